@@ -1,0 +1,13 @@
+"""The console entry point: ``ringtrain`` and ``python -m ringtrain``."""
+
+import sys
+
+
+def main() -> None:
+    from ringtrain.cli.main import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

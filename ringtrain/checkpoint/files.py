@@ -1,0 +1,97 @@
+"""Replace a file whole or not at all.
+
+The new content is written aside, in the same folder, brought to the disk, and renamed over the old: at every
+instant the name stands for the old content or for the new. A writer that is killed leaves a file whose name
+ends in ``PARTIAL``, which :func:`remove_partials` clears away.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ringtrain.errors import RingtrainError, UsageError
+
+PARTIAL = ".ringtrain-partial"  # ours alone: the folder may be one with other things in it
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def write(path: Path, content) -> None:
+    """Replace ``path`` by these bytes. What it held stays as it was if that fails.
+
+    Raises: UsageError where writing is not allowed or the folder is not there; RingtrainError where the disk
+    is full or fails. Both name the file and the bytes that were wanted.
+    """
+    with memoryview(content).cast("B") as view:
+        _replace(path, lambda aside: _write(aside, view), view.nbytes)
+
+
+def link(old: Path, new: Path) -> None:
+    """Make ``new`` another name of the file ``old``, or a copy where the file system has no second names."""
+    _replace(new, lambda aside: _link(old, aside), old.stat().st_size)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what killed writers left. To be called where no other process writes to the folder."""
+    for left in folder.glob(f"*{PARTIAL}"):
+        left.unlink(missing_ok=True)
+
+
+def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
+    """The error that tells the user why ``nbytes`` bytes could not be written to ``path``."""
+    if error.errno in _FORBIDDEN:
+        return UsageError(f"{path}: writing is not allowed ({error.strerror}); name another with --out")
+    if error.errno in _MISPLACED:
+        return UsageError(f"{path}: {path.parent} is not there or is no folder; name another with --out")
+    what = "no room" if error.errno in _FULL else "the disk failed"
+    return RingtrainError(
+        f"{path}: {what} for {nbytes:,} bytes ({error.strerror}); what was saved before is kept: make room, "
+        "then continue from the last checkpoint with --resume auto"
+    )
+
+
+def _replace(path: Path, make: Callable[[Path], None], nbytes: int) -> None:
+    aside = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        aside.unlink(missing_ok=True)
+        make(aside)
+        os.replace(aside, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise unwritable(error, path, nbytes) from error
+    finally:
+        _forget(aside)
+
+
+def _forget(aside: Path) -> None:
+    try:
+        aside.unlink(missing_ok=True)
+    except OSError:
+        return  # the error that brought us here says more
+
+
+def _write(aside: Path, view: memoryview) -> None:
+    # Unbuffered: a buffer would try to write once more on closing, and fail a second time.
+    with open(aside, "wb", buffering=0) as file:
+        done = 0
+        while done < view.nbytes:
+            done += file.write(view[done:])
+        os.fsync(file.fileno())
+
+
+def _link(old: Path, aside: Path) -> None:
+    try:
+        os.link(old, aside)
+    except OSError:
+        _write(aside, memoryview(old.read_bytes()))

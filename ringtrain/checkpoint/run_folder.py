@@ -1,0 +1,230 @@
+"""The folder of a run, and how what a user names is found in it.
+
+    runs/lenet-20260131-235959/
+        config.toml                             the resolved configuration log.jsonl
+        every event curves.png checkpoints/iteration-00001234.h5       the newest few checkpoints/best.h5
+        the one with the best test accuracy: another name of its file checkpoints/superseded-*.h5
+        of iterations after one that the run was resumed at: no longer used
+
+One process writes to it: rank 0 of the run.
+"""
+
+import datetime
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringtrain.checkpoint import files, store
+from ringtrain.checkpoint.store import Checkpoint
+from ringtrain.errors import CheckpointError, UsageError
+
+RUNS = Path("runs")
+_NUMBERED = re.compile(r"iteration-(\d{8,})\.h5")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A good checkpoint, where it lies, and which others were passed over, a sentence each."""
+
+    path: Path
+    checkpoint: Checkpoint
+    skipped: tuple[str, ...] = ()
+
+
+class RunFolder:
+    """Paths in a run's folder, and its checkpoints. Making one touches no disk: see :func:`create`."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.config = self.path / "config.toml"
+        self.log = self.path / "log.jsonl"
+        self.curves = self.path / "curves.png"
+        self.checkpoints = self.path / "checkpoints"
+        self.best = self.checkpoints / "best.h5"
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Replace a file of the folder whole. Raises: RingtrainError, UsageError as ``files.write``."""
+        files.write(path, text.encode())
+
+    def save(self, checkpoint: Checkpoint, keep: int, is_best: bool) -> Path:
+        """Write a checkpoint, then remove all numbered ones but the newest ``keep`` and those of later
+        iterations.
+
+        The best one is written under that name first: a crash between the two names leaves a best one from
+        the future of the newest, which the resumed run comes to again, and never a best one that is not the
+        best.
+
+        Raises: RingtrainError, UsageError as ``files.write``; what was saved before is still there then.
+        """
+        if keep < 1:
+            raise UsageError(f"keep {keep}: a run keeps its newest checkpoints, at least 1")
+        path = self.numbered(checkpoint.iteration)
+        if is_best:
+            store.save(self.best, checkpoint)
+            files.link(self.best, path)
+        else:
+            store.save(path, checkpoint)
+        self._prune(checkpoint.iteration, keep)
+        return path
+
+    def numbered(self, iteration: int) -> Path:
+        return self.checkpoints / f"iteration-{iteration:08}.h5"
+
+    def latest(self) -> Found:
+        """The newest good checkpoint; damaged ones are passed over, and the best one is the last resort.
+
+        Raises: CheckpointError where there is none, saying what was passed over.
+        """
+        return _first_good(self, [*self._newest_first(), self.best])
+
+    def favourite(self) -> Found:
+        """The best checkpoint if there is one, or else the newest. Raises: as :meth:`latest`."""
+        return _first_good(self, [self.best, *self._newest_first()])
+
+    def is_empty(self) -> bool:
+        """Whether there is no checkpoint, good or not."""
+        return not self.best.exists() and not self._newest_first()
+
+    def supersede(self, iteration: int) -> list[Path]:
+        """Put checkpoints of iterations after this one aside, for a run that is resumed here: they are of a
+        future that will not come, and must neither be resumed from nor crowd out new ones. Returns their new
+        paths.
+
+        The best one goes with them if it is of a later iteration, or damaged.
+
+        Raises: RingtrainError, UsageError as ``files.write``.
+        """
+        later = [path for path in self._newest_first() if _iteration(path) > iteration]
+        if self.best.exists() and not _is_until(self.best, iteration):
+            later.append(self.best)
+        return [self._put_aside(path) for path in later]
+
+    def remove_partials(self) -> None:
+        """Remove what killed writers left."""
+        for folder in (self.path, self.checkpoints):
+            files.remove_partials(folder)
+
+    def _newest_first(self) -> list[Path]:
+        named = [path for path in self.checkpoints.glob("iteration-*.h5") if _NUMBERED.fullmatch(path.name)]
+        return sorted(named, key=_iteration, reverse=True)
+
+    def _prune(self, iteration: int, keep: int) -> None:
+        until = [path for path in self._newest_first() if _iteration(path) <= iteration]
+        for path in until[keep:]:
+            path.unlink(missing_ok=True)
+
+    def _put_aside(self, path: Path) -> Path:
+        aside = path.with_name(f"superseded-{path.name}")
+        try:
+            path.replace(aside)
+        except OSError as error:
+            raise files.unwritable(error, aside, 0) from error
+        return aside
+
+
+def create(
+    out: str | None, model_name: str, now: datetime.datetime, resume: bool, runs: Path = RUNS
+) -> RunFolder:
+    """Make the folder of a run, and its checkpoints folder: ``out``, or one named by model and time in
+    ``runs``.
+
+    Where the run is resumed the folder may hold a run already, and what killed writers left is removed.
+
+    Raises: UsageError where the folder cannot be made or written, is a file, or holds a run that is not
+    resumed.
+    """
+    folder = RunFolder(out if out is not None else _unused(runs, model_name, now))
+    _refuse(folder, resume)
+    try:
+        folder.checkpoints.mkdir(parents=True, exist_ok=True)
+        folder.remove_partials()
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(
+            f"run folder {folder.path}: {error.filename} is a file, where a folder is wanted; "
+            "name another with --out"
+        ) from error
+    except OSError as error:
+        raise files.unwritable(error, folder.path, 0) from error
+    _try_writing(folder)
+    return folder
+
+
+def find(target, best: bool = False) -> Found:
+    """What a user means who names a checkpoint's file, a run's folder, or the checkpoints folder in it.
+
+    Of a folder it is the newest good checkpoint, or with ``best`` the best one where there is one.
+
+    Raises: CheckpointError where there is none, or the file named is damaged.
+    """
+    path = Path(target)
+    if not path.exists():
+        raise CheckpointError(
+            f"{path} is not there: give a checkpoint's file or a run's folder{_beside(path)}"
+        )
+    if not path.is_dir():
+        return Found(path, store.load(path))
+    folder = RunFolder(path.resolve().parent if _is_checkpoints(path) else path)
+    return folder.favourite() if best else folder.latest()
+
+
+def _unused(runs: Path, model_name: str, now: datetime.datetime) -> Path:
+    stem = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', model_name)}-{now:%Y%m%d-%H%M%S}"
+    path, k = runs / stem, 1
+    while path.exists():
+        k += 1
+        path = runs / f"{stem}-{k}"
+    return path
+
+
+def _refuse(folder: RunFolder, resume: bool) -> None:
+    held = [path.name for path in (folder.config, folder.log) if path.exists()]
+    held += [path.name for path in folder.checkpoints.glob("*.h5")][:1]
+    if held and not resume:
+        raise UsageError(
+            f"run folder {folder.path} holds a run already ({', '.join(held)}); go on with it by "
+            "--resume auto, or name another folder with --out"
+        )
+
+
+def _try_writing(folder: RunFolder) -> None:
+    """A folder that exists need not be writable: better to know before hours of training."""
+    for place in (folder.path, folder.checkpoints):
+        probe = place / "writable"
+        files.write(probe, b"?")
+        probe.unlink()
+
+
+def _first_good(folder: RunFolder, paths: list[Path]) -> Found:
+    skipped = []
+    for path in filter(Path.exists, paths):
+        try:
+            return Found(path, store.load(path), tuple(skipped))
+        except CheckpointError as error:
+            skipped.append(str(error))
+    if skipped:
+        raise CheckpointError(f"no checkpoint of {folder.path} is good: {'; '.join(skipped)}")
+    raise CheckpointError(
+        f"{folder.path} holds no checkpoint: give a run's folder or a checkpoint's file{_beside(folder.path)}"
+    )
+
+
+def _is_checkpoints(path: Path) -> bool:
+    return path.resolve().name == "checkpoints" and not (path / "checkpoints").is_dir()
+
+
+def _beside(path: Path) -> str:
+    """Names the runs that lie beside a path, for an error about it."""
+    runs = sorted(each.parent.name for each in path.parent.glob("*/checkpoints") if each.parent != path)
+    return f" (beside it: {', '.join(runs[-5:])})" if runs else ""
+
+
+def _is_until(path: Path, iteration: int) -> bool:
+    try:
+        return store.load(path).iteration <= iteration
+    except CheckpointError:
+        return False
+
+
+def _iteration(path: Path) -> int:
+    """The iteration in a numbered checkpoint's name."""
+    return int(_NUMBERED.fullmatch(path.name)[1])

@@ -1,0 +1,80 @@
+"""The seal of a checkpoint: one line before the HDF5 content that says what every other byte of the file must
+be.
+
+    offset 0      magic, version, length of the content, its sha256; padded with blanks to 511 bytes, and a
+    newline offset 512    HDF5, which allows any bytes before itself (a "user block"): h5ls, h5dump and h5py
+    read the file
+
+It is checked before the HDF5 library sees the file, so that a truncated file or a flipped bit, wherever it
+is, is found by us and not by a crash in a parser. The line holds nothing but what it must, so a bit flipped
+in itself is found too.
+"""
+
+import hashlib
+from pathlib import Path
+
+from ringtrain.errors import CheckpointError
+
+BLOCK = 512  # the smallest user block that HDF5 allows
+VERSION = 1
+_MAGIC = "ringtrain-checkpoint"
+_PIECE = 1 << 20
+
+
+def block(content: memoryview) -> bytes:
+    """The seal of this content: ``BLOCK`` bytes."""
+    return _block(content.nbytes, hashlib.sha256(content).hexdigest())
+
+
+def check(path: Path) -> None:
+    """Compare the file with its seal.
+
+    Raises: CheckpointError where the file is no checkpoint, is of another version, is truncated or was
+    changed. OSError where it cannot be read.
+    """
+    with open(path, "rb") as file:
+        head = file.read(BLOCK)
+        count = _promised(path, head)
+        held = path.stat().st_size - BLOCK
+        if held != count:
+            raise damaged(path, f"{held + BLOCK:,} bytes long, where {count + BLOCK:,} were written")
+        if head != _block(count, _digest(file)):
+            raise damaged(path, "its bytes are not those that were written: they do not match its sha256")
+
+
+def damaged(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {path} is damaged: {what}; use another one (--resume auto takes the newest good one)"
+    )
+
+
+def _promised(path: Path, head: bytes) -> int:
+    """The length that the seal says."""
+    words = head.decode("ascii", "replace").split()
+    if len(head) < BLOCK and _MAGIC.encode().startswith(head[: len(_MAGIC)]):
+        raise damaged(path, f"only {len(head)} bytes long")
+    if words[:1] != [_MAGIC]:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of ringtrain: it does not begin with {_MAGIC!r}; give a file of a "
+            "run's checkpoints folder, or the run's folder"
+        )
+    if len(words) != 6 or not words[3].isdecimal():
+        raise damaged(path, "its first line is not what ringtrain writes")
+    if words[1] != str(VERSION):
+        raise CheckpointError(
+            f"checkpoint {path} is of format version {words[1]}, and this ringtrain reads version {VERSION}: "
+            "use the ringtrain that wrote it"
+        )
+    return int(words[3])
+
+
+def _block(count: int, digest: str) -> bytes:
+    line = f"{_MAGIC} {VERSION} bytes {count} sha256 {digest}"
+    return f"{line:<{BLOCK - 1}}\n".encode()
+
+
+def _digest(file) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        digest.update(piece)
+    return digest.hexdigest()

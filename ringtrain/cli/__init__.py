@@ -1,0 +1,1 @@
+"""The command line: one file a command; parse, call, exit code, and no logic."""

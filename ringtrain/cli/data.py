@@ -1,0 +1,119 @@
+"""ringtrain data: make, look at and check data sets."""
+
+import re
+from contextlib import contextmanager
+
+import click
+
+
+@click.group()
+def data():
+    """Make data sets from what you have, look at them, check them."""
+
+
+class ImageSize(click.ParamType):
+    """HxW, as in 32x48."""
+
+    name = "HxW"
+
+    def convert(self, value, param, ctx):
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value) if isinstance(value, str) else None
+        if not match:
+            self.fail(f"{value!r} is not a height and a width: write it as in 32x48", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+@data.command()
+@click.argument("source", metavar="SRC", type=click.Path())
+@click.option("-o", "--out", required=True, type=click.Path(), help="The HDF5 file to write.")
+@click.option("--name", help="Name of the data set; that of the source where not given.")
+@click.option("--licence", help="Its licence, kept in the file.")
+@click.option("--test-fraction", type=float, help="Cut this part of the examples off as test part (0 to 1).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which examples --test-fraction takes.")
+@click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def make(source, out, **options):
+    """Make a data set from SRC.
+
+    SRC is one of: a folder or prefix of IDX files (MNIST and its likes, .gz too); a folder or .tar.gz of
+    CIFAR-10 or CIFAR-100, python or binary; an .npz with x_train, y_train, x_test, y_test (or x, y; or
+    images, labels); a folder of images, one subfolder a class.
+    """
+    from ringtrain.data.make import make_dataset
+
+    with _progress() as progress:
+        content = make_dataset(source, out, progress=progress, **options)
+    for note in content.notes:
+        click.echo(f"note: {note}")
+    parts = ", ".join(f"{part.count:,} {name}" for name, part in content.parts())
+    click.echo(f"{out}: {content.name}, {parts} examples in {len(content.classes)} classes")
+
+
+@data.command()
+@click.argument("file", metavar="F.h5", type=click.Path())
+def info(file):
+    """Show what a data set holds ("digits": the one that comes with ringtrain)."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from ringtrain.data import summary
+    from ringtrain.data.dataset import open_dataset
+
+    with _progress() as progress:
+        opened = open_dataset(file, progress=progress)
+    console = Console()
+    for what, value in summary.facts(opened):
+        console.print(f"[bold]{what:8}[/] {escape(value)}", highlight=False)
+    names = [name for name, _ in opened.splits()]
+    console.print(
+        _table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in summary.split_rows(opened)])
+    )
+    console.print(_table(("", "class", *names), summary.class_rows(opened)))
+    for name, split in opened.splits():
+        console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
+
+
+@data.command()
+@click.argument("file", metavar="F.h5", type=click.Path())
+def check(file):
+    """Read all of a data set and verify everything: layout, labels, checksums, mean and std. Exit 2 if it is
+    bad."""
+    from ringtrain.data.check import check_file
+    from ringtrain.errors import DataError
+
+    with _progress() as progress:
+        problems = check_file(file, progress)
+    if problems:
+        raise DataError(f"{file} has {len(problems)} problem(s):\n" + "\n".join(f"  - {p}" for p in problems))
+    click.echo(f"{file} is good")
+
+
+def _table(header, rows):
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table()
+    for column, title in enumerate(header):
+        table.add_column(
+            title, justify="left" if title in ("split", "class", "image") else "right", no_wrap=column < 2
+        )
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+@contextmanager
+def _progress():
+    """A progress function that shows a bar for each thing done; nothing where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict = {}
+
+        def progress(what, done, total):
+            if what not in tasks:
+                tasks[what] = bars.add_task(what)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield progress

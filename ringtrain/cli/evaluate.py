@@ -1,0 +1,55 @@
+"""``ringtrain evaluate``"""
+
+import json
+
+import click
+
+
+@click.command()
+@click.argument("target")
+@click.option("--data", help="Data set. [that of the run]")
+@click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
+@click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
+@click.option("--ops", help="Kernels. [those of the run]")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="BLAS threads a rank.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
+def evaluate(target, split, best, threads, as_json, **given):
+    """Loss and accuracy of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
+    from ringtrain.cli.options import given as only_given
+    from ringtrain.cli.world import in_world
+
+    def action(transport) -> None:
+        from ringtrain.nn.loss import SoftmaxCrossEntropy
+        from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
+        from ringtrain.train.load import load
+
+        trained = load(transport, target, best, only_given(given), split)
+        evaluator = Evaluator(
+            trained.ops, trained.space, trained.graph, SoftmaxCrossEntropy(), trained.feed, transport
+        )
+        score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size)
+        if transport.rank == 0:
+            click.echo(_json(trained, split, score) if as_json else _words(trained, split, score))
+
+    return in_world(action, threads)
+
+
+def _words(trained, split: str, score) -> str:
+    return (
+        f"{trained.path} (model {trained.model.name}, iteration {trained.iteration:,})\n"
+        f"{split} loss {score.loss:.4f}, accuracy {100 * score.accuracy:.2f} % of {score.examples:,} examples"
+    )
+
+
+def _json(trained, split: str, score) -> str:
+    return json.dumps(
+        {
+            "checkpoint": trained.path,
+            "model": trained.model.name,
+            "iteration": trained.iteration,
+            "split": split,
+            "loss": score.loss,
+            "accuracy": score.accuracy,
+            "examples": score.examples,
+        }
+    )

@@ -1,0 +1,113 @@
+"""ringtrain models: list and show."""
+
+import click
+
+
+@click.group()
+def models():
+    """The models that come with ringtrain, and what any model costs."""
+
+
+@models.command("list")
+def list_models():
+    """List the models that --model knows by name."""
+    from ringtrain.nn import spec
+    from ringtrain.nn.describe import total
+
+    table = _table("model", "input", "output", "parameters", "FLOPs", "summary")
+    for name in sorted(spec.available()):
+        model = spec.load(name)
+        graph = model.graph()
+        sums = total(graph.describe())
+        shapes = (_shape(graph.input_shape), _shape(sums.shape))
+        table.add_row(name, *shapes, f"{sums.parameters:,}", _scaled(sums.flops), model.summary)
+    _console().print(table)
+
+
+@models.command()
+@click.argument("name")
+@click.option("-b", "--batch", type=click.IntRange(1), help="Examples for activation bytes. [the recipe's, or 1]")
+def show(name, batch):
+    """Show NAME, a model or a TOML file: layers, shapes, parameters, FLOPs, bytes, recipe.
+
+    Activation bytes are of a batch in float32, gradient bytes what ranks exchange in an iteration. A ReLU
+    "in conv1" is computed together with that layer and has no array of its own. """
+    from ringtrain.config import resolve
+    from ringtrain.nn import spec
+
+    model, console = spec.load(name), _console()
+    batch = batch or resolve((f"recipe of {name}", model.recipe)).batch or 1
+    console.print(f"{model.name}: {model.summary}", highlight=False, markup=False)
+    console.print(f"input {_input_line(model.input)}", highlight=False, markup=False)
+    console.print(_layer_table(model.graph(), batch))
+    for title, rows in (("recipe", [model.recipe]), ("results", model.results)):
+        for row in filter(None, rows):
+            line = ", ".join(f"{key} = {_plain(value)}" for key, value in row.items())
+            console.print(f"{title}: {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _layer_table(graph, batch: int):
+    from ringtrain.nn.describe import total
+
+    rows = graph.describe(batch)
+    table = _table("layer", "kind", "output", "parameters", "FLOPs", f"activations of {batch}", "gradients")
+    table.add_row("input", "", _shape(graph.input_shape))
+    for row in rows:
+        table.add_row(*_cells(row), end_section=row is rows[-1])
+    table.add_row(*_cells(total(rows)))
+    return table
+
+
+def _cells(row):
+    counts = (f"{row.parameters:,}" if row.parameters else "", _scaled(row.flops))
+    sizes = (_bytes(row.activation_bytes), _bytes(row.gradient_bytes))
+    return row.layer, row.kind, _shape(row.shape), *counts, *sizes
+
+
+def _input_line(given) -> str:
+    steps = [f"minus the {given.mean} mean"] if given.mean != "none" else []
+    steps += [f"times {given.scale:g}"] if given.scale != 1 else []
+    steps += [f"divided by the {given.std} std"] if given.std != "none" else []
+    steps += [f"cropped at random from {given.pad} pixels of padding"] if given.pad else []
+    steps += ["mirrored at random"] if given.flip else []
+    return ", ".join([_shape(given.shape), *steps])
+
+
+def _table(*titles):
+    from rich.table import Table
+
+    table = Table()
+    for title in titles:
+        left = title in ("model", "layer", "kind", "input", "output", "summary")
+        whole = title in ("model", "layer", "kind")
+        table.add_column(title, justify="left" if left else "right", no_wrap=whole)
+    return table
+
+
+def _console():
+    """As wide as the terminal; wide enough for every column where there is none."""
+    from rich.console import Console
+
+    return Console() if Console().is_terminal else Console(width=120)
+
+
+def _shape(shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _scaled(count: float, unit: str = "", units=("", "k", "M", "G", "T")) -> str:
+    """1234567 → "1.23 M"; nothing for 0."""
+    step = 0
+    while count >= 999.5 and step < len(units) - 1:
+        count, step = count / 1000, step + 1
+    return f"{count:.3g} {units[step]}{unit}".strip() if count else ""
+
+
+def _bytes(count: int) -> str:
+    return _scaled(count, "B")
+
+
+def _plain(value) -> str:
+    """As TOML writes it."""
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text.lower() if isinstance(value, bool) else text

@@ -1,0 +1,34 @@
+"""``ringtrain predict``"""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("target")
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="File to write: .h5 or .csv.")
+@click.option("--data", help="Data set. [that of the run]")
+@click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
+@click.option("--features", "layer", help="A layer's output in place of classes and probabilities.")
+@click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--ops", help="Kernels. [those of the run]")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="BLAS threads a rank.")
+def predict(target, out, split, layer, best, force, threads, **given):
+    """What TARGET, a checkpoint or a run folder, says of every example: classes and probabilities, or any layer's
+    features."""
+    from ringtrain.cli.options import given as only_given
+    from ringtrain.cli.world import in_world
+
+    def action(transport) -> None:
+        from ringtrain.train.load import load
+        from ringtrain.train.predict import predict
+
+        trained = load(transport, target, best, only_given(given), split)
+        predicted = predict(transport, trained, out, layer, force)
+        if transport.rank == 0:
+            right = "" if predicted.accuracy is None else f", accuracy {100 * predicted.accuracy:.2f} %"
+            click.echo(f"{out}: {predicted.examples:,} examples{right}")
+
+    return in_world(action, threads)

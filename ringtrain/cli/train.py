@@ -1,0 +1,22 @@
+"""``ringtrain train``"""
+
+import click
+
+from ringtrain.cli.options import flags_of, given
+from ringtrain.config import TrainConfig
+
+
+@click.command()
+@click.option("--config", "run_file", type=click.Path(), help="TOML run file; flags win over its keys.")
+@flags_of(TrainConfig)
+def train(run_file, **flags):
+    """Train a model; under mpirun, on every rank together.
+
+    With no arguments: the model `digits` on the handwritten digits that come with ringtrain. The recipe of the model
+    file sets what is not given here. Results go to a run folder: configuration, log, curves, checkpoints.
+    """
+    from ringtrain.cli.world import in_world
+    from ringtrain.train.start import start
+
+    threads = flags.get("threads") or 1
+    return in_world(lambda transport: start(transport, run_file, given(flags)), threads)

@@ -1,0 +1,196 @@
+"""From a schedule to what one rank does with one buffer: pieces, and what each piece waits for.
+
+A move is cut into segments, and each segment is a piece. Steps are then forgotten: what they meant is kept as
+waits, so that a piece goes as soon as its own elements are free. In the ring, the second segment of a chunk
+is still arriving while the first one, already added, is sent on.
+
+A piece *starts* (its message is posted) and is *done* (sent; arrived; arrived and added). It waits
+
+* to start, for the piece before it on its channel (same peer, same direction) to have started: messages of a
+  pair match first-in-first-out;
+* to send, for what earlier steps wrote into its elements to be done;
+* to overwrite, for what earlier steps wrote into, and read from, its elements to be done;
+* to arrive for an addition, only for its place in staging, which a piece of the same channel held before; the
+  addition itself waits as an overwriting does.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
+
+SEND, TAKE, ADD = "send", "take", "add"
+STAGES = 4  # places in staging for each peer whose contributions are added
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Elements ``start:stop`` of the buffer, or of scratch, which is counted on from the buffer's end.
+    ``stage`` is where in staging it arrives, counted in segments; -1 where it does not."""
+
+    step: int
+    kind: str
+    peer: int
+    start: int
+    stop: int
+    stage: int = -1
+
+
+@dataclass(slots=True)
+class Plan:
+    """The pieces of one rank, and by piece: how many things it waits for before it starts, and before it is
+    added; and whom it lets go when it has started, and when it is done."""
+
+    pieces: list[Piece]
+    scratch: int  # elements
+    stages: int  # segments in staging
+    segment: int  # elements of the longest piece that arrives there
+    start_waits: list[int] = field(init=False)
+    add_waits: list[int] = field(init=False)
+    started: list[list[int]] = field(init=False)
+    done_start: list[list[int]] = field(init=False)
+    done_add: list[list[int]] = field(init=False)
+
+    def __post_init__(self):
+        count = len(self.pieces)
+        self.start_waits, self.add_waits = [0] * count, [0] * count
+        self.started, self.done_start, self.done_add = ([[] for _ in range(count)] for _ in range(3))
+
+
+class Layout:
+    """Where chunks lie: the buffer's own first, then the scratch chunks that these steps use, one after the
+    other."""
+
+    def __init__(self, steps: tuple[Step, ...], chunks: int, count: int):
+        edges = bounds(count, chunks)
+        self.spans = {i: (edges[i], edges[i + 1]) for i in range(chunks)}
+        self.stop = count
+        moves = [move for step in steps for move in (*step.sends, *step.recvs)]
+        for index in sorted({i for move in moves for i in range(move.start, move.stop) if i >= chunks}):
+            room = edges[index % chunks + 1] - edges[index % chunks]
+            self.spans[index] = (self.stop, self.stop + room)
+            self.stop += room
+
+    def span(self, move: Move) -> tuple[int, int]:
+        return self.spans[move.start][0], self.spans[move.stop - 1][1]
+
+
+def make_plan(schedule: Schedule, rank: int, count: int, segment: int) -> Plan:
+    """The plan of ``rank`` for a buffer of ``count`` elements, in segments of at most ``segment``
+    elements."""
+    steps = schedule.steps(rank)
+    layout = Layout(steps, schedule.chunks, count)
+    stages = _Stages()
+    pieces = [piece for k, step in enumerate(steps) for piece in _pieces(k, step, layout, segment, stages)]
+    longest = max((p.stop - p.start for p in pieces if p.kind == ADD), default=0)
+    plan = Plan(pieces, layout.stop - count, stages.count, longest)
+    _keep_channels(plan)
+    _keep_stages(plan)
+    _keep_elements(plan)
+    return plan
+
+
+class _Stages:
+    """Deals places in staging: each peer has up to STAGES of its own, used in turn, so that peers never wait
+    for one another's."""
+
+    def __init__(self):
+        self.count = 0
+        self._places: dict[int, list[int]] = {}
+        self._dealt: dict[int, int] = {}
+
+    def deal(self, peer: int) -> int:
+        places, dealt = self._places.setdefault(peer, []), self._dealt.get(peer, 0)
+        if len(places) < STAGES:
+            places.append(self.count)
+            self.count += 1
+        self._dealt[peer] = dealt + 1
+        return places[dealt % STAGES]
+
+
+def _pieces(number: int, step: Step, layout: Layout, segment: int, stages: _Stages) -> Iterator[Piece]:
+    for move in step.recvs:
+        for start, stop in _cut(*layout.span(move), segment):
+            kind, stage = (ADD, stages.deal(move.peer)) if move.add else (TAKE, -1)
+            yield Piece(number, kind, move.peer, start, stop, stage)
+    for move in step.sends:
+        for start, stop in _cut(*layout.span(move), segment):
+            yield Piece(number, SEND, move.peer, start, stop)
+
+
+def _cut(start: int, stop: int, segment: int) -> Iterator[tuple[int, int]]:
+    for at in range(start, stop, segment):
+        yield at, min(at + segment, stop)
+
+
+def _keep_channels(plan: Plan) -> None:
+    last: dict[tuple[bool, int], int] = {}
+    for i, piece in enumerate(plan.pieces):
+        channel = (piece.kind == SEND, piece.peer)
+        if channel in last:
+            plan.started[last[channel]].append(i)
+            plan.start_waits[i] += 1
+        last[channel] = i
+
+
+def _keep_stages(plan: Plan) -> None:
+    last: dict[int, int] = {}
+    for i, piece in enumerate(plan.pieces):
+        if piece.kind == ADD:
+            if piece.stage in last:
+                plan.done_start[last[piece.stage]].append(i)
+                plan.start_waits[i] += 1
+            last[piece.stage] = i
+
+
+def _keep_elements(plan: Plan) -> None:
+    """Order the pieces that touch the same elements in different steps, where one of them writes."""
+    cells = _Cells(plan.pieces)
+    for numbers in _by_step(plan.pieces):
+        for i in numbers:
+            _wait(plan, i, cells.rivals(plan.pieces[i]))
+        for i in numbers:
+            cells.touch(i, plan.pieces[i])
+
+
+def _by_step(pieces: list[Piece]) -> list[list[int]]:
+    groups: dict[int, list[int]] = {}
+    for i, piece in enumerate(pieces):
+        groups.setdefault(piece.step, []).append(i)
+    return list(groups.values())
+
+
+def _wait(plan: Plan, i: int, rivals: set[int]) -> None:
+    adds = plan.pieces[i].kind == ADD
+    for rival in rivals:
+        (plan.done_add if adds else plan.done_start)[rival].append(i)
+    (plan.add_waits if adds else plan.start_waits)[i] += len(rivals)
+
+
+class _Cells:
+    """The elements, in the smallest ranges that no piece divides: who wrote each last, and who has read it
+    since."""
+
+    def __init__(self, pieces: list[Piece]):
+        edges = sorted({p.start for p in pieces} | {p.stop for p in pieces})
+        self._at = {edge: i for i, edge in enumerate(edges)}
+        self._writers: list[set[int]] = [set() for _ in edges]
+        self._readers: list[set[int]] = [set() for _ in edges]
+
+    def _range(self, piece: Piece) -> range:
+        return range(self._at[piece.start], self._at[piece.stop])
+
+    def rivals(self, piece: Piece) -> set[int]:
+        found: set[int] = set()
+        for cell in self._range(piece):
+            found |= self._writers[cell]
+            if piece.kind != SEND:
+                found |= self._readers[cell]
+        return found
+
+    def touch(self, i: int, piece: Piece) -> None:
+        for cell in self._range(piece):
+            if piece.kind == SEND:
+                self._readers[cell].add(i)
+            else:
+                self._writers[cell], self._readers[cell] = {i}, set()

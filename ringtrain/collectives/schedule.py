@@ -1,0 +1,58 @@
+"""The vocabulary in which every collective is written: moves of chunks, in steps, for each rank.
+
+A schedule is data. It speaks of chunk indices, so that one schedule serves every length and dtype: a buffer
+of n elements is cut at ``floor(i · n / chunks)`` (:func:`bounds`), and a chunk may be empty.
+
+A step is meaning, not timing. The moves of one step need nothing of one another; a move may start as soon as
+its spans are free, and every rank may pause between its steps without deadlocking the others. Moves between
+an ordered pair of ranks match first-in-first-out.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Chunks ``start:stop`` to or from ``peer``. Receivers add them into the span, or overwrite it.
+
+    Chunk indices from ``Schedule.chunks`` on lie in scratch: room as large as the chunk ``index % chunks``. A
+    span lies in the buffer or in scratch, never across.
+    """
+
+    peer: int
+    start: int
+    stop: int
+    add: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    sends: tuple[Move, ...] = ()
+    recvs: tuple[Move, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """``size`` ranks, ``chunks`` chunks, and a function that yields the steps of one rank.
+
+    Steps are made on demand: a rank makes its own; only verify, cost and draw look at all of them. ``wire``
+    is the bound that the schedule states, and that verify holds it to: how many chunks a rank sends at most.
+    """
+
+    name: str
+    size: int
+    chunks: int
+    make: Callable[[int], Iterable[Step]]
+    wire: Callable[[int], int]
+
+    def steps(self, rank: int) -> tuple[Step, ...]:
+        return tuple(self.make(rank))
+
+    def __repr__(self) -> str:
+        return f"{self.name}(ranks={self.size}, chunks={self.chunks})"
+
+
+def bounds(count: int, chunks: int) -> list[int]:
+    """Where the chunks of a buffer of ``count`` elements begin, and the end: ``chunks + 1`` positions."""
+    return [count * i // chunks for i in range(chunks + 1)]

@@ -1,0 +1,210 @@
+"""Proof that a schedule is an all-reduce, by running it on symbols.
+
+A value is an expression: a leaf is one rank's contribution, a node is a sum of two expressions. Equal
+expressions, up to the order of the two operands, are one number, so that comparing trees is comparing
+integers.
+
+What is proved, for every rank and chunk:
+
+*no deadlock*     with every send synchronous and every rank finishing a step before it begins the next;
+                  whoever posts earlier than that only helps the others
+*no hazard*       in no step does a span that is written overlap another that is written, or one that is read
+*exactly once*    the final value holds each rank's contribution once: multisets, since a set would accept a
+                  doubled one
+*same rounding*   the final expression of a chunk is the same on all ranks
+*in range*        spans are not empty, lie in the buffer or in scratch, and match the peer's
+*within bounds*   no rank sends more chunks than the schedule states
+
+Raises ScheduleError where it is not so, with the rank, step, peer or chunk.
+"""
+
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+
+from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.errors import ScheduleError
+
+EMPTY = -1  # of scratch, before anything has arrived
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """rounds:   steps that follow one another in time, if all messages take equally long
+    sent:     chunks that each rank sends
+    messages: messages that each rank sends
+    """
+
+    rounds: int
+    sent: tuple[int, ...]
+    messages: tuple[int, ...]
+
+
+def verify(schedule: Schedule) -> Proof:
+    """The proof; raises ScheduleError."""
+    steps = [schedule.steps(rank) for rank in range(schedule.size)]
+    for rank, own in enumerate(steps):
+        for number, step in enumerate(own):
+            _check_step(schedule, f"{schedule!r}, rank {rank}, step {number}", step)
+    partners = _match(schedule, steps)
+    sent = tuple(sum(m.stop - m.start for step in own for m in step.sends) for own in steps)
+    for rank, chunks in enumerate(sent):
+        if chunks > schedule.wire(rank):
+            raise ScheduleError(f"{schedule!r}, rank {rank} sends {chunks} chunks; stated: {schedule.wire(rank)}")
+    run = _Run(schedule, steps, partners)
+    rounds = run.to_the_end()
+    run.check_result()
+    return Proof(rounds, sent, tuple(sum(len(step.sends) for step in own) for own in steps))
+
+
+def _check_step(schedule: Schedule, where: str, step: Step) -> None:
+    for move in (*step.sends, *step.recvs):
+        if not 0 <= move.peer < schedule.size:
+            raise ScheduleError(f"{where}: peer {move.peer} of {schedule.size} ranks")
+        if not 0 <= move.start < move.stop:
+            raise ScheduleError(f"{where}: span {_span(move)} is empty or negative")
+        if move.start // schedule.chunks != (move.stop - 1) // schedule.chunks:
+            raise ScheduleError(f"{where}: span {_span(move)} leaves the buffer of {schedule.chunks} chunks")
+    written: dict[int, Move] = {}
+    for move in step.recvs:
+        for chunk in range(move.start, move.stop):
+            if chunk in written:
+                other = written[chunk].peer
+                raise ScheduleError(
+                    f"{where}: hazard: chunk {chunk} is received from rank {other} and rank {move.peer} at once"
+                )
+            written[chunk] = move
+    for move in step.sends:
+        for chunk in range(move.start, move.stop):
+            if chunk in written:
+                other = written[chunk].peer
+                raise ScheduleError(
+                    f"{where}: hazard: chunk {chunk} is sent to rank {move.peer} while rank {other} writes it"
+                )
+
+
+def _span(move: Move) -> str:
+    return f"{move.start}:{move.stop}"
+
+
+def _match(schedule: Schedule, steps) -> list[list[set[tuple[int, int]]]]:
+    """Pair sends and receives, first-in-first-out for each ordered pair of ranks. For every step of every
+    rank, the (peer, step) that must have begun before it can end."""
+    sends, recvs = defaultdict(list), defaultdict(list)
+    for rank, own in enumerate(steps):
+        for number, step in enumerate(own):
+            for move in step.sends:
+                sends[rank, move.peer].append((number, move))
+            for move in step.recvs:
+                recvs[move.peer, rank].append((number, move))
+    needs = [[set() for _ in own] for own in steps]
+    for source, target in sorted({*sends, *recvs}):
+        out, into = sends[source, target], recvs[source, target]
+        where = f"{schedule!r}, rank {source} to rank {target}"
+        if len(out) != len(into):
+            raise ScheduleError(f"{where}: {len(out)} sends, {len(into)} receives")
+        for (k, send), (j, recv) in zip(out, into, strict=True):
+            if not _fit(send, recv, schedule.chunks):
+                raise ScheduleError(
+                    f"{where}: chunks {_span(send)} sent in step {k} arrive as chunks {_span(recv)} in step {j}"
+                )
+            needs[source][k].add((target, j))
+            needs[target][j].add((source, k))
+    return needs
+
+
+def _fit(send: Move, recv: Move, chunks: int) -> bool:
+    """Whether both name the same chunks, in the buffer or in scratch."""
+    return send.stop - send.start == recv.stop - recv.start and (send.start - recv.start) % chunks == 0
+
+
+class _Sums:
+    """Expressions as integers. The first ``size`` are the ranks' contributions."""
+
+    def __init__(self, size: int):
+        self.leaves: list[Counter] = [Counter([rank]) for rank in range(size)]
+        self._known: dict[tuple[int, int], int] = {}
+
+    def add(self, a: int, b: int) -> int:
+        key = (a, b) if a < b else (b, a)
+        if key not in self._known:
+            self._known[key] = len(self.leaves)
+            self.leaves.append(self.leaves[a] + self.leaves[b])
+        return self._known[key]
+
+
+class _Run:
+    """All ranks at once, each as far as it can go."""
+
+    def __init__(self, schedule: Schedule, steps, needs):
+        self.schedule, self.steps, self.needs = schedule, steps, needs
+        self.sums = _Sums(schedule.size)
+        self.values = [dict.fromkeys(range(schedule.chunks), rank) for rank in range(schedule.size)]
+        self.at = [0] * schedule.size  # the step that each rank has posted; those before it have ended
+        self.wires: dict[tuple[int, int], deque] = defaultdict(deque)
+
+    def to_the_end(self) -> int:
+        """The number of rounds, in each of which every step ends whose partners have begun."""
+        for rank in range(self.schedule.size):
+            self._post(rank)
+        rounds = 0
+        while any(self._left(rank) for rank in range(self.schedule.size)):
+            ending = [rank for rank in range(self.schedule.size) if self._left(rank) and not self._waits_for(rank)]
+            if not ending:
+                raise ScheduleError(self._deadlock())
+            for rank in ending:
+                self._receive(rank)
+            for rank in ending:
+                self.at[rank] += 1
+                self._post(rank)
+            rounds += 1
+        return rounds
+
+    def _left(self, rank: int) -> bool:
+        return self.at[rank] < len(self.steps[rank])
+
+    def _waits_for(self, rank: int) -> list[tuple[int, int]]:
+        return [(peer, step) for peer, step in self.needs[rank][self.at[rank]] if self.at[peer] < step]
+
+    def _post(self, rank: int) -> None:
+        if not self._left(rank):
+            return
+        values = self.values[rank]
+        for move in self.steps[rank][self.at[rank]].sends:
+            load = [values.get(chunk, EMPTY) for chunk in range(move.start, move.stop)]
+            if EMPTY in load:
+                raise ScheduleError(f"{self._where(rank)}: sends scratch {_span(move)} before anything arrived there")
+            self.wires[rank, move.peer].append(load)
+
+    def _receive(self, rank: int) -> None:
+        values = self.values[rank]
+        for move in self.steps[rank][self.at[rank]].recvs:
+            load = self.wires[move.peer, rank].popleft()
+            for chunk, value in zip(range(move.start, move.stop), load, strict=True):
+                if move.add and chunk not in values:
+                    raise ScheduleError(f"{self._where(rank)}: adds into scratch {chunk}, which holds nothing")
+                values[chunk] = self.sums.add(values[chunk], value) if move.add else value
+
+    def _where(self, rank: int) -> str:
+        return f"{self.schedule!r}, rank {rank}, step {self.at[rank]}"
+
+    def _deadlock(self) -> str:
+        stuck = [rank for rank in range(self.schedule.size) if self._left(rank)]
+        waits = "; ".join(
+            f"rank {rank} in step {self.at[rank]} waits for "
+            + ", ".join(f"step {step} of rank {peer}" for peer, step in sorted(self._waits_for(rank)))
+            for rank in stuck[:4]
+        )
+        return f"{self.schedule!r}: deadlock: {waits}" + (f"; and {len(stuck) - 4} more" if len(stuck) > 4 else "")
+
+    def check_result(self) -> None:
+        for rank, values in enumerate(self.values):
+            for chunk in range(self.schedule.chunks):
+                self._check_value(rank, chunk, values[chunk])
+
+    def _check_value(self, rank: int, chunk: int, value: int) -> None:
+        where, held = f"{self.schedule!r}, rank {rank}, chunk {chunk}", self.sums.leaves[value]
+        for source in range(self.schedule.size):
+            if held[source] != 1:
+                raise ScheduleError(f"{where} ends with rank {source}'s contribution {held[source]} times")
+        if value != self.values[0][chunk]:
+            raise ScheduleError(f"{where} is added in another order than on rank 0: replicas would round differently")

@@ -1,0 +1,185 @@
+"""What a run is told: one frozen record, from which the flags of the command line are made.
+
+Every field is a flag and a key of a TOML run file. Sources are laid over one another: defaults, the recipe of the
+model file, the configuration of a run that is resumed, the run file, the flags; later ones win, and an error names
+the source that it came from.
+"""
+
+import tomllib
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+
+from ringtrain.errors import ConfigError, nearest
+
+
+def option(default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None):
+    """A field with what a flag needs to know: help text with its unit, and the values that are accepted."""
+    rules = {"help": help, "choices": choices, "low": low, "above": above, "below": below, "high": high, "short": short}
+    if isinstance(default, tuple):
+        return field(default_factory=lambda: default, metadata=rules)
+    return field(default=default, metadata=rules)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """A training run. None means: not set, decided by the model's recipe or not wanted."""
+
+    model: str = option("digits", "Model: a name that `ringtrain models list` knows, or a TOML file.", short="m")
+    data: str | None = option(None, "Data set: an HDF5 file from `ringtrain data make`. [digits: the shipped one]")
+    synthetic: bool = option(False, "Train on one fixed random batch: speed without data loading.")
+
+    batch: int | None = option(None, "Examples an iteration, over all ranks.", low=1, short="b")
+    epochs: int | None = option(None, "Passes over the training set.", low=1)
+    iterations: int | None = option(None, "Iterations, in place of epochs.", low=1)
+    accumulate: int = option(1, "Micro-batches that an iteration is cut into on each rank, to save memory.", low=1)
+
+    optimizer: str = option("sgd", "Update rule.", choices=("sgd", "nesterov", "adamw"))
+    lr: float | None = option(None, "Learning rate.", above=0)
+    base_batch: int | None = option(
+        None, "Linear scaling rule: --lr is meant for this batch, and is multiplied by batch / base-batch.", low=1
+    )
+    lr_policy: str = option(
+        "constant",
+        "How the learning rate moves.",
+        choices=("constant", "step", "multistep", "poly", "inv", "cosine"),
+    )
+    lr_steps: tuple[int, ...] = option((), "Iterations at which `multistep` drops; the one period of `step`.", low=1)
+    lr_gamma: float = option(0.1, "Factor of `step` and `multistep`; gamma of `inv`.", above=0)
+    lr_power: float = option(1.0, "Power of `poly` and `inv`.", above=0)
+    warmup: int = option(0, "Iterations of linear warm-up.", low=0)
+    momentum: float = option(0.9, "Momentum of sgd and nesterov; beta1 of adamw.", low=0, below=1)
+    beta2: float = option(0.999, "Second moment's decay of adamw.", low=0, below=1)
+    weight_decay: float = option(0.0, "Weight decay: L2 in sgd and nesterov, decoupled in adamw.", low=0)
+    decay_bias_norm: bool = option(True, "Whether biases and normalisation scales decay too.")
+    clip_norm: float | None = option(None, "Clip the gradient to this global L2 norm.", above=0)
+    label_smoothing: float = option(0.0, "Share of the target spread over all classes.", low=0, below=1)
+    augment: bool = option(True, "Random crops and flips where the model's input asks for them.")
+
+    seed: int = option(0, "Seed of weights, order, augmentation and dropout.", low=0, high=2**63 - 1)
+    dtype: str = option("float32", "Type of weights and gradients; float64 is for checks.", choices=("float32", "float64"))
+    ops: str = option("cpu", "Kernels: `cpu`, compiled, or `reference`, plain NumPy.")
+    threads: int = option(1, "BLAS threads a rank.", low=1)
+
+    algorithm: str = option("ring", "All-reduce schedule: ring, star.", short="a")
+    bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
+    segment_bytes: int = option(256 << 10, "Bytes of a message: the addition of one overlaps the next.", low=1)
+    deadline_s: float = option(600.0, "Seconds without progress of a peer until the run ends as stalled.", above=0)
+
+    out: str | None = option(None, "Run folder. [runs/MODEL-DATE-TIME]", short="o")
+    resume: str | None = option(
+        None,
+        "Go on from a checkpoint: a file, a run folder, or `auto`: the newest good one in --out, if there is any.",
+    )
+    evaluate_every: int = option(0, "Iterations between evaluations. [0: each epoch's end]", low=0)
+    checkpoint_every: int = option(0, "Iterations between checkpoints. [0: each epoch's end]", low=0)
+    keep: int = option(2, "Newest checkpoints that are kept; the best is kept besides.", low=1)
+
+
+# What must stay as it was when a run is resumed: the order of its examples hangs on it. Data is compared by checksum.
+FIXED_ON_RESUME = ("model", "synthetic", "batch", "seed", "dtype", "optimizer")
+
+# What belongs to one start of a run and is not handed on to its continuation.
+OF_ONE_START = ("out", "resume")
+
+
+def config_fields(kind=TrainConfig):
+    return {f.name: f for f in fields(kind)}
+
+
+def parse_toml(text: str, source: str) -> dict:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+
+
+def read_run_file(path: str) -> dict:
+    """The flat table of a TOML run file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"run file {path} cannot be read: {error}") from None
+    return parse_toml(text, f"run file {path}")
+
+
+def resolve(*layers: tuple[str, dict]) -> TrainConfig:
+    """Lay (source, values) over one another and over the defaults, each value checked.
+
+    ``iterations`` and ``epochs`` are two words for one thing: a layer that gives one sets the other aside.
+    Raises ConfigError, naming source and key.
+    """
+    values = {}
+    for source, given in layers:
+        for key, value in given.items():
+            values[key] = _checked(source, key, value)
+        _one_length(source, given, values)
+    return TrainConfig(**values)
+
+
+def _one_length(source: str, given: dict, values: dict) -> None:
+    epochs, iterations = given.get("epochs"), given.get("iterations")
+    if epochs is not None and iterations is not None:
+        raise ConfigError(f"{source}: both epochs ({epochs}) and iterations ({iterations}) are given; give one")
+    if epochs is not None:
+        values["iterations"] = None
+    if iterations is not None:
+        values["epochs"] = None
+
+
+def _checked(source: str, key: str, value):
+    known = config_fields()
+    if key not in known:
+        raise ConfigError(f"{source}: unknown key {key!r}; {nearest(key, known)}")
+    spec = known[key]
+    where = f"{source}: {key}"
+    if value is None:
+        return None
+    if isinstance(_default(spec), tuple):
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{where} is {value!r}; it wants a list of whole numbers")
+        return tuple(_scalar(where, int, spec.metadata, item) for item in value)
+    return _scalar(where, _kind(spec), spec.metadata, value)
+
+
+def _default(spec):
+    return spec.default_factory() if spec.default is MISSING else spec.default
+
+
+def _kind(spec) -> type:
+    """The scalar type of a field annotated ``T`` or ``T | None``."""
+    return spec.type.__args__[0] if isinstance(spec.type, type(int | None)) else spec.type
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _scalar(where: str, kind: type, rules, value):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not kind:
+        raise ConfigError(f"{where} is {value!r}; it wants {_WORDS[kind]}")
+    if kind is float and value - value != 0:
+        raise ConfigError(f"{where} is {value}; it wants a finite number")
+    if rules["choices"] and value not in rules["choices"]:
+        raise ConfigError(f"{where} is {value!r}; {nearest(value, rules['choices'])}")
+    bounds = (
+        (rules["low"], lambda v, b: v >= b, "at least"),
+        (rules["above"], lambda v, b: v > b, "more than"),
+        (rules["below"], lambda v, b: v < b, "less than"),
+        (rules["high"], lambda v, b: v <= b, "at most"),
+    )
+    for bound, holds, word in bounds:
+        if bound is not None and not holds(value, bound):
+            raise ConfigError(f"{where} is {value}; it wants {word} {bound}")
+    return value
+
+
+def to_table(config: TrainConfig) -> dict:
+    """The keys that are set, as a run file would hold them."""
+    table = {key: value for key, value in asdict(config).items() if value is not None}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
+
+
+def for_continuation(table: dict) -> dict:
+    """A stored configuration as a layer under the flags of the run that continues it."""
+    return {key: value for key, value in table.items() if key not in OF_ONE_START}

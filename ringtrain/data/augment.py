@@ -1,0 +1,74 @@
+"""Where each image is cropped and whether it is mirrored: numbers, for ``ops.prepare_images`` to act on.
+
+A draw is keyed by (seed, epoch, example), so an example is seen the same whichever rank has it, after a
+resume too.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.data import keys
+from ringtrain.errors import DataError
+
+FIELD = 21  # bits of the hash that each of top and left is drawn from
+
+
+@dataclass(frozen=True, slots=True)
+class Augment:
+    """Random crops of ``height`` × ``width`` pixels out of the image with ``pad`` zeros a side, mirrored at
+    random half of the time where ``flip``."""
+
+    pad: int
+    flip: bool
+    height: int
+    width: int
+
+    def check(self, shape) -> None:
+        """Raises: DataError where the crop does not fit into images of [H, W, C] = ``shape``."""
+        if self.pad < 0 or self.height > shape[0] + 2 * self.pad or self.width > shape[1] + 2 * self.pad:
+            raise DataError(
+                f"a crop of {self.height}x{self.width} does not fit into images of {shape[0]}x{shape[1]} "
+                f"padded by {self.pad}: use a smaller crop or a larger pad"
+            )
+
+    def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:
+        """Fill ``batch.top``, ``.left`` and ``.flip``. Shapes: int32, int32, uint8 [n]; scratch uint64 [2, ≥
+        n]"""
+        n = batch.examples.size
+        hashed, spare = scratch[0, :n], scratch[1, :n]
+        keys.hashes(keys.mix(keys.AUGMENT, seed, epoch), batch.examples, hashed, spare)
+        _draw_offset(hashed, 0, shape[0] + 2 * self.pad - self.height + 1, self.pad, spare, batch.top)
+        _draw_offset(hashed, FIELD, shape[1] + 2 * self.pad - self.width + 1, self.pad, spare, batch.left)
+        if self.flip:
+            np.right_shift(hashed, np.uint64(63), out=spare)
+            np.copyto(batch.flip, spare, casting="unsafe")
+        else:
+            batch.flip.fill(0)
+
+
+def _draw_offset(hashed, shift: int, choices: int, pad: int, spare, out) -> None:
+    """out = a number of -pad … choices - 1 - pad: the field's value as a fraction, times ``choices``."""
+    np.right_shift(hashed, np.uint64(shift), out=spare)
+    np.bitwise_and(spare, np.uint64((1 << FIELD) - 1), out=spare)
+    np.multiply(spare, np.uint64(choices), out=spare)
+    np.right_shift(spare, np.uint64(FIELD), out=spare)
+    np.copyto(out, spare, casting="unsafe")
+    np.subtract(out, pad, out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """The middle ``height`` × ``width`` pixels, never mirrored: evaluation. A larger size than the image's
+    pads it."""
+
+    height: int
+    width: int
+
+    def check(self, shape) -> None:
+        """Any size fits."""
+
+    def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:
+        batch.top.fill((shape[0] - self.height) // 2)
+        batch.left.fill((shape[1] - self.width) // 2)
+        batch.flip.fill(0)

@@ -1,0 +1,112 @@
+"""Batches one after another, gathered ahead by a thread.
+
+    thread    ── fill ──►  ready (at most ``depth``)  ── next() ──►  the caller's one batch
+       ▲                                                               │
+       └──────────────────────────── free ◄── at the following next() ─┘
+
+Slots go round and are never made anew: a batch is valid until the next ``next()``. Copying releases the
+interpreter, so gathering runs beside the training of the batch before.
+"""
+
+import queue
+import threading
+
+from ringtrain.data.augment import Augment, Centre
+from ringtrain.data.dataset import Split
+from ringtrain.data.gather import Batch, Gather
+from ringtrain.data.sampler import Sampler
+
+__all__ = ["Augment", "Batch", "Batches", "Centre", "evaluation_batches"]
+
+
+class Batches:
+    """Iterate over ``rank``'s part of each global batch, from ``start_iteration`` up to ``stop_iteration``
+    (without end where None).
+
+    ``grain``: parts are whole multiples of so many examples (a ghost batch). ``seed`` keys the augmentation;
+    the sampler's own seed keys the order. An exception in the thread is raised by ``next()``. Use as a
+    context manager, or call :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        sampler: Sampler,
+        rank: int = 0,
+        size: int = 1,
+        grain: int = 1,
+        augment: Augment | Centre | None = None,
+        seed: int = 0,
+        start_iteration: int = 0,
+        stop_iteration: int | None = None,
+        depth: int = 2,
+    ):
+        self._gather = Gather(split, sampler, rank, size, grain, augment, seed)
+        self._free: queue.SimpleQueue = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue = queue.SimpleQueue()
+        # depth waiting, one with the caller.
+        for _ in range(depth + 1):
+            self._free.put(self._gather.slot())
+        self._handed_out = None
+        self._end: BaseException | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(start_iteration, stop_iteration), name="batches", daemon=True
+        )
+        self._thread.start()
+
+    # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
+    def _run(self, iteration: int, stop: int | None) -> None:
+        try:
+            while stop is None or iteration < stop:
+                slot = self._free.get()
+                if self._closing.is_set():
+                    return
+                self._ready.put((slot, self._gather.fill(slot, iteration)))
+                iteration += 1
+            self._ready.put((None, StopIteration()))
+        except BaseException as error:  # whatever it is, it belongs to the caller
+            self._ready.put((None, error))
+
+    # ── the caller ────────────────────────────────────────────────────────────────────────────────────────
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> Batch:
+        if self._closing.is_set():
+            raise RuntimeError("these batches were closed: make new ones")
+        if self._end is not None:
+            raise self._end
+        if self._handed_out is not None:
+            self._free.put(self._handed_out)
+        self._handed_out, batch = self._ready.get()
+        if self._handed_out is None:
+            self._end = batch
+            raise self._end
+        return batch
+
+    def close(self) -> None:
+        """Stop the thread and wait for it; may be called again."""
+        self._closing.set()
+        self._free.put(None)
+        self._thread.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def evaluation_batches(
+    split: Split,
+    batch: int,
+    rank: int = 0,
+    size: int = 1,
+    grain: int = 1,
+    crop: tuple[int, int] | None = None,
+) -> Batches:
+    """Each example once, in file order, the centre ``crop`` (height, width) of it, never mirrored."""
+    sampler = Sampler(split.count, batch, shuffle=False)
+    centre = None if crop is None else Centre(*crop)
+    return Batches(split, sampler, rank, size, grain, centre, stop_iteration=sampler.iterations_per_epoch)

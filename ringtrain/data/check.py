@@ -1,0 +1,67 @@
+"""Everything that can be wrong with a data set's file, found and listed: what `ringtrain data check` does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.data.content import Progress, silent
+from ringtrain.data.dataset import (
+    DIGITS,
+    checksum_problems,
+    label_problems,
+    opened,
+    read_images,
+    reading,
+)
+from ringtrain.data.layout import layout_problems
+from ringtrain.data.statistics import statistics
+from ringtrain.errors import DataError
+
+TOLERANCE = 1e-4  # of mean and std, on the scale 0 … 255: a file may have been made by other arithmetic
+
+
+def check_file(path, progress: Progress = silent) -> list[str]:
+    """Every problem found, none for a good file. Reads all of it, one split at a time, whatever its size."""
+    path = DIGITS if str(path) == "digits" else Path(path)
+    problems: list[str] = []
+    try:
+        with opened(path) as file, reading(path):
+            problems += layout_problems(file)
+            # Contents are looked at only where the layout says how to read them.
+            if not problems:
+                problems += _content_problems(path, file, progress)
+    except DataError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _content_problems(path: Path, file, progress: Progress) -> Iterator[str]:
+    for name in ("train", "test"):
+        if name in file:
+            try:
+                yield from _split_problems(file, name, progress)
+            except OSError as error:
+                yield f"{name} could not be read: {error}"
+
+
+def _split_problems(file, name: str, progress: Progress) -> Iterator[str]:
+    group = file[name]
+    labels = group["labels"][...]
+    yield from label_problems(name, labels, len(file.attrs["classes"]))
+    images = np.empty(group["images"].shape, np.uint8)
+    yield from checksum_problems(
+        name, group.attrs["checksum"], read_images(group["images"], images, labels, progress)
+    )
+    if name == "train":
+        yield from _statistic_problems(file, images, progress)
+
+
+def _statistic_problems(file, images, progress: Progress) -> Iterator[str]:
+    found = statistics(images, progress)
+    noted = {"mean": file.attrs["mean"], "std": file.attrs["std"], "mean_image": file["mean_image"][...]}
+    for key, value in noted.items():
+        # Not "off > TOLERANCE": a NaN must not pass.
+        off = np.abs(value - getattr(found, key)).max()
+        if not off <= TOLERANCE:
+            yield f"{key} is off by up to {off:.3g} from that of the training images: make the file again"

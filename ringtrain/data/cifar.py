@@ -1,0 +1,199 @@
+"""CIFAR-10 and CIFAR-100, as python batches (pickles) or binary batches, in a folder or a tar archive.
+
+    python   a dictionary: data uint8 [N, 3072], labels (CIFAR-100: fine_labels) a list of N
+    binary   records: label (CIFAR-100: coarse label, fine label), 3072 bytes
+    3072     three planes, red, green, blue, of 32 × 32, row-major
+
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009, and the data set's page.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.data.content import Content, Part, Progress, make_part
+from ringtrain.data.members import is_archive, member_names, read_members
+from ringtrain.data.pickles import load_plain
+from ringtrain.errors import DataError
+
+WHAT = "CIFAR-10 or CIFAR-100: the folder of the python or the binary batches, or a .tar.gz, .tar.xz of it"
+SIDE, CHANNELS = 32, 3
+PIXELS = SIDE * SIDE * CHANNELS
+SOURCE = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One of the four ways: which files there are, and how to read a batch and the names of the classes."""
+
+    name: str
+    folder: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    names: str
+    classes: int
+    read_batch: Callable[[bytes, str], tuple[np.ndarray, np.ndarray]]
+    read_names: Callable[[bytes, str], list[str]]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*self.train, *self.test, self.names)
+
+
+def accepts(path: Path) -> bool:
+    return is_archive(path) or (path.is_dir() and _layout_in(path) is not None)
+
+
+def _layout_in(path: Path) -> tuple[Path, Layout] | None:
+    """The folder itself, or the one that the archive unpacks to within it."""
+    for folder, layout in [(path, each) for each in LAYOUTS] + [
+        (path / each.folder, each) for each in LAYOUTS
+    ]:
+        if folder.is_dir() and _fits(layout, member_names(folder)):
+            return folder, layout
+    return None
+
+
+def _fits(layout: Layout, names) -> bool:
+    return layout.names in names and any(name in names for name in (*layout.train, *layout.test))
+
+
+def read(path: Path, size, progress: Progress) -> Content:
+    if path.is_dir():
+        folder, layout = _layout_in(path)
+        return _assemble(folder, layout, read_members(folder, layout.files, progress), progress)
+    members = read_members(path, {name for layout in LAYOUTS for name in layout.files}, progress)
+    for layout in LAYOUTS:
+        if _fits(layout, members):
+            return _assemble(path, layout, members, progress)
+    raise DataError(
+        f"{path} has no CIFAR batches in it; an archive is understood as one of: "
+        + "; ".join(f"{layout.name} ({layout.train[0]}, …, {layout.names})" for layout in LAYOUTS)
+    )
+
+
+def _assemble(path: Path, layout: Layout, members, progress: Progress) -> Content:
+    missing = [name for name in layout.files if name not in members]
+    if missing:
+        raise DataError(
+            f"{path} has files of {layout.name}, but not {', '.join(missing)}: copy it again, whole"
+        )
+    train, test = (_join(path, layout, names, members) for names in (layout.train, layout.test))
+    classes = layout.read_names(members[layout.names], f"{path}: {layout.names}")
+    return Content(layout.name.split()[0].lower(), train, test, tuple(classes), SOURCE)
+
+
+def _join(path: Path, layout: Layout, names, members) -> Part:
+    batches = [layout.read_batch(members.pop(name), f"{path}: {name}") for name in names]
+    planes = np.concatenate([images for images, _ in batches]).reshape(-1, CHANNELS, SIDE, SIDE)
+    labels = np.concatenate([labels for _, labels in batches])
+    wrong = np.flatnonzero(labels >= layout.classes)
+    if wrong.size:
+        raise DataError(
+            f"{path}: label {labels[wrong[0]]} of example {wrong[0]} of {', '.join(names)} is not one of "
+            f"the {layout.classes} classes of {layout.name}"
+        )
+    return make_part(np.moveaxis(planes, 1, 3), labels, str(path))
+
+
+# ── python ──────────────────────────────────────────────────────────────────────────────────────────────────
+def _python_batch(key: str):
+    def read_batch(data: bytes, where: str):
+        batch = _dictionary(data, where, "data", key)
+        images, labels = batch["data"], np.asarray(batch[key])
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,):
+            what = (
+                f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
+            )
+            raise DataError(f"{where}: data is {what}; it must be uint8 (N, {PIXELS})")
+        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+            raise DataError(
+                f"{where}: {key} is {labels.dtype} {labels.shape}; it must be {len(images)} whole numbers"
+            )
+        return images, labels
+
+    return read_batch
+
+
+def _python_names(key: str):
+    def read_names(data: bytes, where: str) -> list[str]:
+        names = _dictionary(data, where, key)[key]
+        if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+            raise DataError(f"{where}: {key} is not a list of names")
+        return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
+
+    return read_names
+
+
+def _dictionary(data: bytes, where: str, *keys: str) -> dict:
+    value = load_plain(data, where)
+    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    if missing:
+        raise DataError(f"{where} is not a CIFAR batch: it has no {' and no '.join(missing)}")
+    return value
+
+
+# ── binary ──────────────────────────────────────────────────────────────────────────────────────────────────
+def _binary_batch(label_bytes: int):
+    def read_batch(data: bytes, where: str):
+        record = label_bytes + PIXELS
+        if len(data) % record or not data:
+            raise DataError(
+                f"{where} has {len(data)} bytes, which is not a whole number of records of {record}: "
+                "it is truncated, or another format"
+            )
+        records = np.frombuffer(data, np.uint8).reshape(-1, record)
+        return records[:, label_bytes:], records[:, label_bytes - 1]
+
+    return read_batch
+
+
+def _binary_names(data: bytes, where: str) -> list[str]:
+    return data.decode("utf-8", "replace").split()
+
+
+TEN = tuple(f"data_batch_{number}" for number in range(1, 6))
+LAYOUTS = (
+    Layout(
+        "CIFAR-10 python",
+        "cifar-10-batches-py",
+        TEN,
+        ("test_batch",),
+        "batches.meta",
+        10,
+        _python_batch("labels"),
+        _python_names("label_names"),
+    ),
+    Layout(
+        "CIFAR-100 python",
+        "cifar-100-python",
+        ("train",),
+        ("test",),
+        "meta",
+        100,
+        _python_batch("fine_labels"),
+        _python_names("fine_label_names"),
+    ),
+    Layout(
+        "CIFAR-10 binary",
+        "cifar-10-batches-bin",
+        tuple(f"{name}.bin" for name in TEN),
+        ("test_batch.bin",),
+        "batches.meta.txt",
+        10,
+        _binary_batch(1),
+        _binary_names,
+    ),
+    Layout(
+        "CIFAR-100 binary",
+        "cifar-100-binary",
+        ("train.bin",),
+        ("test.bin",),
+        "fine_label_names.txt",
+        100,
+        _binary_batch(2),
+        _binary_names,
+    ),
+)

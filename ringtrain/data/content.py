@@ -1,0 +1,129 @@
+"""A data set in memory, before it is a file: what a source's reader returns and what is written."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ringtrain.errors import DataError
+
+IGNORE = -1  # the label of an example that counts nowhere: neither loss nor accuracy
+MOST_CLASSES = 1 << 16
+BLOCK_BYTES = 16 << 20
+
+Progress = Callable[[str, int, int], None]  # (what is being done, done so far, in all)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The progress that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Shapes: images uint8 [N, H, W, C], labels int32 [N], -1 for an example without a label."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return self.images.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """``source`` and ``licence`` are text for people; ``notes`` say what a reader did that was not asked
+    for."""
+
+    name: str
+    train: Part
+    test: Part | None
+    classes: tuple[str, ...]
+    source: str
+    licence: str = "not stated"
+    notes: tuple[str, ...] = field(default=())
+
+    def parts(self):
+        """(name, part) of each that is there."""
+        yield "train", self.train
+        if self.test is not None:
+            yield "test", self.test
+
+
+def make_part(images, labels, where: str) -> Part:
+    """Images and labels as they should be: contiguous, with a channel axis, in their types.
+
+    Shapes: images uint8 [N, H, W] or [N, H, W, C], labels any integers [N] or [N, 1].
+    Raises: DataError naming ``where``.
+    """
+    if images.dtype != np.uint8:
+        raise DataError(
+            f"{where}: images are {images.dtype}; they must be uint8, 0 to 255: convert them first"
+        )
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim != 4 or 0 in images.shape[1:]:
+        raise DataError(
+            f"{where}: images have the shape {images.shape}; it must be [N, H, W] or [N, H, W, C]"
+        )
+    if images.shape[1] in (1, 3) and images.shape[3] not in (1, 2, 3, 4):
+        raise DataError(
+            f"{where}: images have the shape {images.shape}, which looks like [N, C, H, W]: "
+            "move the channels last (np.moveaxis(x, 1, 3))"
+        )
+    return Part(np.ascontiguousarray(images), _labels(labels, images.shape[0], where))
+
+
+def _labels(labels, count: int, where: str):
+    if labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{where}: labels are {labels.dtype}; they must be integers, the number of each class"
+        )
+    if labels.shape not in ((count,), (count, 1)):
+        raise DataError(
+            f"{where}: labels have the shape {labels.shape} for {count} images; it must be ({count},)"
+        )
+    if count == 0:
+        raise DataError(f"{where}: there are no examples")
+    low, high = int(labels.min()), int(labels.max())
+    if low < IGNORE or high >= MOST_CLASSES:
+        raise DataError(
+            f"{where}: labels lie in {low} … {high}; they must be class numbers from 0 to "
+            f"{MOST_CLASSES - 1}, or -1 for no label"
+        )
+    return np.ascontiguousarray(labels.reshape(count), np.int32)
+
+
+def numbered_classes(*parts: Part | None) -> tuple[str, ...]:
+    """Names "0", "1", … for as many classes as the labels use."""
+    highest = max(int(part.labels.max()) for part in parts if part is not None)
+    return tuple(str(number) for number in range(highest + 1))
+
+
+def blocks(count: int, row_bytes: int, multiple: int = 1):
+    """Slices of about 16 MiB that cover ``count`` rows, each of a multiple of ``multiple`` rows but the
+    last."""
+    rows = max(1, BLOCK_BYTES // max(1, row_bytes) // multiple) * multiple
+    for start in range(0, count, rows):
+        yield slice(start, min(start + rows, count))
+
+
+class Checksum:
+    """sha256 over a line "uint8 N H W C", the images and the labels (int32, little-endian), in file order."""
+
+    def __init__(self, shape):
+        self._hash = hashlib.sha256(f"uint8 {' '.join(map(str, shape))}\n".encode())
+
+    def add(self, images) -> None:
+        self._hash.update(images.data if images.size else b"")
+
+    def finish(self, labels) -> str:
+        self._hash.update(labels.astype("<i4", copy=False).data)
+        return self._hash.hexdigest()
+
+
+def checksum(part: Part) -> str:
+    running = Checksum(part.images.shape)
+    running.add(part.images)
+    return running.finish(part.labels)

@@ -1,0 +1,271 @@
+"""A data set, opened: arrays of all its examples, held once a node in a shared window where there can be one.
+
+Opening checks everything that can be checked without reading images (layout.py). Then one rank a node, the
+owner, reads images and labels into the window, checks the range of the labels and, for sets of up to
+VERIFY_BYTES, the checksums: sha256 takes 0.5 s (a processor with instructions for it) to 6 s a GB, so 1.6 s at
+most. Larger sets are verified by `ringtrain data check` alone. What is wrong is written into the window too, so
+every rank of the node raises the same error and none waits.
+
+    window   0 … 4095 what went wrong, or zeros | train images | train labels | test images | test labels
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ringtrain.data.content import IGNORE, Checksum, Progress, blocks, silent
+from ringtrain.data.layout import MAKE, layout_problems
+from ringtrain.errors import DataError, nearest
+
+DIGITS = Path(__file__).with_name("digits.h5")
+VERIFY_BYTES = 256 << 20
+HEADER_BYTES = 4096
+ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The examples for one purpose. Shapes: images uint8 [N, H, W, C], labels int32 [N]; both read-only."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    checksum: str
+
+    @property
+    def count(self) -> int:
+        return self.images.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of each image."""
+        return self.images.shape[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """``held`` says where the arrays lie: "node window" (once a node) or "private" (in this process).
+
+    Shapes: mean, std float64 [C], mean_image float32 [H, W, C], all of the training images, 0 … 255.
+    """
+
+    name: str
+    train: Split
+    test: Split | None
+    classes: tuple[str, ...]
+    mean: np.ndarray
+    std: np.ndarray
+    mean_image: np.ndarray
+    source: str
+    licence: str
+    held: str = "private"
+
+    @property
+    def checksum(self) -> str:
+        """One text that is equal exactly where all examples are: for comparing ranks, and for checkpoints."""
+        return f"{self.train.checksum}+{self.test.checksum}" if self.test else self.train.checksum
+
+    def splits(self):
+        """(name, split) of each that is there."""
+        yield "train", self.train
+        if self.test is not None:
+            yield "test", self.test
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """What a node shares. window(nbytes): a uint8 array that all ranks of the node see, or None on all of
+    them; barrier(): waits for them; owner: true on the one of them that reads."""
+
+    window: Callable[[int], np.ndarray | None]
+    barrier: Callable[[], None]
+    owner: bool
+
+
+def open_dataset(path, node: NodeMemory | None = None, progress: Progress = silent) -> DataSet:
+    """The data set of a file, or the one that comes with ringtrain where ``path`` is "digits".
+
+    With ``node`` this is collective over the node's ranks, and the arrays lie in its window.
+    Raises: DataError saying what is wrong with the file.
+    """
+    path = DIGITS if str(path) == "digits" else Path(path)
+    with opened(path) as file:
+        with reading(path):
+            for problem in layout_problems(file):
+                raise DataError(f"{path}: {problem}")
+            names = [name for name in ("train", "test") if name in file]
+            nbytes = _places(file, names)[1]
+        window = node.window(nbytes) if node else None
+        if window is None:
+            memory = np.empty(nbytes, np.uint8)
+            _fill(path, file, names, memory, progress)
+        else:
+            memory = window
+            _fill_for_node(path, file, names, memory, node, progress)
+        with reading(path):
+            return _assemble(file, names, memory, "private" if window is None else "node window")
+
+
+@contextmanager
+def opened(path: Path):
+    """The open HDF5 file. Raises: DataError where it is not there, or not HDF5, or truncated."""
+    try:
+        # Without a lock: a finished file never changes, and some cluster file systems have none.
+        file = h5py.File(_existing(path), "r", locking=False)
+    except OSError as error:
+        raise DataError(_why_not_opened(path, str(error))) from error
+    with file:
+        yield file
+
+
+@contextmanager
+def reading(path: Path):
+    """What HDF5 says about bytes that make no sense becomes a DataError."""
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise DataError(f"{path} is damaged: {error}; {MAKE} or copy it again") from error
+
+
+def _existing(path: Path) -> Path:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, not a data set: {MAKE}")
+    if not path.exists():
+        beside = [p.name for p in path.parent.glob("*.h5")] if path.parent.is_dir() else []
+        raise DataError(f"there is no data set {path}: {nearest(path.name, [*beside, 'digits'])}; or {MAKE}")
+    return path
+
+
+def _why_not_opened(path: Path, error: str) -> str:
+    if "truncated" in error:
+        return f"{path} is truncated: it ends after {path.stat().st_size} bytes; {MAKE} or copy it again"
+    if "signature not found" in error:
+        return f"{path} is not an HDF5 file: {MAKE}"
+    return f"{path} could not be opened: {error}"
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
+def _places(file, names) -> tuple[dict, int]:
+    """Where each array lies in the window, as {(split, key): (start, stop)} in bytes, and the size of all."""
+    places, end = {}, HEADER_BYTES
+    for name in names:
+        for key in ("images", "labels"):
+            start = -(-end // ALIGN) * ALIGN
+            end = start + file[name][key].size * file[name][key].dtype.itemsize
+            places[name, key] = (start, end)
+    return places, end
+
+
+def _array(file, memory, place, name: str, key: str):
+    start, stop = place
+    return memory[start:stop].view(file[name][key].dtype).reshape(file[name][key].shape)
+
+
+def _arrays(file, names, memory) -> dict:
+    places, _ = _places(file, names)
+    return {(name, key): _array(file, memory, place, name, key) for (name, key), place in places.items()}
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+def _fill_for_node(path, file, names, memory, node: NodeMemory, progress: Progress) -> None:
+    """The owner fills the window; the others wait, and raise what the owner raised."""
+    if node.owner:
+        try:
+            _fill(path, file, names, memory, progress)
+        except BaseException as error:
+            _write_header(memory, str(error))
+            node.barrier()
+            raise
+    node.barrier()
+    went_wrong = _read_header(memory)
+    if went_wrong:
+        raise DataError(went_wrong)
+
+
+def _write_header(memory, text: str) -> None:
+    data = (text or "the data set could not be read").encode()[: HEADER_BYTES - 1]
+    memory[: len(data)] = np.frombuffer(data, np.uint8)
+
+
+def _read_header(memory) -> str:
+    return bytes(memory[:HEADER_BYTES]).rstrip(b"\0").decode(errors="replace")
+
+
+def _fill(path, file, names, memory, progress: Progress) -> None:
+    """Read every array into ``memory``.
+
+    Raises: DataError where a label or a checksum is wrong, or reading fails.
+    """
+    with reading(path):
+        problem = next(_content_problems(file, names, memory, progress), None)
+    if problem:
+        raise DataError(f"{path}: {problem}")
+
+
+def _content_problems(file, names, memory, progress: Progress):
+    arrays = _arrays(file, names, memory)
+    verify = sum(array.nbytes for array in arrays.values()) <= VERIFY_BYTES
+    for name in names:
+        images, labels = arrays[name, "images"], arrays[name, "labels"]
+        file[name]["labels"].read_direct(labels)
+        yield from label_problems(name, labels, len(file.attrs["classes"]))
+        found = read_images(file[name]["images"], images, labels if verify else None, progress)
+        if verify:
+            yield from checksum_problems(name, file[name].attrs["checksum"], found)
+
+
+def read_images(array, out, labels, progress: Progress = silent) -> str | None:
+    """Read a dataset into ``out``, a block at a time.
+
+    Returns the checksum with ``labels``, or None where those are None.
+    """
+    running = Checksum(array.shape)
+    for rows in blocks(array.shape[0], out[0].nbytes, array.chunks[0] if array.chunks else 1):
+        array.read_direct(out, rows, rows)
+        if labels is not None:
+            running.add(out[rows])
+        progress("reading", rows.stop, array.shape[0])
+    return None if labels is None else running.finish(labels)
+
+
+def label_problems(name: str, labels, classes: int):
+    """Yields a problem where labels are not class numbers."""
+    wrong = np.flatnonzero((labels < IGNORE) | (labels >= classes))
+    if wrong.size:
+        yield (
+            f"{wrong.size} of {labels.size} {name} labels are out of range: the first is label "
+            f"{labels[wrong[0]]} of example {wrong[0]}; they lie in {labels.min()} … {labels.max()}, but there "
+            f"are {classes} classes, so 0 … {classes - 1}, or -1 for none; {MAKE} again"
+        )
+
+
+def checksum_problems(name: str, noted: str, found: str):
+    """Yields a problem where the examples are not those that were written."""
+    if noted != found:
+        yield (
+            f"the {name} examples are not those that were written: their checksum is {found[:12]}…, and "
+            f"{noted[:12]}… was noted; {MAKE} or copy it again"
+        )
+
+
+def _assemble(file, names, memory, held: str) -> DataSet:
+    arrays = _arrays(file, names, memory)
+    for array in arrays.values():
+        array.flags.writeable = False
+    splits = {
+        name: Split(arrays[name, "images"], arrays[name, "labels"], file[name].attrs["checksum"])
+        for name in names
+    }
+    return DataSet(
+        train=splits["train"],
+        test=splits.get("test"),
+        classes=tuple(file.attrs["classes"]),
+        mean=np.asarray(file.attrs["mean"], np.float64),
+        std=np.asarray(file.attrs["std"], np.float64),
+        mean_image=file["mean_image"][...],
+        held=held,
+        **{key: file.attrs[key] for key in ("name", "source", "licence")},
+    )

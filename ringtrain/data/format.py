@@ -1,0 +1,97 @@
+"""The HDF5 file of a data set: its layout, in one place, and how it is written.
+
+/                 format="ringtrain-dataset" version=1 name source licence (text)
+                  classes (list of text)  mean std (float64 [C], of the training images, 0 … 255)
+/mean_image       float32 [H, W, C], of the training images
+/train, /test     checksum (sha256 in hexadecimal; see content.Checksum); /test may be absent
+    images        uint8 [N, H, W, C]
+    labels        int32 [N], -1 where an example has none
+"""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ringtrain.data.content import Content, Part, Progress, blocks, checksum, silent
+from ringtrain.data.statistics import statistics
+from ringtrain.errors import DataError
+
+FORMAT, VERSION = "ringtrain-dataset", 1
+# More classes than fit a 64 KiB attribute need what HDF5 1.8 brought; and 1.10 reads what this writes.
+LIBVER = ("v108", "v110")
+CHUNK_ROWS = 512
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Raises: DataError where ``path`` could not be written, before any work is done for it."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: name the .h5 file to write")
+    if path.exists() and not force:
+        raise DataError(f"{path} exists: give another name, or --force to replace it")
+    if not path.parent.is_dir():
+        raise DataError(f"{path}: there is no folder {path.parent}: make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise DataError(f"{path}: the folder {path.parent} cannot be written to")
+
+
+def write_dataset(
+    path, content: Content, force: bool = False, compress: bool = False, progress: Progress = silent
+) -> None:
+    """Write all of it or nothing: a temporary file beside ``path``, fsync, rename.
+
+    ``compress`` takes gzip: smaller, and slower to open.
+    Raises: DataError where ``path`` exists and ``force`` is false, or the disk refuses.
+    """
+    path = Path(path)
+    check_target(path, force)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with h5py.File(aside, "x", libver=LIBVER) as file:
+            _write(file, content, compress, progress)
+        _sync(aside)
+        os.replace(aside, path)
+        _sync(path.parent)
+    except OSError as error:
+        raise DataError(f"{path} could not be written: {error}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(file, content: Content, compress: bool, progress: Progress) -> None:
+    told = statistics(content.train.images, progress)
+    file.attrs["format"] = FORMAT
+    file.attrs["version"] = VERSION
+    for key in ("name", "source", "licence"):
+        file.attrs[key] = getattr(content, key)
+    file.attrs["classes"] = np.array(content.classes, dtype=h5py.string_dtype())
+    file.attrs["mean"] = told.mean
+    file.attrs["std"] = told.std
+    file.create_dataset("mean_image", data=told.mean_image)
+    for name, part in content.parts():
+        _write_part(file.create_group(name), part, compress, progress)
+
+
+def _write_part(group, part: Part, compress: bool, progress: Progress) -> None:
+    layout = {}
+    if compress:
+        rows = min(CHUNK_ROWS, part.count)
+        layout = {"chunks": (rows, *part.images.shape[1:]), "compression": "gzip", "compression_opts": 9}
+    images = group.create_dataset("images", part.images.shape, np.uint8, **layout)
+    for rows in blocks(part.count, part.images[0].nbytes, CHUNK_ROWS if compress else 1):
+        images[rows] = part.images[rows]
+        progress("writing", rows.stop, part.count)
+    group.create_dataset("labels", data=part.labels)
+    group.attrs["checksum"] = checksum(part)

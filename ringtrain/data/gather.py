@@ -1,0 +1,110 @@
+"""One rank's part of one batch, gathered into memory that is used again: no array is allocated anew."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.data import keys
+from ringtrain.data.augment import Augment, Centre
+from ringtrain.data.dataset import IGNORE, Split
+from ringtrain.data.sampler import Sampler, largest_share, share
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A rank's part of a global batch; n may be 0 in a tail.
+
+    Shapes: examples int64 [n], images uint8 [n, H, W, C], labels int32 [n], top and left int32 [n], flip
+    uint8 [n]. Units: total and valid_total count examples of all ranks, the latter those whose label is not
+    -1 (ignore).
+    """
+
+    iteration: int
+    epoch: int
+    total: int
+    valid_total: int
+    examples: np.ndarray
+    images: np.ndarray
+    labels: np.ndarray
+    top: np.ndarray
+    left: np.ndarray
+    flip: np.ndarray
+
+
+class Slot:
+    """The memory of one batch of up to ``capacity`` examples of [H, W, C] = ``shape``."""
+
+    def __init__(self, capacity: int, shape):
+        self.examples = np.empty(capacity, np.int64)
+        self.images = np.empty((capacity, *shape), np.uint8)
+        self.labels = np.empty(capacity, np.int32)
+        self.top = np.empty(capacity, np.int32)
+        self.left = np.empty(capacity, np.int32)
+        self.flip = np.empty(capacity, np.uint8)
+
+    def batch(self, n: int, **about) -> Batch:
+        return Batch(
+            examples=self.examples[:n],
+            images=self.images[:n],
+            labels=self.labels[:n],
+            top=self.top[:n],
+            left=self.left[:n],
+            flip=self.flip[:n],
+            **about,
+        )
+
+
+class Gather:
+    """Fills slots with ``rank``'s part of any iteration, one call at a time."""
+
+    def __init__(self, split: Split, sampler: Sampler, rank: int, size: int, grain: int, augment, seed: int):
+        if sampler.count != split.count:
+            raise ValueError(f"a sampler of {sampler.count} examples for a split of {split.count}")
+        self._split, self._sampler = split, sampler
+        self._rank, self._size, self._grain = rank, size, grain
+        self._augment: Augment | Centre = augment or Centre(*split.shape[:2])
+        self._augment.check(split.shape)
+        self._seed = seed
+        self._epoch = -1  # of the order that is held
+        self._order = np.empty(sampler.count, np.int64)
+        self._all_labels = np.empty(sampler.batch, np.int32)
+        self._valid = np.empty(sampler.batch, bool)
+        self._sort_scratch = np.empty(min(sampler.count, keys.BLOCK), np.uint64)
+        self._draw_scratch = np.empty((2, self.capacity), np.uint64)
+
+    @property
+    def capacity(self) -> int:
+        return largest_share(self._sampler.batch, self._size, self._grain)
+
+    def slot(self) -> Slot:
+        return Slot(self.capacity, self._split.shape)
+
+    def fill(self, slot: Slot, iteration: int) -> Batch:
+        epoch, start, stop = self._sampler.place(iteration)
+        everyone = self._order_of(epoch)[start:stop]
+        mine = slice(*share(everyone.size, self._rank, self._size, self._grain))
+        batch = slot.batch(
+            mine.stop - mine.start,
+            iteration=iteration,
+            epoch=epoch,
+            total=everyone.size,
+            valid_total=self._count_valid(everyone),
+        )
+        np.copyto(batch.examples, everyone[mine])
+        np.copyto(batch.labels, self._all_labels[mine])
+        # mode="clip" writes straight into out; the default would check and copy through a buffer.
+        np.take(self._split.images, batch.examples, axis=0, out=batch.images, mode="clip")
+        self._augment.draw(self._split.shape, self._seed, epoch, batch, self._draw_scratch)
+        return batch
+
+    def _order_of(self, epoch: int):
+        if epoch != self._epoch:
+            self._sampler.order(epoch, self._order, self._sort_scratch)
+            self._epoch = epoch
+        return self._order
+
+    def _count_valid(self, everyone) -> int:
+        labels, valid = self._all_labels[: everyone.size], self._valid[: everyone.size]
+        np.take(self._split.labels, everyone, out=labels, mode="clip")
+        np.not_equal(labels, IGNORE, out=valid)
+        return int(np.count_nonzero(valid))

@@ -1,0 +1,117 @@
+"""IDX files, as MNIST and its likes come: train-images-idx3-ubyte[.gz] and so on.
+
+    0 0 8 d        d = 3 axes for images, 1 for labels; 8 = unsigned bytes
+    n h w          each a big-endian uint32
+    bytes          row-major
+
+Source: Y. LeCun, C. Cortes, C. Burges, The MNIST database, "File formats".
+"""
+
+import gzip
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.data.content import Content, Part, Progress, make_part, numbered_classes
+from ringtrain.errors import DataError
+
+WHAT = (
+    "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
+)
+NAME = re.compile(
+    r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?"
+)
+SPLITS = {"train": ("train",), "test": ("t10k", "test")}
+
+
+def accepts(path: Path) -> bool:
+    return bool(_named(path))
+
+
+def _named(path: Path) -> dict:
+    """{(prefix, split, kind): file} of a folder, or of what begins with ``path``."""
+    folder, start = (path, "") if path.is_dir() else (path.parent, path.name)
+    if not folder.is_dir():
+        return {}
+    found = ((NAME.fullmatch(file.name), file) for file in sorted(folder.iterdir()))
+    named = {
+        (m["prefix"], m["split"], m["kind"]): file for m, file in found if m and file.name.startswith(start)
+    }
+    # Asked for one file of a pair: take what belongs to it.
+    asked = NAME.fullmatch(start)
+    if asked and named:
+        return {(m["prefix"], m["split"], m["kind"]): file for m, file in _siblings(folder, asked)}
+    return named
+
+
+def _siblings(folder: Path, asked):
+    for file in sorted(folder.iterdir()):
+        match = NAME.fullmatch(file.name)
+        if match and (match["prefix"], match["split"]) == (asked["prefix"], asked["split"]):
+            yield match, file
+
+
+def read(path: Path, size, progress: Progress) -> Content:
+    named = _named(path)
+    prefixes = sorted({prefix for prefix, _, _ in named})
+    if len(prefixes) > 1:
+        raise DataError(
+            f"{path} has IDX files of several data sets: name one of "
+            + ", ".join(str((path if path.is_dir() else path.parent) / prefix) for prefix in prefixes)
+        )
+    train, test = (_read_split(path, named, prefixes[0], names) for names in SPLITS.values())
+    if train is None:
+        train, test = test, None
+    folder = path if path.is_dir() else path.parent
+    return Content(
+        name=prefixes[0].rstrip("-_.") or folder.resolve().name,
+        train=train,
+        test=test,
+        classes=numbered_classes(train, test),
+        source=f"IDX files {path.name}",
+    )
+
+
+def _read_split(path: Path, named: dict, prefix: str, names) -> Part | None:
+    for split in names:
+        images, labels = (named.get((prefix, split, kind)) for kind in ("images", "labels"))
+        if images and labels:
+            return make_part(_read_array(images, 3), _read_array(labels, 1), str(images))
+        if images or labels:
+            missing = "labels" if images else "images"
+            raise DataError(
+                f"{images or labels} has no {missing} beside it: both {split}-images-… and "
+                f"{split}-labels-… are needed"
+            )
+    return None
+
+
+def _read_array(path: Path, axes: int):
+    data = _contents(path)
+    if data[:4] != bytes((0, 0, 8, axes)):
+        raise DataError(
+            f"{path} begins with the bytes {data[:4].hex(' ') or '(none)'}; IDX "
+            f"{'images' if axes == 3 else 'labels'} begin with 00 00 08 0{axes} (unsigned bytes, axes: {axes})"
+        )
+    start = 4 + 4 * axes
+    if len(data) < start:
+        raise DataError(f"{path} is truncated: it ends within its header, after {len(data)} bytes")
+    shape = struct.unpack(f">{axes}I", data[4:start])
+    count = int(np.prod(shape, dtype=object))
+    if len(data) - start != count:
+        raise DataError(
+            f"{path} is {'truncated' if len(data) - start < count else 'too long'}: its header says "
+            f"{'x'.join(map(str, shape))} = {count} bytes, and {len(data) - start} follow"
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} could not be read: {error}") from error

@@ -1,0 +1,120 @@
+"""Keyed 64-bit hashes: what example order, splits and augmentation are drawn from, not from a stream.
+
+``splitmix(x)`` is a bijection of the 64-bit integers whose output passes for random. A key of several
+integers is a chain of it, ``splitmix(… splitmix(splitmix(0 ^ a) ^ b) …)``, and example i under a key is
+``splitmix(key ^ i)``. Two examples never collide, since each step is a bijection, so a sort by hash has no
+ties: the order is the same whatever sorts it, in any version of NumPy. And it can be undone, so a
+permutation is made by sorting the hashes in place and computing back which example each belongs to, which
+allocates nothing.
+
+These values decide the examples of every run ever logged: a test holds some of them, and they never change.
+
+Source: Steele, Lea, Flood, Fast splittable pseudorandom number generators, OOPSLA 2014 (SplitMix64).
+"""
+
+import numpy as np
+
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+BLOCK = 1 << 14  # elements hashed at a time: the block and its scratch stay in the cache
+
+RAMP = np.arange(BLOCK, dtype=np.int64)
+
+# What a key is for, as its first integer: draws for different purposes have nothing in common.
+ORDER, SPLIT, AUGMENT, SYNTHETIC = 1, 2, 3, 4
+
+
+def splitmix(x: int) -> int:
+    x = (x + GOLDEN) & MASK
+    x = ((x ^ (x >> 30)) * FIRST) & MASK
+    x = ((x ^ (x >> 27)) * SECOND) & MASK
+    return x ^ (x >> 31)
+
+
+def mix(*values: int) -> int:
+    """One key of any integers, in order; negative ones are taken modulo 2^64."""
+    key = 0
+    for value in values:
+        key = splitmix(key ^ (value & MASK))
+    return key
+
+
+def _xorshift(x, bits: int, scratch):
+    np.right_shift(x, np.uint64(bits), out=scratch)
+    np.bitwise_xor(x, scratch, out=x)
+
+
+def _unxorshift(x, bits: int, scratch):
+    # The inverse of x ^ x >> b is x ^ x >> b ^ x >> 2b ^ …; here 3b is past the last bit.
+    _xorshift(x, bits, scratch)
+    np.right_shift(scratch, np.uint64(bits), out=scratch)
+    np.bitwise_xor(x, scratch, out=x)
+
+
+def _multiply(x, factor: int):
+    np.multiply(x, np.uint64(factor), out=x)
+
+
+def _add(x, term: int):
+    np.add(x, np.uint64(term & MASK), out=x)
+
+
+def splitmix_into(x, scratch):
+    """splitmix of each element, in place. Shapes: uint64 [n] both."""
+    _add(x, GOLDEN)
+    _xorshift(x, 30, scratch)
+    _multiply(x, FIRST)
+    _xorshift(x, 27, scratch)
+    _multiply(x, SECOND)
+    _xorshift(x, 31, scratch)
+
+
+def unsplitmix_into(x, scratch):
+    """The inverse of :func:`splitmix_into`."""
+    _unxorshift(x, 31, scratch)
+    _multiply(x, pow(SECOND, -1, 1 << 64))
+    _unxorshift(x, 27, scratch)
+    _multiply(x, pow(FIRST, -1, 1 << 64))
+    _unxorshift(x, 30, scratch)
+    _add(x, -GOLDEN)
+
+
+def _blocks(x, scratch):
+    for start in range(0, x.size, BLOCK):
+        block = x[start : start + BLOCK]
+        yield block, scratch[: block.size]
+
+
+def count_up(out):
+    """0, 1, 2 … in place; arange has no ``out``. Shapes: int64 [n]"""
+    for start in range(0, out.size, BLOCK):
+        block = out[start : start + BLOCK]
+        np.add(RAMP[: block.size], start, out=block)
+    return out
+
+
+def hashes(key: int, examples, out=None, scratch=None):
+    """splitmix(key ^ example) of each. Shapes: int64 [n] → uint64 [n]; ``scratch`` of at least min(n,
+    BLOCK)."""
+    out = np.empty(examples.size, np.uint64) if out is None else out
+    scratch = np.empty(min(out.size, BLOCK), np.uint64) if scratch is None else scratch
+    np.bitwise_xor(examples.view(np.uint64), np.uint64(key), out=out)
+    for block, spare in _blocks(out, scratch):
+        splitmix_into(block, spare)
+    return out
+
+
+def permutation(key: int, count: int, out=None, scratch=None):
+    """The numbers 0 … count - 1 in the order of their hashes. Shapes: → int64 [count], which is ``out``
+    where given."""
+    out = np.empty(count, np.int64) if out is None else out
+    scratch = np.empty(min(count, BLOCK), np.uint64) if scratch is None else scratch
+    hashed = out.view(np.uint64)
+    count_up(out)
+    hashes(key, out, hashed, scratch)
+    hashed.sort()
+    for block, spare in _blocks(hashed, scratch):
+        unsplitmix_into(block, spare)
+    np.bitwise_xor(hashed, np.uint64(key), out=hashed)
+    return out

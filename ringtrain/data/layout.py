@@ -1,0 +1,115 @@
+"""What may be wrong with the form of a data set's HDF5 file: problems as text, found without reading the
+images.
+
+Whoever opens a file raises the first problem; ``data check`` shows them all. A file may have been made by
+anybody: nothing in it is followed to another file, and nothing in it is an object.
+"""
+
+import re
+from collections.abc import Iterator
+
+import h5py
+import numpy as np
+
+from ringtrain.data.format import FORMAT, VERSION
+from ringtrain.errors import nearest
+
+MAKE = "make the file with `ringtrain data make`"
+
+
+def layout_problems(file) -> Iterator[str]:
+    """Each problem of an open file; none means that :mod:`dataset` can read it."""
+    fatal = _kind_problem(file)
+    if fatal:
+        yield fatal
+        return
+    yield from _attribute_problems(file)
+    shapes = {}
+    for name in ("train", "test"):
+        if name == "test" and name not in file:
+            continue
+        yield from _split_problems(file, name, shapes)
+    if shapes.get("train", ()) and shapes.get("test", ()) and shapes["train"] != shapes["test"]:
+        yield f"test images are {_by(shapes['test'])}, but training images {_by(shapes['train'])}"
+    if shapes.get("train"):
+        yield from _statistic_problems(file, shapes["train"])
+
+
+def _by(shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _kind_problem(file) -> str | None:
+    found = file.attrs.get("format")
+    if not isinstance(found, str) or found != FORMAT:
+        return f"the attribute format is {found!r}, not {FORMAT!r}: another kind of HDF5 file; {MAKE}"
+    version = file.attrs.get("version")
+    if not isinstance(version, int | np.integer) or version != VERSION:
+        return f"it has version {version!r} of the format; this ringtrain reads version {VERSION}: {MAKE}"
+    return None
+
+
+def _attribute_problems(file) -> Iterator[str]:
+    for key in ("name", "source", "licence"):
+        if not isinstance(file.attrs.get(key), str):
+            yield f"the attribute {key} is {file.attrs.get(key)!r}, not a text"
+    classes = file.attrs.get("classes")
+    listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.size > 0
+    if not listed or not all(isinstance(name, str) for name in classes):
+        yield "the attribute classes is not a list of names"
+
+
+def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
+    if not _holds(file, name, h5py.Group):
+        yield f"there is no group {name!r} with images and labels in it: {MAKE}"
+        return
+    group = file[name]
+    counts = {}
+    for key, dtype, axes in (("images", np.uint8, "N, H, W, C"), ("labels", np.int32, "N")):
+        problem = _array_problem(group, key, dtype, axes)
+        if problem:
+            yield f"{name}/{key} {problem}"
+        else:
+            counts[key] = group[key].shape[0]
+    if "images" in counts:
+        shapes[name] = group["images"].shape[1:]
+    if len(set(counts.values())) > 1:
+        yield f"{name} has {counts['images']} images but {counts['labels']} labels: each needs one"
+    if 0 in counts.values():
+        yield f"{name} has no examples"
+    if not re.fullmatch("[0-9a-f]{64}", str(group.attrs.get("checksum"))):
+        found = group.attrs.get("checksum")
+        yield f"{name} has no checksum (sha256, 64 hexadecimal digits); it has {found!r}: {MAKE}"
+
+
+def _holds(group, key: str, kind) -> bool:
+    """Whether ``key`` is a ``kind`` that lies in this file: links to elsewhere, and soft ones, do not
+    count."""
+    link = group.get(key, getlink=True) if key in group else None
+    return isinstance(link, h5py.HardLink) and group.get(key, getclass=True) is kind
+
+
+def _array_problem(group, key: str, dtype, axes: str) -> str | None:
+    if not _holds(group, key, h5py.Dataset):
+        hint = nearest(key, list(group)) if len(group) else "the group is empty"
+        return f"is not an array that lies in this file ({hint})"
+    array = group[key]
+    if array.external or array.is_virtual:
+        return "keeps its values in another file: that is not followed; copy them into this one"
+    if array.dtype != dtype:
+        return f"is {array.dtype}; it must be {np.dtype(dtype).name}: {MAKE}"
+    if array.ndim != axes.count(",") + 1 or 0 in array.shape[1:]:
+        return f"has the shape {array.shape}; it must be [{axes}]"
+    return None
+
+
+def _statistic_problems(file, shape) -> Iterator[str]:
+    problem = _array_problem(file, "mean_image", np.float32, "H, W, C")
+    if problem:
+        yield f"mean_image {problem}"
+    elif file["mean_image"].shape != shape:
+        yield f"mean_image is {_by(file['mean_image'].shape)}, but images are {_by(shape)}"
+    for key in ("mean", "std"):
+        value = np.asarray(file.attrs.get(key))
+        if value.dtype.kind != "f" or value.shape != shape[-1:] or not np.isfinite(value).all():
+            yield f"the attribute {key} is {value}; it must be {shape[-1]} finite numbers, one a channel"

@@ -1,0 +1,44 @@
+"""From a source to a file: what `ringtrain data make` does."""
+
+import dataclasses
+from pathlib import Path
+
+from ringtrain.data.content import Content, Progress, silent
+from ringtrain.data.cut import cut_test
+from ringtrain.data.format import check_target, write_dataset
+from ringtrain.data.sources import Size, read_source
+from ringtrain.errors import DataError
+
+
+def make_dataset(
+    source,
+    out,
+    name: str | None = None,
+    licence: str | None = None,
+    test_fraction: float | None = None,
+    seed: int = 0,
+    size: Size | None = None,
+    force: bool = False,
+    progress: Progress = silent,
+) -> Content:
+    """Read ``source``, cut a test part if asked, write ``out``; returns what was written.
+
+    Raises: DataError, before the long work where that can be known.
+    """
+    check_target(Path(out), force)
+    content = read_source(source, size, progress)
+    _check_shapes(content)
+    told = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
+    content = dataclasses.replace(content, **told)
+    if test_fraction is not None:
+        content = cut_test(content, test_fraction, seed)
+    write_dataset(out, content, force, progress=progress)
+    return content
+
+
+def _check_shapes(content: Content) -> None:
+    if content.test is not None and content.test.images.shape[1:] != content.train.images.shape[1:]:
+        raise DataError(
+            f"{content.name}: test images have the shape {content.test.images.shape[1:]}, training images "
+            f"{content.train.images.shape[1:]}: they must be the same"
+        )

@@ -1,0 +1,57 @@
+"""The files of a folder, or of an archive, by name: read into memory, never extracted to disk."""
+
+import tarfile
+import zlib
+from collections.abc import Collection
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath
+
+from ringtrain.data.content import Progress
+from ringtrain.errors import DataError
+
+LARGEST_BYTES = 1 << 30  # of a member: an archive can expand to anything
+
+
+def is_archive(path: Path) -> bool:
+    return path.is_file() and tarfile.is_tarfile(path)
+
+
+def member_names(path: Path) -> set[str]:
+    """Names of the files in a folder."""
+    return {entry.name for entry in path.iterdir() if entry.is_file()}
+
+
+def read_members(path: Path, wanted: Collection[str], progress: Progress) -> dict[str, bytes]:
+    """{name: contents} of those of ``wanted`` that are there, in whichever folder of the archive.
+
+    Raises: DataError where the archive is damaged, has a name twice, or a member of more than 1 GiB.
+    """
+    if path.is_dir():
+        return {name: (path / name).read_bytes() for name in sorted(member_names(path) & set(wanted))}
+    try:
+        return _read_archive(path, wanted, progress)
+    except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
+        raise DataError(f"{path} is truncated or damaged: {error}; copy it again") from error
+
+
+def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    total = path.stat().st_size
+    # As a stream: a compressed archive has no way back to an earlier member but to begin again.
+    with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+        for member in archive:
+            name = PurePosixPath(member.name).name
+            if member.isfile() and name in wanted:
+                _check_member(path, member, name in found)
+                found[name] = archive.extractfile(member).read()
+                progress("reading", file.tell(), total)
+    return found
+
+
+def _check_member(path: Path, member, twice: bool) -> None:
+    if twice:
+        raise DataError(f"{path} has two files named {PurePosixPath(member.name).name}: keep one of them")
+    if member.size > LARGEST_BYTES:
+        raise DataError(
+            f"{path}: {member.name} has {member.size} bytes; more than {LARGEST_BYTES} are not read"
+        )

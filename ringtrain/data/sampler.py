@@ -1,0 +1,109 @@
+"""Which examples an iteration sees: a pure function of (seed, epoch), so the same for any number of ranks.
+
+An epoch is a permutation of the examples, cut into batches; its last batch (the tail) is what is left. Ranks
+divide each *global* batch among them, in order, so that more ranks never means other examples.
+
+    order of the epoch   7 2 9 0 | 4 1 8 5 | 3 6        10 examples, batches of 4
+    2 ranks              7 2·9 0 | 4 1·8 5 | 3·6
+    3 ranks              7·2·9 0 | 4·1·8 5 | ·3·6       the first rank has nothing of this tail
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.data import keys
+from ringtrain.errors import DataError
+
+
+def order(count: int, seed: int, epoch: int, out=None, scratch=None):
+    """The examples of an epoch in their order. Shapes: → int64 [count]; allocates nothing where out and
+    scratch (uint64, :data:`keys.BLOCK` elements) are given."""
+    return keys.permutation(keys.mix(keys.ORDER, seed, epoch), count, out, scratch)
+
+
+def share(count: int, rank: int, size: int, grain: int = 1) -> tuple[int, int]:
+    """The part of a batch of ``count`` that is ``rank``'s: (start, stop), in whole grains of ``grain``
+    examples.
+
+    Parts are contiguous, in rank order, and differ by at most one grain. The later ranks have the larger
+    parts, since the last grain may be a partial one: the other way round they could differ by almost two.
+    """
+    grains = -(-count // grain)
+    each, extra = divmod(grains, size)
+
+    def edge(r: int) -> int:
+        return min((r * each + max(0, r - (size - extra))) * grain, count)
+
+    return edge(rank), edge(rank + 1)
+
+
+def largest_share(batch: int, size: int, grain: int = 1) -> int:
+    """The most examples that any rank may have of a batch of up to ``batch``."""
+    grains = -(-batch // grain)
+    return min(batch, -(-grains // size) * grain)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """``count`` examples in global batches of ``batch``. ``shuffle=False`` takes them in file order:
+    evaluation.
+
+    Iterations count from 0 and go on over epochs. A position is also said in examples: what a checkpoint
+    keeps. Raises: DataError where there is no example or no batch.
+    """
+
+    count: int
+    batch: int
+    seed: int = 0
+    shuffle: bool = True
+
+    def __post_init__(self):
+        if self.count < 1:
+            raise DataError(f"cannot sample from {self.count} examples: at least one is needed")
+        if self.batch < 1:
+            raise DataError(f"the batch is {self.batch}: it must be at least 1")
+
+    @property
+    def iterations_per_epoch(self) -> int:
+        return -(-self.count // self.batch)
+
+    def epoch_of(self, iteration: int) -> int:
+        return iteration // self.iterations_per_epoch
+
+    def place(self, iteration: int) -> tuple[int, int, int]:
+        """(epoch, start, stop): the iteration's batch is these places of the epoch's order."""
+        epoch, position = divmod(iteration, self.iterations_per_epoch)
+        start = position * self.batch
+        return epoch, start, min(start + self.batch, self.count)
+
+    def order(self, epoch: int, out=None, scratch=None):
+        """The epoch's examples in order. Shapes: → int64 [count]"""
+        if self.shuffle:
+            return order(self.count, self.seed, epoch, out, scratch)
+        return keys.count_up(np.empty(self.count, np.int64) if out is None else out)
+
+    def indices(self, iteration: int):
+        """The examples of a global batch. Orders the epoch anew at each call; ``Batches`` keeps an epoch's
+        order. Shapes: → int64 [n]"""
+        epoch, start, stop = self.place(iteration)
+        return self.order(epoch)[start:stop]
+
+    def examples_seen(self, iteration: int) -> int:
+        """Examples of all the iterations before this one."""
+        epoch, start, _ = self.place(iteration)
+        return epoch * self.count + start
+
+    def iteration_at(self, examples_seen: int) -> int:
+        """The iteration that comes next after so many examples: the reverse of :meth:`examples_seen`.
+
+        Raises: DataError where that is not between two batches: it was counted with another batch size or
+        data set.
+        """
+        epoch, start = divmod(examples_seen, self.count)
+        if examples_seen < 0 or start % self.batch:
+            raise DataError(
+                f"{examples_seen} examples seen is not between two batches of {self.batch} in epochs of "
+                f"{self.count}: it was counted with another --batch or another data set; use the same ones"
+            )
+        return epoch * self.iterations_per_epoch + start // self.batch

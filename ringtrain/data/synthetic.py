@@ -1,0 +1,50 @@
+"""Random images: for measuring speed without a data set."""
+
+import numpy as np
+
+from ringtrain.data import keys
+from ringtrain.data.content import Part, checksum
+from ringtrain.data.dataset import DataSet, Split
+from ringtrain.data.statistics import statistics
+from ringtrain.errors import DataError
+
+
+def synthetic(shape, classes: int, count: int, seed: int) -> DataSet:
+    """``count`` random images of [H, W, C] = ``shape`` with random labels, and no test split: the same for a
+    seed on every rank. With ``count`` the size of a batch, every iteration trains on the same batch.
+
+    Raises: DataError where a number is below 1.
+    """
+    if min(*shape, classes, count) < 1:
+        raise DataError(
+            f"synthetic data of {count} images of {'x'.join(map(str, shape))} in {classes} classes: "
+            "each of these numbers must be at least 1"
+        )
+    part = Part(_images((count, *shape), seed), _labels(count, classes, seed))
+    for array in (part.images, part.labels):
+        array.flags.writeable = False
+    told = statistics(part.images)
+    return DataSet(
+        name="synthetic",
+        train=Split(part.images, part.labels, checksum(part)),
+        test=None,
+        classes=tuple(str(number) for number in range(classes)),
+        mean=told.mean,
+        std=told.std,
+        mean_image=told.mean_image,
+        source=f"random numbers, seed {seed}",
+        licence="none needed",
+    )
+
+
+def _words(count: int, seed: int, purpose: int):
+    return keys.hashes(keys.mix(keys.SYNTHETIC, seed, purpose), np.arange(count, dtype=np.int64))
+
+
+def _images(shape, seed: int):
+    nbytes = int(np.prod(shape))
+    return _words(-(-nbytes // 8), seed, 0).astype("<u8", copy=False).view(np.uint8)[:nbytes].reshape(shape)
+
+
+def _labels(count: int, classes: int, seed: int):
+    return (_words(count, seed, 1) % np.uint64(classes)).astype(np.int32)

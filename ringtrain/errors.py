@@ -1,0 +1,74 @@
+"""Every error that ringtrain raises for a reason it knows, and the exit code it ends a run with.
+
+    RingtrainError                     1   failed
+    ├── UsageError                     2   a flag, a file or a model that cannot be used as given
+    │   ├── ConfigError                    run file or flags
+    │   ├── ModelError                     model file, layers, shapes
+    │   ├── DataError                      data set: missing, truncated, wrong shapes, labels
+    │   └── CheckpointError                checkpoint: missing, damaged, of another model
+    ├── DivergedError                  3   the loss is not finite
+    ├── StalledError                   4   a rank made no progress before its deadline
+    ├── TransportError                 1   bytes could not be moved
+    ├── ScheduleError                  1   a schedule that does not do what it says
+    └── Interrupted                   75   stopped by a signal, checkpoint written, to be requeued
+
+A message names the thing, what it got, what it wanted and what to do. These errors are shown to the user
+without a traceback; anything else is a defect of ringtrain and keeps its traceback.
+"""
+
+import difflib
+
+
+class RingtrainError(Exception):
+    """``everywhere`` is set on an error that every rank raises together: rank 0 alone then tells it."""
+
+    exit_code = 1
+    everywhere = False
+
+
+class UsageError(RingtrainError):
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    pass
+
+
+class ModelError(UsageError):
+    pass
+
+
+class DataError(UsageError):
+    pass
+
+
+class CheckpointError(UsageError):
+    pass
+
+
+class DivergedError(RingtrainError):
+    exit_code = 3
+
+
+class StalledError(RingtrainError):
+    exit_code = 4
+
+
+class TransportError(RingtrainError):
+    pass
+
+
+class ScheduleError(RingtrainError):
+    pass
+
+
+class Interrupted(RingtrainError):
+    exit_code = 75
+
+
+def nearest(name: str, known) -> str:
+    """The tail of an error about an unknown name: the nearest known one, and the list of all."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(known)}"

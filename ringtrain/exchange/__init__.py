@@ -1,0 +1,1 @@
+"""Synchronisation strategies: who exchanges what with whom, and when the optimizer is applied."""

@@ -1,0 +1,84 @@
+"""The interface of every synchronisation strategy. The training loop knows this and no strategy by name.
+
+The exchange applies the optimizer, on flat spans of the arena: that is what makes all-reduce (everyone
+updates everything), sharded (each updates its slice), server (the server updates) and averaging (update, then
+average) the same shape. *An all-reduce sums; means are made by the loss's denominator.*
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which ranks train (the sampler divides the batch among them, in this order) and which serve."""
+
+    trainers: tuple[int, ...]
+    servers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one rank has sent through this exchange, and for how long its loop was blocked on it."""
+
+    bytes_sent: int
+    exposed_s: float
+
+
+class Exchange(ABC):
+    name: str
+    exact: bool  # whether an iteration equals serial SGD on the global batch
+
+    def roles(self, size: int) -> Roles:
+        return Roles(trainers=tuple(range(size)))
+
+    def prepare(self, graph):
+        """The graph to train: hybrid strategies swap layers here."""
+        return graph
+
+    @abstractmethod
+    def bind(self, arena, optimizer) -> None:
+        """Once, before the first iteration: form buckets, prepare plans."""
+
+    def rehearse(self) -> None:  # noqa: B027
+        """Run every operation of an iteration once, on no elements: kernels compile before the first
+        iteration."""
+
+    def denominator(self, local: int, total: int) -> int:
+        """What the loss divides by: the total of valid labels where gradients are summed."""
+        return total
+
+    def before(self, iteration: int) -> None:  # noqa: B027 (most strategies have nothing to do here)
+        """The iteration is about to read weights."""
+
+    def need(self, span) -> None:  # noqa: B027
+        """Forward is about to read this span's weights."""
+
+    @abstractmethod
+    def ready(self, span) -> None:
+        """This span's gradient is final on this rank: its exchange may start."""
+
+    @abstractmethod
+    def finish(self, iteration: int, lr: float) -> None:
+        """Complete the communication of this iteration and apply the update."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Weights current on every rank: before an evaluation, a checkpoint, the end."""
+
+    @abstractmethod
+    def state(self) -> dict:
+        """The optimizer's state, unsharded and independent of the number of ranks: name → flat array over the
+        arena, plus scalars. Collective."""
+
+    @abstractmethod
+    def restore(self, state: dict) -> None: ...
+
+    @abstractmethod
+    def traffic(self) -> Traffic: ...
+
+    def serve(self) -> None:  # noqa: B027
+        """What a server rank runs in place of the loop."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release handles; collective."""

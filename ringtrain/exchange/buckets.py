@@ -1,0 +1,31 @@
+"""Which spans are exchanged together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringtrain.nn.base import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Neighbouring spans, elements ``start:stop`` of the arena."""
+
+    start: int
+    stop: int
+    spans: tuple[Span, ...]
+
+
+def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> list[Bucket]:
+    """Whole spans in buckets of at least ``bucket_bytes``, the last one perhaps smaller, from the arena's end
+    to its start: the order in which backward finishes them."""
+    buckets, held = [], []
+    for span in reversed(spans):
+        held.insert(0, span)
+        if (held[-1].stop - held[0].start) * itemsize >= bucket_bytes:
+            buckets.append(_bucket(held))
+            held = []
+    return [*buckets, _bucket(held)] if held else buckets
+
+
+def _bucket(spans: list[Span]) -> Bucket:
+    return Bucket(spans[0].start, spans[-1].stop, tuple(spans))

@@ -1,0 +1,113 @@
+"""The learning rate of an iteration: a pure function of the global iteration i, counted from 0.
+
+    constant   lr
+    step       lr · gamma^floor(i / s)                  s = the one entry of steps
+    multistep  lr · gamma^(how many of steps are <= i)
+    poly       lr · (1 - i/total)^power
+    inv        lr · (1 + gamma·i)^-power
+    cosine     lr · (1 + cos(pi · i/total)) / 2
+
+Warm-up multiplies any of these by (i + 1)/warmup while i < warmup (Goyal et al. 2017, section 2.2). Past
+``total``, poly and cosine stay at 0.
+
+Source: Caffe's learning rate policies; cosine: Loshchilov & Hutter 2017
+"""
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from ringtrain.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRate:
+    """lr: the base rate. policy: one of POLICIES. steps, warmup and total are in iterations.
+
+    Raises: ConfigError for an unknown policy, or numbers that it cannot use
+    """
+
+    lr: float
+    policy: str = "constant"
+    steps: tuple[int, ...] = ()
+    gamma: float = 0.1
+    power: float = 1.0
+    warmup: int = 0
+    total: int = 0
+
+    def __post_init__(self):
+        if self.policy not in POLICIES:
+            raise ConfigError(f"unknown lr_policy {self.policy!r}; {nearest(self.policy, POLICIES)}")
+        CHECKS.get(self.policy, _nothing)(self)
+        if self.warmup < 0:
+            raise ConfigError(f"warmup is a number of iterations, at least 0, got {self.warmup}")
+
+    def at(self, iteration: int) -> float:
+        rate = self.lr * POLICIES[self.policy](self, iteration)
+        return rate * (iteration + 1) / self.warmup if iteration < self.warmup else rate
+
+
+def scaled(lr: float, batch: int, base_batch: int) -> float:
+    """The linear scaling rule: k times the batch, k times the rate. Source: Goyal et al. 2017, section 2.1"""
+    return lr * batch / base_batch
+
+
+def _constant(s: LearningRate, i: int) -> float:
+    return 1.0
+
+
+def _step(s: LearningRate, i: int) -> float:
+    return s.gamma ** (i // s.steps[0])
+
+
+def _multistep(s: LearningRate, i: int) -> float:
+    return s.gamma ** bisect_right(s.steps, i)
+
+
+def _poly(s: LearningRate, i: int) -> float:
+    return (1 - min(i / s.total, 1)) ** s.power
+
+
+def _inv(s: LearningRate, i: int) -> float:
+    return (1 + s.gamma * i) ** -s.power
+
+
+def _cosine(s: LearningRate, i: int) -> float:
+    return (1 + math.cos(math.pi * min(i / s.total, 1))) / 2
+
+
+POLICIES = {
+    "constant": _constant,
+    "step": _step,
+    "multistep": _multistep,
+    "poly": _poly,
+    "inv": _inv,
+    "cosine": _cosine,
+}
+
+
+def _nothing(s: LearningRate) -> None:
+    pass
+
+
+def _wants_one_step(s: LearningRate) -> None:
+    if len(s.steps) != 1 or s.steps[0] < 1:
+        raise ConfigError(f"lr_policy 'step' wants one period in lr_steps, from 1 on, got {list(s.steps)}")
+
+
+def _wants_rising_steps(s: LearningRate) -> None:
+    if not s.steps or list(s.steps) != sorted(set(s.steps)) or s.steps[0] < 0:
+        raise ConfigError(f"lr_policy 'multistep' wants lr_steps, rising iterations, got {list(s.steps)}")
+
+
+def _wants_total(s: LearningRate) -> None:
+    if s.total < 1:
+        raise ConfigError(f"lr_policy {s.policy!r} wants the iterations of the whole run, got {s.total}")
+
+
+CHECKS = {
+    "step": _wants_one_step,
+    "multistep": _wants_rising_steps,
+    "poly": _wants_total,
+    "cosine": _wants_total,
+}

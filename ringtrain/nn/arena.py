@@ -1,0 +1,52 @@
+"""One flat buffer for all weights and one for all gradients, cut into spans.
+
+    |conv1.weight······|conv1.bias··|conv2.weight··········|...      · padding, zero
+
+Spans follow one another in layer order, each starting at a multiple of 16 elements (a cache line of float32),
+so an exchange moves contiguous memory and never packs, and an optimizer runs over neighbours in one call.
+"""
+
+import hashlib
+
+from ringtrain.nn.base import Parameter, Span
+from ringtrain.nn.shapes import elements
+
+ALIGNMENT = 16  # elements
+
+
+def lay_out(table: tuple[tuple[str, Parameter], ...]) -> tuple[Span, ...]:
+    """Spans of the parameters of a table (full name, parameter), one after another."""
+    spans, start = [], 0
+    for name, parameter in table:
+        stop = start + -(-elements(parameter.shape) // ALIGNMENT) * ALIGNMENT
+        spans.append(Span(name, start, stop, parameter.shape, parameter))
+        start = stop
+    return tuple(spans)
+
+
+class Arena:
+    """Weights and gradients of a network.
+
+    allocate: (count, dtype) → flat array; the transport's, so that spans can be sent as they lie
+    table:    :meth:`ringtrain.nn.graph.Graph.parameters`
+    """
+
+    def __init__(self, allocate, table, dtype):
+        self.spans = lay_out(table)
+        self.count = self.spans[-1].stop if self.spans else 0
+        self.weights = allocate(self.count, dtype)
+        self.grads = allocate(self.count, dtype)
+
+    def weight(self, span: Span):
+        return self.weights[span.start : span.start + span.count].reshape(span.shape)
+
+    def grad(self, span: Span):
+        return self.grads[span.start : span.start + span.count].reshape(span.shape)
+
+    def hash(self, ops) -> str:
+        """sha256 of the weights by name, shape and bytes: equal for equal networks, whatever the padding."""
+        host, digest = ops.to_host(self.weights), hashlib.sha256()
+        for span in self.spans:
+            digest.update(f"{span.name} {span.shape} {host.dtype.str}\n".encode())
+            digest.update(host[span.start : span.start + span.count].tobytes())
+        return digest.hexdigest()

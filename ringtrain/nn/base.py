@@ -1,0 +1,121 @@
+"""What a layer is: two functions of explicit arguments, and what they may ask for.
+
+``forward(ctx, weights, xs) → (y, tape)`` and ``backward(ctx, weights, grads, dy, tape, wanted) → dxs``. The
+tape is a value: several passes may be in flight, each with a workspace of its own. Weights and gradients are
+views into the arena, by the parameter's short name ("weight", "bias").
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ringtrain.ops.base import Ops
+
+Shape = tuple[int, ...]  # of one example, without N
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How a parameter starts. kind: constant (value), gaussian (std), xavier (Caffe's, uniform), he
+    (gaussian, fan-in), uniform (bound). ``fan_in`` and ``fan_out`` count connections."""
+
+    kind: str
+    value: float = 0.0
+    fan_in: int = 0
+    fan_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One named array of a layer. role: weight, bias, norm (scale or shift of a normalisation) or statistic
+    (a running average: its "gradient" is the batch's statistic, and its update is :meth:`Ops.approach`)."""
+
+    name: str
+    shape: Shape
+    fill: Fill
+    role: str = "weight"
+    lr: float = 1.0  # multiplies the learning rate
+    decay: float = 1.0  # multiplies the weight decay
+    rate: float = 0.0  # of a statistic
+
+
+class Workspace:
+    """Named arrays that are made once and used again: no allocation in a steady iteration.
+
+    The leading axis of an array may shrink from call to call (a tail): that is a slice of the same memory.
+    """
+
+    def __init__(self, ops: Ops):
+        self._ops = ops
+        self._arrays: dict = {}
+
+    def __call__(self, name: str, shape: Shape, dtype=None):
+        held = self._arrays.get(name)
+        if held is None or held.shape[1:] != tuple(shape[1:]) or held.shape[0] < shape[0]:
+            held = self._arrays[name] = self._ops.empty(shape, dtype)
+        return held if held.shape[0] == shape[0] else held[: shape[0]]
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one forward and backward pass is made with: passed in, never ambient.
+
+    examples:   int64 device array, the data-set index of each example: keys of random numbers
+    total:      examples of the whole iteration over all ranks: what batch statistics are averaged over
+    key:        mixes seed and iteration: the other key of random numbers
+    accumulate: whether gradients are added to what the arena holds (further micro-batches)
+    """
+
+    ops: Ops
+    space: Workspace
+    training: bool = True
+    examples: object = None
+    total: int = 0
+    key: int = 0
+    accumulate: bool = False
+
+
+@dataclass(frozen=True)
+class Layer(ABC):
+    """Stateless: what it was told, and nothing of a run. Final classes, one a kind, each a frozen dataclass
+    whose fields are the keys of a model file (see ringtrain.nn.settings)."""
+
+    name: str
+
+    @abstractmethod
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """The output's shape; raises ModelError, naming the layer, where the inputs do not fit."""
+
+    def parameters(self, inputs: Sequence[Shape]) -> tuple[Parameter, ...]:
+        return ()
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        """Multiplications and additions of a forward pass of one example."""
+        return 0
+
+    @abstractmethod
+    def forward(self, ctx: Pass, weights: dict, xs: Sequence) -> tuple[object, object]: ...
+
+    @abstractmethod
+    def backward(self, ctx: Pass, weights: dict, grads: dict, dy, tape, wanted: Sequence[bool]) -> Sequence:
+        """The gradient of each input, or None where it is not wanted. ``dy`` belongs to this layer, which may
+        overwrite it; each returned array belongs to its receiver: no two may share memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Elements ``start:stop`` of the arena: one parameter."""
+
+    name: str  # "layer.parameter"
+    start: int
+    stop: int
+    shape: Shape
+    parameter: Parameter = field(compare=False)
+
+    @property
+    def count(self) -> int:
+        """Elements of the parameter; ``stop - start`` may be larger, padded with zeros."""
+        n = 1
+        for extent in self.shape:
+            n *= extent
+        return n

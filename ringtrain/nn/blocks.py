@@ -1,0 +1,69 @@
+"""Blocks: a run of layers written once in a model file and used many times. Text in, text out: plain tables.
+
+    [blocks]
+    twice = [
+      { name = "a", kind = "Linear", units = "$units" },
+      { name = "b", kind = "Linear", units = "$units" },
+    ]
+
+    layers = [ ..., { name = "middle", block = "twice", units = 64 }, ... ]
+
+becomes the layers ``middle.a`` and ``middle.b``. A value "$key" is the key of the use; an input "$input" is
+the block's input, which is the layer before it. Other names in ``inputs`` are of layers within the block.
+"""
+
+from ringtrain.errors import ModelError, nearest
+
+OWN_KEYS = ("name", "block")
+
+
+def expand(layers: list[dict], blocks: dict[str, list[dict]]) -> list[dict]:
+    """The layers with every use of a block replaced by the block's layers.
+
+    Raises: ModelError for an unknown block, a "$key" that the use does not give, a key that no "$key" takes
+    """
+    plain: list[dict] = []
+    for entry in layers:
+        before = plain[-1].get("name") if plain else "input"
+        plain.extend(_use(entry, blocks, before) if "block" in entry else [entry])
+    return plain
+
+
+def _use(entry: dict, blocks: dict, before: str) -> list[dict]:
+    name, block = str(entry.get("name")), entry["block"]
+    where = f"layer {name!r}"
+    if not isinstance(block, str) or block not in blocks:
+        raise ModelError(f"{where}: unknown block {block!r}; {nearest(str(block), blocks)}")
+    values = {key: value for key, value in entry.items() if key not in OWN_KEYS}
+    _check_values(where, block, values, blocks[block])
+    within = {str(layer.get("name")) for layer in blocks[block]}
+    return [_layer(layer, name, values, within, before, i == 0) for i, layer in enumerate(blocks[block])]
+
+
+def _check_values(where: str, block: str, values: dict, layers: list[dict]) -> None:
+    wanted = {value[1:] for layer in layers for value in layer.values() if _is_hole(value)}
+    for key in values:
+        if key not in wanted:
+            raise ModelError(f"{where}: block {block!r} takes no key {key!r}; {nearest(key, wanted)}")
+    for key in sorted(wanted - set(values)):
+        raise ModelError(f"{where}: block {block!r} wants the key {key!r}")
+
+
+def _is_hole(value) -> bool:
+    return isinstance(value, str) and value.startswith("$")
+
+
+def _layer(layer: dict, prefix: str, values: dict, within: set, before: str, first: bool) -> dict:
+    made = {key: values[value[1:]] if _is_hole(value) else value for key, value in layer.items()}
+    made["name"] = f"{prefix}.{layer.get('name')}"
+    if isinstance(made.get("inputs"), list):
+        made["inputs"] = [_source(source, prefix, within, before) for source in made["inputs"]]
+    elif first:
+        made.setdefault("inputs", [before])
+    return made
+
+
+def _source(source, prefix: str, within: set, before: str):
+    if source == "$input":
+        return before
+    return f"{prefix}.{source}" if str(source) in within else source

@@ -1,0 +1,63 @@
+"""Convolution."""
+
+from dataclasses import dataclass, field
+
+from ringtrain.nn import shapes
+from ringtrain.nn.base import Layer
+from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, whole
+from ringtrain.ops.base import ConvGeometry
+
+
+@dataclass(frozen=True)
+class Conv2D(Layer):
+    """Cross-correlation with ``channels`` square kernels, in ``groups``.
+
+    Shapes: x [N,H,W,C] → y [N,P,Q,K]; weight [R,S,C/groups,K], bias [K]
+    """
+
+    channels: int = whole(1)
+    kernel: int = whole(1)
+    stride: int = whole(1, 1)
+    pad: int = whole(0, 0)
+    groups: int = whole(1, 1)
+    weight: ParameterSpec = field(default=HE, metadata=WEIGHT)
+    bias: ParameterSpec | None = field(default=ZERO, metadata=BIAS)
+    relu: bool = False
+
+    @property
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry(self.kernel, self.stride, self.pad, self.groups)
+
+    def shape(self, inputs):
+        C = shapes.image(self, inputs)[2]
+        if C % self.groups or self.channels % self.groups:
+            wanted = f"channels in and out ({C} and {self.channels}) that groups = {self.groups} divides"
+            raise shapes.misfit(self, inputs, wanted)
+        return (*shapes.windows(self, self.geometry, inputs), self.channels)
+
+    def parameters(self, inputs):
+        C = shapes.image(self, inputs)[2]
+        area, K = self.kernel**2, self.channels
+        shape = (self.kernel, self.kernel, C // self.groups, K)
+        fans = {"fan_in": area * C // self.groups, "fan_out": area * K // self.groups}
+        weight = self.weight.parameter("weight", shape, "weight", **fans)
+        return (weight,) if self.bias is None else (weight, self.bias.parameter("bias", (K,), "bias"))
+
+    def flops(self, inputs):
+        per_output = 2 * self.kernel**2 * inputs[0][2] // self.groups
+        return shapes.elements(self.shape(inputs)) * (per_output + (self.bias is not None))
+
+    def forward(self, ctx, weights, xs):
+        (x_NHWC,) = xs
+        y_NPQK = ctx.space(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
+        ctx.ops.conv2d(x_NHWC, weights["weight"], weights.get("bias"), y_NPQK, self.geometry, relu=self.relu)
+        return y_NPQK, (x_NHWC, y_NPQK)
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        x_NHWC, y_NPQK = tape
+        dx_NHWC = ctx.space(f"{self.name}.dx", x_NHWC.shape) if wanted[0] else None
+        ctx.ops.conv2d_back(
+            x_NHWC, weights["weight"], y_NPQK, dy, grads["weight"], grads.get("bias"), dx_NHWC,
+            self.geometry, relu=self.relu, accumulate=ctx.accumulate,
+        )
+        return (dx_NHWC,)

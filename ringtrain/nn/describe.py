@@ -1,0 +1,50 @@
+"""What a network costs, layer by layer: parameters, arithmetic, memory, bytes to exchange."""
+
+from dataclasses import dataclass
+
+from ringtrain.nn import wiring
+from ringtrain.nn.base import Shape
+from ringtrain.nn.layers import Flatten
+from ringtrain.nn.shapes import elements
+from ringtrain.nn.wiring import Node
+
+ITEM_BYTES = {"float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A layer. kind: with "(in conv1)" where it is folded into that layer.
+
+    parameters:       trained numbers; running statistics are not counted
+    flops:            multiplications and additions of a forward pass of one example
+    activation_bytes: the output of a batch; 0 where the layer has no array of its own
+    gradient_bytes:   what an exchange moves: gradients, and shares of running statistics
+    """
+
+    layer: str
+    kind: str
+    shape: Shape
+    parameters: int
+    flops: int
+    activation_bytes: int
+    gradient_bytes: int
+
+
+def rows(nodes: tuple[Node, ...], shapes: dict, folded: dict, batch: int, item_bytes: int) -> list[Row]:
+    return [_row(node, shapes, folded.get(node.name), batch, item_bytes) for node in nodes]
+
+
+def _row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_bytes: int) -> Row:
+    layer, inputs, shape = node.layer, wiring.arguments(node, shapes), shapes[node.name]
+    parameters = layer.parameters(inputs)
+    trained = sum(elements(p.shape) for p in parameters if p.role != "statistic")
+    moved = sum(elements(p.shape) for p in parameters)
+    kind = type(layer).__name__ + (f" (in {folded_into})" if folded_into else "")
+    held = 0 if folded_into or isinstance(layer, Flatten) else batch * elements(shape) * item_bytes
+    return Row(node.name, kind, shape, trained, layer.flops(inputs), held, moved * item_bytes)
+
+
+def total(rows: list[Row]) -> Row:
+    """The sums of all rows, under the name "total"; its shape is the output's."""
+    sums = [sum(getattr(row, key) for row in rows) for key in Row.__slots__[3:]]
+    return Row("total", "", rows[-1].shape, *sums)

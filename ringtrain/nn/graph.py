@@ -1,0 +1,129 @@
+"""A network: layers joined by name into a directed graph without cycles, in the order of the model file.
+
+Forward visits the layers in order, backward in the reverse order, which makes a gradient final as soon as its
+layer has been visited: all readers of an output come after it in the file. So backward yields the spans of
+the arena exactly from last to first, and an exchange may start on each as it comes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ringtrain.errors import ModelError, nearest
+from ringtrain.nn import describe, wiring
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Parameter, Pass, Shape, Span
+from ringtrain.nn.fuse import fuse
+from ringtrain.nn.wiring import INPUT, Node
+
+
+@dataclass(slots=True)
+class Tapes:
+    """One forward pass: each computed output, and what each layer keeps for its backward, by layer."""
+
+    outputs: dict = field(default_factory=dict)
+    kept: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """A layer's part of the arena; the dictionaries are by the parameter's short name."""
+
+    weights: dict
+    grads: dict
+    spans: tuple[Span, ...]
+
+
+class Graph:
+    """nodes: as the model file has them, kept in ``.nodes``; ``.plan`` is what is computed, ReLUs folded.
+
+    Raises: ModelError where names or shapes do not fit
+    """
+
+    def __init__(self, nodes, input_shape: Shape, fused: bool = True):
+        self.nodes: tuple[Node, ...] = tuple(nodes)
+        wiring.check(self.nodes)
+        self.shapes = wiring.infer(self.nodes, input_shape)
+        self.plan = fuse(self.nodes) if fused else self.nodes
+        self.output = self.nodes[-1].name
+        self._needing = wiring.needing(self.plan, self.shapes)
+        self._views: dict[str, Views] = {}
+
+    @property
+    def input_shape(self) -> Shape:
+        return self.shapes[INPUT]
+
+    def parameters(self) -> tuple[tuple[str, Parameter], ...]:
+        """(full name, parameter) in layer order: the table an arena is made from."""
+        return tuple(
+            (f"{node.name}.{parameter.name}", parameter)
+            for node in self.plan
+            for parameter in node.layer.parameters(wiring.arguments(node, self.shapes))
+        )
+
+    def bind(self, arena: Arena) -> None:
+        """Take the weights and gradients of an arena that was made from :meth:`parameters`."""
+        spans: dict[str, list[Span]] = {node.name: [] for node in self.plan}
+        for span in arena.spans:
+            spans[span.name.rpartition(".")[0]].append(span)
+        for layer, held in spans.items():
+            weights = {span.parameter.name: arena.weight(span) for span in held}
+            grads = {span.parameter.name: arena.grad(span) for span in held}
+            self._views[layer] = Views(weights, grads, tuple(held))
+
+    def forward(self, ctx: Pass, x, upto: str | None = None, need: Callable[[Span], None] | None = None):
+        """The last layer's output (or that of layer ``upto``), and the tapes for :meth:`backward`. ``need``
+        is called with each span that is about to be read."""
+        tapes = Tapes({INPUT: x})
+        for node in self._until(upto):
+            views = self._views[node.name]
+            for span in views.spans if need else ():
+                need(span)
+            xs = [tapes.outputs[source] for source in node.inputs]
+            y, tapes.kept[node.name] = node.layer.forward(ctx, views.weights, xs)
+            tapes.outputs[node.name] = y
+        return y, tapes
+
+    def _until(self, upto: str | None) -> tuple[Node, ...]:
+        if upto is None:
+            return self.plan
+        for i, node in enumerate(self.plan):
+            if upto == (node.relu or node.name):
+                return self.plan[: i + 1]
+            if upto == node.name:  # what the file calls by this name has no ReLU yet
+                return (*self.plan[:i], Node(replace(node.layer, relu=False), node.inputs))
+        names = [node.name for node in self.nodes]
+        raise ModelError(f"the model has no layer {upto!r}; {nearest(upto, names)}")
+
+    def backward(self, ctx: Pass, dlogits, tapes: Tapes) -> Iterator[Span]:
+        """Compute gradients into the arena, and yield each span as its gradient becomes final. ``dlogits``
+        may be overwritten. The pass must have been a training one."""
+        owed = {self.plan[-1].name: dlogits}
+        for node in reversed(self.plan):
+            if node.name not in self._needing:
+                continue
+            views, dy = self._views[node.name], owed.pop(node.name)
+            wanted = [source in self._needing for source in node.inputs]
+            dxs = node.layer.backward(ctx, views.weights, views.grads, dy, tapes.kept[node.name], wanted)
+            yield from reversed(views.spans)
+            for source, dx in zip(node.inputs, dxs, strict=True):
+                if source in self._needing:
+                    # Each array belongs to its receiver, so the second reader's gradient is added in place.
+                    owed[source] = self._added(ctx, owed.get(source), dx)
+
+    @staticmethod
+    def _added(ctx: Pass, held, dx):
+        if held is not None:
+            ctx.ops.add(held, dx, held)
+        return dx if held is None else held
+
+    def first_nonfinite(self, ctx: Pass, tapes: Tapes) -> str | None:
+        """The first layer, in order, whose output has a NaN or an infinity."""
+        for node in self.plan:
+            if node.name in tapes.outputs and ctx.ops.nonfinite(tapes.outputs[node.name]):
+                return node.name
+        return None
+
+    def describe(self, batch: int = 1, dtype: str = "float32") -> list[describe.Row]:
+        """One row a layer of the model file, for ``models show``."""
+        folded = {node.relu: node.name for node in self.plan if node.relu}
+        return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])

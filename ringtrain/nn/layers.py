@@ -1,0 +1,177 @@
+"""Layers without windows: fully connected, elementwise, and those that only join or reshape."""
+
+from dataclasses import dataclass, field
+
+from ringtrain.nn import shapes
+from ringtrain.nn.base import Layer
+from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, number, whole
+from ringtrain.ops.keys import mix, name_key
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """y = x · weight + bias
+
+    Shapes: x [N,D] → y [N,K]; weight [D,K], bias [K]
+    """
+
+    units: int = whole(1)
+    weight: ParameterSpec = field(default=HE, metadata=WEIGHT)
+    bias: ParameterSpec | None = field(default=ZERO, metadata=BIAS)
+    relu: bool = False
+
+    def shape(self, inputs):
+        shapes.features(self, inputs)
+        return (self.units,)
+
+    def parameters(self, inputs):
+        D, K = shapes.features(self, inputs), self.units
+        weight = self.weight.parameter("weight", (D, K), "weight", fan_in=D, fan_out=K)
+        return (weight,) if self.bias is None else (weight, self.bias.parameter("bias", (K,), "bias"))
+
+    def flops(self, inputs):
+        return self.units * (2 * inputs[0][0] + (self.bias is not None))
+
+    def forward(self, ctx, weights, xs):
+        (x_ND,) = xs
+        y_NK = ctx.space(f"{self.name}.y", (x_ND.shape[0], self.units))
+        ctx.ops.linear(x_ND, weights["weight"], weights.get("bias"), y_NK, relu=self.relu)
+        return y_NK, (x_ND, y_NK)
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        x_ND, y_NK = tape
+        dx_ND = ctx.space(f"{self.name}.dx", x_ND.shape) if wanted[0] else None
+        ctx.ops.linear_back(
+            x_ND, weights["weight"], y_NK, dy, grads["weight"], grads.get("bias"), dx_ND,
+            relu=self.relu, accumulate=ctx.accumulate,
+        )
+        return (dx_ND,)
+
+
+@dataclass(frozen=True)
+class ReLU(Layer):
+    """y = max(x, 0)"""
+
+    def shape(self, inputs):
+        return shapes.single(self, inputs)
+
+    def flops(self, inputs):
+        return shapes.elements(inputs[0])
+
+    def forward(self, ctx, weights, xs):
+        (x,) = xs
+        y = ctx.space(f"{self.name}.y", x.shape)
+        ctx.ops.relu(x, y)
+        return y, y
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        y = tape
+        ctx.ops.relu_back(y, dy, dy)
+        return (dy,)
+
+
+@dataclass(frozen=True)
+class Dropout(Layer):
+    """Each element is zero with probability ``rate``, else divided by 1 - rate; in evaluation y = x. What is
+    dropped depends on seed, iteration, layer, example and element alone: not on the rank, nor the place in
+    the batch."""
+
+    rate: float = number(0.5, least=0, most=1, open_most=True)
+
+    def shape(self, inputs):
+        return shapes.single(self, inputs)
+
+    def flops(self, inputs):
+        return shapes.elements(inputs[0])
+
+    def _draw(self, ctx, x, array: str):
+        y = ctx.space(f"{self.name}.{array}", x.shape)
+        ctx.ops.dropout(x, y, ctx.examples, mix(ctx.key, name_key(self.name)), self.rate)
+        return y
+
+    def forward(self, ctx, weights, xs):
+        (x,) = xs
+        return (self._draw(ctx, x, "y") if ctx.training and self.rate else x), None
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        return (self._draw(ctx, dy, "dx") if ctx.training and self.rate else dy,)
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """The elements of an example in one row: [N,H,W,C] → [N,H·W·C]. A view, not a copy."""
+
+    def shape(self, inputs):
+        return (shapes.elements(shapes.single(self, inputs)),)
+
+    def forward(self, ctx, weights, xs):
+        (x,) = xs
+        return x.reshape((x.shape[0], shapes.elements(x.shape[1:]))), x.shape
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        return (dy.reshape(tape),)
+
+
+@dataclass(frozen=True)
+class Add(Layer):
+    """The sum of its inputs, which have one shape."""
+
+    relu: bool = False
+
+    def shape(self, inputs):
+        given = shapes.several(self, inputs)
+        if len(set(given)) > 1:
+            raise shapes.misfit(self, inputs, "inputs of one shape")
+        return given[0]
+
+    def flops(self, inputs):
+        return (len(inputs) - 1) * shapes.elements(inputs[0])
+
+    def forward(self, ctx, weights, xs):
+        y, total = ctx.space(f"{self.name}.y", xs[0].shape), xs[0]
+        for i, x in enumerate(xs[1:], 2):
+            ctx.ops.add(total, x, y, relu=self.relu and i == len(xs))
+            total = y
+        return y, y
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        y = tape
+        if self.relu:
+            ctx.ops.relu_back(y, dy, dy)
+        # The first receiver takes dy itself, the others a copy: no two may share memory.
+        first = wanted.index(True)
+        return [self._part(ctx, dy, i, i == first) if want else None for i, want in enumerate(wanted)]
+
+    def _part(self, ctx, dy, i: int, itself: bool):
+        if itself:
+            return dy
+        dx = ctx.space(f"{self.name}.dx{i}", dy.shape)
+        ctx.ops.copy(dy, dx)
+        return dx
+
+
+@dataclass(frozen=True)
+class Concat(Layer):
+    """Its inputs beside one another, along the channels (or features).
+
+    Shapes: x_i [N,...,C_i] → y [N,...,sum C_i]
+    """
+
+    def shape(self, inputs):
+        given = shapes.several(self, inputs)
+        if len({shape[:-1] for shape in given}) > 1:
+            raise shapes.misfit(self, inputs, "inputs that differ in their channels alone")
+        return (*given[0][:-1], sum(shape[-1] for shape in given))
+
+    def forward(self, ctx, weights, xs):
+        widths = [x.shape[-1] for x in xs]
+        y = ctx.space(f"{self.name}.y", (*xs[0].shape[:-1], sum(widths)))
+        ctx.ops.concat(xs, y)
+        return y, widths
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        # All parts are cut out, wanted or not: the operation cuts by the widths of what it is given.
+        outer = dy.shape[:-1]
+        dxs = [ctx.space(f"{self.name}.dx{i}", (*outer, width)) for i, width in enumerate(tape)]
+        ctx.ops.concat_back(dy, dxs)
+        return [dx if want else None for dx, want in zip(dxs, wanted, strict=True)]

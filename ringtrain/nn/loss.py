@@ -1,0 +1,42 @@
+"""Softmax cross-entropy, and what it wants of a network's output."""
+
+from dataclasses import dataclass
+
+from ringtrain.errors import ModelError
+from ringtrain.nn import shapes
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxCrossEntropy:
+    """The loss of each example is -sum over classes of target · log softmax(x), target = (1 - smoothing) ·
+    onehot + smoothing / K. A label equal to ``ignore`` counts nowhere.
+
+    Source: label smoothing: Szegedy et al. 2016, section 7
+    """
+
+    smoothing: float = 0.0
+    ignore: int = -1
+
+    def forward(self, ctx, logits_NK, labels_N, totals_3) -> None:
+        """Add (sum of losses, correct, valid) to ``totals``: evaluation."""
+        ctx.ops.softmax_cross_entropy(logits_NK, labels_N, None, totals_3, 1.0, self.smoothing, self.ignore)
+
+    def backward(self, ctx, logits_NK, labels_N, totals_3, denominator: int):
+        """The same, and return d(sum of losses / denominator)/d(logits). The denominator is the exchange's:
+        an all-reduce sums, so means are made here."""
+        dlogits_NK = ctx.space("loss.dx", logits_NK.shape)
+        scale = 1.0 / denominator if denominator else 0.0
+        ctx.ops.softmax_cross_entropy(
+            logits_NK, labels_N, dlogits_NK, totals_3, scale, self.smoothing, self.ignore
+        )
+        return dlogits_NK
+
+
+def check_classes(graph, classes: int) -> None:
+    """Raises ModelError unless the network's output is one number a class."""
+    shape = graph.shapes[graph.output]
+    if shape != (classes,):
+        raise ModelError(
+            f"layer {graph.output!r}, the last, gives {shapes.text(shape)}, but the data set has {classes} "
+            f"classes: use another data set, or a model that ends in Linear with units = {classes}"
+        )

@@ -1,0 +1,117 @@
+"""Normalisation: local response, and batch."""
+
+from dataclasses import dataclass
+
+from ringtrain.nn import shapes
+from ringtrain.nn.base import Fill, Layer, Parameter
+from ringtrain.nn.settings import Choice, number, setting, whole
+
+
+@dataclass(frozen=True)
+class LRN(Layer):
+    """y = x · scale^-beta, where scale sums squares over ``size`` neighbouring channels ("across") or over
+    the size × size window around an element in its own channel ("within"). Caffe's alpha: divided by the
+    elements summed.
+
+    Source: Krizhevsky et al. 2012, section 3.3; Caffe's LRN layer
+    """
+
+    size: int = whole(1, 5)
+    alpha: float = number(1e-4, least=0)
+    beta: float = number(0.75, least=0)
+    k: float = number(1.0, least=0, open_least=True)
+    region: str = setting(Choice(("across", "within")), "across")
+
+    def shape(self, inputs):
+        shape = shapes.image(self, inputs)
+        if self.size % 2 == 0:
+            raise shapes.misfit(self, inputs, f"an odd size, so that it has a middle, but size = {self.size}")
+        if self.region == "within" and self.k != 1:
+            raise shapes.misfit(self, inputs, f'k = 1 with region = "within", but k = {self.k:g}')
+        return shape
+
+    def flops(self, inputs):
+        window = self.size if self.region == "across" else self.size**2
+        return shapes.elements(inputs[0]) * (2 * window + 4)
+
+    def forward(self, ctx, weights, xs):
+        (x_NHWC,) = xs
+        y_NHWC = ctx.space(f"{self.name}.y", x_NHWC.shape)
+        scale_NHWC = ctx.space(f"{self.name}.scale", x_NHWC.shape)
+        if self.region == "across":
+            ctx.ops.lrn_across(x_NHWC, y_NHWC, scale_NHWC, self.size, self.alpha, self.beta, self.k)
+        else:
+            ctx.ops.lrn_within(x_NHWC, y_NHWC, scale_NHWC, self.size, self.alpha, self.beta)
+        return y_NHWC, (x_NHWC, y_NHWC, scale_NHWC)
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        x_NHWC, y_NHWC, scale_NHWC = tape
+        dx_NHWC = ctx.space(f"{self.name}.dx", x_NHWC.shape)
+        back = ctx.ops.lrn_across_back if self.region == "across" else ctx.ops.lrn_within_back
+        back(x_NHWC, y_NHWC, scale_NHWC, dy, dx_NHWC, self.size, self.alpha, self.beta)
+        return (dx_NHWC,)
+
+
+@dataclass(frozen=True)
+class BatchNorm(Layer):
+    """y = gamma · (x - mean)/sqrt(variance + eps) + beta, channel by channel. In training mean and variance
+    are those of each ghost batch of ``ghost`` consecutive examples, so the result does not depend on how
+    large a rank's batch is; in evaluation they are the running averages, which move by ``rate`` an iteration.
+    ``gamma`` is where the scale starts: at 0 in the last one of a residual block (Goyal et al. 2017).
+
+    The running averages are parameters of role statistic: their "gradient" is this rank's share of the
+    batch's statistics, so one exchange sums it like any gradient.
+
+    Shapes: x [N,H,W,C] or [N,C]; gamma, beta, mean, variance [C] Source: Ioffe & Szegedy 2015; ghost batches:
+    Hoffer et al. 2017
+    """
+
+    ghost: int = whole(1, 32)
+    eps: float = number(1e-5, least=0, open_least=True)
+    rate: float = number(0.1, least=0, most=1, open_least=True)
+    gamma: float = number(1.0)
+    relu: bool = False
+
+    def shape(self, inputs):
+        shape = shapes.single(self, inputs)
+        if len(shape) not in (1, 3):
+            raise shapes.misfit(self, inputs, "an image HxWxC or a list of features")
+        return shape
+
+    def parameters(self, inputs):
+        C = shapes.single(self, inputs)[-1:]
+        return (
+            Parameter("gamma", C, Fill("constant", self.gamma), "norm"),
+            Parameter("beta", C, Fill("constant", 0.0), "norm"),
+            Parameter("mean", C, Fill("constant", 0.0), "statistic", rate=self.rate),
+            Parameter("variance", C, Fill("constant", 1.0), "statistic", rate=self.rate),
+        )
+
+    def flops(self, inputs):
+        return 2 * shapes.elements(inputs[0])
+
+    def forward(self, ctx, weights, xs):
+        (x,) = xs
+        y = ctx.space(f"{self.name}.y", x.shape)
+        gamma_C, beta_C = weights["gamma"], weights["beta"]
+        if not ctx.training:
+            mean_C, var_C = weights["mean"], weights["variance"]
+            ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
+            return y, None
+        groups = (-(-x.shape[0] // self.ghost), x.shape[-1])
+        mean_GC, var_GC = ctx.space(f"{self.name}.mean", groups), ctx.space(f"{self.name}.variance", groups)
+        ctx.ops.batch_norm(x, gamma_C, beta_C, y, mean_GC, var_GC, self.ghost, self.eps, relu=self.relu)
+        return y, (x, y, mean_GC, var_GC)
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        x, y, mean_GC, var_GC = tape
+        dx = ctx.space(f"{self.name}.dx", x.shape) if wanted[0] else None
+        ctx.ops.batch_norm_back(
+            x, weights["gamma"], y, mean_GC, var_GC, dy, grads["gamma"], grads["beta"], dx,
+            self.ghost, self.eps, relu=self.relu, accumulate=ctx.accumulate,
+        )
+        ctx.ops.batch_norm_shares(
+            x, mean_GC, var_GC, self.ghost, ctx.total, grads["mean"], grads["variance"],
+            accumulate=ctx.accumulate,
+        )
+        return (dx,)

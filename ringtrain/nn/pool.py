@@ -1,0 +1,111 @@
+"""Pooling: the maximum or the mean of windows, and the mean of a whole image."""
+
+from dataclasses import dataclass
+
+from ringtrain.nn import shapes
+from ringtrain.nn.base import Layer
+from ringtrain.nn.settings import Flag, setting, whole
+from ringtrain.ops.base import PoolGeometry
+
+
+def pooled(layer, inputs):
+    """The shape after windows that may hang over the edge, never lie in padding alone."""
+    if layer.pad >= layer.kernel:
+        raise shapes.misfit(layer, inputs, f"pad below kernel = {layer.kernel}, but pad = {layer.pad}")
+    return (*shapes.windows(layer, layer.geometry, inputs), inputs[0][2])
+
+
+@dataclass(frozen=True)
+class MaxPool(Layer):
+    """The maximum of each window. ``ceil``: Caffe's rule, a last window that is only partly inside counts.
+
+    Shapes: x [N,H,W,C] → y [N,P,Q,C]
+    """
+
+    kernel: int = whole(1, most=15)
+    stride: int = whole(1)
+    pad: int = whole(0, 0)
+    ceil: bool = setting(Flag(), False)
+
+    @property
+    def geometry(self) -> PoolGeometry:
+        return PoolGeometry(self.kernel, self.stride, self.pad, self.ceil)
+
+    def shape(self, inputs):
+        return pooled(self, inputs)
+
+    def flops(self, inputs):
+        return shapes.elements(self.shape(inputs)) * self.kernel**2
+
+    def forward(self, ctx, weights, xs):
+        (x_NHWC,) = xs
+        out = (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]]))
+        y_NPQC = ctx.space(f"{self.name}.y", out)
+        where_NPQC = ctx.space(f"{self.name}.where", out, "uint8")
+        ctx.ops.max_pool(x_NHWC, y_NPQC, where_NPQC, self.geometry)
+        return y_NPQC, (where_NPQC, x_NHWC.shape)
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        where_NPQC, shape = tape
+        dx_NHWC = ctx.space(f"{self.name}.dx", shape)
+        ctx.ops.max_pool_back(dy, where_NPQC, dx_NHWC, self.geometry)
+        return (dx_NHWC,)
+
+
+@dataclass(frozen=True)
+class AvgPool(Layer):
+    """The mean of each window; as in Caffe, its divisor counts padding but not what lies beyond it.
+
+    Shapes: x [N,H,W,C] → y [N,P,Q,C]
+    """
+
+    kernel: int = whole(1)
+    stride: int = whole(1)
+    pad: int = whole(0, 0)
+    ceil: bool = setting(Flag(), False)
+
+    @property
+    def geometry(self) -> PoolGeometry:
+        return PoolGeometry(self.kernel, self.stride, self.pad, self.ceil)
+
+    def shape(self, inputs):
+        return pooled(self, inputs)
+
+    def flops(self, inputs):
+        return shapes.elements(self.shape(inputs)) * self.kernel**2
+
+    def forward(self, ctx, weights, xs):
+        (x_NHWC,) = xs
+        y_NPQC = ctx.space(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
+        ctx.ops.avg_pool(x_NHWC, y_NPQC, self.geometry)
+        return y_NPQC, x_NHWC.shape
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        dx_NHWC = ctx.space(f"{self.name}.dx", tape)
+        ctx.ops.avg_pool_back(dy, dx_NHWC, self.geometry)
+        return (dx_NHWC,)
+
+
+@dataclass(frozen=True)
+class GlobalAvgPool(Layer):
+    """The mean over height and width.
+
+    Shapes: x [N,H,W,C] → y [N,C]
+    """
+
+    def shape(self, inputs):
+        return shapes.image(self, inputs)[2:]
+
+    def flops(self, inputs):
+        return shapes.elements(inputs[0])
+
+    def forward(self, ctx, weights, xs):
+        (x_NHWC,) = xs
+        y_NC = ctx.space(f"{self.name}.y", (x_NHWC.shape[0], x_NHWC.shape[3]))
+        ctx.ops.global_avg_pool(x_NHWC, y_NC)
+        return y_NC, x_NHWC.shape
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        dx_NHWC = ctx.space(f"{self.name}.dx", tape)
+        ctx.ops.global_avg_pool_back(dy, dx_NHWC)
+        return (dx_NHWC,)

@@ -1,0 +1,59 @@
+"""Shapes of one example, as text and as checked inputs of a layer. Every mismatch names the layer, what it
+got and what it wanted."""
+
+from collections.abc import Sequence
+
+from ringtrain.errors import ModelError
+from ringtrain.nn.base import Layer, Shape
+
+
+def text(shape: Shape) -> str:
+    """As errors and tables show it: 28x28x1."""
+    return "x".join(str(extent) for extent in shape)
+
+
+def misfit(layer: Layer, inputs: Sequence[Shape], wanted: str) -> ModelError:
+    got = " and ".join(text(shape) for shape in inputs) or "no input"
+    return ModelError(f"layer {layer.name!r} ({type(layer).__name__}) got {got}, wants {wanted}")
+
+
+def single(layer: Layer, inputs: Sequence[Shape]) -> Shape:
+    if len(inputs) != 1:
+        raise misfit(layer, inputs, "one input")
+    return tuple(inputs[0])
+
+
+def image(layer: Layer, inputs: Sequence[Shape]) -> Shape:
+    shape = single(layer, inputs)
+    if len(shape) != 3:
+        raise misfit(layer, inputs, "an image HxWxC: put it before the layer that flattens")
+    return shape
+
+
+def features(layer: Layer, inputs: Sequence[Shape]) -> int:
+    shape = single(layer, inputs)
+    if len(shape) != 1:
+        raise misfit(layer, inputs, "a list of features: put a Flatten or GlobalAvgPool before it")
+    return shape[0]
+
+
+def several(layer: Layer, inputs: Sequence[Shape]) -> list[Shape]:
+    if len(inputs) < 2:
+        raise misfit(layer, inputs, 'two or more inputs: inputs = ["a", "b"]')
+    return [tuple(shape) for shape in inputs]
+
+
+def elements(shape: Shape) -> int:
+    n = 1
+    for extent in shape:
+        n *= extent
+    return n
+
+
+def windows(layer: Layer, geometry, inputs: Sequence[Shape]) -> tuple[int, int]:
+    """The extents (P, Q) after a kernel has moved over an image."""
+    H, W, _ = image(layer, inputs)
+    if min(H, W) + 2 * geometry.pad < geometry.kernel:
+        side = geometry.kernel
+        raise misfit(layer, inputs, f"at least {side}x{side} with padding, the size of its kernel")
+    return geometry.output(H), geometry.output(W)

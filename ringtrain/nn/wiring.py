@@ -1,0 +1,79 @@
+"""How layers are joined: nodes, and the checks and inferences over them. No arrays."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ringtrain.errors import ModelError, nearest
+from ringtrain.nn.base import Layer, Shape
+
+INPUT = "input"  # the name of the images
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A layer and the names of those it reads. ``relu`` names the ReLU that is folded into it, if any is."""
+
+    layer: Layer
+    inputs: tuple[str, ...]
+    relu: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.layer.name
+
+
+def check(nodes: tuple[Node, ...]) -> None:
+    """Raises ModelError unless names are unique, inputs come before their readers, and every output but the
+    last is read."""
+    if not nodes:
+        raise ModelError("the model has no layers: it wants at least one")
+    seen = [INPUT]
+    for node in nodes:
+        _check_node(node, seen)
+        seen.append(node.name)
+    read = uses(nodes)
+    for node in nodes[:-1]:
+        if not read[node.name]:
+            raise ModelError(
+                f"layer {node.name!r} is read by no other, yet is not the last: name it in some layer's "
+                "inputs, or take it out"
+            )
+
+
+def _check_node(node: Node, seen: list[str]) -> None:
+    if node.name in seen:
+        raise ModelError(
+            f"layer name {node.name!r} is taken: names are unique, and {INPUT!r} names the images"
+        )
+    for source in node.inputs:
+        if source not in seen:
+            raise ModelError(
+                f"layer {node.name!r} reads {source!r}, which no layer before it is called; "
+                f"{nearest(source, seen)}"
+            )
+
+
+def uses(nodes: tuple[Node, ...]) -> Counter:
+    """How often each output is read."""
+    return Counter(source for node in nodes for source in node.inputs)
+
+
+def infer(nodes: tuple[Node, ...], input_shape: Shape) -> dict[str, Shape]:
+    """The shape of each output, by name."""
+    known = {INPUT: tuple(input_shape)}
+    for node in nodes:
+        known[node.name] = node.layer.shape(arguments(node, known))
+    return known
+
+
+def arguments(node: Node, known: dict[str, Shape]) -> list[Shape]:
+    return [known[source] for source in node.inputs]
+
+
+def needing(nodes: tuple[Node, ...], known: dict[str, Shape]) -> set[str]:
+    """The outputs whose gradient is needed: those with a parameter in or before their layer."""
+    found: set[str] = set()
+    for node in nodes:
+        if found.intersection(node.inputs) or node.layer.parameters(arguments(node, known)):
+            found.add(node.name)
+    return found

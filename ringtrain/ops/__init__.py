@@ -1,0 +1,1 @@
+"""The one seam between numbers and devices: see :class:`ringtrain.ops.base.Ops`."""

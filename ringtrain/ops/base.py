@@ -1,0 +1,281 @@
+"""The operations that a device must offer: the only place where arrays are computed with.
+
+Shape letters, used as suffixes all through the package:
+
+    N examples   H W height and width in   C channels in   R S kernel height and width
+    P Q height and width out   K channels (features, classes) out   D features in   G ghost batches
+
+Images are NHWC; convolution weights are [R, S, C/groups, K], which is the [R·S·C/groups, K] matrix of the
+product; linear weights are [D, K].
+
+Rules that every implementation keeps:
+
+* An *array* is opaque to callers, who may take ``.shape``, ``.dtype``, ``.size``, contiguous slices of the leading
+  axis ``x[a:b]`` and ``x.reshape(shape)``, all of which are views, and nothing else.
+* Results are written into arrays that the caller passes; an operation allocates nothing once it has run for a
+  shape. Scratch belongs to the implementation, which keeps and reuses it.
+* A ``_back`` operation takes what its twin took, and ``d…`` arrays. It may overwrite ``dy`` (its receiver owns it).
+  A ``dx`` (or ``db``) of None is not wanted, or not there. ``dw``-like results are overwritten, or added to where
+  ``accumulate`` is true; ``dx`` is overwritten.
+* ``relu=True`` asks for max(·, 0) fused into the end of the operation; the twin then masks ``dy`` by ``y > 0`` first.
+* All operations are ordered as issued; a result may be read on the host only after ``synchronize`` (``to_host``
+  and operations that return a Python number do so themselves).
+* An array may have a leading axis of 0: a rank may have no example in a tail.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConvGeometry:
+    """A square kernel of ``kernel`` elements, moved by ``stride`` over an image padded by ``pad`` zeros a side."""
+
+    kernel: int
+    stride: int = 1
+    pad: int = 0
+    groups: int = 1
+
+    def output(self, size: int) -> int:
+        return (size + 2 * self.pad - self.kernel) // self.stride + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGeometry:
+    """A square pooling window. ``ceil`` is Caffe's rule: a last window that is only partly inside counts."""
+
+    kernel: int
+    stride: int
+    pad: int = 0
+    ceil: bool = False
+
+    def output(self, size: int) -> int:
+        span = size + 2 * self.pad - self.kernel
+        if not self.ceil:
+            return span // self.stride + 1
+        count = -(-span // self.stride) + 1
+        # Caffe: a window that would start behind the image, or in the padding there, is left out.
+        if (count - 1) * self.stride >= size + self.pad:
+            count -= 1
+        return count
+
+
+class Ops(ABC):
+    """One device's arithmetic, in one floating-point type.
+
+    ``dtype`` is the NumPy dtype of weights, activations and gradients: float32, or float64 for checks.
+    """
+
+    name: str
+
+    def __init__(self, dtype="float32"):
+        import numpy as np
+
+        self.dtype = np.dtype(dtype)
+
+    # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def describe(self) -> str:
+        """What computes, in a few words for people."""
+
+    @abstractmethod
+    def compile_stats(self) -> tuple[int, int]:
+        """(kernels compiled anew, kernels loaded from the disk cache) in this process."""
+
+    @abstractmethod
+    def threads(self, count: int) -> None:
+        """Let matrix products use ``count`` threads, in the whole process."""
+
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def empty(self, shape, dtype=None):
+        """A new array, of ``self.dtype`` unless told otherwise."""
+
+    @abstractmethod
+    def upload(self, host, out):
+        """Copy a NumPy array into ``out``, of the same shape; converts to its dtype."""
+
+    @abstractmethod
+    def to_host(self, x):
+        """A NumPy copy of ``x``; waits for what is still to be computed."""
+
+    @abstractmethod
+    def download(self, x, host):
+        """Copy ``x`` into a NumPy array of the same shape; waits for what is still to be computed."""
+
+    @abstractmethod
+    def synchronize(self):
+        """Wait until all operations issued so far are done."""
+
+    def zeros(self, shape, dtype=None):
+        x = self.empty(shape, dtype)
+        self.fill(x, 0)
+        return x
+
+    def from_host(self, host):
+        x = self.empty(host.shape, host.dtype)
+        self.upload(host, x)
+        return x
+
+    # ── elementwise ───────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def fill(self, x, value):
+        """x = value"""
+
+    @abstractmethod
+    def copy(self, x, y):
+        """y = x, of equal size"""
+
+    @abstractmethod
+    def add(self, a, b, y, relu=False):
+        """y = a + b, of any equal shape; ``y`` may be ``a`` or ``b``. Also the addition of an all-reduce."""
+
+    @abstractmethod
+    def scale(self, x, factor: float):
+        """x = factor · x"""
+
+    @abstractmethod
+    def relu(self, x, y):
+        """y = max(x, 0); ``y`` may be ``x``. A NaN stays a NaN."""
+
+    @abstractmethod
+    def relu_back(self, y, dy, dx):
+        """dx = dy where y > 0, else 0; ``dx`` may be ``dy``"""
+
+    @abstractmethod
+    def concat(self, xs, y):
+        """Join along the last axis: each x is [..., C_i], y is [..., sum C_i]."""
+
+    @abstractmethod
+    def concat_back(self, dy, dxs):
+        """Cut ``dy`` along the last axis into ``dxs``, by their widths."""
+
+    @abstractmethod
+    def dropout(self, x_ND, y_ND, examples_N, key: int, rate: float):
+        """y = x · keep / (1 - rate), where keep is drawn with probability 1 - rate from a counter-based generator
+        of (key, example, element): the same for an example wherever it is computed, and again in the backward pass,
+        which is this same operation on dy. ``examples_N`` is int64; x is [N, ...], read as [N, D]."""
+
+    # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
+        """y = x · w + b"""
+
+    @abstractmethod
+    def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
+        """dw = xᵀ · dy, db = sum of dy over N, dx = dy · wᵀ"""
+
+    @abstractmethod
+    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry: ConvGeometry, relu=False):
+        """Cross-correlation, in groups: output group g sees input channels of group g alone."""
+
+    @abstractmethod
+    def conv2d_back(
+        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
+    ):
+        """Gradients of :meth:`conv2d`."""
+
+    @abstractmethod
+    def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry: PoolGeometry):
+        """Maximum of each window, padding left out; ``where`` (uint8) keeps which element of the window it was,
+        row-major within the kernel, the first among equals. Kernels up to 15."""
+
+    @abstractmethod
+    def max_pool_back(self, dy_NPQC, where_NPQC, dx_NHWC, geometry):
+        """Each dy is added to the element that was the maximum."""
+
+    @abstractmethod
+    def avg_pool(self, x_NHWC, y_NPQC, geometry: PoolGeometry):
+        """Mean of each window. As in Caffe the divisor counts padding, but not what lies beyond it."""
+
+    @abstractmethod
+    def avg_pool_back(self, dy_NPQC, dx_NHWC, geometry):
+        """Gradient of :meth:`avg_pool`."""
+
+    @abstractmethod
+    def global_avg_pool(self, x_NHWC, y_NC):
+        """Mean over H and W."""
+
+    @abstractmethod
+    def global_avg_pool_back(self, dy_NC, dx_NHWC):
+        """Gradient of :meth:`global_avg_pool`."""
+
+    @abstractmethod
+    def lrn_across(self, x_NHWC, y_NHWC, scale_NHWC, size: int, alpha: float, beta: float, k: float):
+        """y = x · scale^-beta, scale = k + alpha/size · sum of x² over ``size`` neighbouring channels.
+        Source: Krizhevsky et al. 2012, section 3.3, with Caffe's alpha/size."""
+
+    @abstractmethod
+    def lrn_across_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
+        """Gradient of :meth:`lrn_across`."""
+
+    @abstractmethod
+    def lrn_within(self, x_NHWC, y_NHWC, scale_NHWC, size: int, alpha: float, beta: float):
+        """y = x · scale^-beta, scale = 1 + alpha/size² · sum of x² over the size × size window around it, in the
+        same channel, zeros outside. Source: Caffe's WITHIN_CHANNEL."""
+
+    @abstractmethod
+    def lrn_within_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
+        """Gradient of :meth:`lrn_within`."""
+
+    @abstractmethod
+    def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost: int, eps: float, relu=False):
+        """y = gamma · (x - mean)/sqrt(var + eps) + beta, with mean and (biased) variance of each ghost batch of
+        ``ghost`` consecutive examples, the last one possibly smaller; they are kept in mean_GC and var_GC,
+        G = ceil(N / ghost). Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017. x may be [N, C] too."""
+
+    @abstractmethod
+    def batch_norm_back(
+        self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps, relu=False,
+        accumulate=False,
+    ):
+        """Gradients of :meth:`batch_norm`."""
+
+    @abstractmethod
+    def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total: int, mean_C, var_C, accumulate=False):
+        """This rank's share of the batch's average statistics: mean_C = sum over ghosts of n_g/total · mean_g and
+        var_C the same of the *unbiased* variances, where n_g counts examples and ``total`` those of all ranks.
+        Summed over ranks they are what the running statistics move towards."""
+
+    @abstractmethod
+    def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps: float, relu=False):
+        """Batch normalisation by given statistics: evaluation."""
+
+    @abstractmethod
+    def softmax(self, x_NK, y_NK):
+        """Probabilities of each row."""
+
+    @abstractmethod
+    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale: float, smoothing=0.0, ignore=-1):
+        """Adds (sum of losses, correct, valid) to the float64 ``totals``; dx = scale · d(sum of losses)/dx, or is None
+        where only the totals are wanted. ``labels`` are int32; a row whose label is ``ignore`` counts nowhere. Smoothing s
+        takes (1 - s) · onehot + s/K as the target (Szegedy et al. 2016). The loss is float64 inside."""
+
+    @abstractmethod
+    def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
+        """uint8 images to network input: y = (image - mean) · scale, where pixel (p, q) of y is pixel (top + p,
+        left + q) of the image, mirrored in q where ``flip`` is 1, and 0 where that lies outside the image. top, left
+        are int32 and may be negative; flip is uint8."""
+
+    # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def sgd(self, w, g, v, lr: float, momentum: float, decay: float, nesterov: bool):
+        """g' = g + decay·w; v = momentum·v + g'; w -= lr·(g' + momentum·v if nesterov else v)"""
+
+    @abstractmethod
+    def adamw(self, w, g, m, v, lr, beta1, beta2, eps, decay, step: int):
+        """w -= lr·decay·w; m, v are the moving moments; w -= lr · m̂/(sqrt(v̂) + eps), bias-corrected by ``step`` >= 1.
+        Source: Loshchilov & Hutter 2019."""
+
+    @abstractmethod
+    def approach(self, w, g, rate: float):
+        """w += rate · (g - w): running statistics."""
+
+    # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def square_sum(self, x) -> float:
+        """Sum of squares, accumulated in float64."""
+
+    @abstractmethod
+    def nonfinite(self, x) -> int:
+        """How many elements are NaN or infinite."""

@@ -1,0 +1,30 @@
+"""The implementations by name, each imported when it is first asked for."""
+
+from ringtrain.errors import ConfigError, nearest
+
+
+def _cpu(dtype):
+    from ringtrain.ops.cpu import CpuOps
+
+    return CpuOps(dtype)
+
+
+def _reference(dtype):
+    from ringtrain.ops.reference import ReferenceOps
+
+    return ReferenceOps(dtype)
+
+
+OPS = {"cpu": _cpu, "reference": _reference}
+
+
+def make_ops(name: str, dtype="float32"):
+    """The operations called ``name``, in float32 or float64.
+
+    Raises: ConfigError for an unknown name or another type.
+    """
+    if name not in OPS:
+        raise ConfigError(f"operations {name!r} are not known; {nearest(name, OPS)}")
+    if str(dtype) not in ("float32", "float64"):
+        raise ConfigError(f"operations {name!r} got dtype {str(dtype)!r}; use float32 or float64")
+    return OPS[name](dtype)

@@ -1,0 +1,64 @@
+"""Matrix products by OpenBLAS, called by address through ctypes: no array is made, and ``beta`` can accumulate."""
+
+import ctypes
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+ROW_MAJOR = 101
+PLAIN, TRANSPOSED = 111, 112
+THREAD_SETTINGS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+class Blas:
+    """The products of one floating-point type. Addresses are integers, leading dimensions count elements."""
+
+    def __init__(self, dtype):
+        self._library = _load()
+        self._scalar, symbol = {
+            4: (ctypes.c_float, "scipy_cblas_sgemm"),
+            8: (ctypes.c_double, "scipy_cblas_dgemm"),
+        }[dtype.itemsize]
+        self._gemm = getattr(self._library, symbol)
+        self._gemm.restype = None
+        self._gemm.argtypes = _gemm_types(self._scalar)
+
+    def gemm(self, m, n, k, a, lda, a_order, b, ldb, b_order, c, ldc, beta):
+        """c[m, n] = a[m, k] · b[k, n] + beta · c, row-major; an order is PLAIN or TRANSPOSED."""
+        self._gemm(ROW_MAJOR, a_order, b_order, m, n, k, 1.0, a, lda, b, ldb, beta, c, ldc)
+
+    def threads(self, count: int) -> None:
+        """Let products use ``count`` threads, in the whole process."""
+        self._library.scipy_openblas_set_num_threads(count)
+
+    def describe(self) -> str:
+        """Version, the core whose kernels are used, and threads."""
+        config = self._library.scipy_openblas_get_config
+        config.restype = ctypes.c_char_p
+        return f"{config().decode()} threads={self._library.scipy_openblas_get_num_threads()}"
+
+
+def _gemm_types(scalar):
+    size, address = ctypes.c_int, ctypes.c_void_p
+    return [size] * 6 + [scalar, address, size, address, size, scalar, address, size]
+
+
+def _load():
+    with _one_thread():
+        import scipy_openblas32
+
+        return ctypes.CDLL(str(Path(scipy_openblas32.get_lib_dir()) / "libscipy_openblas.so"))
+
+
+@contextmanager
+def _one_thread():
+    """OpenBLAS starts a thread a core while it is loaded, which many ranks on a node would each pay for. Unless the
+    user chose a number, it is loaded with one."""
+    if any(name in os.environ for name in THREAD_SETTINGS):
+        yield
+        return
+    os.environ[THREAD_SETTINGS[0]] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[THREAD_SETTINGS[0]]

@@ -1,0 +1,73 @@
+"""Bias, ReLU and batch normalisation on the CPU: the kernels of :mod:`.kernels.channels` with their scratch."""
+
+import numpy as np
+
+from ringtrain.ops.cpu.kernels import channels as kernels
+from ringtrain.ops.cpu.kernels import elementwise
+from ringtrain.ops.cpu.scratch import Scratch
+
+
+class Channels:
+    def __init__(self, dtype, scratch: Scratch):
+        self._dtype, self._scratch = dtype, scratch
+        self._zero = np.zeros((), dtype)
+
+    def finish(self, y, b_K, relu):
+        """y += b, and max(·, 0) with ``relu``; b may be None. y is flat."""
+        if b_K is not None:
+            wide, _, width = self._wide(b_K.size)
+            kernels.add_bias(y, b_K, wide, width, relu)
+        elif relu:
+            np.maximum(y, self._zero, out=y)
+
+    def unfinish(self, dy, y, db_K, relu, accumulate):
+        """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over rows, where it is not None. Flat arrays."""
+        if db_K is not None:
+            wide, totals, width = self._wide(db_K.size)
+            kernels.bias_back(dy, y, db_K, wide, totals, width, relu, accumulate)
+        elif relu:
+            elementwise.relu_back(y, dy, dy)
+
+    def batch_norm(self, x, gamma_C, beta_C, y, mean_GC, var_GC, ghost, eps, relu):
+        wide, totals, width = self._wide(gamma_C.size)
+        for g, start in enumerate(range(0, len(x), ghost)):
+            part, out = x[start : start + ghost].reshape(-1), y[start : start + ghost].reshape(-1)
+            kernels.moments(part, mean_GC[g], var_GC[g], wide, totals, width)
+            kernels.normalise(part, out, gamma_C, beta_C, mean_GC[g], var_GC[g], eps, wide, width, relu)
+
+    def batch_norm_fixed(self, x, gamma_C, beta_C, mean_C, var_C, y, eps, relu):
+        wide, _, width = self._wide(gamma_C.size)
+        flat, out = x.reshape(-1), y.reshape(-1)
+        kernels.normalise(flat, out, gamma_C, beta_C, mean_C, var_C, eps, wide, width, relu)
+
+    def batch_norm_back(
+        self, x, gamma_C, y, mean_GC, var_GC, dy, dgamma_C, dbeta_C, dx, ghost, eps, relu, accumulate
+    ):
+        wide, totals, width = self._wide(gamma_C.size)
+        sums = self._scratch("norm sums", 2 * gamma_C.size, np.float64)[: 2 * gamma_C.size]
+        sums.fill(0)
+        sums = sums.reshape(2, -1)
+        wanted = dx is not None
+        dx = dx if wanted else x
+        for g, start in enumerate(range(0, len(x), ghost)):
+            part = slice(start, start + ghost)
+            x_g, y_g, dy_g, dx_g = (a[part].reshape(-1) for a in (x, y, dy, dx))
+            kernels.gradient_sums(x_g, y_g, dy_g, mean_GC[g], wide, totals, width, relu)
+            kernels.gradients(
+                x_g, dy_g, gamma_C, mean_GC[g], var_GC[g], sums[0], sums[1], dx_g, wanted, eps, wide, totals, width
+            )
+        kernels.store(sums[0], dgamma_C, accumulate)
+        kernels.store(sums[1], dbeta_C, accumulate)
+
+    def batch_norm_shares(self, x, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate):
+        pixels = 1
+        for extent in x.shape[1:-1]:
+            pixels *= extent
+        kernels.shares(mean_GC, var_GC, len(x), pixels, ghost, total, mean_C, var_C, accumulate)
+
+    def _wide(self, channels):
+        """(rows of widened values [4, width], float64 totals [2, channels], width), all scratch."""
+        width = kernels.wide_row(channels)
+        wide = self._scratch("wide", 4 * width, self._dtype)[: 4 * width].reshape(4, width)
+        totals = self._scratch("totals", 2 * channels, np.float64)[: 2 * channels].reshape(2, channels)
+        return wide, totals, width

@@ -1,0 +1,30 @@
+"""How kernels are compiled, and how many were."""
+
+import numba
+import numpy as np
+
+OPTIONS = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "boundscheck": False,
+    "fastmath": {"contract", "reassoc", "arcp", "nsz"},
+}
+
+u = np.uint64
+
+_kernels: list = []
+
+
+def kernel(function):
+    """Compile on first use for each combination of array types, and keep the result on disk."""
+    compiled = numba.njit(**OPTIONS)(function)
+    _kernels.append(compiled)
+    return compiled
+
+
+def compile_stats() -> tuple[int, int]:
+    """(kernels compiled anew, kernels loaded from the disk cache) in this process."""
+    compiled = sum(sum(k.stats.cache_misses.values()) for k in _kernels)
+    loaded = sum(sum(k.stats.cache_hits.values()) for k in _kernels)
+    return compiled, loaded

@@ -1,0 +1,182 @@
+"""The operations in plain NumPy: short enough to be checked by eye, and the measure of the fast ones."""
+
+import numpy as np
+
+from ringtrain.ops.base import Ops
+from ringtrain.ops.reference import conv, loss, norm, optim, pool, simple
+
+# Infinities and NaN are results to be reported by who trains, not warnings.
+quiet = np.errstate(all="ignore")
+
+
+class ReferenceOps(Ops):
+    name = "reference"
+
+    # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
+    def describe(self):
+        return f"NumPy {np.__version__}"
+
+    def compile_stats(self):
+        return 0, 0
+
+    def threads(self, count):
+        """NumPy's BLAS reads OPENBLAS_NUM_THREADS when it is loaded, and cannot be told later."""
+
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────
+    def empty(self, shape, dtype=None):
+        return np.empty(shape, self.dtype if dtype is None else dtype)
+
+    def upload(self, host, out):
+        np.copyto(out, host, casting="unsafe")
+
+    def to_host(self, x):
+        return x.copy()
+
+    def download(self, x, host):
+        np.copyto(host, x)
+
+    def synchronize(self):
+        """Nothing is ever pending."""
+
+    # ── elementwise ───────────────────────────────────────────────────────────────────────────────────────
+    def fill(self, x, value):
+        x[...] = value
+
+    def copy(self, x, y):
+        y[...] = x.reshape(y.shape)
+
+    @quiet
+    def add(self, a, b, y, relu=False):
+        np.add(a, b, out=y)
+        if relu:
+            np.maximum(y, 0, out=y)
+
+    @quiet
+    def scale(self, x, factor):
+        x *= x.dtype.type(factor)
+
+    def relu(self, x, y):
+        np.maximum(x, 0, out=y)
+
+    def relu_back(self, y, dy, dx):
+        dx[...] = simple.mask(dy, y, relu=True)
+
+    def concat(self, xs, y):
+        np.concatenate(xs, axis=-1, out=y)
+
+    def concat_back(self, dy, dxs):
+        simple.concat_back(dy, dxs)
+
+    @quiet
+    def dropout(self, x_ND, y_ND, examples_N, key, rate):
+        simple.dropout(x_ND, y_ND, examples_N, key, rate)
+
+    # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
+    @quiet
+    def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
+        simple.linear(x_ND, w_DK, b_K, y_NK, relu)
+
+    @quiet
+    def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
+        simple.linear_back(x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu, accumulate)
+
+    @quiet
+    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
+        conv.conv2d(x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu)
+
+    @quiet
+    def conv2d_back(
+        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
+    ):
+        conv.conv2d_back(x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate)
+
+    def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry):
+        pool.max_pool(x_NHWC, y_NPQC, where_NPQC, geometry)
+
+    @quiet
+    def max_pool_back(self, dy_NPQC, where_NPQC, dx_NHWC, geometry):
+        pool.max_pool_back(dy_NPQC, where_NPQC, dx_NHWC, geometry)
+
+    @quiet
+    def avg_pool(self, x_NHWC, y_NPQC, geometry):
+        pool.avg_pool(x_NHWC, y_NPQC, geometry)
+
+    @quiet
+    def avg_pool_back(self, dy_NPQC, dx_NHWC, geometry):
+        pool.avg_pool_back(dy_NPQC, dx_NHWC, geometry)
+
+    @quiet
+    def global_avg_pool(self, x_NHWC, y_NC):
+        np.mean(x_NHWC, axis=(1, 2), out=y_NC)
+
+    @quiet
+    def global_avg_pool_back(self, dy_NC, dx_NHWC):
+        _, height, width, _ = dx_NHWC.shape
+        dx_NHWC[...] = (dy_NC / dy_NC.dtype.type(height * width))[:, None, None, :]
+
+    @quiet
+    def lrn_across(self, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k):
+        norm.lrn_across(x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k)
+
+    @quiet
+    def lrn_across_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
+        norm.lrn_across_back(x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta)
+
+    @quiet
+    def lrn_within(self, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta):
+        norm.lrn_within(x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta)
+
+    @quiet
+    def lrn_within_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
+        norm.lrn_within_back(x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta)
+
+    @quiet
+    def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False):
+        norm.batch_norm(x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu)
+
+    @quiet
+    def batch_norm_back(
+        self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
+        relu=False, accumulate=False,
+    ):  # fmt: skip
+        given = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC
+        norm.batch_norm_back(*given, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps, relu, accumulate)
+
+    def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False):
+        norm.batch_norm_shares(x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate)
+
+    @quiet
+    def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False):
+        norm.batch_norm_fixed(x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu)
+
+    @quiet
+    def softmax(self, x_NK, y_NK):
+        loss.softmax(x_NK, y_NK)
+
+    @quiet
+    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1):
+        loss.softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing, ignore)
+
+    def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
+        simple.prepare_images(images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N)
+
+    # ── optimizers, on flat spans ─────────────────────────────────────────────────────────────────────────
+    @quiet
+    def sgd(self, w, g, v, lr, momentum, decay, nesterov):
+        optim.sgd(w, g, v, lr, momentum, decay, nesterov)
+
+    @quiet
+    def adamw(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
+        optim.adamw(w, g, m, v, lr, beta1, beta2, eps, decay, step)
+
+    @quiet
+    def approach(self, w, g, rate):
+        w += rate * (g - w)
+
+    # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
+    @quiet
+    def square_sum(self, x):
+        return float(np.square(x, dtype=np.float64).sum())
+
+    def nonfinite(self, x):
+        return int(x.size - np.isfinite(x).sum())

@@ -1,0 +1,35 @@
+"""Softmax and its cross-entropy."""
+
+import numpy as np
+
+
+def softmax(x_NK, y_NK):
+    log_NK = _log_softmax(x_NK)
+    y_NK[...] = np.exp(log_NK)
+
+
+def softmax_cross_entropy(x_NK, labels_N, dx_NK, totals_3, scale, smoothing, ignore):
+    valid_N = labels_N != ignore
+    log_NK = _log_softmax(x_NK)
+    target_NK = _targets(labels_N, valid_N, x_NK.shape[1], smoothing)
+    losses_N = -(target_NK * log_NK).sum(axis=1)
+    totals_3[0] += losses_N[valid_N].sum()
+    totals_3[1] += (x_NK.argmax(axis=1) == labels_N)[valid_N].sum()
+    totals_3[2] += valid_N.sum()
+    if dx_NK is not None:
+        dx_NK[...] = np.where(valid_N[:, None], scale * (np.exp(log_NK) - target_NK), 0)
+
+
+def _targets(labels_N, valid_N, classes, smoothing):
+    """(1 - s) · onehot + s/K. A label that is no class has NaN for a target, and so for a loss."""
+    target_NK = np.full((len(labels_N), classes), smoothing / classes)
+    known_N = valid_N & (labels_N >= 0) & (labels_N < classes)
+    target_NK[known_N, labels_N[known_N]] += 1 - smoothing
+    target_NK[valid_N & ~known_N] = np.nan
+    return target_NK
+
+
+def _log_softmax(x_NK):
+    x_NK = x_NK.astype(np.float64)
+    x_NK -= x_NK.max(axis=1, keepdims=True)
+    return x_NK - np.log(np.exp(x_NK).sum(axis=1, keepdims=True))

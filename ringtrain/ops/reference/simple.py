@@ -1,0 +1,82 @@
+"""Elementwise operations, linear layers, and what the other topics share."""
+
+import numpy as np
+
+from ringtrain.ops import keys
+
+
+def put(gradient, out, accumulate):
+    """out = gradient, or out += gradient."""
+    if accumulate:
+        out += gradient
+    else:
+        out[...] = gradient
+
+
+def mask(dy, y, relu):
+    """dy where the output of the fused ReLU was positive."""
+    return np.where(y > 0, dy, 0).astype(dy.dtype, copy=False) if relu else dy
+
+
+def bias_gradient(dy, db_K, accumulate):
+    if db_K is not None:
+        put(dy.sum(axis=tuple(range(dy.ndim - 1)), dtype=np.float64), db_K, accumulate)
+
+
+def linear(x_ND, w_DK, b_K, y_NK, relu):
+    np.matmul(x_ND, w_DK, out=y_NK)
+    if b_K is not None:
+        y_NK += b_K
+    if relu:
+        np.maximum(y_NK, 0, out=y_NK)
+
+
+def linear_back(x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu, accumulate):
+    dy_NK = mask(dy_NK, y_NK, relu)
+    bias_gradient(dy_NK, db_K, accumulate)
+    put(x_ND.T @ dy_NK, dw_DK, accumulate)
+    if dx_ND is not None:
+        np.matmul(dy_NK, w_DK.T, out=dx_ND)
+
+
+def concat_back(dy, dxs):
+    start = 0
+    for dx in dxs:
+        width = dx.shape[-1]
+        dx[...] = dy[..., start : start + width]
+        start += width
+
+
+def dropout(x, y, examples_N, key, rate):
+    keep_ND = random_bits(key, examples_N, y[0].size if len(y) else 0) >= keys.dropout_threshold(rate)
+    factor = x.dtype.type(1 / (1 - rate))
+    np.multiply(x, (keep_ND * factor).reshape(x.shape), out=y)
+
+
+def random_bits(key, examples_N, count):
+    """DROPOUT_BITS random bits for each of ``count`` elements of each example. Shape: [N, count], uint64."""
+    rows_N = _absorb(np.uint64(key & keys.MASK), examples_N.astype(np.uint64))
+    bits_ND = _absorb(rows_N[:, None], np.arange(count, dtype=np.uint64)[None, :])
+    return bits_ND >> np.uint64(64 - keys.DROPOUT_BITS)
+
+
+def _absorb(state, number):
+    """:func:`keys.absorb` on arrays, which wrap around modulo 2^64 by themselves."""
+    state = state + (number + np.uint64(keys.GOLDEN))
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(keys.FIRST)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(keys.SECOND)
+    return state ^ (state >> np.uint64(31))
+
+
+def prepare_images(images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
+    _, height, width, _ = images_NHWC.shape
+    _, p, q, _ = y_NPQC.shape
+    y_NPQC[...] = 0
+    for image, y, top, left, flip in zip(images_NHWC, y_NPQC, top_N, left_N, flip_N, strict=True):
+        p0, p1 = max(0, -top), max(0, min(p, height - top))
+        q0, q1 = max(0, -left), max(0, min(q, width - left))
+        inside = np.s_[top + p0 : top + p1, left + q0 : left + q1]
+        if p1 <= p0 or q1 <= q0:
+            continue
+        target = y[:, ::-1] if flip else y
+        target[p0:p1, q0:q1] = (image[inside].astype(y.dtype) - mean_HWC[inside]) * scale_C

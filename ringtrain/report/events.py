@@ -1,0 +1,206 @@
+"""The records that a run emits, and their form in ``log.jsonl``.
+
+An event says what happened and knows nothing of who looks at it. In the log it is one object on one line:
+``{"event": KIND, field: value, ...}``, KIND as in the table at the end of this file.
+
+Numbering: iterations and epochs are counted from 1, so "iteration 7" means that seven are finished, and a
+checkpoint of iteration 7 continues with the eighth. Accuracies are fractions of one. A field of ``seconds``
+is wall-clock time; of an :class:`Iteration`, :class:`EpochEnded` or :class:`Evaluated` it is a time stamp:
+how long this process has been running since :class:`RunStarted`. A number that is not finite is written as
+null: JSON has no word for it.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """What is about to be trained, and with what.
+
+    version:         of ringtrain
+    model:           name of the model
+    parameters:      count of trained numbers
+    data:            name of the data set
+    train_examples:  in one epoch
+    test_examples:   0 where the data set has no test part
+    strategy:        how ranks stay in step, with its algorithm, such as "allreduce (ring)"
+    exact:           whether an iteration equals serial training on the global batch
+    ranks, nodes:    counts
+    device:          what one rank computes on, in words
+    dtype:           of weights and gradients
+    batch:           examples of one iteration, over all ranks
+    optimizer:       in words, with its hyperparameters
+    lr:              the learning rate that the schedule starts from, scaling by batch size included
+    schedule:        how the learning rate changes, in words
+    epochs:          to be done in all; None where iterations alone say when to stop
+    iterations:      to be done in all, those before a resumption included
+    iterations_per_epoch: the last of an epoch may be smaller
+    resumed_at:      iterations that were finished before this process began; 0 for a new run
+    seed:            of everything drawn
+    folder:          of the run; None where nothing is kept
+    """
+
+    version: str
+    model: str
+    parameters: int
+    data: str
+    train_examples: int
+    test_examples: int
+    strategy: str
+    exact: bool
+    ranks: int
+    nodes: int
+    device: str
+    dtype: str
+    batch: int
+    optimizer: str
+    lr: float
+    schedule: str
+    epochs: int | None
+    iterations: int
+    iterations_per_epoch: int
+    resumed_at: int
+    seed: int
+    folder: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """Kernels are ready.
+
+    seconds: from the start of compiling or loading to the end
+    kernels: how many were compiled anew; 0 where all came from the cache
+    """
+
+    seconds: float
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One iteration is finished.
+
+    iteration:    its number, from 1
+    epoch:        the epoch it belongs to, from 1
+    loss:         mean over the global batch, before the update
+    accuracy:     fraction of the global batch that was classified right, before the update
+    lr:           learning rate of its update
+    examples:     of its batch, over all ranks
+    images_per_s: over all ranks, of late (see :mod:`ringtrain.report.rates`); 0 while unknown
+    seconds:      time stamp: since the run started
+    """
+
+    iteration: int
+    epoch: int
+    loss: float
+    accuracy: float
+    lr: float
+    examples: int
+    images_per_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnded:
+    """An epoch is finished and, where there is a test part, evaluated.
+
+    iteration:      its last iteration
+    epoch:          its number, from 1
+    train_loss:     mean over the epoch's examples, each as it was when trained on
+    train_accuracy: fraction, likewise
+    test_loss:      mean over the test examples; None where none were evaluated
+    test_accuracy:  fraction; None likewise
+    seconds:        time stamp: since the run started
+    """
+
+    iteration: int
+    epoch: int
+    train_loss: float
+    train_accuracy: float
+    test_loss: float | None
+    test_accuracy: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The test part was evaluated, not at the end of an epoch. Fields as in :class:`EpochEnded`."""
+
+    iteration: int
+    epoch: int
+    test_loss: float
+    test_accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint lies on the disk, whole.
+
+    path:      of its file
+    iteration: finished iterations that it holds
+    seconds:   that writing took
+    """
+
+    path: str
+    iteration: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something that the user should read once. text: a sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last event of a run.
+
+    iterations:      finished in all, those before a resumption included
+    epochs:          finished in all
+    ranks:           count
+    test_accuracy:   fraction, of the last evaluation; None where there was none
+    test_loss:       mean, likewise
+    images_per_s:    over all ranks: the median after warm-up, without compiling, evaluating and saving
+    weights_sha256:  of all weights; equal on every rank
+    seconds:         of this process, from :class:`RunStarted`
+    exposed_share:   fraction of the training time for which the loop waited for communication
+    reason:          "done" or "interrupted"
+    """
+
+    iterations: int
+    epochs: int
+    ranks: int
+    test_accuracy: float | None
+    test_loss: float | None
+    images_per_s: float
+    weights_sha256: str
+    seconds: float
+    exposed_share: float
+    reason: str
+
+
+Event = RunStarted | Compiled | Iteration | EpochEnded | Evaluated | CheckpointSaved | Note | Ended
+
+KINDS = {
+    RunStarted: "start",
+    Compiled: "compiled",
+    Iteration: "iteration",
+    EpochEnded: "epoch",
+    Evaluated: "evaluation",
+    CheckpointSaved: "checkpoint",
+    Note: "note",
+    Ended: "end",
+}
+
+
+def record(event: Event) -> dict:
+    """The event as JSON can hold it: its kind and its fields, what is not finite as None."""
+    return {"event": KINDS[type(event)]} | {name: _finite(value) for name, value in asdict(event).items()}
+
+
+def _finite(value):
+    return None if isinstance(value, float) and not math.isfinite(value) else value

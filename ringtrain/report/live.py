@@ -1,0 +1,125 @@
+"""Progress as a live display: lines that stay, and under them two that change.
+
+    epoch  3/20  ━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━━━━━━━━━━━━━━━━  45 %
+    loss 0.1234   accuracy 95.31 %   0:01:12 left   12,345 images/s   iteration 1,234/5,000
+
+An event only notes what it says; a thread of rich draws, a few times a second, so a short iteration is not
+slowed.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from ringtrain.report import words
+from ringtrain.report.events import Iteration, RunStarted
+from ringtrain.report.terminal import Screen
+
+REFRESHES_PER_S = 5
+
+
+class LiveScreen(Screen):
+    """Draws on a terminal. Colours as the terminal and NO_COLOR allow."""
+
+    def __init__(self, stream: TextIO):
+        self._console = Console(file=stream, highlight=False, soft_wrap=False)
+        self._live: Live | None = None
+        self._status: Status | None = None
+
+    def begin(self, run: RunStarted, header: Sequence[str]) -> None:
+        for line in header:
+            self._console.print(Text(line), no_wrap=True, overflow="ellipsis")
+        self._status = Status(run)
+        self._live = Live(
+            self._status,
+            console=self._console,
+            refresh_per_second=REFRESHES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+        # A rank that is killed with its world cannot bring a hidden cursor back: it stays visible all along.
+        self._console.show_cursor(True)
+
+    def line(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def progress(self, event: Iteration) -> None:
+        self._status.note(event)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class Status:
+    """The lines that change; rich asks for them anew at each refresh, in its own thread."""
+
+    def __init__(self, run: RunStarted):
+        self._run = run
+        self._first: Iteration | None = None
+        self._last: Iteration | None = None
+        self._lock = threading.Lock()
+        self._spinner = Spinner("dots", Text("preparing: kernels are compiled where the cache lacks them"))
+
+    def note(self, event: Iteration) -> None:
+        with self._lock:
+            self._first = self._first or event
+            self._last = event
+
+    def __rich_console__(self, console, options):
+        with self._lock:
+            first, last = self._first, self._last
+        if last is None:
+            yield self._spinner
+            return
+        yield self._bar(last)
+        yield Text(fitting(figures(first, last, self._run), options.max_width), no_wrap=True, overflow="crop")
+
+    def _bar(self, last: Iteration) -> Table:
+        done = last.iteration / self._run.iterations
+        row = Table.grid(expand=True, padding=(0, 1))
+        row.add_column(no_wrap=True)
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True, justify="right")
+        bar = ProgressBar(total=self._run.iterations, completed=last.iteration)
+        row.add_row(words.epoch_of(last.epoch, self._run), bar, f"{100.0 * done:.0f} %")
+        return row
+
+
+def figures(first: Iteration, last: Iteration, run: RunStarted) -> list[str]:
+    """The figures of the second line, the most wanted first."""
+    return [
+        f"loss {last.loss:.4f}",
+        f"accuracy {words.percent(last.accuracy)}",
+        f"{left(first, last, run)} left",
+        f"{last.images_per_s:,.0f} images/s",
+        f"iteration {last.iteration:,}/{run.iterations:,}",
+    ]
+
+
+def left(first: Iteration, last: Iteration, run: RunStarted) -> str:
+    """The time left, with evaluations, if it goes on at the pace so far; "-:--:--" at first."""
+    if last.iteration == first.iteration:
+        return "-:--:--"
+    pace_s = (last.seconds - first.seconds) / (last.iteration - first.iteration)
+    return words.clock(pace_s * (run.iterations - last.iteration))
+
+
+def fitting(parts: list[str], width: int, gap: str = "   ") -> str:
+    """As many of the parts, from the first, as fit a line of this width; the first is always there."""
+    shown = parts[0]
+    for part in parts[1:]:
+        if len(shown) + len(gap) + len(part) > width:
+            break
+        shown += gap + part
+    return shown

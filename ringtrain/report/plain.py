@@ -1,0 +1,51 @@
+"""Progress as plain lines, for files, pipes and simple terminals: no control characters, not too often."""
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from ringtrain.report import words
+from ringtrain.report.events import Iteration, RunStarted
+from ringtrain.report.terminal import Screen
+
+
+class PlainScreen(Screen):
+    """Shows the first iteration, then one whenever ``interval_s`` seconds have gone by the events' own time
+    stamps.
+
+    A reader that went away (``| head``) does not end the run: nothing more is shown then, and the log has it
+    all.
+    """
+
+    def __init__(self, stream: TextIO, interval_s: float = 10.0):
+        self._stream: TextIO | None = stream
+        self._interval_s = interval_s
+        self._next_s = 0.0
+        self._run: RunStarted | None = None
+
+    def begin(self, run: RunStarted, header: Sequence[str]) -> None:
+        self._run = run
+        for line in header:
+            self.line(line)
+
+    def line(self, text: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(_printable(text, self._stream.encoding) + "\n")
+            self._stream.flush()
+        except OSError:
+            self._stream = None
+
+    def progress(self, event: Iteration) -> None:
+        if event.seconds >= self._next_s:
+            self._next_s = event.seconds + self._interval_s
+            self.line(words.iteration(event, self._run))
+
+    def close(self) -> None:
+        """The stream is the caller's: nothing to do."""
+
+
+def _printable(text: str, encoding: str | None) -> str:
+    """The text without control characters and what the encoding lacks (a model's name may have any)."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return shown.encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")

@@ -1,0 +1,116 @@
+"""The curves of a run as a picture, from its log."""
+
+import math
+import os
+from collections.abc import Sequence
+
+from ringtrain.report.sinks import parse
+from ringtrain.report.words import plural
+
+POINTS = 1500  # of a curve at most: more than that is finer than the picture
+TRAIN, TEST = "#4477aa", "#cc4444"
+
+
+def draw_curves(log_path, png_path) -> str | None:
+    """Draw loss and accuracy, of training and of test, against the iteration.
+
+    Returns None, or why there is no picture: it is never worth failing a run for. A picture of that name is
+    replaced whole or not at all.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "matplotlib is not installed: pip install 'ringtrain[plot]' draws the curves of the next run"
+    try:
+        log = read(log_path)
+        if not log["iteration"]:
+            return f"{log_path} has no iteration to draw"
+        figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
+        FigureCanvasAgg(figure)
+        _draw(figure, log)
+        _replace(figure, os.fspath(png_path))
+    except OSError as error:
+        return f"{error.filename or png_path}: {error.strerror}"
+    return None
+
+
+def read(log_path) -> dict[str, list[dict]]:
+    """The records of a log by kind; lines that are none are passed over."""
+    kinds = {kind: [] for kind in ("start", "iteration", "epoch", "evaluation", "end")}
+    with open(log_path, "rb") as log:
+        for line in log:
+            found = parse(line)
+            if found is not None and found["event"] in kinds:
+                kinds[found["event"]].append(found)
+    return kinds
+
+
+def _draw(figure, log: dict) -> None:
+    loss, accuracy = figure.subplots(1, 2)
+    tests = sorted(log["epoch"] + log["evaluation"], key=lambda found: found["iteration"])
+    _curves(loss, log["iteration"], "loss", tests, "test_loss", 1.0)
+    _curves(accuracy, log["iteration"], "accuracy", tests, "test_accuracy", 100.0)
+    loss.set(title="Loss", xlabel="iteration", ylabel="cross-entropy")
+    accuracy.set(title="Accuracy", xlabel="iteration", ylabel="percent")
+    accuracy.set_ylim(top=101.0)
+    for axes in (loss, accuracy):
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    figure.suptitle(_title(log), fontsize=11)
+
+
+def _curves(axes, trained: list, train_name: str, tests: list, test_name: str, scale: float) -> None:
+    x, y = series(trained, train_name, scale)
+    axes.plot(*thin(x, y), color=TRAIN, alpha=0.25, linewidth=0.8)
+    axes.plot(*thin(x, running_mean(y)), color=TRAIN, linewidth=1.6, label="train, running mean")
+    x, y = series(tests, test_name, scale)
+    if x:
+        size = 4 if len(x) < 60 else 2
+        axes.plot(x, y, color=TEST, marker="o", markersize=size, linewidth=1.4, label="test")
+
+
+def _title(log: dict) -> str:
+    starts = log["start"][-1:]
+    parts = [
+        f"{run['model']} on {run['data']}, {plural(run['ranks'], 'rank')}, batch {run['batch']:,}"
+        for run in starts
+    ]
+    ends = [end for end in log["end"][-1:] if end["test_accuracy"] is not None]
+    parts += [f"test accuracy {100 * end['test_accuracy']:.2f} %" for end in ends]
+    return ": ".join(parts)
+
+
+def series(found: list[dict], name: str, scale: float) -> tuple[list, list]:
+    """Iterations and scaled values of a field, where the value is a number."""
+    pairs = [(each["iteration"], scale * each[name]) for each in found if each.get(name) is not None]
+    return [x for x, _ in pairs], [y for _, y in pairs]
+
+
+def running_mean(y: Sequence[float]) -> list[float]:
+    """An exponential running mean over about a fiftieth of the curve, without the bias of its start."""
+    keep = 1.0 - 1.0 / max(1.0, len(y) / 50.0)
+    mean, weight, means = 0.0, 0.0, []
+    for value in y:
+        mean, weight = keep * mean + (1.0 - keep) * value, keep * weight + (1.0 - keep)
+        means.append(mean / weight)
+    return means
+
+
+def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
+    """At most ``POINTS`` points of a curve, evenly taken, the last one among them."""
+    step = max(1, math.ceil(len(x) / POINTS))
+    taken = range((len(x) - 1) % step, len(x), step)
+    return [x[i] for i in taken], [y[i] for i in taken]
+
+
+def _replace(figure, path: str) -> None:
+    aside = f"{path}.{os.getpid()}.ringtrain-partial"
+    try:
+        figure.savefig(aside, format="png")
+        os.replace(aside, path)
+    finally:
+        if os.path.exists(aside):
+            os.remove(aside)

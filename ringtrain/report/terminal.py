@@ -1,0 +1,110 @@
+"""What the user sees while a run goes on: a sink that puts events in words and shows them on a screen.
+
+Two screens are there: lines alone, for files, pipes and simple terminals, and a live one, with a progress
+display under the lines.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TextIO
+
+from ringtrain.report import words
+from ringtrain.report.events import (
+    CheckpointSaved,
+    Compiled,
+    Ended,
+    EpochEnded,
+    Evaluated,
+    Event,
+    Iteration,
+    Note,
+    RunStarted,
+)
+from ringtrain.report.sinks import Sink
+
+
+class Screen(ABC):
+    @abstractmethod
+    def begin(self, run: RunStarted, header: Sequence[str]) -> None:
+        """Show the header, each line in one line however narrow the terminal; progress will follow."""
+
+    @abstractmethod
+    def line(self, text: str) -> None:
+        """Show a line that stays."""
+
+    @abstractmethod
+    def progress(self, event: Iteration) -> None:
+        """An iteration is finished: show it or not."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the terminal as it was found. May be called more than once."""
+
+
+class Terminal(Sink):
+    """Tells a run to a screen: the header, progress, results as they come, and how it ended."""
+
+    def __init__(self, screen: Screen):
+        self._screen = screen
+        self._run: RunStarted | None = None
+        self._saved: str | None = None
+        self._tell = {
+            RunStarted: self._started,
+            Compiled: lambda event: screen.line(words.compiled(event)),
+            Iteration: screen.progress,
+            EpochEnded: lambda event: screen.line(words.epoch(event, self._run)),
+            Evaluated: lambda event: screen.line(words.evaluated(event)),
+            CheckpointSaved: self._keep,
+            Note: lambda event: screen.line(f"note: {event.text}"),
+            Ended: self._ended,
+        }
+
+    def handle(self, event: Event) -> None:
+        self._tell[type(event)](event)
+
+    def close(self) -> None:
+        self._screen.close()
+
+    def _started(self, run: RunStarted) -> None:
+        self._run = run
+        self._screen.begin(run, words.header(run))
+
+    def _keep(self, event: CheckpointSaved) -> None:
+        # A line for each would bury the results; the last one is named when the run ends.
+        self._saved = event.path
+
+    def _ended(self, event: Ended) -> None:
+        self._screen.close()
+        for line in words.ended(event, self._run.folder, self._saved):
+            self._screen.line(line)
+
+
+def terminal(stream: TextIO) -> Terminal:
+    """A terminal sink for this stream, live where the stream can show that."""
+    from ringtrain.report.plain import PlainScreen
+
+    if not is_live(stream, os.environ):
+        return Terminal(PlainScreen(stream))
+    from ringtrain.report.live import LiveScreen  # rich: only where it is shown
+
+    return Terminal(LiveScreen(stream))
+
+
+def is_live(stream: TextIO, environment) -> bool:
+    """Whether a progress display can be drawn on this stream: a terminal with a width, not a dumb one, in
+    UTF-8.
+
+    The width decides under Open MPI, which puts every rank's output on a terminal of its own making: that one
+    has the size of the user's, or none where the output of mpirun goes to a file or a pipe.
+    """
+    if environment.get("TERM", "dumb") in ("", "dumb") or not _is_utf8(stream):
+        return False
+    try:
+        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
+    except (OSError, ValueError):
+        return False
+
+
+def _is_utf8(stream: TextIO) -> bool:
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,109 @@
+"""The events in words: pure functions from an event to lines of ASCII, for any kind of terminal."""
+
+from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Iteration, RunStarted
+
+HEADER_LINES = 12  # at most
+
+
+def header(run: RunStarted) -> list[str]:
+    """What is about to be trained, a line a fact: at most ``HEADER_LINES``."""
+    facts = [
+        ("model", f"{run.model}, {run.parameters:,} parameters, {run.dtype}"),
+        ("data", f"{run.data}, {_examples(run)}"),
+        ("ranks", f"{run.ranks} on {plural(run.nodes, 'node')}, each on {run.device}"),
+        ("strategy", f"{run.strategy}, {_exactness(run.exact)}"),
+        ("batch", f"{run.batch:,} over all ranks, {plural(run.iterations_per_epoch, 'iteration')} an epoch"),
+        ("optimizer", run.optimizer),
+        ("rate", f"{run.lr:g}, {run.schedule}"),
+        ("length", _length(run)),
+        ("seed", str(run.seed)),
+        ("folder", run.folder or "none: nothing is kept"),
+    ]
+    return [f"ringtrain {run.version}", *(f"  {name:<10} {text}" for name, text in facts)]
+
+
+def _examples(run: RunStarted) -> str:
+    tested = f"{run.test_examples:,} to test with" if run.test_examples else "none to test with"
+    return f"{run.train_examples:,} examples to train on, {tested}"
+
+
+def _exactness(exact: bool) -> str:
+    return "exact: equal to training on one rank" if exact else "not exact: differs from training on one rank"
+
+
+def _length(run: RunStarted) -> str:
+    epochs = f"{plural(run.epochs, 'epoch')}, " if run.epochs is not None else ""
+    resumed = f", resumed after iteration {run.resumed_at:,}" if run.resumed_at else ""
+    return f"{epochs}{plural(run.iterations, 'iteration')}{resumed}"
+
+
+def compiled(event: Compiled) -> str:
+    if event.kernels == 0:
+        return f"kernels loaded from the cache in {event.seconds:.1f} s"
+    return f"{plural(event.kernels, 'kernel')} compiled in {event.seconds:.1f} s, kept for the next run"
+
+
+def iteration(event: Iteration, run: RunStarted) -> str:
+    return (
+        f"iteration {event.iteration:,}/{run.iterations:,}, {epoch_of(event.epoch, run)}: "
+        f"{_scores(event.loss, event.accuracy)}, rate {event.lr:.4g}, {event.images_per_s:,.0f} images/s"
+    )
+
+
+def epoch(event: EpochEnded, run: RunStarted) -> str:
+    parts = [epoch_of(event.epoch, run), f"train {_scores(event.train_loss, event.train_accuracy)}"]
+    if event.test_accuracy is not None:
+        parts.append(f"test {_scores(event.test_loss, event.test_accuracy)}")
+    return " | ".join([*parts, clock(event.seconds)])
+
+
+def evaluated(event: Evaluated) -> str:
+    scores = _scores(event.test_loss, event.test_accuracy)
+    return f"iteration {event.iteration:,} | test {scores} | {clock(event.seconds)}"
+
+
+def _scores(loss: float, accuracy: float) -> str:
+    return f"loss {loss:.4f}, accuracy {percent(accuracy)}"
+
+
+def ended(event: Ended, folder: str | None, saved: str | None) -> list[str]:
+    """The last lines. ``saved`` is the path of the last checkpoint of this process."""
+    lines = [_outcome(event), _speed(event)]
+    if event.test_accuracy is not None:
+        lines.append(f"test {_scores(event.test_loss, event.test_accuracy)}")
+    lines.append(f"weights sha256 {event.weights_sha256}")
+    if saved is not None:
+        lines.append(f"checkpoint {saved}")
+    if folder is not None:
+        lines.append(f"run folder {folder}")
+    return lines
+
+
+def _outcome(event: Ended) -> str:
+    counted = f"{plural(event.iterations, 'iteration')}, {plural(event.epochs, 'epoch')}"
+    return f"{event.reason}: {counted} on {plural(event.ranks, 'rank')} in {clock(event.seconds)}"
+
+
+def _speed(event: Ended) -> str:
+    waited = f"{percent(event.exposed_share)} of the time waiting for communication"
+    return f"{event.images_per_s:,.0f} images/s, {waited}"
+
+
+def epoch_of(number: int, run: RunStarted) -> str:
+    if run.epochs is None:
+        return f"epoch {number}"
+    return f"epoch {number:>{len(str(run.epochs))}}/{run.epochs}"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def percent(fraction: float) -> str:
+    return f"{100.0 * fraction:.2f} %"
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds: 0:01:05."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

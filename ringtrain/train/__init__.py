@@ -1,0 +1,1 @@
+"""The training run: assembled from the other rooms, looped, evaluated, and told about."""

@@ -1,0 +1,224 @@
+"""From the names in a configuration to the objects of a run: the only place of this room that knows catalogues."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.collectives.catalogue import SCHEDULES
+from ringtrain.config import TrainConfig
+from ringtrain.data.augment import Augment, Centre
+from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
+from ringtrain.data.sampler import Sampler
+from ringtrain.data.synthetic import synthetic
+from ringtrain.errors import ConfigError, DataError, RingtrainError, nearest
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.base import Exchange
+from ringtrain.lr import LearningRate, scaled
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.initial import initialise
+from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
+from ringtrain.nn.norm import BatchNorm
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.ops.base import Ops
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.train.evaluate import Evaluator
+from ringtrain.train.feed import Feed
+from ringtrain.train.loop import Worker
+from ringtrain.transport.base import Transport
+
+DEFAULT_BATCH = 64
+DEFAULT_LR = 0.01
+DEFAULT_EPOCHS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What a run is made of. ``grain``: examples that must stay on one rank (a ghost batch)."""
+
+    config: TrainConfig
+    model: ModelSpec
+    data: DataSet
+    sampler: Sampler
+    graph: Graph
+    arena: Arena
+    rate: LearningRate
+    exchange: Exchange
+    worker: Worker
+    evaluator: Evaluator
+    augment: Augment | Centre
+    grain: int
+    iterations: int
+
+
+def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    """The data set that the configuration names; collective over the node, which holds it once."""
+    if config.synthetic:
+        classes = _output(model.graph())
+        return synthetic(model.input.shape, classes, batch_of(config), config.seed)
+    if config.data is None and config.model != "digits":
+        raise ConfigError(
+            f"model {config.model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), "
+            "or --synthetic"
+        )
+    node = NodeMemory(transport.node_window, transport.node_barrier, transport.local_rank == 0)
+    return open_dataset(config.data or "digits", node if transport.local_size > 1 else None)
+
+
+def assemble(config: TrainConfig, model: ModelSpec, data: DataSet, transport: Transport, ops: Ops, stop) -> Assembly:
+    """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop."""
+    graph = model.graph()
+    check_images(model, data)
+    check_classes(graph, len(data.classes))
+    grain = grain_of(graph)
+    check_batch(config, transport.size, grain, data.train)
+    sampler = Sampler(data.train.count, batch_of(config), config.seed)
+    iterations = iterations_of(config, sampler)
+    rate = rate_of(config, iterations)
+
+    exchange = make_exchange(config, transport, ops)
+    graph = exchange.prepare(graph)
+    arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
+    graph.bind(arena)
+    initialise(arena, ops, config.seed)
+    exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
+
+    feed = Feed(ops, model.input, data)
+    worker = Worker(
+        ops=ops,
+        graph=graph,
+        arena=arena,
+        loss=SoftmaxCrossEntropy(config.label_smoothing),
+        exchange=exchange,
+        transport=transport,
+        feed=feed,
+        rate=rate.at,
+        seed=config.seed,
+        accumulate=config.accumulate,
+        grain=grain,
+        deadline_s=config.deadline_s,
+        told_to_stop=stop,
+    )
+    return Assembly(
+        config=config,
+        model=model,
+        data=data,
+        sampler=sampler,
+        graph=graph,
+        arena=arena,
+        rate=rate,
+        exchange=exchange,
+        worker=worker,
+        evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport),
+        augment=augment_of(config, model),
+        grain=grain,
+        iterations=iterations,
+    )
+
+
+def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchange:
+    if config.algorithm not in SCHEDULES:
+        raise ConfigError(f"unknown algorithm {config.algorithm!r}; {nearest(config.algorithm, SCHEDULES)}")
+    return AllReduce(
+        transport,
+        ops,
+        algorithm=config.algorithm,
+        bucket_bytes=config.bucket_bytes,
+        segment_bytes=config.segment_bytes,
+        clip_norm=config.clip_norm,
+        deadline_s=config.deadline_s,
+    )
+
+
+# ── what the configuration leaves open ────────────────────────────────────────────────────────────────────────
+def batch_of(config: TrainConfig) -> int:
+    return config.batch or DEFAULT_BATCH
+
+
+def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
+    if config.iterations is not None:
+        return config.iterations
+    return (config.epochs or DEFAULT_EPOCHS) * sampler.iterations_per_epoch
+
+
+def rate_of(config: TrainConfig, iterations: int) -> LearningRate:
+    lr = config.lr or DEFAULT_LR
+    if config.base_batch:
+        lr = scaled(lr, batch_of(config), config.base_batch)
+    return LearningRate(
+        lr, config.lr_policy, config.lr_steps, config.lr_gamma, config.lr_power, config.warmup, iterations
+    )
+
+
+def hyper_of(config: TrainConfig) -> Hyper:
+    return Hyper(
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        decay_bias_norm=config.decay_bias_norm,
+        beta2=config.beta2,
+    )
+
+
+def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | Centre:
+    height, width, _ = model.input.shape
+    return Augment(model.input.pad, model.input.flip, height, width) if config.augment else Centre(height, width)
+
+
+def grain_of(graph: Graph) -> int:
+    """A ghost batch must not be cut by ranks: then its statistics are the same at any number of them."""
+    return math.lcm(*(node.layer.ghost for node in graph.plan if isinstance(node.layer, BatchNorm)), 1)
+
+
+# ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────
+def check_images(model: ModelSpec, data: DataSet) -> None:
+    """Raises DataError where the images are not what the network takes."""
+    (h, w, c), (height, width, channels) = data.train.shape, model.input.shape
+    pad = model.input.pad
+    if c != channels or height > h + 2 * pad or width > w + 2 * pad:
+        raise DataError(
+            f"data set {data.name!r} has images of {h}x{w}x{c}, but model {model.name!r} takes {height}x{width}x"
+            f"{channels}: use another data set or model"
+        )
+
+
+def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> None:
+    """Raises ConfigError where the batch cannot be divided so that every rank has a part of it."""
+    batch = batch_of(config)
+    if batch > train.count and not config.synthetic:
+        raise ConfigError(f"--batch {batch} is more than the {train.count} training examples; use at most that many")
+    if batch < ranks:
+        raise ConfigError(f"--batch {batch} is smaller than the {ranks} ranks it is divided among; use a larger one")
+    if -(-batch // grain) < ranks:
+        raise ConfigError(
+            f"--batch {batch} is {-(-batch // grain)} ghost batches of {grain}, fewer than the {ranks} ranks: use a "
+            f"batch of at least {grain * (ranks - 1) + 1}, or a smaller ghost in the model file"
+        )
+
+
+def _output(graph: Graph) -> int:
+    shape = graph.shapes[graph.output]
+    if len(shape) != 1:
+        raise ConfigError(f"--synthetic wants a model that ends in one vector; the last layer gives {shape}")
+    return shape[0]
+
+
+# ── the same weights everywhere ───────────────────────────────────────────────────────────────────────────────
+def spread_from_root(transport: Transport, ops: Ops, flat) -> None:
+    """Give every rank rank 0's values of a flat array."""
+    host = ops.to_host(flat)
+    transport.broadcast(host)
+    ops.upload(np.ascontiguousarray(host), flat)
+
+
+def check_replicas(transport: Transport, digest: str) -> None:
+    """Raises RingtrainError, on every rank, naming the ranks whose weights are not those of rank 0."""
+    everyone = transport.gather_json(digest)
+    differing = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
+    if differing:
+        error = RingtrainError(
+            f"weights differ from rank 0's on ranks {differing} although they were broadcast: memory or the network "
+            "is at fault; check those nodes"
+        )
+        error.everywhere = True
+        raise error

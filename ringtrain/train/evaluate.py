@@ -1,0 +1,53 @@
+"""Loss and accuracy on a split: each example counted once, at any number of ranks."""
+
+from dataclasses import dataclass
+
+from ringtrain.data.batches import evaluation_batches
+from ringtrain.data.dataset import Split
+from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.ops.base import Ops
+from ringtrain.train.feed import Feed
+from ringtrain.transport.base import Transport
+
+EVALUATION_BATCH = 128  # examples a rank, at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """loss: mean over labelled examples; accuracy: fraction of them; examples: how many there were."""
+
+    loss: float
+    accuracy: float
+    examples: int
+
+
+class Evaluator:
+    """Scores the weights that the graph is bound to; collective. Sums travel in float64, so that the count is exact."""
+
+    def __init__(
+        self, ops: Ops, space: Workspace, graph: Graph, loss: SoftmaxCrossEntropy, feed: Feed, transport: Transport
+    ):
+        self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
+        self._ctx = Pass(ops, space, training=False)
+        self._totals = ops.zeros((3,), "float64")
+        self._shared = transport.allocate(3, "float64")
+
+    def score(self, split: Split, batch: int) -> Score:
+        """``batch``: examples at a time, over all ranks."""
+        self._ops.fill(self._totals, 0)
+        crop = self._graph.input_shape[:2]
+        with evaluation_batches(split, batch, self._transport.rank, self._transport.size, crop=crop) as batches:
+            for part in batches:
+                if len(part.labels):
+                    self._add(part)
+        self._ops.download(self._totals, self._shared)
+        self._transport.native_allreduce(self._shared)
+        loss, correct, valid = self._shared
+        return Score(float(loss / max(valid, 1)), float(correct / max(valid, 1)), int(valid))
+
+    def _add(self, part) -> None:
+        x, labels, self._ctx.examples = self._feed.load(self._ctx.space, part, 0, len(part.labels))
+        logits, _ = self._graph.forward(self._ctx, x)
+        self._loss.forward(self._ctx, logits, labels, self._totals)

@@ -1,0 +1,89 @@
+"""A trained model from a checkpoint, on every rank: what evaluate and predict begin with."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.checkpoint import run_folder, store
+from ringtrain.checkpoint.run_folder import Found
+from ringtrain.config import TrainConfig, parse_toml, resolve
+from ringtrain.data.dataset import DataSet, Split
+from ringtrain.errors import DataError
+from ringtrain.nn import spec
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Workspace
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.ops.base import Ops
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.train.assemble import check_images, open_data
+from ringtrain.train.feed import Feed
+from ringtrain.train.state import flat_of, parameter_shapes, place
+from ringtrain.train.together import agree, on_root, together
+from ringtrain.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """``path``: of the checkpoint; ``name``: of the split."""
+
+    path: str
+    iteration: int
+    config: TrainConfig
+    model: ModelSpec
+    data: DataSet
+    split: Split
+    ops: Ops
+    space: Workspace
+    graph: Graph
+    feed: Feed
+
+
+def load(transport: Transport, target: str, best: bool, given: dict, split: str) -> Trained:
+    """The model of a checkpoint's file or a run's folder, and one split of a data set: that of the run, unless
+    ``given`` names another. Collective; raises RingtrainError on every rank alike."""
+    held: list[Found] = []
+
+    def look() -> dict:
+        held.append(run_folder.find(target, best))
+        return {**place(held[0].checkpoint), "path": str(held[0].path)}
+
+    found = on_root(transport, look)
+    stored = ("checkpoint", parse_toml(found["config"], "checkpoint"))
+    config = together(transport, lambda: resolve(stored, ("flags", given)))
+    model = together(transport, lambda: spec.parse(found["model"], found["model_name"], "the model in the checkpoint"))
+    data = together(transport, lambda: open_data(config, model, transport))
+    agree(transport, {"data checksum": data.checksum})
+    chosen = together(transport, lambda: _split(data, split, model))
+    ops = make_ops(config.ops, config.dtype)
+    graph = model.graph()
+    arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
+    graph.bind(arena)
+    together(transport, lambda: held and store.fits(held[0].checkpoint, parameter_shapes(arena), str(held[0].path)))
+    _take_weights(transport, ops, arena, held[0].checkpoint.weights if held else None)
+    return Trained(
+        path=found["path"],
+        iteration=found["iteration"],
+        config=config,
+        model=model,
+        data=data,
+        split=chosen,
+        ops=ops,
+        space=Workspace(ops),
+        graph=graph,
+        feed=Feed(ops, model.input, data),
+    )
+
+
+def _split(data: DataSet, name: str, model: ModelSpec) -> Split:
+    check_images(model, data)
+    found = dict(data.splits())
+    if name not in found:
+        raise DataError(f"data set {data.name!r} has no {name} part; it has {', '.join(found)}: choose with --split")
+    return found[name]
+
+
+def _take_weights(transport: Transport, ops: Ops, arena: Arena, named) -> None:
+    host = flat_of(arena, named, ops.dtype) if named else np.empty(arena.count, ops.dtype)
+    transport.broadcast(host)
+    ops.upload(host, arena.weights)

@@ -1,0 +1,218 @@
+"""One iteration as a list of instructions, and the worker that runs them.
+
+The list is data: accumulation, recomputation and pipelines are other lists, not other loops. The worker knows the
+exchange by its interface alone; no strategy is named here.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+
+
+from ringtrain.data.batches import Batch
+from ringtrain.data.sampler import share
+from ringtrain.errors import DivergedError
+from ringtrain.exchange.base import Exchange
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.ops.base import Ops
+from ringtrain.ops.keys import mix
+from ringtrain.train.feed import Feed
+from ringtrain.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bring micro-batch ``micro`` of this rank's share to the device."""
+
+    micro: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    micro: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Start summing loss and flags over the ranks, while backward runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """``last``: gradients are final now, and each span is announced to the exchange."""
+
+    micro: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoExamples:
+    """This rank has no example in a tail: its gradient is zero, and it takes part all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Learn the loss of the global batch; end the run where it is not finite, before it spoils the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Complete the exchange and apply the update."""
+
+
+def instructions(micro_batches: int) -> tuple:
+    """An iteration of a rank whose share is cut into so many micro-batches."""
+    if micro_batches == 0:
+        return (Share(), NoExamples(), Check(), Update())
+    last = micro_batches - 1
+    work = []
+    for micro in range(last):
+        work += [Load(micro), Forward(micro), Backward(micro, last=False)]
+    return (*work, Load(last), Forward(last), Share(), Backward(last, last=True), Check(), Update())
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one iteration, over all ranks: ``loss`` a mean and ``correct`` a count, of ``valid`` examples with a label;
+    ``stop`` where any rank was told to stop."""
+
+    loss: float
+    correct: int
+    valid: int
+    stop: bool
+
+
+class Worker:
+    """Runs iterations: one rank's share of each."""
+
+    def __init__(
+        self,
+        *,
+        ops: Ops,
+        graph: Graph,
+        arena: Arena,
+        loss: SoftmaxCrossEntropy,
+        exchange: Exchange,
+        transport: Transport,
+        feed: Feed,
+        rate,
+        seed: int,
+        accumulate: int,
+        grain: int,
+        deadline_s: float,
+        told_to_stop=lambda: False,
+    ):
+        self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
+        self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
+        self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
+        self._told_to_stop = told_to_stop
+        self.space = Workspace(ops)
+        self._ctx = Pass(ops, self.space)
+        self._totals = ops.zeros((3,), "float64")
+        self._shared = transport.allocate(4, "float64")  # loss sum, correct, valid, ranks that were told to stop
+        self._batch: Batch | None = None
+        self._micro: list[tuple[int, int]] = []
+        self._pending = self._x = self._labels = self._dlogits = self._tapes = None
+
+    def iterate(self, batch: Batch) -> Outcome:
+        """One iteration on this rank's share of the global batch."""
+        self._begin(batch)
+        self.exchange.before(batch.iteration)
+        for instruction in instructions(len(self._micro)):
+            self._run(instruction)
+        total, correct, valid, stop = self._shared
+        return Outcome(float(total / max(valid, 1)), int(correct), int(valid), bool(stop))
+
+    def _begin(self, batch: Batch) -> None:
+        count, parts = len(batch.labels), self._accumulate
+        cuts = [share(count, part, parts, self._grain) for part in range(parts)]
+        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start]
+        self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
+        self.ops.fill(self._totals, 0)
+
+    def _run(self, instruction) -> None:
+        match instruction:
+            case Load(micro):
+                self._load(*self._micro[micro])
+            case Forward():
+                logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
+                denominator = self.exchange.denominator(len(self._batch.labels), self._batch.valid_total)
+                self._dlogits = self.loss.backward(self._ctx, logits, self._labels, self._totals, denominator)
+            case Share():
+                self._share()
+            case Backward(micro, last):
+                self._ctx.accumulate = micro > 0
+                for span in self.graph.backward(self._ctx, self._dlogits, self._tapes):
+                    if last:
+                        self.exchange.ready(span)
+            case NoExamples():
+                self.ops.fill(self.arena.grads, 0)
+                for span in reversed(self.arena.spans):
+                    self.exchange.ready(span)
+            case Check():
+                self._pending.wait(self._deadline_s)
+                if not math.isfinite(self._shared[0]):
+                    self._explain_divergence()
+            case Update():
+                iteration = self._batch.iteration
+                self.exchange.finish(iteration, self.rate(iteration))
+
+    def _load(self, start: int, stop: int) -> None:
+        self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
+
+    def _share(self) -> None:
+        self.ops.download(self._totals, self._shared[:3])
+        self._shared[3] = self._told_to_stop()
+        self._pending = self.transport.native_allreduce_start(self._shared)
+
+    def _explain_divergence(self) -> None:
+        """Find the first layer that gives a non-finite value, on any rank, and end every rank with its name."""
+        order = [node.name for node in self.graph.plan]
+        found = []
+        for start, stop in self._micro:
+            self._load(start, stop)
+            _, tapes = self.graph.forward(self._ctx, self._x)
+            found.append(self.graph.first_nonfinite(self._ctx, tapes))
+        mine = min((order.index(name) for name in found if name), default=None)
+        everyone = self.transport.gather_json(mine)
+        places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
+        iteration = self._batch.iteration + 1
+        if places:
+            place, rank = min(places)
+            where = f"the first layer with a non-finite value is {order[place]!r} (on rank {rank})"
+        else:
+            where = "every layer's output is finite, so the loss itself overflowed"
+        error = DivergedError(
+            f"the loss is {self._shared[0]:g} at iteration {iteration}: {where}. Lower --lr, add --warmup or --clip-norm, "
+            "and go on from an earlier checkpoint with --resume"
+        )
+        error.everywhere = True
+        raise error
+
+
+def prepare_kernels(worker: Worker, batch: Batch) -> float:
+    """Run every kernel once, so that none is compiled inside an iteration; one rank a node compiles, the others load
+    what it kept. Weights stay as they are. Returns seconds."""
+    started = time.perf_counter()
+    first = worker.transport.local_rank == 0
+    for turn in (first, not first):
+        if turn:
+            _rehearse(worker, batch)
+        worker.transport.node_barrier()
+    return time.perf_counter() - started
+
+
+def _rehearse(worker: Worker, batch: Batch) -> None:
+    worker._begin(batch)
+    for instruction in instructions(len(worker._micro)):
+        match instruction:
+            case Load() | Forward():
+                worker._run(instruction)
+            case Backward():
+                worker._run(Backward(instruction.micro, last=False))
+    worker.exchange.rehearse()
+
+

@@ -1,0 +1,82 @@
+"""Probabilities of every example, or the output of any layer, block by block into a file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.data.batches import evaluation_batches
+from ringtrain.data.predictions import PredictionFile, open_predictions
+from ringtrain.errors import ModelError, nearest
+from ringtrain.nn.base import Pass
+from ringtrain.train.evaluate import EVALUATION_BATCH
+from ringtrain.train.load import Trained
+from ringtrain.train.together import on_root
+from ringtrain.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """accuracy: fraction of the labelled examples; None for features or where no example has a label."""
+
+    examples: int
+    accuracy: float | None
+
+
+def predict(transport: Transport, trained: Trained, out: Path, layer: str | None, force: bool) -> Predicted:
+    """Write what the network says of each example of the split, in order. Rank 0 writes; collective."""
+    shape = _shape_of(trained, layer)
+    made: list[PredictionFile] = []
+
+    def make() -> None:
+        about = {"model": trained.model.name, "checkpoint": trained.path, "data": trained.data.name, "layer": layer or ""}
+        made.append(open_predictions(out, trained.split.count, shape, trained.data.classes, layer, about, force))
+
+    on_root(transport, make)
+    try:
+        for start, rows in _blocks(transport, trained, layer, shape):
+            for file in made:
+                file.write(start, trained.split.labels[start : start + len(rows)], rows)
+        for file in made:
+            file.finish()
+    finally:
+        for file in made:
+            file.discard()
+    return Predicted(trained.split.count, made[0].accuracy if made else None)
+
+
+def _shape_of(trained: Trained, layer: str | None) -> tuple[int, ...]:
+    if layer is not None and layer not in trained.graph.shapes:
+        names = [node.name for node in trained.graph.nodes]
+        error = ModelError(f"the model has no layer {layer!r}; {nearest(layer, names)}")
+        error.everywhere = True
+        raise error
+    return trained.graph.shapes[layer or trained.graph.output]
+
+
+def _blocks(transport: Transport, trained: Trained, layer: str | None, shape):
+    """(first example, values) of block after block. Every rank fills in its rows and zeros elsewhere, so that the sum
+    over ranks is the block, exactly."""
+    batch = EVALUATION_BATCH * transport.size
+    crop = trained.graph.input_shape[:2]
+    block = np.empty((batch, *shape), trained.ops.dtype)
+    with evaluation_batches(trained.split, batch, transport.rank, transport.size, crop=crop) as batches:
+        for part in batches:
+            start = part.iteration * batch
+            rows = block[: part.total]
+            rows.fill(0)
+            if len(part.labels):
+                rows[part.examples - start] = _output(trained, part, layer)
+            transport.native_allreduce(rows.reshape(-1))
+            yield start, rows
+
+
+def _output(trained: Trained, part, layer: str | None) -> np.ndarray:
+    ctx = Pass(trained.ops, trained.space, training=False)
+    x, _, ctx.examples = trained.feed.load(ctx.space, part, 0, len(part.labels))
+    y, _ = trained.graph.forward(ctx, x, upto=layer)
+    if layer is None:
+        probabilities = ctx.space("probabilities", y.shape)
+        ctx.ops.softmax(y, probabilities)
+        y = probabilities
+    return ctx.ops.to_host(y)

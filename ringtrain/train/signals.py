@@ -1,0 +1,30 @@
+"""Ctrl-C, SIGTERM and a scheduler's SIGUSR1: note them, and let the loop stop where all ranks can."""
+
+import signal
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class StopFlag:
+    """Set by the first stopping signal. The second Ctrl-C is Python's own again: it ends the process at once."""
+
+    def __init__(self):
+        self._name = None
+        self._before = {}
+
+    def install(self) -> "StopFlag":
+        for number in STOPPING:
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def remove(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _note(self, number, frame) -> None:
+        self._name = signal.Signals(number).name
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __call__(self) -> bool:
+        return self._name is not None

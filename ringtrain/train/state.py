@@ -1,0 +1,97 @@
+"""Between a run in memory and a checkpoint: everything by parameter name, nothing of ranks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import tomli_w
+
+from ringtrain import __version__
+from ringtrain.checkpoint.store import Checkpoint, fingerprint
+from ringtrain.config import to_table
+from ringtrain.nn.arena import Arena
+from ringtrain.ops.base import Ops
+from ringtrain.train.assemble import Assembly
+from ringtrain.transport.base import Transport
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run has come. loss and correct are sums over the ``valid`` labelled examples of the epoch so far."""
+
+    iteration: int = 0
+    best: float | None = None
+    epoch_sums: dict = field(default_factory=lambda: {"loss": 0.0, "correct": 0, "valid": 0})
+
+    def add(self, loss: float, correct: int, valid: int) -> None:
+        for name, value in (("loss", loss), ("correct", correct), ("valid", valid)):
+            self.epoch_sums[name] += value
+
+    def close_epoch(self) -> tuple[float, float]:
+        """(mean loss, accuracy) of the epoch, whose sums start anew."""
+        sums, self.epoch_sums = self.epoch_sums, {"loss": 0.0, "correct": 0, "valid": 0}
+        valid = max(sums["valid"], 1)
+        return sums["loss"] / valid, sums["correct"] / valid
+
+
+def parameter_shapes(arena: Arena) -> dict[str, tuple[int, ...]]:
+    return {span.name: span.shape for span in arena.spans}
+
+
+def by_name(arena: Arena, flat: np.ndarray) -> dict[str, np.ndarray]:
+    """A flat host array over the arena, cut into one array a parameter."""
+    return {span.name: flat[span.start : span.start + span.count].reshape(span.shape) for span in arena.spans}
+
+
+def flat_of(arena: Arena, named: Mapping[str, np.ndarray], dtype) -> np.ndarray:
+    """The reverse of :func:`by_name`; padding is zero."""
+    flat = np.zeros(arena.count, dtype)
+    for span in arena.spans:
+        flat[span.start : span.start + span.count] = named[span.name].reshape(-1)
+    return flat
+
+
+def capture(run: Assembly, ops: Ops, progress: Progress) -> Checkpoint:
+    """The state between two iterations. Collective: strategies may have to gather what they keep in parts."""
+    run.exchange.settle()
+    state = run.exchange.state()
+    slots = {name: by_name(run.arena, flat) for name, flat in state.items() if name != "step"}
+    return Checkpoint(
+        iteration=progress.iteration,
+        examples_seen=run.sampler.examples_seen(progress.iteration),
+        epoch=run.sampler.epoch_of(progress.iteration),
+        weights=by_name(run.arena, ops.to_host(run.arena.weights)),
+        optimizer=slots,
+        scalars={"step": state["step"], **{f"epoch_{key}": value for key, value in progress.epoch_sums.items()}},
+        config=tomli_w.dumps(to_table(run.config)),
+        model=run.model.text,
+        model_name=run.model.name,
+        fingerprint=fingerprint(parameter_shapes(run.arena)),
+        data_name=run.data.name,
+        data_checksum=run.data.checksum,
+        best=progress.best,
+        version=__version__,
+    )
+
+
+def place(checkpoint: Checkpoint) -> dict:
+    """What every rank must know of a checkpoint that rank 0 has read: JSON-able."""
+    names = ("iteration", "examples_seen", "best", "config", "model", "model_name", "data_name", "data_checksum")
+    return {name: getattr(checkpoint, name) for name in names} | {
+        "scalars": dict(checkpoint.scalars),
+        "slots": sorted(checkpoint.optimizer),
+    }
+
+
+def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoint: Checkpoint | None) -> Progress:
+    """Take up a checkpoint's state, which rank 0 holds and all ranks have the :func:`place` of; collective."""
+    def from_root(named) -> np.ndarray:
+        mine = flat_of(run.arena, named, ops.dtype) if named else np.empty(run.arena.count, ops.dtype)
+        transport.broadcast(mine)
+        return mine
+
+    ops.upload(from_root(checkpoint and checkpoint.weights), run.arena.weights)
+    slots = {name: from_root(checkpoint and checkpoint.optimizer[name]) for name in found["slots"]}
+    run.exchange.restore({"step": int(found["scalars"]["step"]), **slots})
+    sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
+    return Progress(iteration=found["iteration"], best=found["best"], epoch_sums=sums)

@@ -1,0 +1,83 @@
+"""What ranks do together before the first iteration, so that one clear error ends all of them.
+
+An action that may fail on one rank alone (a file that only one node lacks) would leave the others waiting in their next
+collective. Here every rank first says how it went, and all raise the same error, or none.
+"""
+
+import hashlib
+import json
+
+from ringtrain import errors
+from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.transport.base import Transport
+
+
+def together(transport: Transport, action):
+    """``action()`` on every rank; its value, or on every rank the error of the lowest rank that had one."""
+    value, problem = None, None
+    try:
+        value = action()
+    except RingtrainError as error:
+        problem = [type(error).__name__, str(error)]
+    _raise_first(transport.gather_json(problem))
+    return value
+
+
+def on_root(transport: Transport, action):
+    """``action()`` on rank 0 alone; its JSON-able value, or its error, on every rank."""
+    return together_json(transport, action if transport.rank == 0 else lambda: None)[0]
+
+
+def together_json(transport: Transport, action) -> list:
+    """``action()`` on every rank; the JSON-able values of all."""
+    value, problem = None, None
+    try:
+        value = action()
+    except RingtrainError as error:
+        problem = [type(error).__name__, str(error)]
+    answers = transport.gather_json([value, problem])
+    _raise_first([problem for _, problem in answers])
+    return [value for value, _ in answers]
+
+
+def agree(transport: Transport, facts: dict) -> None:
+    """Check that every rank holds the same JSON-able facts. Raises UsageError, saying who differs in what.
+
+    Digests travel first; the facts themselves only when a digest differs.
+    """
+    text = json.dumps(facts, sort_keys=True)
+    digests = transport.gather_json(hashlib.sha256(text.encode()).hexdigest())
+    if len(set(digests)) == 1:
+        return
+    everyone = transport.gather_json(facts)
+    lines = [_difference(key, [own.get(key) for own in everyone]) for key in facts]
+    _raise_everywhere(UsageError("the ranks do not agree on the run:\n" + "\n".join(filter(None, lines))))
+
+
+def _difference(key: str, values: list) -> str | None:
+    holders: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        holders.setdefault(json.dumps(value), []).append(rank)
+    if len(holders) == 1:
+        return None
+    return f"  {key}: " + "; ".join(f"{value} on {_ranks(ranks)}" for value, ranks in holders.items())
+
+
+def _ranks(ranks: list[int]) -> str:
+    named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
+
+
+def _raise_first(problems: list) -> None:
+    failed = [rank for rank, problem in enumerate(problems) if problem]
+    if not failed:
+        return
+    kind, message = problems[failed[0]]
+    if len(failed) < len(problems):
+        message = f"{_ranks(failed)}: {message}"
+    _raise_everywhere(getattr(errors, kind)(message))
+
+
+def _raise_everywhere(error: RingtrainError) -> None:
+    error.everywhere = True
+    raise error

@@ -1,0 +1,1 @@
+"""Bytes between ranks. ``mpi4py`` is imported here and nowhere else."""

@@ -1,0 +1,97 @@
+"""What a transport offers: asynchronous moves of spans between ranks, and the few small collectives of a
+run's start.
+
+Everything is asynchronous, so that overlap, servers, gossip, pipelines and watchdogs need no second way.
+Counts are 64-bit; a transport cuts messages at 1 GiB itself; receives are posted before sends. Tags are small
+integers from 0: messages match first-in-first-out per (ordered pair of ranks, tag).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+
+class Handle(ABC):
+    """Moves that can be started again and again on the same spans (a persistent request), one start at a
+    time."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Post all of the moves. The spans belong to the transport until :meth:`test` says True."""
+
+    @abstractmethod
+    def test(self) -> bool:
+        """Whether all of it is done; makes progress. True when it was never started."""
+
+    @abstractmethod
+    def wait(self, deadline_s: float) -> None:
+        """Return when done. Raises StalledError, naming the peers that are awaited, ``deadline_s`` seconds
+        from now."""
+
+
+class Transport(ABC):
+    """One rank's end of a world of ``size`` ranks. ``local_rank`` of ``local_size`` counts within the
+    node."""
+
+    rank: int
+    size: int
+    node: int  # index of this rank's node, from 0
+    nodes: int
+    local_rank: int
+    local_size: int
+
+    # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def allocate(self, count: int, dtype):
+        """Memory for an arena, zeroed: whatever this transport moves fastest."""
+
+    @abstractmethod
+    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+        """A handle for sending each ``span`` of (peer, span)."""
+
+    @abstractmethod
+    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+        """A handle for receiving into each ``span`` of (peer, span)."""
+
+    @abstractmethod
+    def native_allreduce(self, span, op: str = "sum") -> None:
+        """The MPI's own all-reduce, in place, blocking: op sum, max or min. For small sizes, and as a
+        baseline."""
+
+    @abstractmethod
+    def native_allreduce_start(self, span) -> Handle:
+        """A started, non-blocking :meth:`native_allreduce` (sum): wait for it before reading ``span``."""
+
+    @abstractmethod
+    def broadcast(self, span, root: int = 0) -> None:
+        """The same bytes everywhere; blocking."""
+
+    # ── small control messages: JSON-able values, never pickles ───────────────────────────────────────────
+    @abstractmethod
+    def gather_json(self, value) -> list:
+        """``value`` of every rank, in rank order, on every rank."""
+
+    @abstractmethod
+    def barrier(self) -> None: ...
+
+    @abstractmethod
+    def node_barrier(self) -> None:
+        """Wait for the ranks of this node."""
+
+    # ── the node ──────────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def node_window(self, nbytes: int):
+        """A writable NumPy uint8 array that the ranks of this node share, allocated once a node, zeroed;
+        collective over the node. None where shared memory is not to be had."""
+
+    # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def abort(self, code: int) -> None:
+        """End every rank now, with this exit status."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what this transport holds; collective."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people: library and version, or what stands in for it."""

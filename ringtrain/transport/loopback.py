@@ -1,0 +1,205 @@
+"""A world inside one process: the contract of a transport without any MPI.
+
+One rank is what a machine without MPI trains with; several ranks, a thread each, are what tests run on. A
+send ends only when its receive has been posted (every send is synchronous), so that a schedule that leans on
+buffering stalls here for sure rather than elsewhere sometimes.
+"""
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.memory import aligned_zeros, as_bytes
+from ringtrain.transport.waiting import peers, wait_for
+
+MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
+REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class LoopbackWorld:
+    """``size`` ranks on ``nodes`` nodes, contiguous and as even as can be. Collectives give up after
+    ``meet_s``."""
+
+    def __init__(self, size: int, nodes: int = 1, meet_s: float = MEET_S):
+        self.size, self.meet_s = size, meet_s
+        self.node_of = [rank * nodes // size for rank in range(size)]
+        self.lock = threading.Lock()
+        self.posted: dict[tuple[int, int, int], tuple[deque, deque]] = {}  # (from, to, tag) → sends, receives
+        self.failure: BaseException | None = None
+        self.everyone = Meeting(size)
+        self.neighbours = [Meeting(self.node_of.count(node)) for node in range(nodes)]
+
+    def transport(self, rank: int, allocate=aligned_zeros) -> "Loopback":
+        return Loopback(self, rank, allocate)
+
+    def run(self, function: Callable[[Transport], object]) -> list:
+        """``function(transport)`` on every rank, a thread each; the values in rank order. Raises the first
+        error that a rank had; the other ranks are told, and end at their next test or wait."""
+        values = [None] * self.size
+
+        def body(rank: int) -> None:
+            try:
+                values[rank] = function(self.transport(rank))
+            except BaseException as error:
+                self.fail(error)
+
+        threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.failure is not None:
+            raise self.failure
+        return values
+
+    def fail(self, error: BaseException) -> None:
+        with self.lock:
+            self.failure = self.failure or error
+        for meeting in (self.everyone, *self.neighbours):
+            meeting.barrier.abort()
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise TransportError(f"another rank failed: {self.failure}")
+
+
+class Meeting:
+    """Where a group of threads meets, and lays values on a table for one another."""
+
+    def __init__(self, size: int):
+        self.barrier = threading.Barrier(size)
+        self.table: list = [None] * size
+
+
+class Message:
+    """One span under way: done when both ends have met and the bytes are copied."""
+
+    __slots__ = ("data", "done")
+
+    def __init__(self, data):
+        self.data, self.done = data, True
+
+
+class LoopbackHandle(Handle):
+    def __init__(self, world: LoopbackWorld, sending: bool, moves, keys):
+        self._world, self._sending = world, sending
+        self._moves = [(key, Message(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
+        self._peers = [peer for peer, _ in moves]
+        self._tag = keys[0][2] if keys else 0
+
+    def start(self) -> None:
+        self._world.check()
+        with self._world.lock:
+            for key, message in self._moves:
+                message.done = False
+                queues = self._world.posted.setdefault(key, (deque(), deque()))
+                queues[0 if self._sending else 1].append(message)
+                _match(key, *queues)
+
+    def test(self) -> bool:
+        if all(message.done for _, message in self._moves):
+            return True
+        self._world.check()
+        return False
+
+    def wait(self, deadline_s: float) -> None:
+        wait_for(self.test, deadline_s, self._awaited)
+
+    def _awaited(self) -> str:
+        late = [peer for peer, (_, message) in zip(self._peers, self._moves, strict=True) if not message.done]
+        return f"{peers(late)} to {'receive' if self._sending else 'send'} (tag {self._tag})"
+
+
+def _match(key, sends: deque, recvs: deque) -> None:
+    """Copy what has both ends posted, first in, first out."""
+    while sends and recvs:
+        out, into = sends.popleft(), recvs.popleft()
+        if out.data.size != into.data.size:
+            raise TransportError(
+                f"rank {key[0]} sends {out.data.size} bytes where rank {key[1]} expects {into.data.size} (tag {key[2]})"
+            )
+        into.data[:] = out.data
+        out.done = into.done = True
+
+
+class Loopback(Transport):
+    """One rank's end of a :class:`LoopbackWorld`."""
+
+    def __init__(self, world: LoopbackWorld, rank: int, allocate):
+        self._world, self._allocate = world, allocate
+        self.rank, self.size = rank, world.size
+        self.node, self.nodes = world.node_of[rank], len(world.neighbours)
+        self.local_rank = world.node_of[:rank].count(self.node)
+        self.local_size = world.node_of.count(self.node)
+
+    def allocate(self, count: int, dtype):
+        return self._allocate(count, dtype)
+
+    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+        return LoopbackHandle(self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves])
+
+    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+        return LoopbackHandle(self._world, False, moves, [(peer, self.rank, tag) for peer, _ in moves])
+
+    def native_allreduce(self, span, op: str = "sum") -> None:
+        shares = self._meet(span.copy())
+        total = shares[0].copy()
+        for share in shares[1:]:
+            REDUCE[op](total, share, out=total)
+        span[...] = total
+
+    def native_allreduce_start(self, span) -> Handle:
+        # Threads that share an interpreter gain nothing from overlap: it is done when it is started.
+        self.native_allreduce(span)
+        return LoopbackHandle(self._world, True, [], [])
+
+    def broadcast(self, span, root: int = 0) -> None:
+        shares = self._meet(span.copy() if self.rank == root else None)
+        span[...] = shares[root]
+
+    def gather_json(self, value) -> list:
+        return [json.loads(text) for text in self._meet(json.dumps(value))]
+
+    def barrier(self) -> None:
+        self._meet(None)
+
+    def node_barrier(self) -> None:
+        self._meet(None, self._world.neighbours[self.node], self.local_rank)
+
+    def node_window(self, nbytes: int):
+        own = aligned_zeros(nbytes, np.uint8) if self.local_rank == 0 else None
+        return self._meet(own, self._world.neighbours[self.node], self.local_rank)[0]
+
+    def abort(self, code: int) -> None:
+        error = SystemExit(code)
+        self._world.fail(error)
+        raise error
+
+    def close(self) -> None:
+        self.barrier()
+
+    def describe(self) -> str:
+        return "one process, no MPI" if self.size == 1 else f"{self.size} threads of one process, no MPI"
+
+    def _meet(self, value, meeting: Meeting | None = None, seat: int | None = None) -> list:
+        """Lay ``value`` on the table, wait for the others, take what they laid."""
+        meeting, seat = meeting or self._world.everyone, self.rank if seat is None else seat
+        meeting.table[seat] = value
+        self._pass(meeting)
+        values = list(meeting.table)
+        self._pass(meeting)  # nobody lays the next value before all have taken these
+        return values
+
+    def _pass(self, meeting: Meeting) -> None:
+        try:
+            meeting.barrier.wait(self._world.meet_s)
+        except threading.BrokenBarrierError:
+            self._world.check()
+            raise StalledError(
+                f"rank {self.rank} waited {self._world.meet_s:g} s for the other ranks to meet"
+            ) from None

@@ -1,0 +1,91 @@
+import contextlib
+import os
+import resource
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ringtrain.checkpoint.store import Checkpoint, fingerprint
+
+
+def make_checkpoint(iteration: int = 7, **changed) -> Checkpoint:
+    """A small checkpoint whose every value depends on the iteration."""
+    draw = np.random.default_rng(iteration)
+    weights = {
+        "z/conv 1%.weight": draw.normal(size=(2, 3, 1, 2)).astype(np.float32),
+        "fc.bias": draw.normal(size=5).astype(np.float32),
+        "fc.scale": np.float32([np.nan, -0.0, np.inf]),
+        "norm.größe": np.float64(iteration),
+    }
+    fields = {
+        "iteration": iteration,
+        "examples_seen": 64 * iteration,
+        "epoch": iteration // 4,
+        "weights": weights,
+        "optimizer": {"velocity": {name: 2 * array for name, array in weights.items()}, "second": weights},
+        "scalars": {"step": iteration, "loss": 0.1 * iteration, "started": True},
+        "config": "seed = 1\n",
+        "model": "[[layer]]\nname = 'fc'  # größer\n",
+        "model_name": "mlp",
+        "fingerprint": fingerprint({name: np.shape(array) for name, array in weights.items()}),
+        "data_name": "digits",
+        "data_checksum": "ab" * 32,
+        "best": 0.75,
+        "version": "0.1.0",
+    }
+    return Checkpoint(**{**fields, **changed})
+
+
+def bits(value):
+    """A value of a checkpoint in a form that can be compared: NaN equals itself, -0.0 differs from 0.0."""
+    if isinstance(value, dict):
+        return [(name, bits(each)) for name, each in value.items()]
+    array = np.asarray(value)
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def same(one: Checkpoint, other: Checkpoint) -> bool:
+    return all(bits(getattr(one, name)) == bits(getattr(other, name)) for name in Checkpoint.__slots__)
+
+
+@pytest.fixture(scope="session")
+def make():
+    return make_checkpoint
+
+
+@pytest.fixture(scope="session")
+def equal():
+    return same
+
+
+@pytest.fixture
+def small_files():
+    """``with small_files(n):`` no file can grow beyond n bytes, as if the disk were full."""
+
+    @contextlib.contextmanager
+    def limit(nbytes):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit
+
+
+@pytest.fixture
+def forbidden_folder():
+    """A folder that this process may read and not write, also where the tests are run by root."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o555)
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(before)
+    folder.chmod(0o755)
+    shutil.rmtree(folder)

@@ -1,0 +1,314 @@
+import os
+import random
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringtrain.checkpoint import seal, store
+from ringtrain.errors import CheckpointError, RingtrainError, UsageError
+
+
+@pytest.fixture
+def saved(tmp_path, make):
+    store.save(tmp_path / "a.h5", make())
+    return tmp_path / "a.h5"
+
+
+def reseal(path):
+    """Make the seal right again: what a file looks like that someone else has made."""
+    content = path.read_bytes()[seal.BLOCK :]
+    path.write_bytes(seal.block(memoryview(content)) + content)
+
+
+def edit(path, change):
+    """Change a checkpoint's HDF5 content by ``change(file)``, and seal it again."""
+    with h5py.File(path, "r+") as file:
+        change(file)
+    reseal(path)
+
+
+# What is saved is loaded.
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(saved, make, equal):
+    assert equal(store.load(saved), make())
+
+
+def test_the_comparison_of_these_tests_sees_a_last_bit(make, equal):
+    changed = {**make().weights, "fc.bias": np.nextafter(make().weights["fc.bias"], np.float32(9))}
+    assert not equal(make(), make(weights=changed))
+    assert not equal(make(), make(best=None))
+
+
+def test_parameters_keep_their_order(saved, make):
+    assert list(store.load(saved).weights) == list(make().weights)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "i8", "u1", "?", ">f4"])
+def test_types_are_kept(tmp_path, make, dtype):
+    values = np.arange(6).reshape(2, 3).astype(dtype)
+    store.save(tmp_path / "a.h5", make(optimizer={"slot": {"a": values}}))
+    loaded = store.load(tmp_path / "a.h5").optimizer["slot"]["a"]
+    assert loaded.dtype == values.dtype.newbyteorder("<")
+    assert np.array_equal(loaded, values)
+
+
+def test_arrays_in_any_layout(tmp_path, make):
+    values = np.arange(24.0).reshape(2, 3, 4)
+    layouts = {"t": values.T, "step": values[:, ::2], "none": values[:0], "one": values[0, 0, :1]}
+    store.save(tmp_path / "a.h5", make(optimizer={"slot": layouts}))
+    loaded = store.load(tmp_path / "a.h5").optimizer["slot"]
+    assert all(np.array_equal(loaded[name], array) and loaded[name].shape == array.shape for name, array in layouts.items())
+
+
+def test_no_evaluation_no_slot_no_text(tmp_path, make, equal):
+    bare = make(best=None, optimizer={}, scalars={}, model="", data_name="")
+    store.save(tmp_path / "a.h5", bare)
+    assert equal(store.load(tmp_path / "a.h5"), bare)
+
+
+@given(name=st.text(st.characters(codec="utf-8"), min_size=1), text=st.text(st.characters(codec="utf-8")))
+def test_any_name_and_any_text(tmp_path_factory, make, name, text):
+    path = tmp_path_factory.getbasetemp() / "any.h5"
+    store.save(path, make(optimizer={"slot": {f"{name}.w": np.ones(2)}}, model=text))
+    loaded = store.load(path)
+    assert list(loaded.optimizer["slot"]) == [f"{name}.w"]
+    assert loaded.model == text
+
+
+def test_equal_checkpoints_are_equal_files(tmp_path, make):
+    for name in "ab":
+        store.save(tmp_path / name, make())
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_any_hdf5_reader_can_look_at_it(saved, make):
+    with h5py.File(saved) as file:
+        assert file.attrs["iteration"] == 7
+        assert np.array_equal(file["weights/fc.bias"], make().weights["fc.bias"])
+        assert bytes(file["text/config"][...]) == b"seed = 1\n"
+
+
+def test_saving_replaces_and_leaves_nothing_beside(saved, make, equal):
+    store.save(saved, make(8))
+    assert equal(store.load(saved), make(8))
+    assert os.listdir(saved.parent) == ["a.h5"]
+
+
+# Damage is found, wherever it is.
+
+
+def test_a_flipped_bit_of_any_byte_is_found(saved):
+    whole, draw = saved.read_bytes(), random.Random(1)
+    for offset in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1 << draw.randrange(8)
+        saved.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"a\.h5"):
+            store.load(saved)
+
+
+def test_every_truncation_is_found(saved):
+    whole = saved.read_bytes()
+    for length in range(len(whole)):
+        saved.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"damaged: .* bytes long"):
+            store.load(saved)
+
+
+def test_bytes_behind_the_end_are_found(saved):
+    saved.write_bytes(saved.read_bytes() + b"\0")
+    with pytest.raises(CheckpointError, match=r"damaged: [\d,]+ bytes long, where [\d,]+ were written"):
+        store.load(saved)
+
+
+def test_under_a_right_seal_a_flipped_bit_is_found_or_changes_nothing(saved, make, equal):
+    """The second line of defence: damage from before the file was sealed, in memory or in the HDF5 library."""
+    whole, draw = saved.read_bytes(), random.Random(2)
+    found = 0
+    for offset in draw.sample(range(seal.BLOCK, len(whole)), 600):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1 << draw.randrange(8)
+        saved.write_bytes(damaged)
+        reseal(saved)
+        try:
+            assert equal(store.load(saved), make())
+        except CheckpointError:
+            found += 1
+    assert found > 300
+
+
+def test_swapped_arrays_are_found(saved):
+    def swap(file):
+        one, other = "optimizer/velocity/fc.bias", "optimizer/second/fc.bias"
+        file.move(one, "aside")
+        file.move(other, one)
+        file.move("aside", other)
+
+    edit(saved, swap)
+    with pytest.raises(CheckpointError, match=r"the values of /optimizer/velocity/fc.bias do not match"):
+        store.load(saved)
+
+
+# What is no checkpoint of ours is refused.
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(CheckpointError, match=r"none\.h5 cannot be read \(No such file or directory\)"):
+        store.load(tmp_path / "none.h5")
+
+
+def test_a_folder(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot be read \\(Is a directory\\)"):
+        store.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\x89HDF\r\n\x1a\n" + bytes(2000), b"\xff" * 600])
+def test_another_file(tmp_path, content):
+    (tmp_path / "x.h5").write_bytes(content)
+    with pytest.raises(CheckpointError, match="x.h5 is not a checkpoint of ringtrain: it does not begin with"):
+        store.load(tmp_path / "x.h5")
+
+
+def test_another_version_of_the_format(saved):
+    whole = saved.read_bytes()
+    saved.write_bytes(whole.replace(b"checkpoint 1", b"checkpoint 2", 1))
+    with pytest.raises(CheckpointError, match="format version 2, and this ringtrain reads version 1"):
+        store.load(saved)
+
+
+def test_a_first_line_of_other_words(saved):
+    whole = saved.read_bytes()
+    saved.write_bytes(whole.replace(b" bytes ", b" wytes x", 1)[: len(whole)])
+    with pytest.raises(CheckpointError, match="its first line is not what ringtrain writes"):
+        store.load(saved)
+
+
+def test_sealed_bytes_that_are_not_hdf5(saved):
+    content = b"not HDF5 at all" * 100
+    saved.write_bytes(seal.block(memoryview(content)) + content)
+    with pytest.raises(CheckpointError, match=r"a\.h5 cannot be read"):
+        store.load(saved)
+
+
+def replace_weights(make_link):
+    def change(file):
+        del file["weights"]
+        file["weights"] = make_link()
+
+    return change
+
+
+def replace_bias(make_it):
+    def change(file):
+        del file["weights/fc.bias"]
+        made = make_it(file["weights"])
+        made.attrs["sha256"] = np.bytes_(b"0" * 64)
+
+    return change
+
+
+FOREIGN = {
+    "an external link": (replace_weights(lambda: h5py.ExternalLink("/etc/passwd", "/")), "/weights is missing, or is a link"),
+    "a soft link": (replace_weights(lambda: h5py.SoftLink("/optimizer")), "/weights is missing, or is a link"),
+    "no weights": (lambda file: file.pop("weights"), "/weights is missing"),
+    "an array for a group": (replace_weights(lambda: np.ones(3)), "/weights is not a group"),
+    "a group for an array": (
+        replace_bias(lambda group: group.create_group("fc.bias")),
+        "/weights/fc.bias is not an array of numbers",
+    ),
+    "objects": (
+        replace_bias(lambda group: group.create_dataset("fc.bias", data=["a"], dtype=h5py.string_dtype())),
+        "/weights/fc.bias is not an array of numbers",
+    ),
+    "another file's bytes": (
+        replace_bias(lambda group: group.create_dataset("fc.bias", (8,), "u1", external=[("/etc/passwd", 0, 8)])),
+        "/weights/fc.bias are not in one piece",
+    ),
+    "another array's values": (
+        replace_bias(lambda group: group.create_virtual_dataset("fc.bias", h5py.VirtualLayout((5,), "f4"))),
+        "/weights/fc.bias are not in one piece",
+    ),
+    "compressed zeros": (
+        replace_bias(lambda group: group.create_dataset("fc.bias", (1 << 40,), "f4", compression="gzip")),
+        "/weights/fc.bias are not in one piece",
+    ),
+    "claims": (
+        replace_bias(lambda group: group.create_dataset("fc.bias", (1 << 40,), "f4")),
+        "/weights/fc.bias claims more bytes than the file has",
+    ),
+    "no digest": (lambda file: file["weights/fc.bias"].attrs.pop("sha256"), "does not hold what a checkpoint holds"),
+    "no iteration": (lambda file: file.attrs.pop("iteration"), "does not hold what a checkpoint holds"),
+    "a text more": (
+        lambda file: file.move("text/config", "text/confog"),
+        "(do not match their sha256|does not hold what a checkpoint holds)",
+    ),
+    "a weight less": (lambda file: file.pop("weights/fc.bias"), "its fingerprint is not that of its weights"),
+    "words for a number": (
+        lambda file: file.attrs.modify("iteration", "many"),
+        "does not hold what a checkpoint holds",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_sealed_files_that_hold_something_else(saved, what):
+    change, message = FOREIGN[what]
+    edit(saved, change)
+    with pytest.raises(CheckpointError, match=message):
+        store.load(saved)
+
+
+# Writing fails cleanly.
+
+
+def test_a_full_disk_keeps_what_was_there(saved, make, equal, small_files):
+    with small_files(3000), pytest.raises(RingtrainError) as failure:
+        store.save(saved, make(8))
+    assert f"a.h5: no room for {saved.stat().st_size:,} bytes" in str(failure.value)
+    assert failure.value.exit_code == 1
+    assert equal(store.load(saved), make())
+    assert os.listdir(saved.parent) == ["a.h5"]
+
+
+def test_a_folder_that_may_not_be_written(forbidden_folder, make):
+    with pytest.raises(UsageError, match=r"a\.h5: writing is not allowed .*name another with --out"):
+        store.save(forbidden_folder / "a.h5", make())
+
+
+def test_a_folder_that_is_not_there(tmp_path, make):
+    with pytest.raises(UsageError, match=r"none is not there or is no folder"):
+        store.save(tmp_path / "none" / "a.h5", make())
+
+
+# Another model.
+
+
+def test_a_checkpoint_fits_its_model(make):
+    store.fits(make(), {name: list(shape) for name, shape in make().shapes.items()}, "a.h5")
+
+
+def test_parameters_that_differ_are_named(make):
+    shapes = {**make().shapes, "fc.bias": (10,), "new.weight": (2, 2)}
+    del shapes["norm.größe"]
+    with pytest.raises(CheckpointError) as refusal:
+        store.fits(make(), shapes, "runs/a.h5")
+    assert str(refusal.value) == (
+        "checkpoint runs/a.h5 is of another model, 'mlp': fc.bias: (5,) in the checkpoint, (10,) in the model; "
+        "new.weight: absent in the checkpoint, (2, 2) in the model; "
+        "norm.größe: () in the checkpoint, absent in the model; give the model it was made with, or another checkpoint"
+    )
+
+
+def test_of_many_that_differ_three_are_named(make):
+    with pytest.raises(CheckpointError, match="and 6 more; give the model"):
+        store.fits(make(), {f"layer{k}.weight": (k,) for k in range(5)}, "a.h5")
+
+
+def test_the_fingerprint_is_of_names_and_shapes_alone():
+    one = store.fingerprint({"a": (2, 3), "b": ()})
+    assert one == store.fingerprint({"b": (), "a": [np.int64(2), 3]})
+    assert len({one, store.fingerprint({"a": (3, 2), "b": ()}), store.fingerprint({"a": (2, 3), "c": ()})}) == 3

@@ -1,0 +1,57 @@
+"""Keyed hashes: values that must never change, and that the vectorised form is the plain one."""
+
+import numpy as np
+import pytest
+
+from ringtrain.data import keys
+
+
+def test_splitmix_gives_the_published_first_outputs_of_seed_1234567():
+    outputs = [keys.splitmix((1234567 + step * keys.GOLDEN) & keys.MASK) for step in range(3)]
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_keys_never_change():
+    assert keys.mix() == 0
+    assert keys.mix(0) == 0xE220A8397B1DCDAF
+    assert keys.mix(1, 2, 3) == 0xD0734750FDE362B3
+    assert keys.mix(-1) == keys.mix(keys.MASK)
+
+
+def test_the_order_of_integers_in_a_key_matters():
+    assert len({keys.mix(1, 2), keys.mix(2, 1), keys.mix(1), keys.mix(0, 1, 2), keys.mix(1, 2, 0)}) == 5
+
+
+def test_hashes_are_splitmix_of_key_xor_example():
+    key = keys.mix(7, 8)
+    examples = np.array([0, 1, 5, 2**40, 2**62], np.int64)
+    assert keys.hashes(key, examples).tolist() == [keys.splitmix(key ^ e) for e in examples.tolist()]
+
+
+def test_unsplitmix_undoes_splitmix():
+    values = np.concatenate([np.arange(1000, dtype=np.uint64), np.uint64(keys.MASK) - np.arange(9, dtype=np.uint64)])
+    x, scratch = values.copy(), np.empty_like(values)
+    keys.splitmix_into(x, scratch)
+    assert len(np.unique(x)) == len(values)
+    keys.unsplitmix_into(x, scratch)
+    assert (x == values).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 1000, keys.BLOCK, keys.BLOCK + 1, 3 * keys.BLOCK - 1])
+def test_a_permutation_is_the_numbers_sorted_by_hash(count):
+    key = keys.mix(3, count)
+    expected = np.argsort(keys.hashes(key, np.arange(count)), kind="stable")
+    assert (keys.permutation(key, count) == expected).all()
+
+
+def test_a_permutation_in_place_is_the_same():
+    out, scratch = np.full(20_000, -7, np.int64), np.empty(keys.BLOCK, np.uint64)
+    assert keys.permutation(5, 20_000, out, scratch) is out
+    assert (out == keys.permutation(5, 20_000)).all()
+
+
+def test_a_permutation_never_changes():
+    assert keys.permutation(keys.mix(1, 0, 0), 10).tolist() == PERMUTATION
+
+
+PERMUTATION = [3, 1, 9, 6, 2, 4, 7, 8, 0, 5]

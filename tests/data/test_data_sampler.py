@@ -1,0 +1,103 @@
+"""Order, shares and positions: who sees which example when."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ringtrain.data.sampler import Sampler, largest_share, order, share
+from ringtrain.errors import DataError
+
+COUNTS_AND_BATCHES = [(1, 1), (7, 3), (12, 4), (10, 16), (100, 7), (5, 5)]
+SIZES_AND_GRAINS = list(itertools.product([1, 2, 3, 4, 5, 8], [1, 2, 3, 32]))
+
+
+def epoch_of(sampler, epoch):
+    first = epoch * sampler.iterations_per_epoch
+    return [sampler.indices(first + i) for i in range(sampler.iterations_per_epoch)]
+
+
+@pytest.mark.parametrize("count, batch", COUNTS_AND_BATCHES)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_visits_each_example_exactly_once(count, batch, shuffle):
+    sampler = Sampler(count, batch, seed=3, shuffle=shuffle)
+    for epoch in range(3):
+        batches = epoch_of(sampler, epoch)
+        assert sorted(np.concatenate(batches).tolist()) == list(range(count))
+        assert [b.size for b in batches[:-1]] == [batch] * (len(batches) - 1)
+        assert 0 < batches[-1].size <= batch
+
+
+def test_order_depends_on_seed_and_epoch_alone():
+    assert (order(50, 1, 2) == order(50, 1, 2)).all()
+    orders = {tuple(order(50, seed, epoch)) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16
+    for batch in (1, 7, 50):
+        assert (np.concatenate(epoch_of(Sampler(50, batch, 1), 2)) == order(50, 1, 2)).all()
+
+
+def test_order_never_changes():
+    assert order(10, 0, 0).tolist() == ORDER
+    assert order(10, 0, 1).tolist() == ORDER_OF_NEXT_EPOCH
+
+
+ORDER = [3, 1, 9, 6, 2, 4, 7, 8, 0, 5]
+ORDER_OF_NEXT_EPOCH = [5, 9, 1, 7, 0, 4, 3, 6, 2, 8]
+
+
+def test_without_shuffling_the_order_is_that_of_the_file():
+    assert Sampler(40_000, 7, shuffle=False).order(3, np.empty(40_000, np.int64)).tolist() == list(range(40_000))
+
+
+def test_places_are_about_evenly_distributed():
+    # Where example 0 stands, over 2000 epochs: the mean of 2000 uniform draws of 0 … 99 has deviation 0.65.
+    places = [int(np.flatnonzero(order(100, 9, epoch) == 0)[0]) for epoch in range(2000)]
+    assert abs(np.mean(places) - 49.5) < 2.6
+    assert len(set(places)) == 100
+
+
+@pytest.mark.parametrize("size, grain", SIZES_AND_GRAINS)
+def test_shares_are_the_batch_in_order_in_whole_grains_as_even_as_can_be(size, grain):
+    for count in range(1, 140):
+        parts = [share(count, rank, size, grain) for rank in range(size)]
+        assert parts[0][0] == 0 and parts[-1][1] == count
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
+        assert all(start % grain == 0 or start == count for start, _ in parts)
+        sizes = [stop - start for start, stop in parts]
+        assert min(sizes) >= 0 and max(sizes) - min(sizes) <= grain
+        assert max(sizes) <= largest_share(count, size, grain)
+
+
+@pytest.mark.parametrize("size, grain", SIZES_AND_GRAINS)
+def test_no_tail_gives_a_rank_more_than_the_largest_share_of_the_batch(size, grain):
+    for batch in range(1, 80):
+        most = largest_share(batch, size, grain)
+        tails = range(1, batch + 1)
+        assert all(np.diff(share(t, rank, size, grain))[0] <= most for t in tails for rank in range(size))
+
+
+def test_a_tail_smaller_than_the_world_leaves_some_ranks_empty():
+    assert [share(2, rank, 3) for rank in range(3)] == [(0, 0), (0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("count, batch", COUNTS_AND_BATCHES)
+def test_a_position_in_examples_and_the_iteration_are_the_same_thing(count, batch):
+    sampler = Sampler(count, batch)
+    seen = 0
+    for iteration in range(3 * sampler.iterations_per_epoch + 1):
+        assert sampler.examples_seen(iteration) == seen
+        assert sampler.iteration_at(seen) == iteration
+        assert sampler.epoch_of(iteration) == seen // count
+        seen += sampler.indices(iteration).size
+
+
+@pytest.mark.parametrize("seen", [1, 5, 13, -1, -10])
+def test_a_position_between_no_two_batches_is_refused(seen):
+    with pytest.raises(DataError, match=rf"{seen} examples seen is not between two batches of 4.*--batch"):
+        Sampler(10, 4).iteration_at(seen)
+
+
+@pytest.mark.parametrize("count, batch, message", [(0, 4, "0 examples"), (4, 0, "batch is 0"), (4, -1, "batch is -1")])
+def test_nothing_to_sample_is_refused(count, batch, message):
+    with pytest.raises(DataError, match=message):
+        Sampler(count, batch)

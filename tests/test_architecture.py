@@ -1,0 +1,101 @@
+"""The rooms know only the rooms below them: the drawing in docs/architecture.md, held to by reading the imports."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ringtrain
+
+PACKAGE = Path(ringtrain.__file__).parent
+LEAF = {"errors", "config"}
+ARROWS = {
+    "errors": set(),
+    "config": {"errors"},
+    "ops": LEAF,
+    "optim": LEAF,
+    "lr": LEAF,
+    "transport": LEAF,
+    "data": LEAF,
+    "checkpoint": LEAF,
+    "report": LEAF,
+    "collectives": LEAF | {"transport"},
+    "nn": LEAF | {"ops"},
+    "exchange": LEAF | {"collectives", "transport", "nn", "optim", "ops"},
+    "bench": LEAF | {"collectives", "transport", "exchange", "nn", "ops", "data", "optim", "lr"},
+    "train": LEAF
+    | {"nn", "ops", "exchange", "collectives", "transport", "data", "checkpoint", "report", "optim", "lr"},
+    "cli": {"*"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+CONFINED = {
+    "mpi4py": {"transport"},
+    "numba": {"ops/cpu"},
+    "cupy": {"ops/cuda", "transport", "bench"},
+    "click": {"cli"},
+    "h5py": {"checkpoint", "data"},
+    "scipy_openblas32": {"ops/cpu"},
+}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "ringtrain":
+                found.update(f"ringtrain.{alias.name}" for alias in node.names)
+            else:
+                found.add(node.module)
+    return found
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_follow_the_arrows(path):
+    own, allowed = room(path), ARROWS[room(path)]
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "ringtrain" or len(parts) == 1 or parts[1] == "__version__":
+            continue
+        assert parts[1] == own or "*" in allowed or parts[1] in allowed, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_third_parties_are_confined(path):
+    place = str(path.relative_to(PACKAGE))
+    for name in imports(path):
+        homes = CONFINED.get(name.split(".")[0])
+        assert homes is None or place.startswith(tuple(homes)), f"{place} imports {name}"
+
+
+def test_the_check_itself_says_no(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def f():\n    from ringtrain.train import loop\n")
+    assert imports(wrong) == {"ringtrain.train"}
+    assert "train" not in ARROWS["ops"]
+
+
+def test_help_loads_nothing_heavy():
+    program = (
+        "import sys; from ringtrain.cli.main import run; run(['--help'])\n"
+        "heavy = {'mpi4py', 'numba', 'cupy', 'numpy', 'h5py', 'rich'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_room_is_packaged():
+    setup = (PACKAGE.parent / "setup.cfg").read_text()
+    for folder in {path.parent for path in FILES}:
+        dotted = ".".join(folder.relative_to(PACKAGE.parent).parts)
+        assert f"\n    {dotted}\n" in setup, f"{dotted} is missing from packages in setup.cfg"

@@ -1,0 +1,70 @@
+import pytest
+
+from ringtrain.config import TrainConfig, config_fields, for_continuation, parse_toml, read_run_file, resolve, to_table
+from ringtrain.errors import ConfigError
+
+
+def test_later_layers_win():
+    config = resolve(("recipe", {"batch": 64, "lr": 0.1}), ("run file", {"lr": 0.2}), ("flags", {"seed": 3}))
+    assert (config.batch, config.lr, config.seed) == (64, 0.2, 3)
+
+
+def test_iterations_in_a_later_layer_set_epochs_aside():
+    config = resolve(("recipe", {"epochs": 10}), ("flags", {"iterations": 7}))
+    assert (config.epochs, config.iterations) == (None, 7)
+    config = resolve(("recipe", {"iterations": 10}), ("flags", {"epochs": 7}))
+    assert (config.epochs, config.iterations) == (7, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"btch": 3}, "flags: unknown key 'btch'; did you mean 'batch'?"),
+        ({"batch": 0}, "flags: batch is 0; it wants at least 1"),
+        ({"batch": "many"}, "flags: batch is 'many'; it wants a whole number"),
+        ({"batch": True}, "it wants a whole number"),
+        ({"batch": 1.5}, "it wants a whole number"),
+        ({"lr": float("nan")}, "it wants a finite number"),
+        ({"lr": 0}, "it wants more than 0"),
+        ({"momentum": 1.0}, "it wants less than 1"),
+        ({"seed": 2**63}, "it wants at most"),
+        ({"synthetic": 1}, "it wants true or false"),
+        ({"model": 3}, "it wants a text"),
+        ({"lr_steps": 3}, "it wants a list of whole numbers"),
+        ({"lr_steps": [0]}, "it wants at least 1"),
+        ({"optimizer": "sdg"}, "did you mean 'sgd'?"),
+        ({"epochs": 3, "iterations": 4}, "both epochs (3) and iterations (4) are given; give one"),
+    ],
+)
+def test_refusals(given, message):
+    with pytest.raises(ConfigError) as error:
+        resolve(("flags", given))
+    assert message in str(error.value)
+
+
+def test_every_field_has_help():
+    assert all(spec.metadata["help"].endswith((".", "]")) for spec in config_fields().values())
+
+
+def test_a_written_config_reads_back():
+    import tomli_w
+
+    config = resolve(("flags", {"batch": 100, "lr": 1e-3, "lr_steps": [4000], "model": 'a"b\\c', "augment": False}))
+    assert resolve(("file", parse_toml(tomli_w.dumps(to_table(config)), "file"))) == config
+
+
+def test_a_continuation_does_not_inherit_where_it_was_started():
+    table = to_table(TrainConfig(out="runs/a", resume="auto", batch=3))
+    assert for_continuation(table) == to_table(TrainConfig(batch=3))
+
+
+def test_run_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_run_file(tmp_path / "none.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("batch = = 3")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        read_run_file(bad)
+    bad.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_run_file(bad)
