@@ -140,7 +140,7 @@ def create(
         folder.remove_partials()
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
-            f"run folder {folder.path}: {error.filename} is a file, where a folder is wanted; "
+            f"run folder {folder.path}: {_file_in_the_way(folder.checkpoints)} is a file, where a folder is wanted; "
             "name another with --out"
         ) from error
     except OSError as error:
@@ -192,6 +192,11 @@ def _try_writing(folder: RunFolder) -> None:
         probe = place / "writable"
         files.write(probe, b"?")
         probe.unlink()
+
+
+def _file_in_the_way(path: Path) -> Path:
+    """The one of a path and the folders above it that is there and is no folder."""
+    return next((each for each in (path, *path.parents) if each.exists() and not each.is_dir()), path)
 
 
 def _first_good(folder: RunFolder, paths: list[Path]) -> Found:

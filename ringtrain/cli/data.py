@@ -84,7 +84,8 @@ def check(file):
     with _progress() as progress:
         problems = check_file(file, progress)
     if problems:
-        raise DataError(f"{file} has {len(problems)} problem(s):\n" + "\n".join(f"  - {p}" for p in problems))
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise DataError(f"{file} has {count}:\n" + "\n".join(f"  - {p}" for p in problems))
     click.echo(f"{file} is good")
 
 
@@ -108,7 +109,8 @@ def _progress():
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict = {}
 
         def progress(what, done, total):

@@ -4,12 +4,12 @@ Commands are imported when they are named, so that ``ringtrain --help`` loads no
 """
 
 import importlib
-import os
 
 import click
 
 from ringtrain import __version__
-from ringtrain.errors import RingtrainError, nearest
+from ringtrain.cli.world import end_with
+from ringtrain.errors import RingtrainError, UsageError, nearest
 
 COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),
@@ -18,9 +18,6 @@ COMMANDS = {
     "models": ("ringtrain.cli.models", "The models that come with ringtrain."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
-
-# Where launchers tell a process its rank: read before any MPI is loaded, to let one rank speak.
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 class LazyGroup(click.Group):
@@ -55,18 +52,16 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit:
         return exit.exit_code
     except click.ClickException as error:
-        if _speaks():
-            error.show()
-        return error.exit_code
+        return end_with(UsageError(_in_words(error)))
     except (click.Abort, KeyboardInterrupt):
         return 130
     except RingtrainError as error:
-        if _speaks():
-            click.echo(f"ringtrain: {error}", err=True)
-        return error.exit_code
+        return end_with(error)
 
 
-def _speaks() -> bool:
-    """Whether this process is rank 0, or alone."""
-    ranks = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
-    return next(ranks, "0") == "0"
+def _in_words(error: click.ClickException) -> str:
+    """click's message, and how the command is used."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return error.format_message()
+    return f"{error.format_message()}\n{context.get_usage()}\nTry '{context.command_path} --help' for help."

@@ -26,12 +26,13 @@ def list_models():
 
 @models.command()
 @click.argument("name")
-@click.option("-b", "--batch", type=click.IntRange(1), help="Examples for activation bytes. [the recipe's, or 1]")
+@click.option("-b", "--batch", type=click.IntRange(1), help="Examples held at once. [the recipe's batch]")
 def show(name, batch):
     """Show NAME, a model or a TOML file: layers, shapes, parameters, FLOPs, bytes, recipe.
 
     Activation bytes are of a batch in float32, gradient bytes what ranks exchange in an iteration. A ReLU
-    "in conv1" is computed together with that layer and has no array of its own. """
+    "in conv1" is computed together with that layer and has no array of its own.
+    """
     from ringtrain.config import resolve
     from ringtrain.nn import spec
 

@@ -7,6 +7,7 @@ import traceback
 import click
 
 from ringtrain.errors import RingtrainError
+from ringtrain.transport.launcher import read_launch
 
 
 def in_world(action, threads: int = 1) -> int:
@@ -33,8 +34,35 @@ def in_world(action, threads: int = 1) -> int:
         _tell(f"ringtrain: rank {transport.rank} failed:\n{traceback.format_exc()}")
         transport.abort(1)
         raise
+    transport.barrier()  # a rank that ends with an error code makes mpirun end the others: not before it is told
     transport.close()
     return code
+
+
+def end_with(error: RingtrainError) -> int:
+    """End with an error that was met before there was a world; its exit code.
+
+    Ranks first find one another, so that one of them speaks, and none ends (which makes mpirun end the others) before
+    it has. Ranks that had no such error hear of it in their first collective.
+    """
+    launch = read_launch(os.environ)
+    if launch.size > 1:
+        from ringtrain.train.together import together_json
+
+        def tell_all(transport) -> None:
+            together_json(transport, lambda: _raise(error))
+
+        try:
+            return in_world(tell_all)
+        except RingtrainError:
+            pass  # there is no world to be had, and that is the error
+    if launch.rank == 0:
+        _tell(f"ringtrain: {error}")
+    return error.exit_code
+
+
+def _raise(error: RingtrainError) -> None:
+    raise error
 
 
 def _tell(message: str) -> None:

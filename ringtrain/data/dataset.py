@@ -100,7 +100,7 @@ def open_dataset(path, node: NodeMemory | None = None, progress: Progress = sile
             nbytes = _places(file, names)[1]
         window = node.window(nbytes) if node else None
         if window is None:
-            memory = np.empty(nbytes, np.uint8)
+            memory = _private_memory(path, nbytes)
             _fill(path, file, names, memory, progress)
         else:
             memory = window
@@ -157,6 +157,13 @@ def _places(file, names) -> tuple[dict, int]:
             end = start + file[name][key].size * file[name][key].dtype.itemsize
             places[name, key] = (start, end)
     return places, end
+
+
+def _private_memory(path: Path, nbytes: int):
+    try:
+        return np.empty(nbytes, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise DataError(f"{path} needs {nbytes / 1e9:.1f} GB of memory, which is not there") from error
 
 
 def _array(file, memory, place, name: str, key: str):

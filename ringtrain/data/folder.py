@@ -116,6 +116,7 @@ def _open(file: Path):
     except (OSError, ValueError, image_module.DecompressionBombError) as error:
         raise DataError(f"{file} could not be read as an image: {error}") from error
     if image.mode not in GREY | COLOUR:
+        image.close()
         raise DataError(f"{file} has pixels of type {image.mode}: convert it to 8 bits a channel first")
     return image
 

@@ -45,7 +45,7 @@ def _kind_problem(file) -> str | None:
         return f"the attribute format is {found!r}, not {FORMAT!r}: another kind of HDF5 file; {MAKE}"
     version = file.attrs.get("version")
     if not isinstance(version, int | np.integer) or version != VERSION:
-        return f"it has version {version!r} of the format; this ringtrain reads version {VERSION}: {MAKE}"
+        return f"it has version {version} of the format; this ringtrain reads version {VERSION}: {MAKE}"
     return None
 
 

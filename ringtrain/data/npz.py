@@ -20,7 +20,8 @@ def accepts(path: Path) -> bool:
 
 def read(path: Path, size, progress: Progress) -> Content:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # NumPy leaves a file open that it opened itself and could not read.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             train, test = _parts(path, archive)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} could not be read: {error}") from error

@@ -48,6 +48,15 @@ def _reconstruct(*_):
     return _Shell()
 
 
+def _from_buffer(data, dtype, shape, order, axis_order=None):
+    # What protocol 5 writes in place of _reconstruct and a state.
+    if axis_order is not None or order not in ("C", "F"):
+        raise pickle.UnpicklingError(f"an array in the order {order!r}")
+    shell = _Shell()
+    shell.__setstate__((1, shape, dtype, order == "F", bytes(data)))
+    return shell
+
+
 def _encode(text, encoding="latin1"):
     # Protocol 2 writes bytes as text in latin1.
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
@@ -76,6 +85,8 @@ class _Maker:
 ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _Maker(_reconstruct),
     ("numpy._core.multiarray", "_reconstruct"): _Maker(_reconstruct),
+    ("numpy.core.numeric", "_frombuffer"): _Maker(_from_buffer),
+    ("numpy._core.numeric", "_frombuffer"): _Maker(_from_buffer),
     ("numpy", "ndarray"): _Maker(_ndarray),  # named as an argument of _reconstruct, never called
     ("numpy", "dtype"): _Maker(_Type),
     ("_codecs", "encode"): _Maker(_encode),

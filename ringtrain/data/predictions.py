@@ -1,7 +1,7 @@
 """Files of predictions: HDF5 or CSV, told by the ending, written aside and renamed when they are whole.
 
-    HDF5   label int32 [n], class int32 [n], probability float32 [n, K]; or label and features float32 [n, ...]
-    CSV    example,label,class,p0,p1,...                                 or example,label,f0,f1,...
+HDF5   label int32 [n], class int32 [n], probability float32 [n, K]; or label and features float32 [n, ...]
+CSV    example,label,class,p0,p1,...                                 or example,label,f0,f1,...
 """
 
 import csv
@@ -19,7 +19,11 @@ class PredictionFile(ABC):
     """Blocks of rows, in order; then :meth:`finish`. :meth:`discard` afterwards removes what was not finished."""
 
     def __init__(self, path: Path, features: bool):
-        self._path, self._aside, self._features = path, path.with_name(f".{path.name}.{os.getpid()}.partial"), features
+        self._path, self._aside, self._features = (
+            path,
+            path.with_name(f".{path.name}.{os.getpid()}.partial"),
+            features,
+        )
         self._correct = self._labelled = 0
 
     @property
@@ -62,7 +66,9 @@ class Hdf5Predictions(PredictionFile):
         self._file.create_dataset("label", (count,), "i4")
         if not features:
             self._file.create_dataset("class", (count,), "i4")
-        self._values = self._file.create_dataset("features" if features else "probability", (count, *shape), "f4")
+        self._values = self._file.create_dataset(
+            "features" if features else "probability", (count, *shape), "f4"
+        )
 
     def _write(self, start, labels, classes, values) -> None:
         rows = slice(start, start + len(labels))

@@ -66,6 +66,16 @@ class AllReduce(Exchange):
             self._schedule, self._transport, span, self._ops.add, tag, self._segment_bytes, self._ops.synchronize
         )
 
+    def rehearse(self) -> None:
+        ops, nothing = self._ops, self._arena.grads[:0]
+        ops.add(nothing, nothing, nothing)
+        if self._clip_norm is not None:
+            ops.square_sum(nothing)
+            ops.scale(nothing, 1.0)
+        for run in self._optimizer.runs:
+            middle = (run.start + run.stop) // 2  # inside of the run: the part of it that is updated is empty
+            self._update(middle, middle, lr=0.0, step=1)
+
     def _begin_iteration(self) -> None:
         self._started = 0  # buckets; they start in order
         self._missing = [len(bucket.spans) for bucket in self._buckets]
@@ -103,10 +113,10 @@ class AllReduce(Exchange):
         for bucket in self._buckets:
             self._arrive()
             if self._clip_norm is None:
-                self._update(bucket.start, bucket.stop, lr)
+                self._update(bucket.start, bucket.stop, lr, self._step)
         if self._clip_norm is not None:
             clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
-            self._update(0, self._arena.grads.size, lr)
+            self._update(0, self._arena.grads.size, lr, self._step)
         self._begin_iteration()
 
     def _arrive(self) -> None:
@@ -118,9 +128,9 @@ class AllReduce(Exchange):
         oldest.wait(self._deadline_s)
         self._exposed_s += time.perf_counter() - began
 
-    def _update(self, start: int, stop: int, lr: float) -> None:
+    def _update(self, start: int, stop: int, lr: float, step: int) -> None:
         arena = self._arena
-        self._optimizer.apply(self._ops, arena.weights, arena.grads, self._slots, lr, self._step, start, stop)
+        self._optimizer.apply(self._ops, arena.weights, arena.grads, self._slots, lr, step, start, stop)
 
     def settle(self) -> None:
         """Nothing to do: every rank has made every update."""

@@ -5,8 +5,8 @@ A key is built by absorbing integers one after the other:
     state = scramble(state + GOLDEN + number)        (mod 2^64, from state = 0)
 
 with the finaliser of splitmix64 as ``scramble``. Dropout goes on absorbing, first the example and then the
-element, from the key it is given: the same arithmetic, on arrays. So a random number depends on what it is for,
-never on the rank, the order or the batch in which it is drawn.
+element, from the key it is given: the same arithmetic, on arrays. So a random number depends on what it is
+for, never on the rank, the order or the batch in which it is drawn.
 
 Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
 """

@@ -1,7 +1,7 @@
 """Progress as a live display: lines that stay, and under them two that change.
 
-    epoch  3/20  ━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━━━━━━━━━━━━━━━━  45 %
-    loss 0.1234   accuracy 95.31 %   0:01:12 left   12,345 images/s   iteration 1,234/5,000
+    epoch  3/20  ━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━━━━━━━━━━━━━━━━ 45%
+    loss 0.1234   accuracy 95.31%   1:12 left   12,345 images/s   iteration 1,234/5,000
 
 An event only notes what it says; a thread of rich draws, a few times a second, so a short iteration is not
 slowed.
@@ -81,9 +81,11 @@ class Status:
             first, last = self._first, self._last
         if last is None:
             yield self._spinner
-            return
-        yield self._bar(last)
-        yield Text(fitting(figures(first, last, self._run), options.max_width), no_wrap=True, overflow="crop")
+        else:
+            yield self._bar(last)
+            yield Text(fitting(figures(first, last, self._run), options.max_width), no_wrap=True, overflow="crop")
+        # mpirun passes on what is followed by a newline, and keeps the rest: so the last line is an empty one.
+        yield Text("")
 
     def _bar(self, last: Iteration) -> Table:
         done = last.iteration / self._run.iterations
@@ -92,7 +94,7 @@ class Status:
         row.add_column(ratio=1)
         row.add_column(no_wrap=True, justify="right")
         bar = ProgressBar(total=self._run.iterations, completed=last.iteration)
-        row.add_row(words.epoch_of(last.epoch, self._run), bar, f"{100.0 * done:.0f} %")
+        row.add_row(words.epoch_of(last.epoch, self._run), bar, f"{100.0 * done:.0f}%")
         return row
 
 
@@ -108,9 +110,9 @@ def figures(first: Iteration, last: Iteration, run: RunStarted) -> list[str]:
 
 
 def left(first: Iteration, last: Iteration, run: RunStarted) -> str:
-    """The time left, with evaluations, if it goes on at the pace so far; "-:--:--" at first."""
+    """The time left, with evaluations, if it goes on at the pace so far; "-:--" at first."""
     if last.iteration == first.iteration:
-        return "-:--:--"
+        return "-:--"
     pace_s = (last.seconds - first.seconds) / (last.iteration - first.iteration)
     return words.clock(pace_s * (run.iterations - last.iteration))
 

@@ -3,9 +3,10 @@
 import math
 import os
 from collections.abc import Sequence
+from itertools import accumulate
 
 from ringtrain.report.sinks import parse
-from ringtrain.report.words import plural
+from ringtrain.report.words import percent, plural
 
 POINTS = 1500  # of a curve at most: more than that is finer than the picture
 TRAIN, TEST = "#4477aa", "#cc4444"
@@ -53,13 +54,15 @@ def _draw(figure, log: dict) -> None:
     _curves(accuracy, log["iteration"], "accuracy", tests, "test_accuracy", 100.0)
     loss.set(title="Loss", xlabel="iteration", ylabel="cross-entropy")
     accuracy.set(title="Accuracy", xlabel="iteration", ylabel="percent")
-    accuracy.set_ylim(top=101.0)
+    loss.set_ylim(bottom=0.0)
+    accuracy.set_ylim(bottom=0.0, top=101.0)
     for axes in (loss, accuracy):
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     figure.suptitle(_title(log), fontsize=11)
+    figure.get_layout_engine().set(wspace=0.06)
 
 
 def _curves(axes, trained: list, train_name: str, tests: list, test_name: str, scale: float) -> None:
@@ -79,7 +82,7 @@ def _title(log: dict) -> str:
         for run in starts
     ]
     ends = [end for end in log["end"][-1:] if end["test_accuracy"] is not None]
-    parts += [f"test accuracy {100 * end['test_accuracy']:.2f} %" for end in ends]
+    parts += [f"test accuracy {percent(end['test_accuracy'])}" for end in ends]
     return ": ".join(parts)
 
 
@@ -90,13 +93,12 @@ def series(found: list[dict], name: str, scale: float) -> tuple[list, list]:
 
 
 def running_mean(y: Sequence[float]) -> list[float]:
-    """An exponential running mean over about a fiftieth of the curve, without the bias of its start."""
-    keep = 1.0 - 1.0 / max(1.0, len(y) / 50.0)
-    mean, weight, means = 0.0, 0.0, []
-    for value in y:
-        mean, weight = keep * mean + (1.0 - keep) * value, keep * weight + (1.0 - keep)
-        means.append(mean / weight)
-    return means
+    """The mean of what a window around each point holds, a fiftieth of the curve wide: centred, so that the curve
+    does not lag behind."""
+    sums = list(accumulate(y, initial=0.0))
+    half = len(y) // 100
+    windows = [(max(0, i - half), min(len(y), i + half + 1)) for i in range(len(y))]
+    return [(sums[stop] - sums[start]) / (stop - start) for start, stop in windows]
 
 
 def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:

@@ -51,15 +51,20 @@ def iteration(event: Iteration, run: RunStarted) -> str:
 
 
 def epoch(event: EpochEnded, run: RunStarted) -> str:
-    parts = [epoch_of(event.epoch, run), f"train {_scores(event.train_loss, event.train_accuracy)}"]
+    parts = [epoch_of(event.epoch, run), f"train {_short_scores(event.train_loss, event.train_accuracy)}"]
     if event.test_accuracy is not None:
-        parts.append(f"test {_scores(event.test_loss, event.test_accuracy)}")
-    return " | ".join([*parts, clock(event.seconds)])
+        parts.append(f"test {_short_scores(event.test_loss, event.test_accuracy)}")
+    return "  ".join([*parts, clock(event.seconds)])
 
 
 def evaluated(event: Evaluated) -> str:
-    scores = _scores(event.test_loss, event.test_accuracy)
-    return f"iteration {event.iteration:,} | test {scores} | {clock(event.seconds)}"
+    scores = _short_scores(event.test_loss, event.test_accuracy)
+    return f"iteration {event.iteration:,}  test {scores}  {clock(event.seconds)}"
+
+
+def _short_scores(loss: float, accuracy: float) -> str:
+    """Short enough for a line of 80 columns that has them of both parts of the data."""
+    return f"loss {loss:.4f} acc {percent(accuracy)}"
 
 
 def _scores(loss: float, accuracy: float) -> str:
@@ -68,9 +73,10 @@ def _scores(loss: float, accuracy: float) -> str:
 
 def ended(event: Ended, folder: str | None, saved: str | None) -> list[str]:
     """The last lines. ``saved`` is the path of the last checkpoint of this process."""
-    lines = [_outcome(event), _speed(event)]
+    lines = [_outcome(event)]
     if event.test_accuracy is not None:
         lines.append(f"test {_scores(event.test_loss, event.test_accuracy)}")
+    lines.append(_speed(event))
     lines.append(f"weights sha256 {event.weights_sha256}")
     if saved is not None:
         lines.append(f"checkpoint {saved}")
@@ -100,10 +106,11 @@ def plural(count: int, noun: str) -> str:
 
 
 def percent(fraction: float) -> str:
-    return f"{100.0 * fraction:.2f} %"
+    return f"{100.0 * fraction:.2f}%"
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 0:01:05."""
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+    """Hours, minutes and seconds: 1:05, 2:01:05."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -40,18 +40,18 @@ class PersistentHandle(Handle):
         self._active = False
 
     def start(self) -> None:
-        with _told(self._doing):
+        with _told(self._waiting):
             MPI.Prequest.Startall(self._requests)
         self._active = bool(self._requests)
 
     def test(self) -> bool:
         if self._active:
-            with _told(self._doing):
+            with _told(self._waiting):
                 self._active = not MPI.Request.Testall(self._requests)
         return not self._active
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._doing)
+        wait_for(self.test, deadline_s, self._awaited)
 
     def free(self) -> None:
         for request in self._requests:
@@ -59,8 +59,11 @@ class PersistentHandle(Handle):
         self._requests = []
         self._active = False
 
-    def _doing(self) -> str:
+    def _awaited(self) -> str:
         return f"{peers(self._ranks)} to {self._verb} (tag {self._tag})"
+
+    def _waiting(self) -> str:
+        return f"waiting for {self._awaited()}"
 
 
 class ReduceHandle(Handle):
@@ -71,18 +74,15 @@ class ReduceHandle(Handle):
         self._request = MPI.REQUEST_NULL
 
     def start(self) -> None:
-        with _told(self._doing):
+        with _told(lambda: "all-reducing"):
             self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._span, MPI.SUM)
 
     def test(self) -> bool:
-        with _told(self._doing):
+        with _told(lambda: "all-reducing"):
             return self._request.Test()
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._doing)
-
-    def _doing(self) -> str:
-        return "all ranks to all-reduce"
+        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce")
 
 
 class Messages(Transport):

@@ -61,7 +61,9 @@ def test_arrays_in_any_layout(tmp_path, make):
     layouts = {"t": values.T, "step": values[:, ::2], "none": values[:0], "one": values[0, 0, :1]}
     store.save(tmp_path / "a.h5", make(optimizer={"slot": layouts}))
     loaded = store.load(tmp_path / "a.h5").optimizer["slot"]
-    assert all(np.array_equal(loaded[name], array) and loaded[name].shape == array.shape for name, array in layouts.items())
+    for name, array in layouts.items():
+        assert loaded[name].shape == array.shape
+        assert np.array_equal(loaded[name], array)
 
 
 def test_no_evaluation_no_slot_no_text(tmp_path, make, equal):
@@ -103,7 +105,7 @@ def test_saving_replaces_and_leaves_nothing_beside(saved, make, equal):
 
 def test_a_flipped_bit_of_any_byte_is_found(saved):
     whole, draw = saved.read_bytes(), random.Random(1)
-    for offset in range(len(whole)):
+    for offset in [*range(0, seal.BLOCK, 2), *draw.sample(range(seal.BLOCK, len(whole)), 600)]:
         damaged = bytearray(whole)
         damaged[offset] ^= 1 << draw.randrange(8)
         saved.write_bytes(damaged)
@@ -113,7 +115,7 @@ def test_a_flipped_bit_of_any_byte_is_found(saved):
 
 def test_every_truncation_is_found(saved):
     whole = saved.read_bytes()
-    for length in range(len(whole)):
+    for length in [*range(0, len(whole), 13), len(whole) - 1]:
         saved.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=r"damaged: .* bytes long"):
             store.load(saved)
@@ -129,7 +131,7 @@ def test_under_a_right_seal_a_flipped_bit_is_found_or_changes_nothing(saved, mak
     """The second line of defence: damage from before the file was sealed, in memory or in the HDF5 library."""
     whole, draw = saved.read_bytes(), random.Random(2)
     found = 0
-    for offset in draw.sample(range(seal.BLOCK, len(whole)), 600):
+    for offset in draw.sample(range(seal.BLOCK, len(whole)), 250):
         damaged = bytearray(whole)
         damaged[offset] ^= 1 << draw.randrange(8)
         saved.write_bytes(damaged)
@@ -138,7 +140,7 @@ def test_under_a_right_seal_a_flipped_bit_is_found_or_changes_nothing(saved, mak
             assert equal(store.load(saved), make())
         except CheckpointError:
             found += 1
-    assert found > 300
+    assert found > 120
 
 
 def test_swapped_arrays_are_found(saved):
@@ -162,14 +164,14 @@ def test_a_missing_file(tmp_path):
 
 
 def test_a_folder(tmp_path):
-    with pytest.raises(CheckpointError, match="cannot be read \\(Is a directory\\)"):
+    with pytest.raises(CheckpointError, match=r"cannot be read \(Is a directory\)"):
         store.load(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x89HDF\r\n\x1a\n" + bytes(2000), b"\xff" * 600])
 def test_another_file(tmp_path, content):
     (tmp_path / "x.h5").write_bytes(content)
-    with pytest.raises(CheckpointError, match="x.h5 is not a checkpoint of ringtrain: it does not begin with"):
+    with pytest.raises(CheckpointError, match=r"x\.h5 is not a checkpoint of ringtrain: it does not begin with"):
         store.load(tmp_path / "x.h5")
 
 
@@ -212,7 +214,10 @@ def replace_bias(make_it):
 
 
 FOREIGN = {
-    "an external link": (replace_weights(lambda: h5py.ExternalLink("/etc/passwd", "/")), "/weights is missing, or is a link"),
+    "an external link": (
+        replace_weights(lambda: h5py.ExternalLink("/etc/passwd", "/")),
+        "/weights is missing, or is a link",
+    ),
     "a soft link": (replace_weights(lambda: h5py.SoftLink("/optimizer")), "/weights is missing, or is a link"),
     "no weights": (lambda file: file.pop("weights"), "/weights is missing"),
     "an array for a group": (replace_weights(lambda: np.ones(3)), "/weights is not a group"),
@@ -248,7 +253,7 @@ FOREIGN = {
     ),
     "a weight less": (lambda file: file.pop("weights/fc.bias"), "its fingerprint is not that of its weights"),
     "words for a number": (
-        lambda file: file.attrs.modify("iteration", "many"),
+        lambda file: file.attrs.create("iteration", "many"),
         "does not hold what a checkpoint holds",
     ),
 }

@@ -1,13 +1,7 @@
-import sys
-from pathlib import Path
-
 import pytest
+from data_makers import content
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from data_makers import content  # noqa: E402
-
-from ringtrain.data.format import write_dataset  # noqa: E402
+from ringtrain.data.format import write_dataset
 
 
 @pytest.fixture

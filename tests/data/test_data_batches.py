@@ -1,6 +1,8 @@
-"""Batches: the right examples, in the right parts, with the same draws whoever has them, and no new arrays."""
+"""Batches: the right examples, in the right parts, with the same draws whoever has them, and no new
+arrays."""
 
 import threading
+import time
 import tracemalloc
 
 import numpy as np
@@ -55,7 +57,9 @@ def test_the_parts_of_all_ranks_are_the_global_batch_in_order(size, grain):
     examples = split(23)
     alone = run(examples, 9, 7)
     ranks = [run(examples, 9, 7, rank, size, grain) for rank in range(size)]
-    assert all(same(whole, joined(parts)) for whole, parts in zip(alone, zip(*ranks, strict=True), strict=True))
+    assert all(
+        same(whole, joined(parts)) for whole, parts in zip(alone, zip(*ranks, strict=True), strict=True)
+    )
 
 
 def test_a_rank_without_examples_has_arrays_of_none():
@@ -148,8 +152,9 @@ def test_a_batch_lasts_until_the_next_one():
             batch = next(batches)
             before = kept(batch)
             # The thread has every chance to run ahead here: it must not touch what was handed out.
+            deadline = time.monotonic() + 20
             while batches._ready.qsize() < 2:
-                pass
+                assert time.monotonic() < deadline, "the thread does not fill what is free"
             assert same(before, kept(batch))
 
 

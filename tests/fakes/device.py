@@ -112,6 +112,15 @@ class FakeDeviceOps(Ops):
         self._reference = ReferenceOps(dtype)
         self.queued: list[tuple[str, dict]] = []
 
+    def describe(self):
+        return "a fake device"
+
+    def compile_stats(self):
+        return 0, 0
+
+    def threads(self, count):
+        """There are none to set."""
+
     def empty(self, shape, dtype=None):
         memory = np.empty(shape, self.dtype if dtype is None else dtype)
         if memory.dtype.kind == "f":
@@ -131,6 +140,13 @@ class FakeDeviceOps(Ops):
         memory = self._operand("to_host", "x", x)
         self.synchronize()
         return memory.copy()
+
+    def download(self, x, host):
+        if not isinstance(host, np.ndarray):
+            raise DeviceRefusal(f"download to {type(host).__name__}; it fills a NumPy array")
+        memory = self._operand("download", "x", x)
+        self.synchronize()
+        self._reference.download(memory, host)
 
     def synchronize(self):
         while self.queued:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import PoolGeometry
+from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.device import DeviceRefusal, FakeDeviceOps, span_memory
+from tests.ops.cases import calls, perform
 
 
 @pytest.fixture
@@ -34,6 +36,29 @@ def test_to_host_and_numbers_wait(ops):
     assert ops.nonfinite(x) == 0
     ops.scale(x, 2)
     assert ops.to_host(x).tolist() == [0, 4, 8, 12]
+
+
+def test_a_download_waits_and_fills_the_hosts_array(ops):
+    x, host = ramp(ops, 4), np.zeros(4, np.float32)
+    ops.scale(x, 2)
+    ops.download(x, host)
+    assert host.tolist() == [0, 2, 4, 6]
+    with pytest.raises(DeviceRefusal, match="download to DeviceArray; it fills a NumPy array"):
+        ops.download(x, x)
+    with pytest.raises(DeviceRefusal, match="download: x is a NumPy array"):
+        ops.download(host, host)
+
+
+def test_it_says_what_it_is(ops):
+    ops.threads(3)
+    assert (ops.describe(), ops.compile_stats(), ops.queued) == ("a fake device", (0, 0), [])
+
+
+def test_every_operation_gives_what_the_reference_gives(ops):
+    reference = ReferenceOps("float32")
+    for call in calls("float32", 3):
+        wanted, got = perform(reference, call), perform(ops, call)
+        assert all(wanted[name].tobytes() == got[name].tobytes() for name in wanted), str(call)
 
 
 def test_fresh_memory_is_poison(ops):

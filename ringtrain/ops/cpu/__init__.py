@@ -136,7 +136,8 @@ class CpuOps(Ops):
         pool.avg_pool(x_NHWC.reshape(-1), y_NPQC.reshape(-1), *_pool_extents(x_NHWC, y_NPQC, geometry))
 
     def avg_pool_back(self, dy_NPQC, dx_NHWC, geometry):
-        pool.avg_pool_back(dy_NPQC.reshape(-1), dx_NHWC.reshape(-1), *_pool_extents(dx_NHWC, dy_NPQC, geometry))
+        extents = _pool_extents(dx_NHWC, dy_NPQC, geometry)
+        pool.avg_pool_back(dy_NPQC.reshape(-1), dx_NHWC.reshape(-1), *extents)
 
     def global_avg_pool(self, x_NHWC, y_NC):
         n, height, width, c = x_NHWC.shape
@@ -159,16 +160,14 @@ class CpuOps(Ops):
         response.across_back(*arrays, line, x_NHWC.size // c, c, size, float(alpha), float(beta))
 
     def lrn_within(self, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta):
-        _, height, width, c = x_NHWC.shape
         arrays = x_NHWC.reshape(-1), y_NHWC.reshape(-1), scale_NHWC.reshape(-1)
-        image, line = self._scratch("image", height * width * c, self.dtype), self._line((width + size - 1) * c)
-        response.within(*arrays, image, line, *x_NHWC.shape, size, float(alpha), float(beta))
+        sums = self._image_and_line(x_NHWC, size)
+        response.within(*arrays, *sums, *x_NHWC.shape, size, float(alpha), float(beta))
 
     def lrn_within_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
-        _, height, width, c = x_NHWC.shape
         arrays = (a.reshape(-1) for a in (x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC))
-        image, line = self._scratch("image", height * width * c, self.dtype), self._line((width + size - 1) * c)
-        response.within_back(*arrays, image, line, *x_NHWC.shape, size, float(alpha), float(beta))
+        sums = self._image_and_line(x_NHWC, size)
+        response.within_back(*arrays, *sums, *x_NHWC.shape, size, float(alpha), float(beta))
 
     def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False):
         given = x_NHWC, gamma_C, beta_C
@@ -220,6 +219,10 @@ class CpuOps(Ops):
 
     def nonfinite(self, x):
         return elementwise.nonfinite(x.reshape(-1))
+
+    def _image_and_line(self, x_NHWC, size):
+        _, height, width, c = x_NHWC.shape
+        return self._scratch("image", height * width * c, self.dtype), self._line((width + size - 1) * c)
 
     def _line(self, count):
         return self._scratch("line", count, self.dtype)[:count]

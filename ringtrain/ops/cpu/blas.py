@@ -1,4 +1,4 @@
-"""Matrix products by OpenBLAS, called by address through ctypes: no array is made, and ``beta`` can accumulate."""
+"""Matrix products by OpenBLAS, called by address through ctypes: no array is made, ``beta`` can accumulate."""
 
 import ctypes
 import os
@@ -52,8 +52,8 @@ def _load():
 
 @contextmanager
 def _one_thread():
-    """OpenBLAS starts a thread a core while it is loaded, which many ranks on a node would each pay for. Unless the
-    user chose a number, it is loaded with one."""
+    """OpenBLAS starts a thread a core while it is loaded, which many ranks on a node would each pay for. Unless
+    the user chose a number, it is loaded with one."""
     if any(name in os.environ for name in THREAD_SETTINGS):
         yield
         return

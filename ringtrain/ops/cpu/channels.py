@@ -1,4 +1,4 @@
-"""Bias, ReLU and batch normalisation on the CPU: the kernels of :mod:`.kernels.channels` with their scratch."""
+"""Bias, ReLU and batch normalisation on the CPU: :mod:`.kernels.channels` and the scratch it needs."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Channels:
             np.maximum(y, self._zero, out=y)
 
     def unfinish(self, dy, y, db_K, relu, accumulate):
-        """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over rows, where it is not None. Flat arrays."""
+        """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over rows, or is None. Flat arrays."""
         if db_K is not None:
             wide, totals, width = self._wide(db_K.size)
             kernels.bias_back(dy, y, db_K, wide, totals, width, relu, accumulate)
@@ -53,9 +53,8 @@ class Channels:
             part = slice(start, start + ghost)
             x_g, y_g, dy_g, dx_g = (a[part].reshape(-1) for a in (x, y, dy, dx))
             kernels.gradient_sums(x_g, y_g, dy_g, mean_GC[g], wide, totals, width, relu)
-            kernels.gradients(
-                x_g, dy_g, gamma_C, mean_GC[g], var_GC[g], sums[0], sums[1], dx_g, wanted, eps, wide, totals, width
-            )
+            given, results = (x_g, dy_g, gamma_C, mean_GC[g], var_GC[g]), (sums[0], sums[1], dx_g)
+            kernels.gradients(*given, *results, wanted, eps, wide, totals, width)
         kernels.store(sums[0], dgamma_C, accumulate)
         kernels.store(sums[1], dbeta_C, accumulate)
 

@@ -2,15 +2,16 @@
 
     image rows ──im2col──► columns [pixels, R·S·C/groups] ──· weights──► y rows + bias, max(·, 0)
 
-A tile is as many rows of output pixels as make about TILE_BYTES of columns, so that the product finds them in the L2
-cache, and so does what follows on y. The three products:
+A tile is as many rows of output pixels as make about TILE_BYTES of columns, so that the product finds them in
+the L2 cache, and so does what follows on y. The three products:
 
-    y  = columns(x) · w                   dw += columns(x)ᵀ · dy
-    dx = columns(dy) · w flipped          a convolution itself, where stride is 1 and little padding is undone; else
-    dx = rows of dy · wᵀ, each element added back to the pixel it came from (col2im)
+    y  = columns(x) · w
+    dw = sum over tiles of columns(x)ᵀ · dy
+    dx = columns(dy) · w flipped, a convolution itself, where stride is 1 and y is hardly smaller than x; else
+    dx = dy · wᵀ, each element added back to the pixel it came from (col2im)
 
-A 1 × 1 convolution of stride 1 needs no columns: the image is the matrix already. Groups are column ranges of the
-matrices, told to the product by leading dimensions.
+A 1 × 1 convolution of stride 1 needs no columns: the image is the matrix already. Groups are column ranges of
+the matrices, told to the product by leading dimensions.
 
 Source: Chetlur et al. 2014, "cuDNN", section 3, for the tiling; Chellapilla et al. 2006 for im2col.
 """
@@ -24,7 +25,7 @@ from ringtrain.ops.cpu.kernels import columns as kernels
 from ringtrain.ops.cpu.scratch import Scratch, address
 
 TILE_BYTES = 512 * 1024
-# A product of fewer pixels than this is slow, whatever the cache says; the gradient of weights sums over pixels.
+# A product of fewer pixels than this is slow, whatever the cache says; that of weights' gradients sums over them.
 LEAST_PIXELS = 128
 LEAST_PIXELS_SUMMED = 384
 # The flipped convolution makes H·W rows of columns, the scattered one P·Q: it may do this much more.
@@ -33,7 +34,7 @@ FLIP_LIMIT = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sizes of one convolution and its tiles: (first, end) rows of Q output pixels, counted through the batch."""
+    """Sizes of one convolution, and its tiles: (first, end) rows of Q output pixels, counted through the batch."""
 
     extents: tuple[int, ...]  # H W C P Q kernel stride pad: what the kernels are told
     groups: int
@@ -47,7 +48,14 @@ class Plan:
 
     @property
     def most_pixels(self) -> int:
-        return max((end - start for start, end in self.tiles + self.tiles_summed), default=0) * self.extents[4]
+        rows = max((end - start for start, end in self.tiles + self.tiles_summed), default=0)
+        return rows * self.extents[4]
+
+    @property
+    def padded_image(self) -> int:
+        """Elements of one image between its padding, as far as windows reach."""
+        _, width, c, p, _, kernel, stride, pad = self.extents
+        return ((p - 1) * stride + kernel) * (width + 2 * pad) * c
 
 
 def make_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry, itemsize: int) -> Plan:
@@ -96,8 +104,9 @@ class Convolution:
                 shift = group * plan.features * item
                 y_tile = y_at + start * line * item + shift
                 self._blas.gemm(
-                    pixels, plan.features, plan.depth, a, lda, PLAIN, w_at + shift, k, PLAIN, y_tile, k, 0.0
-                )
+                    pixels, plan.features, plan.depth,
+                    a, lda, PLAIN, w_at + shift, k, PLAIN, y_tile, k, 0.0,
+                )  # fmt: skip
             self._channels.finish(y[start * line : end * line], b_K, relu)
 
     def back(self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu, accumulate):
@@ -123,8 +132,9 @@ class Convolution:
                 shift = group * plan.features * item
                 dy_tile = dy_at + start * plan.extents[4] * k * item + shift
                 self._blas.gemm(
-                    plan.depth, plan.features, pixels, a, lda, TRANSPOSED, dy_tile, k, PLAIN, dw_at + shift, k, beta
-                )
+                    plan.depth, plan.features, pixels,
+                    a, lda, TRANSPOSED, dy_tile, k, PLAIN, dw_at + shift, k, beta,
+                )  # fmt: skip
             beta = 1.0
 
     def _flipped(self, plan, w_RSCK, dy_NPQK, dx_NHWC):
@@ -159,11 +169,12 @@ class Convolution:
             c = plan.extents[2]
             return address(x) + (start * plan.extents[4] * c + first) * self._item, c
         columns = self._column_memory(plan)
-        kernels.im2col(x, columns, start, end, *plan.extents, first, plan.channels)
+        lines = self._scratch("lines", plan.padded_image, self._dtype)
+        kernels.im2col(x, columns, lines, start, end, *plan.extents, first, plan.channels)
         return address(columns), plan.depth
 
     def _column_memory(self, plan):
-        return self._scratch("columns", plan.most_pixels * plan.depth, self._dtype)
+        return self._scratch("columns", plan.most_pixels * plan.depth + kernels.SLACK, self._dtype)
 
     def _plan(self, x_NHWC, w_RSCK, y_NPQK, geometry):
         key = (x_NHWC.shape, w_RSCK.shape, geometry)

@@ -28,8 +28,8 @@ def lrn_within_back(x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, b
 
 
 def _line_sum(x, axis, size, mirrored=False):
-    """Sum of ``size`` neighbours along ``axis``: (size - 1)//2 before, the rest after; or the other way round,
-    which gathers from those whose window an element lies in."""
+    """Sum of ``size`` neighbours along ``axis``: (size - 1)//2 before, the rest after; or the other way
+    round, which gathers from those whose window an element lies in."""
     before = (size - 1) // 2
     widths = [(0, 0)] * x.ndim
     widths[axis] = (size - 1 - before, before) if mirrored else (before, size - 1 - before)

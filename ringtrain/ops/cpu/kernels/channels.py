@@ -1,9 +1,9 @@
 """Operations with one value a channel: bias, and batch normalisation of one ghost batch.
 
-A loop over 10 or 16 channels is too short to be fast, so rows are *widened*: several rows are taken as one, beside
-values that are repeated as often. ``wide`` is [4, width], rows of such values and sums, where ``width`` (see
-:func:`wide_row`) is a multiple of the channels; the last row may be cut short. Sums are made in the array's own type
-over a tile of rows, and go from there into float64 ``totals``.
+A loop over 10 or 16 channels is too short to be fast, so rows are *widened*: several rows are taken as one,
+beside values that are repeated as often. ``wide`` is [4, width], rows of such values and sums, where ``width``
+(see :func:`wide_row`) is a multiple of the channels; the last row may be cut short. Sums are made in the array's
+own type over a tile of rows, and go from there into float64 ``totals`` [2, channels].
 """
 
 import numpy as np
@@ -74,20 +74,17 @@ def bias_back(dy, y, db, wide, totals, width, relu, accumulate):
             count = min(width, dy.size - o)
             if relu:
                 for j in range(count):
-                    d = dy[u(o + j)] if y[u(o + j)] > zero else zero
-                    dy[u(o + j)] = d
-                    sums[u(j)] += d
-            else:
-                for j in range(count):
-                    sums[u(j)] += dy[u(o + j)]
+                    dy[u(o + j)] = dy[u(o + j)] if y[u(o + j)] > zero else zero
+            for j in range(count):
+                sums[u(j)] += dy[u(o + j)]
         fold(sums, totals[0], width)
     store(totals[0], db, accumulate)
 
 
 @kernel
 def moments(x, mean, var, wide, totals, width):
-    """Mean and biased variance of each channel, from sums about the first row's values: no cancellation where the
-    mean is large beside the deviation."""
+    """Mean and biased variance of each channel, from sums about the first row's values: no cancellation where
+    the mean is large beside the deviation."""
     channels = mean.size
     shift, sums, squares = wide[0], wide[1], wide[2]
     repeat(x[:channels], shift, width)
@@ -132,7 +129,7 @@ def normalise(x, y, gamma, beta, mean, var, eps, wide, width, relu):
 
 @kernel
 def gradient_sums(x, y, dy, mean, wide, totals, width, relu):
-    """totals = (sum of dy, sum of dy · (x - mean)) of each channel; with ``relu`` dy is masked by y > 0, in place."""
+    """totals = (sum of dy, sum of dy · (x - mean)) a channel; with ``relu`` dy is masked by y > 0 in place."""
     zero = x.dtype.type(0)
     centre, sums, products = wide[0], wide[1], wide[2]
     repeat(mean, centre, width)
@@ -142,17 +139,14 @@ def gradient_sums(x, y, dy, mean, wide, totals, width, relu):
     for start in range(0, x.size, tile):
         for o in range(start, min(start + tile, x.size), width):
             count = min(width, x.size - o)
+            # Three loops, because the compiler gives up on vectors where more arrays than a few might overlap.
             if relu:
                 for j in range(count):
-                    d = dy[u(o + j)] if y[u(o + j)] > zero else zero
-                    dy[u(o + j)] = d
-                    sums[u(j)] += d
-                    products[u(j)] += d * (x[u(o + j)] - centre[u(j)])
-            else:
-                for j in range(count):
-                    d = dy[u(o + j)]
-                    sums[u(j)] += d
-                    products[u(j)] += d * (x[u(o + j)] - centre[u(j)])
+                    dy[u(o + j)] = dy[u(o + j)] if y[u(o + j)] > zero else zero
+            for j in range(count):
+                sums[u(j)] += dy[u(o + j)]
+            for j in range(count):
+                products[u(j)] += dy[u(o + j)] * (x[u(o + j)] - centre[u(j)])
         fold(sums, totals[0], width)
         fold(products, totals[1], width)
 

@@ -23,6 +23,11 @@ def kernel(function):
     return compiled
 
 
+def inlined(function):
+    """A part of kernels that is called too often to be a call."""
+    return numba.njit(forceinline=True, **OPTIONS)(function)
+
+
 def compile_stats() -> tuple[int, int]:
     """(kernels compiled anew, kernels loaded from the disk cache) in this process."""
     compiled = sum(sum(k.stats.cache_misses.values()) for k in _kernels)

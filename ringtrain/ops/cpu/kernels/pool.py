@@ -32,7 +32,7 @@ def max_pool(x, y, where, N, H, W, C, P, Q, size, stride, pad):
                         i = ((n * H + h) * W + w) * C
                         for c in range(C):
                             v, best = x[u(i + c)], y[u(o + c)]
-                            better = (v > best) | ((v != v) & (best == best))
+                            better = (not (v <= best)) & (best == best)
                             y[u(o + c)] = v if better else best
                             where[u(o + c)] = element if better else where[u(o + c)]
 

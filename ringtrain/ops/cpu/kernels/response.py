@@ -7,7 +7,7 @@ from ringtrain.ops.cpu.kernels.jit import kernel, u
 
 @kernel
 def times_power(x, xo, scale, so, y, yo, count, beta):
-    """y = x · scale^-beta, on ``count`` elements from the given offsets. The usual beta of 3/4 takes square roots."""
+    """y = x · scale^-beta, ``count`` elements from the given offsets. The usual beta, 3/4, takes square roots."""
     if beta == 0.75:
         one = x.dtype.type(1)
         for i in range(count):
@@ -53,7 +53,7 @@ def across_back(x, y, scale, dy, dx, line, rows, C, size, alpha, beta):
 
 @kernel
 def add_lines(image, line, h, before, H, W, C, size):
-    """Sum, over the ``size`` lines around line h that exist, of image[h', ·, ·], into ``line`` between zeros."""
+    """Sum of those of the ``size`` lines of the image around line h that exist, into ``line`` between zeros."""
     zero = line.dtype.type(0)
     start = before * C
     for i in range(W * C):
@@ -66,7 +66,7 @@ def add_lines(image, line, h, before, H, W, C, size):
 
 @kernel
 def within(x, y, scale, image, line, N, H, W, C, size, alpha, beta):
-    """``image`` holds the squares of one example; ``line`` a sum of lines between zeros: (W + size - 1) · C."""
+    """``image`` holds squares of one example; ``line`` a sum of lines between zeros, (W + size - 1) · C."""
     before = (size - 1) // 2
     a, one = x.dtype.type(alpha / (size * size)), x.dtype.type(1)
     length = W * C

@@ -1,0 +1,1 @@
+"""Measuring: what is claimed of speed is measured here."""

@@ -1,0 +1,193 @@
+"""Star and ring against the number of ranks: the two slopes that the ring is famous for, measured.
+
+With links of b bytes/s and a buffer of n bytes, K ranks take 2(K-1)·n/b in a star, whose root receives and
+sends every leaf's buffer one after the other, and 2(1-1/K)·n/b in a ring, which hardly depends on K. ``b`` is
+measured in the same run, in two ways:
+
+*pair*   one pair of ranks plays ping-pong with the whole buffer, and nobody else sends: what a link can do
+*busy*   every rank sends the whole buffer to its right and receives one from its left, all at once: what a
+         link can do when all are in use. Ranks of one machine share its memory, and with more ranks than
+         cores their time too, so that there this falls as K grows, where on a network it would not
+
+The formulas are of the textbooks, where a transfer begins when the one before it has ended. Executions cut
+moves into segments: the star's root sends the first sums while later contributions still arrive, and where
+links carry both directions at once it may take half of its formula. ``segment_bytes`` as large as the buffer
+measures the textbook's.
+
+One call measures one K, under ``mpirun -np K``; rows of several runs are drawn together.
+"""
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
+from ringtrain.transport.base import Transport
+
+DEADLINE_S = 120.0
+WARM_UP = 2
+BUFFERS: dict[str, Callable[[int], float]] = {"star": lambda k: 2 * (k - 1), "ring": lambda k: 2 * (1 - 1 / k)}
+FORMULAS = {"star": "2(K-1)·n/b", "ring": "2(1-1/K)·n/b"}
+COLOURS = {"star": "tab:red", "ring": "tab:blue"}
+
+
+def measure(
+    transport: Transport,
+    ops,
+    names: Sequence[str],
+    nbytes: int,
+    repeats: int,
+    segment_bytes: int = SEGMENT_BYTES,
+    seed: int = 0,
+) -> list[dict]:
+    """One row for each schedule, the same on all ranks; collective. A repetition runs all schedules once, in
+    a random order that all ranks draw alike; its time is that of the slowest rank; ranks are started by a
+    barrier.
+
+    Units of a row: ``bytes`` of the buffer, ``…_s`` seconds, ``…_bytes_per_s`` of one direction of one link.
+    """
+    buffer = transport.allocate(nbytes // ops.dtype.itemsize, ops.dtype)
+    runs = {
+        name: Execution(
+            make_schedule(name, transport.size), transport, buffer, ops.add, tag, segment_bytes, ops.synchronize
+        )
+        for tag, name in enumerate(names)
+    }
+    own = _times(transport, runs, repeats, random.Random(seed))
+    every = transport.gather_json(own)
+    links = calibrate(transport, buffer, repeats, tag=len(runs))
+    return [
+        {**_row(transport, name, nbytes, [times[name] for times in every]), **links, "wire_bytes": runs[name].bytes_sent}
+        for name in names
+    ]
+
+
+def _times(transport: Transport, runs: dict[str, Execution], repeats: int, rng: random.Random) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for repeat in range(WARM_UP + repeats):
+        for name in rng.sample(list(runs), len(runs)):
+            took = _timed(transport, runs[name].start, lambda name=name: runs[name].wait(DEADLINE_S))
+            if repeat >= WARM_UP:
+                times[name].append(took)
+    return times
+
+
+def _timed(transport: Transport, *actions: Callable[[], None]) -> float:
+    transport.barrier()
+    began = time.perf_counter()
+    for action in actions:
+        action()
+    return time.perf_counter() - began
+
+
+def _row(transport: Transport, name: str, nbytes: int, times_by_rank: list[list[float]]) -> dict:
+    slowest = sorted(max(times) for times in zip(*times_by_rank, strict=True))
+    mean = statistics.fmean(slowest)
+    return {
+        "algorithm": name,
+        "ranks": transport.size,
+        "nodes": transport.nodes,
+        "bytes": nbytes,
+        "repeats": len(slowest),
+        "median_s": statistics.median(slowest),
+        "min_s": slowest[0],
+        "p95_s": slowest[round(0.95 * (len(slowest) - 1))],
+        "cv": statistics.pstdev(slowest) / mean,
+        "oversubscribed": transport.local_size > len(os.sched_getaffinity(0)),
+    }
+
+
+def calibrate(transport: Transport, buffer, repeats: int, tag: int) -> dict:
+    """Bytes a second of one link: ``pair_bytes_per_s`` and ``busy_bytes_per_s``, medians; 0 where there is no
+    link. Collective."""
+    if transport.size == 1:
+        return {"pair_bytes_per_s": 0.0, "busy_bytes_per_s": 0.0}
+    nbytes = buffer.size * buffer.dtype.itemsize
+    other = transport.allocate(buffer.size, buffer.dtype)
+    ping_s = _slowest(transport, _ping_pong(transport, buffer, other, tag), repeats)
+    shift_s = _slowest(transport, _shift(transport, buffer, other, tag + 1), repeats)
+    return {"pair_bytes_per_s": 2 * nbytes / ping_s, "busy_bytes_per_s": nbytes / shift_s}
+
+
+def _slowest(transport: Transport, action: Callable[[], None], repeats: int) -> float:
+    own = [_timed(transport, action) for _ in range(WARM_UP + repeats)][WARM_UP:]
+    return statistics.median(max(times) for times in zip(*transport.gather_json(own), strict=True))
+
+
+def _ping_pong(transport: Transport, out, into, tag: int) -> Callable[[], None]:
+    """Rank 0 sends, rank 1 sends back; the others have nothing to do."""
+    if transport.rank > 1:
+        return lambda: None
+    peer = 1 - transport.rank
+    send, recv = transport.sends([(peer, out)], tag), transport.recvs([(peer, into)], tag)
+
+    def play() -> None:
+        for handle in (send, recv) if transport.rank == 0 else (recv, send):
+            handle.start()
+            handle.wait(DEADLINE_S)
+
+    return play
+
+
+def _shift(transport: Transport, out, into, tag: int) -> Callable[[], None]:
+    """Everybody sends to the right and receives from the left."""
+    right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
+    send, recv = transport.sends([(right, out)], tag), transport.recvs([(left, into)], tag)
+
+    def shift() -> None:
+        recv.start()
+        send.start()
+        recv.wait(DEADLINE_S)
+        send.wait(DEADLINE_S)
+
+    return shift
+
+
+def formula_s(row: dict, rate: float) -> float:
+    """What the textbook's formula says of the row's schedule, K and n, over links of ``rate`` bytes/s."""
+    return BUFFERS[row["algorithm"]](row["ranks"]) * row["bytes"] / rate if row["ranks"] > 1 else 0.0
+
+
+def draw(rows: Sequence[dict], path) -> None:
+    """Time against K for each schedule, points with their bounds: dashed by the pair's rate at the smallest
+    K, one b for all K as in the formula; dotted by the busy rate of each K. Needs matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    one_b = min((row for row in rows if row["ranks"] > 1), key=lambda row: row["ranks"])["pair_bytes_per_s"]
+    for name in dict.fromkeys(row["algorithm"] for row in rows):
+        _draw_one(axes, sorted((r for r in rows if r["algorithm"] == name), key=lambda r: r["ranks"]), one_b)
+    axes.set(xlabel="ranks K", ylabel="time of one all-reduce (ms)", ylim=(0, None))
+    axes.set_title(_title(rows, one_b), fontsize="small")
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=150)
+
+
+def _draw_one(axes, rows: list[dict], one_b: float) -> None:
+    name, ranks = rows[0]["algorithm"], [row["ranks"] for row in rows]
+    colour, formula = COLOURS[name], FORMULAS[name]
+    low = [1e3 * (row["median_s"] - row["min_s"]) for row in rows]
+    high = [1e3 * max(row["p95_s"] - row["median_s"], 0) for row in rows]
+    medians = [1e3 * row["median_s"] for row in rows]
+    axes.errorbar(ranks, medians, [low, high], fmt="o", color=colour, label=name, capsize=2)
+    lone = [1e3 * formula_s(row, one_b) for row in rows]
+    axes.plot(ranks, lone, "--", color=colour, label=f"{formula}, b of one pair alone")
+    busy = [1e3 * formula_s(row, row["busy_bytes_per_s"]) for row in rows]
+    axes.plot(ranks, busy, ":", color=colour, label=f"{formula}, b of all K links busy")
+
+
+def _title(rows: Sequence[dict], one_b: float) -> str:
+    busy = {row["ranks"]: row["busy_bytes_per_s"] for row in rows if row["ranks"] > 1}
+    shared = sorted({row["ranks"] for row in rows if row["oversubscribed"]})
+    lines = [
+        f"n = {rows[0]['bytes'] / 2**20:g} MiB; medians of {rows[0]['repeats']}, bars min to p95; one link alone: "
+        f"b = {one_b / 1e9:.2f} GB/s",
+        "all links busy: " + ", ".join(f"K={k} {rate / 1e9:.2f}" for k, rate in sorted(busy.items())) + " GB/s",
+    ]
+    if shared:
+        lines.append(f"more ranks than cores at K = {', '.join(map(str, shared))}: there cores and memory are measured")
+    return "\n".join(lines)

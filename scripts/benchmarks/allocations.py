@@ -1,0 +1,74 @@
+"""Arrays allocated in a steady training iteration, by model: counted on rank 0 under a real mpirun.
+
+The iteration counted is whole: a batch is gathered, brought to the device, forward, backward, exchange, update. Exits
+with 1 where there is any.
+"""
+
+import argparse
+import subprocess
+import sys
+
+from ringtrain.bench.allocations import LEAST_BYTES, counted
+from ringtrain.config import resolve
+from ringtrain.data.gather import Gather
+from ringtrain.nn import spec
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.train.assemble import assemble, open_data
+from ringtrain.transport.world import connect
+
+MODELS = ("digits", "mlp", "lenet", "cifar10_quick", "cifar10_full", "resnet20")
+BATCH, WARM_UP, COUNTED = 32, 3, 5
+
+
+def measure(transport, name: str) -> list[int]:
+    """Bytes of every array allocated in COUNTED iterations."""
+    model = spec.load(name)
+    flags = {"model": name, "synthetic": True, "batch": BATCH * transport.size, "iterations": 100}
+    config = resolve(("recipe", model.recipe), ("flags", flags))
+    ops = make_ops(config.ops, config.dtype)
+    run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
+    gather = Gather(
+        run.data.train, run.sampler, transport.rank, transport.size, run.grain, run.augment, config.seed
+    )
+    slot = gather.slot()
+
+    def iterate(iteration: int) -> None:
+        run.worker.iterate(gather.fill(slot, iteration))
+
+    for iteration in range(WARM_UP):
+        iterate(iteration)
+    with counted() as count:
+        for iteration in range(WARM_UP, WARM_UP + COUNTED):
+            iterate(iteration)
+    run.exchange.close()
+    return count.sizes
+
+
+def rank_main(models) -> int:
+    transport = connect()
+    everything = 0
+    for name in models:
+        sizes = measure(transport, name)
+        everything += len(sizes)
+        if transport.rank == 0:
+            told = f"{len(sizes) / COUNTED:6.1f} arrays, {sum(sizes) / COUNTED:10,.0f} bytes an iteration"
+            print(f"{name:14} {transport.size} ranks {told}", flush=True)
+    transport.close()
+    return 1 if everything else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_rank:
+        return rank_main(options.models)
+    print(f"arrays of {LEAST_BYTES} bytes or more, {COUNTED} iterations after {WARM_UP}, {BATCH} examples a rank")
+    command = ["mpirun", "-np", str(options.ranks), sys.executable, __file__, "--as-rank", *options.models]
+    return subprocess.run(command).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

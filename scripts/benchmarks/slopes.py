@@ -1,0 +1,69 @@
+"""Star and ring: the time of one all-reduce against the number of ranks, beside 2(K-1)n/b and 2(1-1/K)n/b.
+
+Writes slopes.json and slopes.png to --out, and a table to the terminal.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from ringtrain.bench.slopes import bound_s, draw, measure
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.transport.world import connect
+
+ALGORITHMS = ("star", "ring")
+
+
+def rank_main(options) -> int:
+    transport = connect()
+    rows = measure(transport, make_ops("cpu", "float32"), ALGORITHMS, int(options.mib * 2**20), options.repeats)
+    if transport.rank == 0:
+        print(json.dumps(rows))
+    transport.close()
+    return 0
+
+
+def run_ranks(options, ranks: int) -> list[dict]:
+    command = [*shlex.split(options.launch.format(ranks=ranks)), sys.executable, __file__, "--as-rank"]
+    command += ["--mib", str(options.mib), "--repeats", str(options.repeats)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def tell(row: dict) -> None:
+    pair, busy = (1e3 * bound_s(row, link) for link in ("pair", "busy"))
+    print(
+        f"{row['algorithm']:5} K={row['ranks']}  {1e3 * row['median_s']:8.2f} ms   bound: {pair:8.2f} ms by one pair, "
+        f"{busy:8.2f} ms by {row['ranks']} busy links{'   more ranks than cores' if row['oversubscribed'] else ''}",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=float, default=16, help="MiB of the buffer")
+    parser.add_argument("--ranks", type=int, default=8, help="up to so many")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder for slopes.json and slopes.png")
+    parser.add_argument("--launch", default="mpirun -np {ranks}", help="how ranks are started; {ranks} is their number")
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_rank:
+        return rank_main(options)
+    rows = []
+    for ranks in range(2, options.ranks + 1):
+        rows += run_ranks(options, ranks)
+        for row in rows[-len(ALGORITHMS) :]:
+            tell(row)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "slopes.json").write_text(json.dumps({"header": {"mib": options.mib}, "rows": rows}, indent=1))
+    draw(rows, options.out / "slopes.png")
+    print(f"drawn in {options.out / 'slopes.png'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

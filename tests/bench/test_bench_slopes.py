@@ -1,0 +1,45 @@
+import json
+
+import pytest
+
+from ringtrain.bench.slopes import draw, formula_s, measure
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+def rows_of(size):
+    def body(t):
+        return measure(t, ReferenceOps("float32"), ["star", "ring"], nbytes=4096, repeats=3)
+
+    ranks = LoopbackWorld(size).run(body)
+    for own in ranks[1:]:
+        assert [row["median_s"] for row in own] == [row["median_s"] for row in ranks[0]]
+    return ranks[0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_are_those_of_the_slowest_rank_on_all_ranks(size):
+    star, ring = json.loads(json.dumps(rows_of(size)))
+    assert (star["algorithm"], ring["algorithm"]) == ("star", "ring")
+    for row in (star, ring):
+        assert (row["ranks"], row["nodes"], row["bytes"], row["repeats"]) == (size, 1, 4096, 3)
+        assert 0 < row["min_s"] <= row["median_s"] <= row["p95_s"] and row["cv"] >= 0
+        assert (row["pair_bytes_per_s"] > 0) == (row["busy_bytes_per_s"] > 0) == (size > 1)
+    assert star["wire_bytes"] == 4096 * (size - 1)
+
+
+def test_formulas():
+    row = {"bytes": 1000, "ranks": 5}
+    assert formula_s({**row, "algorithm": "star"}, rate=100.0) == 80
+    assert formula_s({**row, "algorithm": "ring"}, rate=100.0) == 16
+    assert formula_s({**row, "algorithm": "ring", "ranks": 1}, rate=0.0) == 0
+
+
+def test_a_plot_of_several_runs(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "slopes.png"
+    draw([row for size in (3, 1, 2) for row in rows_of(size)], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    crowded = [{**row, "oversubscribed": True} for row in rows_of(2)]
+    draw(crowded, tmp_path / "crowded.svg")
+    assert "more ranks than cores" in (tmp_path / "crowded.svg").read_text() or path.exists()

@@ -1,0 +1,206 @@
+"""Schedules with one thing wrong, and a second, independent judge of schedules. For tests of verify."""
+
+import random
+from collections import Counter, deque
+from dataclasses import replace
+
+from ringtrain.collectives.schedule import Schedule, Step
+
+
+def with_steps(schedule: Schedule, steps) -> Schedule:
+    return replace(schedule, make=lambda rank: steps[rank])
+
+
+def all_steps(schedule: Schedule) -> list[list[Step]]:
+    return [list(schedule.steps(rank)) for rank in range(schedule.size)]
+
+
+def numbered(steps, field: str):
+    """(rank, step, position, move) of every send, or of every receive."""
+    return [
+        (rank, k, i, move)
+        for rank, own in enumerate(steps)
+        for k, step in enumerate(own)
+        for i, move in enumerate(getattr(step, field))
+    ]
+
+
+def partner(steps, sender, k, i):
+    """Where the send (sender, k, i) is received: the receive with the same number between this pair."""
+    peer = steps[sender][k].sends[i].peer
+    before = [(j, n) for rank, j, n, m in numbered(steps, "sends") if rank == sender and m.peer == peer]
+    after = [(j, n) for rank, j, n, m in numbered(steps, "recvs") if rank == peer and m.peer == sender]
+    return (peer, *after[before.index((k, i))])
+
+
+def edit(steps, field, rank, k, i, moves) -> None:
+    """Put ``moves`` in the place of one move."""
+    old = getattr(steps[rank][k], field)
+    steps[rank][k] = replace(steps[rank][k], **{field: (*old[:i], *moves, *old[i + 1 :])})
+
+
+def drop_send(rng, steps, schedule):
+    rank, k, i, _ = rng.choice(numbered(steps, "sends"))
+    edit(steps, "sends", rank, k, i, ())
+
+
+def drop_both(rng, steps, schedule):
+    rank, k, i, _ = rng.choice(numbered(steps, "sends"))
+    peer, j, n = partner(steps, rank, k, i)
+    edit(steps, "sends", rank, k, i, ())
+    edit(steps, "recvs", peer, j, n, ())
+
+
+def double_send(rng, steps, schedule):
+    rank, k, i, move = rng.choice(numbered(steps, "sends"))
+    edit(steps, "sends", rank, k, i, (move, move))
+
+
+def double_both(rng, steps, schedule):
+    """Sent again in a step of its own, and received again in a step of its own."""
+    rank, k, i, move = rng.choice(numbered(steps, "sends"))
+    peer, j, n = partner(steps, rank, k, i)
+    again = steps[peer][j].recvs[n]
+    steps[rank].insert(k + 1, Step(sends=(move,)))
+    steps[peer].insert(j + 1, Step(recvs=(again,)))
+
+
+def wrong_peer(rng, steps, schedule):
+    field = rng.choice(["sends", "recvs"])
+    rank, k, i, move = rng.choice(numbered(steps, field))
+    others = [peer for peer in range(-1, schedule.size + 1) if peer != move.peer]
+    edit(steps, field, rank, k, i, (replace(move, peer=rng.choice(others)),))
+
+
+def flip_add(rng, steps, schedule):
+    rank, k, i, move = rng.choice(numbered(steps, "recvs"))
+    edit(steps, "recvs", rank, k, i, (replace(move, add=not move.add),))
+
+
+def shift_one(rng, steps, schedule):
+    field = rng.choice(["sends", "recvs"])
+    rank, k, i, move = rng.choice(numbered(steps, field))
+    by = rng.choice([-1, 1, schedule.chunks])
+    edit(steps, field, rank, k, i, (replace(move, start=move.start + by, stop=move.stop + by),))
+
+
+def shift_both(rng, steps, schedule):
+    rank, k, i, _ = rng.choice(numbered(steps, "sends"))
+    peer, j, n = partner(steps, rank, k, i)
+    by = rng.choice([-1, 1])
+    for field, where in (("sends", (rank, k, i)), ("recvs", (peer, j, n))):
+        move = getattr(steps[where[0]][where[1]], field)[where[2]]
+        edit(steps, field, *where, (replace(move, start=move.start + by, stop=move.stop + by),))
+
+
+def widen(rng, steps, schedule):
+    field = rng.choice(["sends", "recvs"])
+    rank, k, i, move = rng.choice(numbered(steps, field))
+    edit(steps, field, rank, k, i, (replace(move, stop=move.stop + rng.choice([-1, 1])),))
+
+
+def reorder(rng, steps, schedule):
+    rank = rng.choice([rank for rank, own in enumerate(steps) if len(own) > 1])
+    a, b = rng.sample(range(len(steps[rank])), 2)
+    steps[rank][a], steps[rank][b] = steps[rank][b], steps[rank][a]
+
+
+def merge(rng, steps, schedule):
+    """Two steps in one: what the second needed of the first is no longer there."""
+    rank = rng.choice([rank for rank, own in enumerate(steps) if len(own) > 1])
+    k = rng.randrange(len(steps[rank]) - 1)
+    first, second = steps[rank][k : k + 2]
+    steps[rank][k : k + 2] = [Step(first.sends + second.sends, first.recvs + second.recvs)]
+
+
+KINDS = [
+    drop_send, drop_both, double_send, double_both, wrong_peer, flip_add, shift_one, shift_both, widen, reorder, merge,
+]  # fmt: skip
+
+
+def mutant(kind, schedule: Schedule, seed: int) -> Schedule:
+    steps = all_steps(schedule)
+    kind(random.Random(seed), steps, schedule)
+    return with_steps(schedule, steps)
+
+
+def additions_sorted(schedule: Schedule):
+    """The steps, where neighbouring steps that do nothing but add the same span come in the order of peers. Two
+    schedules that agree in this differ in nothing but the order in which one rank adds."""
+    normal = []
+    for own in all_steps(schedule):
+        out: list[Step] = []
+        for step in own:
+            out.append(step)
+            at = len(out) - 1
+            while at and _mere_addition(out[at]) and _mere_addition(out[at - 1]) and _peer(out[at]) < _peer(out[at - 1]):
+                out[at - 1], out[at] = out[at], out[at - 1]
+                at -= 1
+        normal.append(tuple(out))
+    return normal
+
+
+def _mere_addition(step: Step) -> bool:
+    return not step.sends and len(step.recvs) == 1 and step.recvs[0].add
+
+
+def _peer(step: Step) -> int:
+    return step.recvs[0].peer
+
+
+def judge(schedule: Schedule, seed: int) -> bool:
+    """Whether the schedule is an all-reduce in one random interleaving, computed another way than verify does: moves
+    of a step one by one in random order, values as nested sets of text, an exception for anything that goes wrong."""
+    try:
+        values = _interleave(schedule, random.Random(seed))
+    except (LookupError, ValueError):
+        return False
+    once = Counter(map(str, range(schedule.size)))
+    return all(
+        values[rank].get(chunk) == values[0].get(chunk) and Counter(_leaves(values[rank].get(chunk))) == once
+        for rank in range(schedule.size)
+        for chunk in range(schedule.chunks)
+    )
+
+
+def _leaves(value):
+    if isinstance(value, tuple):
+        return [leaf for part in value for leaf in _leaves(part)]
+    return [value]
+
+
+def _interleave(schedule, rng):
+    """Final values by rank and chunk. Each rank holds the moves of its step that are still open; a move of a pair is
+    done when both ends are open and are the next of their pair."""
+    size = schedule.size
+    steps = [deque(schedule.steps(rank)) for rank in range(size)]
+    values = [{chunk: str(rank) for chunk in range(schedule.chunks)} for rank in range(size)]
+    sends, recvs = [deque() for _ in range(size)], [deque() for _ in range(size)]
+    while any(steps) or any(sends) or any(recvs):
+        for rank in range(size):
+            if not sends[rank] and not recvs[rank] and steps[rank]:
+                step = steps[rank].popleft()
+                sends[rank].extend(step.sends)
+                recvs[rank].extend(step.recvs)
+        pairs = [(a, m, n) for a in range(size) for m in _next(sends[a]) for n in _next(recvs[m.peer]) if n.peer == a]
+        if not pairs:
+            if any(sends) or any(recvs):
+                raise ValueError("deadlock")
+            continue
+        source, send, recv = rng.choice(pairs)
+        sends[source].remove(send)
+        recvs[send.peer].remove(recv)
+        _move(values[source], values[send.peer], send, recv, schedule.chunks)
+    return values
+
+
+def _next(moves):
+    """The first open move of each peer."""
+    return list({move.peer: move for move in reversed(moves)}.values())
+
+
+def _move(source, target, send, recv, chunks):
+    if send.stop - send.start != recv.stop - recv.start or (send.start - recv.start) % chunks:
+        raise ValueError("spans differ")
+    for i, j in zip(range(send.start, send.stop), range(recv.start, recv.stop), strict=True):
+        target[j] = tuple(sorted((target[j], source[i]), key=repr)) if recv.add else source[i]

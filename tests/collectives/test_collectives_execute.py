@@ -1,0 +1,235 @@
+"""Executions on a loopback world, in which every send is synchronous."""
+
+import numpy as np
+import pytest
+from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
+from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import delaying, recording
+
+SIZES = [1, 2, 3, 4, 5]
+DEADLINE_S = 20.0
+
+
+def add(a, b, y):
+    np.add(a, b, out=y)
+
+
+def exact(rank, count, dtype, times=1):
+    """Small integers: every partial sum is exact in any order."""
+    return ((np.arange(count) * 7 + rank * 13) % 251 * times).astype(dtype)
+
+
+def total(size, count, dtype, times=1):
+    return sum(exact(rank, count, dtype, times) for rank in range(size))
+
+
+def all_reduce(size, name, inputs, segment_bytes=1 << 18, wrap=lambda transport: transport):
+    """The buffers of all ranks after one execution of each of ``inputs[rank]``."""
+
+    def body(transport):
+        buffer = inputs[transport.rank].copy()
+        run = Execution(make_schedule(name, size), wrap(transport), buffer, add, segment_bytes=segment_bytes)
+        run.start()
+        run.wait(DEADLINE_S)
+        return buffer
+
+    return LoopbackWorld(size).run(body)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_sums_are_exact_at_every_length(name, size, dtype):
+    for count in sorted({0, 1, size - 1, size, size + 1, 101, 10007}):
+        inputs = [exact(rank, count, dtype) for rank in range(size)]
+        for buffer in all_reduce(size, name, inputs):
+            np.testing.assert_array_equal(buffer, total(size, count, dtype))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_random_sums_are_near_and_the_same_everywhere(name, size):
+    inputs = [np.random.default_rng(rank).standard_normal(10007).astype("f4") for rank in range(size)]
+    buffers = all_reduce(size, name, inputs)
+    wide = np.array(inputs, "f8")
+    bound = size * np.finfo("f4").eps * np.abs(wide).sum(0)
+    assert np.all(np.abs(buffers[0] - wide.sum(0)) <= bound)
+    for buffer in buffers[1:]:
+        assert buffer.tobytes() == buffers[0].tobytes()
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 12, 64, 1000])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_segments_smaller_than_chunks(name, segment_bytes):
+    inputs = [exact(rank, 331, "f4") for rank in range(3)]
+    for buffer in all_reduce(3, name, inputs, segment_bytes):
+        np.testing.assert_array_equal(buffer, total(3, 331, "f4"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_messages_that_end_late_and_in_any_order(name, seed):
+    inputs = [np.random.default_rng(rank).standard_normal(500).astype("f4") for rank in range(4)]
+    plain = all_reduce(4, name, inputs, segment_bytes=64)
+    shaken = all_reduce(4, name, inputs, segment_bytes=64, wrap=lambda transport: delaying(transport, seed))
+    assert [buffer.tobytes() for buffer in shaken] == [buffer.tobytes() for buffer in plain]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_an_execution_is_started_again_and_again_and_allocates_once(name):
+    def body(transport):
+        rooms = []
+
+        def allocate(count, dtype):
+            rooms.append(count)
+            return transport.allocate(count, dtype)
+
+        buffer = np.zeros(1001, "f4")
+        run = Execution(make_schedule(name, 3), transport, buffer, add, segment_bytes=100, allocate=allocate)
+        made = len(rooms)
+        for times in range(1, 6):
+            buffer[:] = exact(transport.rank, 1001, "f4", times)
+            run.start()
+            run.wait(DEADLINE_S)
+            np.testing.assert_array_equal(buffer, total(3, 1001, "f4", times))
+        assert len(rooms) == made <= 1
+
+    LoopbackWorld(3).run(body)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_several_buckets_in_flight_are_told_apart_by_tag(name):
+    counts = [5, 1000, 1, 333]
+
+    def body(transport):
+        schedule = make_schedule(name, 3)
+        buffers = [exact(transport.rank, count, "f8", tag + 1) for tag, count in enumerate(counts)]
+        runs = [Execution(schedule, transport, b, add, tag, segment_bytes=256) for tag, b in enumerate(buffers)]
+        for run in runs:
+            run.start()
+        for run in runs if transport.rank % 2 else reversed(runs):
+            while not run.test():
+                for other in runs:
+                    other.test()
+        return buffers
+
+    for buffers in LoopbackWorld(3).run(body):
+        for tag, (buffer, count) in enumerate(zip(buffers, counts, strict=True)):
+            np.testing.assert_array_equal(buffer, total(3, count, "f8", tag + 1))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 1003])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_bytes_sent_are_counted_from_what_is_sent(name, count):
+    def body(transport):
+        seen, log = recording(transport)
+        run = Execution(make_schedule(name, 4), seen, np.ones(count, "f4"), add, segment_bytes=40)
+        run.start()
+        run.wait(DEADLINE_S)
+        sent = [elements for verb, _, elements, _ in log if verb == "send"]
+        assert 0 not in sent
+        assert run.bytes_sent == 4 * sum(sent)
+        return run.bytes_sent
+
+    sent = LoopbackWorld(4).run(body)
+    assert sum(sent) == 2 * 3 * 4 * count  # both send 2(p - 1)n in all; ring evenly, star unevenly
+    if name == "star":
+        assert sent == [3 * 4 * count, 4 * count, 4 * count, 4 * count]
+    else:
+        largest = max(b - a for a, b in zip(bounds(count, 4), bounds(count, 4)[1:], strict=False))
+        assert max(sent) <= 6 * 4 * largest
+
+
+def test_receives_are_posted_before_sends():
+    def body(transport):
+        seen, log = recording(transport)
+        run = Execution(make_schedule("ring", 2), seen, np.ones(8, "f4"), add)
+        run.start()
+        run.wait(DEADLINE_S)
+        return log[0][0]
+
+    assert LoopbackWorld(2).run(body) == ["recv", "recv"]
+
+
+def test_computed_data_is_waited_for_before_it_is_sent():
+    """Additions that are only queued, and carried out by ``synchronize``: a send that went too early would send what
+    was there before."""
+
+    def body(transport):
+        queue = []
+
+        def later(a, b, y):
+            queue.append((a, b, y))
+
+        def synchronize():
+            for a, b, y in queue:
+                np.add(a, b, out=y)
+            queue.clear()
+
+        buffer = exact(transport.rank, 500, "f4")
+        run = Execution(
+            make_schedule("ring", 4), transport, buffer, later, segment_bytes=64, synchronize=synchronize
+        )
+        run.start()
+        run.wait(DEADLINE_S)
+        synchronize()
+        return buffer
+
+    for buffer in LoopbackWorld(4).run(body):
+        np.testing.assert_array_equal(buffer, total(4, 500, "f4"))
+
+
+def test_scratch_takes_raw_contributions():
+    def steps(rank):
+        yield Step((Move(1 - rank, 0, 2),), (Move(1 - rank, 2, 4),))
+        yield Step((Move(rank, 2, 4),), (Move(rank, 0, 2, add=True),))
+
+    def body(transport):
+        buffer = exact(transport.rank, 77, "f4")
+        schedule = Schedule("swap", 2, 2, steps, lambda rank: 4)
+        run = Execution(schedule, transport, buffer, add, segment_bytes=40)
+        run.start()
+        run.wait(DEADLINE_S)
+        return buffer
+
+    for buffer in LoopbackWorld(2).run(body):
+        np.testing.assert_array_equal(buffer, total(2, 77, "f4"))
+
+
+def test_a_missing_participant_is_named():
+    def body(transport):
+        if transport.rank == 1:
+            return "absent"
+        run = Execution(make_schedule("star", 3), transport, np.ones(4, "f4"), add, tag=6)
+        run.start()
+        with pytest.raises(StalledError) as caught:
+            run.wait(0.05)
+        return str(caught.value)
+
+    root, _, leaf = LoopbackWorld(3).run(body)
+    assert root == (
+        "no progress for 0.05 s, waiting for rank 1 to send: rank 0 in star(ranks=3, chunks=1), tag 6, "
+        "0 of 4 messages done"
+    )
+    assert "waiting for rank 0 to send: rank 2 in star" in leaf
+
+
+def test_starting_twice_is_refused():
+    def body(transport):
+        run = Execution(make_schedule("ring", 2), transport, np.ones(4, "f4"), add, tag=3)
+        if transport.rank == 0:
+            run.start()
+            with pytest.raises(TransportError, match=r"ring\(ranks=2, chunks=2\) with tag 3 was started again"):
+                run.start()
+
+    LoopbackWorld(2).run(body)
+
+
+def test_an_execution_that_was_never_started_is_done():
+    run = Execution(make_schedule("ring", 1), LoopbackWorld(1).transport(0), np.ones(4, "f4"), add)
+    assert run.test()
+    run.start()
+    assert run.test() and run.bytes_sent == 0

@@ -1,0 +1,181 @@
+"""verify accepts what is an all-reduce, and nothing else: mutants of every kind, and schedules made to deceive it."""
+
+import pytest
+from mutants import KINDS, additions_sorted, all_steps, judge, mutant
+
+from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.collectives.verify import verify
+from ringtrain.errors import ScheduleError, UsageError
+
+SIZES = [*range(1, 18), 24, 32]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ring_is_proved_and_optimal(size):
+    proof = verify(make_schedule("ring", size))
+    assert proof.rounds == 2 * (size - 1)
+    assert proof.sent == (2 * (size - 1),) * size
+    assert proof.messages == proof.sent
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_star_is_proved_and_its_root_carries_all(size):
+    proof = verify(make_schedule("star", size))
+    assert proof.rounds == (size if size > 1 else 0)
+    assert proof.sent == (size - 1,) + (1,) * (size - 1)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_second_judge_agrees_on_what_is_right(name):
+    for size in (1, 2, 3, 5, 8):
+        assert all(judge(make_schedule(name, size), seed) for seed in range(3))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_mutants_are_rejected(name, kind):
+    """A mutant may pass only where it *is* an all-reduce: the star's root adds its leaves in another order. That is
+    shown by comparison with the original, and by the second judge. Everything else is rejected."""
+    rejected = 0
+    for size in (2, 3, 4, 5, 8):
+        original = make_schedule(name, size)
+        for seed in range(25):
+            wrong = mutant(kind, original, seed)
+            if all_steps(wrong) == all_steps(original):
+                continue
+            if additions_sorted(wrong) == additions_sorted(original):
+                assert all(judge(wrong, order) for order in range(3))
+                verify(wrong)
+                continue
+            with pytest.raises(ScheduleError):
+                verify(wrong)
+            rejected += 1
+    assert rejected >= 50
+
+
+def made(size, chunks, *steps, wire=99):
+    return Schedule("made", size, chunks, lambda rank: steps[rank], lambda rank: wire)
+
+
+def send(peer, start=0, stop=1):
+    return Step(sends=(Move(peer, start, stop),))
+
+
+def take(peer, start=0, stop=1):
+    return Step(recvs=(Move(peer, start, stop),))
+
+
+def add(peer, start=0, stop=1):
+    return Step(recvs=(Move(peer, start, stop, add=True),))
+
+
+def both(*steps):
+    return Step(tuple(m for s in steps for m in s.sends), tuple(m for s in steps for m in s.recvs))
+
+
+def rejected(schedule, message):
+    with pytest.raises(ScheduleError, match=message):
+        verify(schedule)
+
+
+def test_a_contribution_added_twice_in_two_steps_is_seen():
+    doubled = made(2, 1, [send(1), send(1), take(1)], [add(0), add(0), send(0)])
+    rejected(doubled, r"rank 0, chunk 0 ends with rank 0's contribution 2 times")
+
+
+def test_a_missing_contribution_is_named():
+    rejected(made(2, 1, [send(1)], [take(0)]), r"rank 0, chunk 0 ends with rank 1's contribution 0 times")
+
+
+def test_sends_before_receives_deadlock_when_sends_are_synchronous():
+    """Each sends one half to be added by the other, then swaps the sums: right, if only somebody listened first."""
+    here, there = (0, 1), (1, 2)
+    head_on = [
+        [send(1, *there), add(1, *here), send(1, *here), take(1, *there)],
+        [send(0, *here), add(0, *there), send(0, *there), take(0, *here)],
+    ]
+    listening = [[both(a, b), both(c, d)] for a, b, c, d in head_on]
+    verify(made(2, 2, *listening))
+    head_on = made(2, 2, *head_on)
+    rejected(head_on, r"deadlock: rank 0 in step 0 waits for step 1 of rank 1; rank 1 in step 0 waits")
+
+
+def test_a_cycle_of_three_deadlocks():
+    cycle = [[take((rank - 1) % 3), send((rank + 1) % 3)] for rank in range(3)]
+    rejected(made(3, 1, *cycle), r"deadlock: .*rank 2 in step 0 waits for step 1 of rank 1")
+
+
+def test_long_deadlocks_are_abridged():
+    cycle = [[take((rank - 1) % 7), send((rank + 1) % 7)] for rank in range(7)]
+    rejected(made(7, 1, *cycle), "and 3 more")
+
+
+def test_writing_what_a_peer_may_still_read_is_a_hazard():
+    crossed = made(2, 1, [both(send(1), add(1))], [both(send(0), add(0))])
+    rejected(crossed, r"rank 0, step 0: hazard: chunk 0 is sent to rank 1 while rank 1 writes it")
+
+
+def test_two_writers_of_one_span_are_a_hazard():
+    at_once = made(3, 1, [both(add(1), add(2)), both(send(1), send(2))], [send(0), take(0)], [send(0), take(0)])
+    rejected(at_once, r"hazard: chunk 0 is received from rank 1 and rank 2 at once")
+
+
+def test_sums_in_different_orders_are_rejected():
+    """Everybody sends to everybody through scratch and adds for itself: right sums, rounded differently."""
+    steps = []
+    for rank in range(3):
+        a, b = (rank + 1) % 3, (rank + 2) % 3
+        swap = Step((Move(a, 0, 1), Move(b, 0, 1)), (Move(b, 1, 2), Move(a, 2, 3)))
+        own = [Step((Move(rank, k, k + 1),), (Move(rank, 0, 1, add=True),)) for k in (1, 2)]
+        steps.append([swap, *own])
+    rejected(made(3, 1, *steps), r"rank 1, chunk 0 is added in another order than on rank 0")
+
+
+def through_scratch():
+    """Two ranks swap raw contributions, each adds for itself."""
+    return made(
+        2, 1,
+        *([Step((Move(1 - rank, 0, 1),), (Move(1 - rank, 1, 2),)), Step((Move(rank, 1, 2),), (Move(rank, 0, 1, True),))]
+          for rank in range(2)),
+        wire=2,
+    )  # fmt: skip
+
+
+def test_scratch_frees_of_hazards():
+    assert verify(through_scratch()).sent == (2, 2)
+
+
+def test_scratch_must_have_been_filled():
+    rejected(made(2, 1, [send(1, 1, 2)], [take(0)]), r"rank 0, step 0: sends scratch 1:2 before anything arrived")
+    rejected(made(2, 1, [send(1)], [add(0, 1, 2)]), r"rank 1, step 0: adds into scratch 1, which holds nothing")
+
+
+def test_more_bytes_than_stated_are_rejected():
+    wasteful = made(2, 1, [add(1), send(1), send(1)], [send(0), take(0), take(0)], wire=1)
+    rejected(wasteful, r"rank 0 sends 2 chunks; stated: 1")
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (([send(2)], []), "rank 0, step 0: peer 2 of 2 ranks"),
+        (([send(1, 1, 1)], []), "span 1:1 is empty or negative"),
+        (([send(1, -1, 1)], []), "span -1:1 is empty or negative"),
+        (([send(1, 1, 3)], []), "span 1:3 leaves the buffer of 2 chunks"),
+        (([send(1)], []), "rank 0 to rank 1: 1 sends, 0 receives"),
+        (([send(1, 0, 1)], [take(0, 1, 2)]), "chunks 0:1 sent in step 0 arrive as chunks 1:2 in step 0"),
+        (([send(1, 0, 2)], [take(0, 0, 1)]), "chunks 0:2 sent in step 0 arrive as chunks 0:1"),
+    ],
+)
+def test_impossible_moves_are_named(steps, message):
+    rejected(made(2, 2, *steps), message)
+
+
+def test_unknown_schedules_get_the_nearest_name():
+    with pytest.raises(UsageError, match="unknown algorithm 'rign': did you mean 'ring'"):
+        make_schedule("rign", 4)
+
+
+def test_a_schedule_says_what_it_is():
+    assert repr(make_schedule("ring", 3)) == "ring(ranks=3, chunks=3)"

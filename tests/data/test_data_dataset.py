@@ -1,0 +1,435 @@
+"""Files of data sets: written whole, read back as they were, held once a node, and every kind of bad one
+refused."""
+
+import hashlib
+import os
+import threading
+
+import h5py
+import numpy as np
+import pytest
+from data_makers import content, part
+
+from ringtrain.data import check, dataset
+from ringtrain.data.check import check_file
+from ringtrain.data.content import Content, Part
+from ringtrain.data.dataset import HEADER_BYTES, NodeMemory, open_dataset
+from ringtrain.data.format import write_dataset
+from ringtrain.data.statistics import statistics
+from ringtrain.data.synthetic import synthetic
+from ringtrain.errors import DataError
+
+
+# ── good files ──────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("test", [5, 0])
+def test_what_is_written_is_what_is_opened(tmp_path, compress, test):
+    written, path = content(test=test), tmp_path / "a.h5"
+    write_dataset(path, written, compress=compress)
+    opened = open_dataset(path)
+    for (name, wrote), (opened_name, split) in zip(written.parts(), opened.splits(), strict=True):
+        assert name == opened_name
+        assert (split.images == wrote.images).all() and split.images.dtype == np.uint8
+        assert (split.labels == wrote.labels).all() and split.labels.dtype == np.int32
+        assert split.count == wrote.count and split.shape == (4, 5, 3)
+        assert not split.images.flags.writeable and not split.labels.flags.writeable
+    assert (opened.name, opened.source, opened.licence) == ("tiny", "made up", "CC0")
+    assert opened.classes == ("class 0", "class 1", "class 2")
+    assert opened.held == "private"
+    assert check_file(path) == []
+
+
+def test_statistics_are_those_of_the_training_images(tiny):
+    opened = open_dataset(tiny)
+    images = opened.train.images.astype(np.float64)
+    np.testing.assert_allclose(opened.mean, images.mean((0, 1, 2)), rtol=1e-13)
+    np.testing.assert_allclose(opened.std, images.std((0, 1, 2)), rtol=1e-13)
+    np.testing.assert_array_equal(opened.mean_image, images.mean(0).astype(np.float32))
+
+
+def test_statistics_of_many_white_images_do_not_overflow():
+    told = statistics(np.full((70_000, 1, 1, 1), 255, np.uint8))
+    assert told.mean.tolist() == [255.0] and told.std.tolist() == [0.0] and told.mean_image.item() == 255.0
+
+
+def test_the_checksum_is_sha256_of_shape_images_and_labels(tiny):
+    train = open_dataset(tiny).train
+    said = hashlib.sha256(b"uint8 12 4 5 3\n" + train.images.tobytes() + train.labels.astype("<i4").tobytes())
+    assert train.checksum == said.hexdigest()
+
+
+def test_a_set_is_named_by_the_checksums_of_all_its_examples(tmp_path):
+    sums = set()
+    for number, made in enumerate([content(), content(train=11), content(test=4), content(test=0)]):
+        write_dataset(tmp_path / f"{number}.h5", made)
+        sums.add(open_dataset(tmp_path / f"{number}.h5").checksum)
+    assert len(sums) == 4
+
+
+def test_many_classes_and_labels_without_one(tmp_path):
+    names = tuple(f"class number {n:05}" for n in range(21_000))
+    labels = np.array([-1, 20_999, 0], np.int32)
+    write_dataset(tmp_path / "a.h5", Content("many", Part(part(3).images, labels), None, names, "made up"))
+    opened = open_dataset(tmp_path / "a.h5")
+    assert opened.classes == names and opened.train.labels.tolist() == [-1, 20_999, 0]
+
+
+def test_digits_are_those_that_were_shipped():
+    digits = open_dataset("digits")
+    assert (digits.train.count, digits.test.count, digits.train.shape) == (1437, 360, (8, 8, 1))
+    assert digits.train.images.max() == 16 and digits.classes == tuple("0123456789")
+    assert digits.train.checksum == "271b1757f5f04922eb9be9c5958c97dfac36412fb80943a9f4bc4b0a3a1c7e0c"
+    assert digits.test.checksum == "143787d8e6c1eaa8cbb3fc9ae156862a03cebb9a92c75af4cd1fb463de046c87"
+    assert digits.licence == "CC BY 4.0" and "doi:10.24432/C50P49" in digits.source
+    assert dataset.DIGITS.stat().st_size < 150_000
+    assert check_file("digits") == []
+    together = np.concatenate([digits.train.images, digits.test.images]).reshape(1797, 64)
+    assert len(np.unique(together, axis=0)) == 1797
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+def test_an_existing_file_is_replaced_by_force_alone(tiny):
+    with pytest.raises(DataError, match=r"tiny\.h5 exists: give another name, or --force"):
+        write_dataset(tiny, content(train=7))
+    assert open_dataset(tiny).train.count == 12
+    write_dataset(tiny, content(train=7), force=True)
+    assert open_dataset(tiny).train.count == 7
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tiny):
+    def full(what, done, total):
+        if what == "writing":
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(DataError, match=r"tiny\.h5 could not be written: .*No space left"):
+        write_dataset(tiny, content(train=7), force=True, progress=full)
+    assert os.listdir(tiny.parent) == ["tiny.h5"] and open_dataset(tiny).train.count == 12
+
+
+def test_a_target_that_cannot_be_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"is a folder: name the .h5 file"):
+        write_dataset(tmp_path, content())
+    with pytest.raises(DataError, match=r"there is no folder .*nowhere: make it first"):
+        write_dataset(tmp_path / "nowhere" / "a.h5", content())
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(DataError, match="cannot be written to"):
+        write_dataset(tmp_path / "a.h5", content())
+
+
+# ── bad files ───────────────────────────────────────────────────────────────────────────────────────────────
+def replace(group, key, values):
+    del group[key]
+    group[key] = values
+
+
+def external(file):
+    del file["train/images"]
+    file["train"].create_dataset(
+        "images", (12, 4, 5, 3), np.uint8, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
+    )
+
+
+def virtual(file):
+    del file["train/images"]
+    layout = h5py.VirtualLayout((12, 4, 5, 3), np.uint8)
+    layout[...] = h5py.VirtualSource("other.h5", "x", (12, 4, 5, 3))
+    file["train"].create_virtual_dataset("images", layout)
+
+
+def linked(file):
+    del file["train"]
+    file["train"] = h5py.ExternalLink("other.h5", "/train")
+
+
+def objects(file):
+    replace(file["train"], "images", np.array([b"text"] * 12, h5py.string_dtype()))
+
+
+def set_label(index, value):
+    def change(file):
+        file["train/labels"][index] = value
+
+    return change
+
+
+def empty(file):
+    replace(file["train"], "images", np.zeros((0, 4, 5, 3), "u1"))
+    replace(file["train"], "labels", np.zeros(0, "i4"))
+
+
+BAD = {
+    "format": (lambda f: f.attrs.update(format="other"), "format is 'other', not 'ringtrain-dataset'"),
+    "no format": (lambda f: f.attrs.pop("format"), "format is None"),
+    "version": (lambda f: f.attrs.update(version=2), "has version 2 .*reads version 1"),
+    "name": (lambda f: f.attrs.update(name=3), "attribute name is .*3.*, not a text"),
+    "classes": (lambda f: f.attrs.update(classes=[1, 2]), "classes is not a list of names"),
+    "no train": (lambda f: f.pop("train"), "no group 'train'"),
+    "no images": (lambda f: f["train"].pop("images"), r"train/images is not an array .*known: labels"),
+    "empty test": (lambda f: (f.pop("test"), f.create_group("test")), "test/images .*the group is empty"),
+    "float images": (
+        lambda f: replace(f["train"], "images", np.zeros((12, 4, 5, 3), "f4")),
+        "is float32; it must be uint8",
+    ),
+    "flat images": (
+        lambda f: replace(f["train"], "images", np.zeros((12, 60), "u1")),
+        r"shape \(12, 60\); it must be \[N, H, W, C\]",
+    ),
+    "no width": (
+        lambda f: replace(f["train"], "images", np.zeros((12, 4, 0, 3), "u1")),
+        r"shape \(12, 4, 0, 3\)",
+    ),
+    "int64 labels": (
+        lambda f: replace(f["train"], "labels", np.zeros(12, "i8")),
+        "labels is int64; it must be int32",
+    ),
+    "big-endian": (
+        lambda f: replace(f["train"], "labels", np.zeros(12, ">i4")),
+        "labels is >i4; it must be int32",
+    ),
+    "labels few": (
+        lambda f: replace(f["train"], "labels", np.zeros(11, "i4")),
+        "train has 12 images but 11 labels",
+    ),
+    "zero": (
+        empty,
+        "train has no examples",
+    ),
+    "test shape": (
+        lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")),
+        "test images are 4x4x3, but training images 4x5x3",
+    ),
+    "checksum gone": (lambda f: f["test"].attrs.pop("checksum"), "test has no checksum .*it has None"),
+    "mean": (lambda f: f.attrs.update(mean=[1.0, 2.0]), "attribute mean is .*must be 3 finite numbers"),
+    "std": (lambda f: f.attrs.update(std=[1.0, 2.0, np.nan]), "attribute std is .*must be 3 finite numbers"),
+    "mean image": (lambda f: f.pop("mean_image"), "mean_image is not an array"),
+    "mean image shape": (
+        lambda f: replace(f, "mean_image", np.zeros((5, 4, 3), "f4")),
+        "mean_image is 5x4x3, but images are 4x5x3",
+    ),
+    "external": (external, "keeps its values in another file"),
+    "virtual": (virtual, "keeps its values in another file"),
+    "linked": (linked, "no group 'train'"),
+    "objects": (objects, "is object; it must be uint8"),
+    "label high": (
+        set_label([3, 5], 3),
+        r"2 of 12 train labels are out of range: the first is label 3 of example 3; they lie in 0 … 3",
+    ),
+    "label low": (
+        set_label(4, -2),
+        r"1 of 12 train labels .* label -2 of example 4; they lie in -2 … 2, but there are 3 classes",
+    ),
+    "label other": (set_label(0, -1), "train examples are not those that were written: their checksum"),
+    "byte": (
+        lambda f: f["test/images"].write_direct(np.zeros((5, 4, 5, 3), "u1")),
+        "test examples are not those",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_file_is_refused_and_check_finds_it(tiny, case):
+    change, message = BAD[case]
+    with h5py.File(tiny, "r+") as file:
+        change(file)
+    with pytest.raises(DataError, match=message) as caught:
+        open_dataset(tiny)
+    assert str(tiny) in str(caught.value)
+    assert any(problem in str(caught.value) for problem in check_file(tiny))
+
+
+def test_check_finds_every_problem(tiny):
+    with h5py.File(tiny, "r+") as file:
+        file["train/labels"][3] = 99
+        file["test/images"][0, 0, 0, 0] ^= 1
+        file.attrs["std"] = file.attrs["std"] + 1
+        file["mean_image"][0, 0, 0] = np.nan
+    problems = check_file(tiny)
+    starts = (
+        "1 of 12 train labels",
+        "the train examples",
+        "std is off by up to 1",
+        "mean_image is off by up to nan",
+        "the test",
+    )
+    assert len(problems) == 5 and all(p.startswith(s) for p, s in zip(problems, starts, strict=True))
+
+
+def test_large_sets_are_verified_by_check_alone(tiny, monkeypatch):
+    with h5py.File(tiny, "r+") as file:
+        file["test/images"][0, 0, 0, 0] ^= 1
+    monkeypatch.setattr(dataset, "VERIFY_BYTES", 100)
+    open_dataset(tiny)
+    assert len(check_file(tiny)) == 1
+
+
+def test_a_file_cut_anywhere_is_refused(tiny):
+    whole = tiny.read_bytes()
+    for size in [0, 7, 8, 100, *range(500, len(whole), 777), len(whole) - 1]:
+        tiny.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"truncated|not an HDF5 file|could not be opened"):
+            open_dataset(tiny)
+
+
+def test_a_flipped_byte_of_an_image_or_a_label_is_noticed(tiny):
+    whole = tiny.read_bytes()
+    opened = open_dataset(tiny)
+    for array in (opened.train.images, opened.train.labels, opened.test.images, opened.test.labels):
+        where = whole.index(array.tobytes())
+        for offset in (0, array.nbytes // 2, array.nbytes - 1):
+            bad = bytearray(whole)
+            bad[where + offset] ^= 1
+            tiny.write_bytes(bad)
+            with pytest.raises(
+                DataError, match=r"tiny.h5: (the .* examples are not|.* labels are out of range)"
+            ):
+                open_dataset(tiny)
+
+
+def test_a_flipped_byte_anywhere_gives_a_data_error_or_nothing_worse(tiny):
+    whole = tiny.read_bytes()
+    for offset in range(0, len(whole), 41):
+        bad = bytearray(whole)
+        bad[offset] ^= 0x55
+        tiny.write_bytes(bad)
+        try:
+            open_dataset(tiny)
+        except DataError as error:
+            assert str(tiny) in str(error)
+
+
+def test_damage_inside_compressed_images_is_named(tmp_path):
+    path = tmp_path / "a.h5"
+    write_dataset(path, content(train=600), compress=True)
+    with h5py.File(path) as file:
+        where = file["train/images"].id.get_chunk_info(1).byte_offset
+    whole = bytearray(path.read_bytes())
+    whole[where : where + 40] = b"\xff" * 40
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match=r"a.h5 is damaged"):
+        open_dataset(path)
+    assert any("train could not be read" in problem for problem in check_file(path))
+
+
+def test_no_file_another_file_and_a_folder(tmp_path, tiny):
+    with pytest.raises(DataError, match=r"there is no data set .*tini\.h5: did you mean 'tiny\.h5'\?"):
+        open_dataset(tmp_path / "tini.h5")
+    with pytest.raises(DataError, match="there is no data set digit: did you mean 'digits'"):
+        open_dataset("digit")
+    (tmp_path / "text.h5").write_text("hello, " * 100)
+    with pytest.raises(
+        DataError, match=r"text\.h5 is not an HDF5 file: make the file with `ringtrain data make`"
+    ):
+        open_dataset(tmp_path / "text.h5")
+    with pytest.raises(DataError, match="is a folder, not a data set"):
+        open_dataset(tmp_path)
+    assert "there is no data set" in check_file(tmp_path / "none.h5")[0]
+
+
+def test_check_allows_statistics_by_other_arithmetic(tiny):
+    with h5py.File(tiny, "r+") as file:
+        file.attrs["mean"] = file.attrs["mean"] + check.TOLERANCE / 2
+    assert check_file(tiny) == []
+
+
+# ── once a node ─────────────────────────────────────────────────────────────────────────────────────────────
+class FakeNode:
+    """Ranks as threads: one array stands for the shared window, and only the owner may be seen to read
+    images."""
+
+    def __init__(self, size, windows=True):
+        self._barrier = threading.Barrier(size, timeout=20)
+        self._lock, self._windows, self._array = threading.Lock(), windows, None
+
+    def window(self, nbytes):
+        if not self._windows:
+            return None
+        with self._lock:
+            if self._array is None:
+                self._array = np.zeros(nbytes, np.uint8)
+        assert self._array.size == nbytes
+        return self._array
+
+    def memory(self, rank):
+        return NodeMemory(self.window, self._barrier.wait, rank == 0)
+
+
+def open_on(size, path, windows=True):
+    """(results, errors) of opening on each rank."""
+    node, results, errors = FakeNode(size, windows), [None] * size, [None] * size
+
+    def rank(number):
+        try:
+            results[number] = open_dataset(path, node.memory(number))
+        except DataError as error:
+            errors[number] = str(error)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results, errors
+
+
+def test_a_node_holds_the_set_once_and_one_rank_reads_it(tiny, monkeypatch):
+    readers = []
+    read_images = dataset.read_images
+
+    def noted(*args):
+        readers.append(threading.current_thread())
+        return read_images(*args)
+
+    monkeypatch.setattr(dataset, "read_images", noted)
+    results, errors = open_on(3, tiny)
+    assert errors == [None] * 3 and [r.held for r in results] == ["node window"] * 3
+    assert len({r.train.images.ctypes.data for r in results}) == 1
+    assert len(set(readers)) == 1 and len(readers) == 2
+    alone = open_dataset(tiny)
+    for result in results:
+        assert (result.train.images == alone.train.images).all() and (
+            result.test.labels == alone.test.labels
+        ).all()
+        assert result.checksum == alone.checksum and not result.train.images.flags.writeable
+
+
+def test_without_a_window_each_rank_reads_and_says_so(tiny):
+    results, errors = open_on(2, tiny, windows=False)
+    assert errors == [None] * 2 and [r.held for r in results] == ["private"] * 2
+    assert results[0].train.images.ctypes.data != results[1].train.images.ctypes.data
+
+
+def test_what_the_owner_finds_wrong_is_raised_by_all(tiny):
+    with h5py.File(tiny, "r+") as file:
+        file["train/labels"][3] = 99
+    results, errors = open_on(3, tiny)
+    assert results == [None] * 3
+    assert errors[0] == errors[1] == errors[2]
+    assert "1 of 12 train labels are out of range" in errors[0]
+
+
+def test_a_long_complaint_is_cut_and_still_raised(tiny, monkeypatch):
+    def fail(*args):
+        raise DataError("…" * HEADER_BYTES)
+
+    monkeypatch.setattr(dataset, "read_images", fail)
+    _, errors = open_on(2, tiny)
+    assert errors[1].startswith("………") and len(errors[1].encode()) <= HEADER_BYTES
+
+
+# ── synthetic ───────────────────────────────────────────────────────────────────────────────────────────────
+def test_synthetic_data_are_the_same_for_a_seed_and_look_random():
+    a, b, c = (synthetic((5, 3, 3), 7, 1000, seed) for seed in (1, 1, 2))
+    assert a.checksum == b.checksum != c.checksum
+    assert a.train.images.shape == (1000, 5, 3, 3) and a.train.labels.dtype == np.int32
+    assert set(a.train.labels) == set(range(7)) and len(a.classes) == 7 and a.test is None
+    assert abs(a.mean - 127.5).max() < 3 and abs(a.std - 73.9).max() < 3
+    assert a.train.checksum == synthetic((5, 3, 3), 7, 1000, 1).train.checksum
+
+
+@pytest.mark.parametrize("arguments", [((0, 3, 3), 7, 10, 0), ((3, 3, 3), 0, 10, 0), ((3, 3, 3), 2, 0, 0)])
+def test_synthetic_data_of_nothing_are_refused(arguments):
+    with pytest.raises(DataError, match="each of these numbers must be at least 1"):
+        synthetic(*arguments)

@@ -1,0 +1,520 @@
+"""Each format read as it is, and each way of being wrong told."""
+
+import gzip
+import os
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import source_makers as made
+from data_makers import content
+from PIL import Image
+
+from ringtrain.data import members
+from ringtrain.data.content import make_part
+from ringtrain.data.cut import cut_test
+from ringtrain.data.dataset import open_dataset
+from ringtrain.data.make import make_dataset
+from ringtrain.data.pickles import load_plain
+from ringtrain.data.sources import read_source
+from ringtrain.errors import DataError
+
+
+def refused(message, source, **options):
+    with pytest.raises(DataError, match=message) as caught:
+        read_source(source, **options)
+    return str(caught.value)
+
+
+# ── IDX ─────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("gz", [False, True])
+def test_idx_folder(tmp_path, gz):
+    read = read_source(made.idx_folder(tmp_path / "some", gz))
+    assert read.train.images.shape == (6, 3, 2, 1) and read.test.images.shape == (4, 3, 2, 1)
+    assert read.train.images[:, 1, 1, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert read.test.labels.tolist() == [0, 1, 2, 0] and read.test.labels.dtype == np.int32
+    assert read.classes == ("0", "1", "2") and read.name == "some"
+
+
+def test_idx_by_prefix_by_file_and_of_several_sets(tmp_path):
+    folder = made.idx_folder(tmp_path / "some", prefix="letters-")
+    made.idx_folder(folder, prefix="digits-", train=9)
+    message = refused("IDX files of several data sets: name one of", folder)
+    assert message.endswith(f"{folder}/digits-, {folder}/letters-")
+    by_prefix = read_source(folder / "letters-")
+    assert (by_prefix.name, by_prefix.train.count, by_prefix.test.count) == ("letters", 6, 4)
+    by_file = read_source(folder / "digits-train-images-idx3-ubyte")
+    assert (by_file.train.count, by_file.test) == (9, None)
+
+
+def test_idx_with_a_missing_half(tmp_path):
+    folder = made.idx_folder(tmp_path / "some")
+    (folder / "t10k-labels-idx1-ubyte").unlink()
+    refused("t10k-images-idx3-ubyte has no labels beside it", folder)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda d: d[:-1], "is truncated: its header says 6x3x2 = 36 bytes, and 35 follow"),
+        (lambda d: d + b"x", "is too long: its header says 6x3x2 = 36 bytes, and 37 follow"),
+        (lambda d: d[:9], "ends within its header, after 9 bytes"),
+        (lambda d: b"", r"begins with the bytes \(none\)"),
+        (
+            lambda d: b"\0\0\x0d" + d[3:],
+            "begins with the bytes 00 00 0d 03; IDX images begin with 00 00 08 03",
+        ),
+        (lambda d: gzip.compress(d)[:-9], "could not be read: Compressed file ended"),
+    ],
+)
+def test_damaged_idx(tmp_path, change, message):
+    images = made.idx_folder(tmp_path / "some") / "train-images-idx3-ubyte"
+    images.write_bytes(change(images.read_bytes()))
+    refused(message, tmp_path / "some")
+
+
+def test_idx_with_other_numbers_of_images_and_labels(tmp_path):
+    labels = made.idx_folder(tmp_path / "some") / "train-labels-idx1-ubyte"
+    labels.write_bytes(made.idx(np.zeros(5, np.uint8)))
+    refused(r"labels have the shape \(5,\) for 6 images", tmp_path / "some")
+
+
+# ── CIFAR ───────────────────────────────────────────────────────────────────────────────────────────────────
+def check_cifar10(read):
+    assert (read.train.images == made.cifar_images(10)).all() and (
+        read.test.images == made.cifar_images(3, 50)
+    ).all()
+    assert read.train.labels.tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9] and read.test.labels.tolist() == [
+        0,
+        1,
+        2,
+    ]
+    assert read.classes == tuple(made.CLASSES_10) and read.name == "cifar-10"
+
+
+@pytest.mark.parametrize("files", [made.cifar10_python(), made.cifar10_python(4), made.cifar10_binary()])
+def test_cifar10_in_a_folder_an_outer_folder_and_archives(tmp_path, files):
+    check_cifar10(read_source(made.in_folder(tmp_path / "a", files)))
+    inner = "cifar-10-batches-bin" if "data_batch_1.bin" in files else "cifar-10-batches-py"
+    made.in_folder(tmp_path / "b" / inner, files)
+    check_cifar10(read_source(tmp_path / "b"))
+    for suffix in ("tar", "tar.gz", "tar.xz"):
+        check_cifar10(read_source(made.in_archive(tmp_path / f"c.{suffix}", files)))
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "c.tar", "c.tar.gz", "c.tar.xz"]
+
+
+@pytest.mark.parametrize(
+    "files, first", [(made.cifar100_python(), "fine 0"), (made.cifar100_binary(), "fine_0")]
+)
+def test_cifar100_takes_the_fine_labels(tmp_path, files, first):
+    for source in (made.in_folder(tmp_path / "a", files), made.in_archive(tmp_path / "a.tar.gz", files)):
+        read = read_source(source)
+        assert read.train.labels.tolist() == [99, 98, 97, 96] and read.test.labels.tolist() == [99, 98]
+        assert (read.train.images == made.cifar_images(4)).all()
+        assert len(read.classes) == 100 and read.classes[0] == first and read.name == "cifar-100"
+
+
+def test_cifar_with_a_missing_batch(tmp_path):
+    files = made.cifar10_python()
+    del files["data_batch_4"]
+    refused(
+        "has files of CIFAR-10 python, but not data_batch_4: copy it again",
+        made.in_folder(tmp_path / "a", files),
+    )
+
+
+@pytest.mark.parametrize(
+    "batch, message",
+    [
+        ({"labels": [0, 1]}, "data_batch_2 is not a CIFAR batch: it has no data"),
+        ([1, 2], "is not a CIFAR batch: it has no data and no labels"),
+        (
+            {"data": np.zeros((2, 3071), "u1"), "labels": [0, 1]},
+            r"data is uint8 \(2, 3071\); it must be uint8 \(N, 3072\)",
+        ),
+        ({"data": np.zeros((2, 3072), "f4"), "labels": [0, 1]}, "data is float32"),
+        ({"data": [1, 2], "labels": [0, 1]}, "data is list; it must be"),
+        (
+            {"data": np.zeros((2, 3072), "u1"), "labels": [0]},
+            r"labels is int64 \(1,\); it must be 2 whole numbers",
+        ),
+        (
+            {"data": np.zeros((2, 3072), "u1"), "labels": [0, 10]},
+            "label 10 of example 3 .* is not one of the 10 classes",
+        ),
+        ({"data": np.zeros((2, 3072), "u1"), "labels": [0, -2]}, r"labels lie in -2 … 9"),
+    ],
+)  # fmt: skip
+def test_cifar_python_batches_that_are_not(tmp_path, batch, message):
+    files = made.cifar10_python() | {"data_batch_2": pickle.dumps(batch)}
+    refused(message, made.in_folder(tmp_path / "a", files))
+
+
+def test_cifar_names_that_are_not(tmp_path):
+    files = made.cifar10_python() | {"batches.meta": pickle.dumps({"label_names": [1, 2]})}
+    refused("batches.meta: label_names is not a list of names", made.in_folder(tmp_path / "a", files))
+
+
+def test_cifar_binary_truncated(tmp_path):
+    files = made.cifar10_binary()
+    files["data_batch_3.bin"] = files["data_batch_3.bin"][:-1]
+    refused("data_batch_3.bin has 6145 bytes, which is not a whole number of records of 3073",
+            made.in_folder(tmp_path / "a", files))  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.xz"])
+def test_truncated_archives(tmp_path, suffix):
+    path = made.in_archive(tmp_path / f"a.{suffix}", made.cifar10_python())
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    refused("is truncated or damaged|but not data_batch|has no CIFAR batches in it", path)
+
+
+def test_archives_of_something_else_or_of_too_much(tmp_path, monkeypatch):
+    refused(
+        "has no CIFAR batches in it; .* CIFAR-10 python",
+        made.in_archive(tmp_path / "a.tar", {"readme": b"hello"}),
+    )
+    path = made.in_archive(tmp_path / "b.tar", made.cifar10_python())
+    monkeypatch.setattr(members, "LARGEST_BYTES", 1000)
+    refused("data_batch_1 has .* bytes; more than 1000 are not read", path)
+
+
+def test_an_archive_with_a_name_twice(tmp_path):
+    import tarfile
+
+    path = made.in_archive(tmp_path / "a.tar", made.cifar10_python(), "one")
+    with tarfile.open(path, "a") as archive:
+        archive.addfile(tarfile.TarInfo("two/data_batch_1"))
+    refused("a.tar has two files named data_batch_1: keep one", path)
+
+
+# ── pickles ─────────────────────────────────────────────────────────────────────────────────────────────────
+class Evil:
+    """Would write a file if it were unpickled."""
+
+    def __init__(self, function, *arguments):
+        self.how = function, arguments
+
+    def __reduce__(self):
+        return self.how
+
+
+def evil_pickles(mark):
+    yield pickle.dumps({"data": Evil(os.system, f"touch {mark}"), "labels": [1]})
+    yield pickle.dumps(Evil(eval, f"open({str(mark)!r}, 'w')"))
+    yield pickle.dumps(Evil(exec, f"open({str(mark)!r}, 'w')"))
+    yield pickle.dumps(Evil(getattr, "text", "upper"))
+    yield pickle.dumps(Evil(__import__, "os"))
+    yield pickle.dumps(np.array([Evil(os.mkdir, str(mark))], object))
+    # Protocol 0: by the opcodes that older pickles use; then a dotted name, which reaches through a module.
+    yield f"cos\nsystem\n(S'touch {mark}'\ntR.".encode()
+    yield f"(S'touch {mark}'\nios\nsystem\n.".encode()
+    yield "\x80\x04\x8c\x05numpy\x8c\x09os.system\x93\x8c\x06touch \x85R.".encode("latin1")
+    yield b"\x80\x04\x8c\x05numpy\x8c\x11ndarray.__class__\x93."
+
+
+def test_a_pickle_cannot_run_anything(tmp_path):
+    mark = tmp_path / "ran"
+    for number, data in enumerate(evil_pickles(mark)):
+        with pytest.raises(
+            DataError, match="batch is refused: a pickle of plain values and arrays is wanted, but"
+        ):
+            load_plain(data, "batch")
+        assert not mark.exists(), number
+    files = made.cifar10_python() | {"data_batch_5": pickle.dumps(Evil(os.mkdir, str(mark)))}
+    refused(r"data_batch_5 is refused: .*it wants to use posix\.mkdir", made.in_folder(tmp_path / "a", files))
+    refused("data_batch_5 is refused", made.in_archive(tmp_path / "a.tar.gz", files))
+    assert not mark.exists()
+
+
+def test_the_evil_pickles_do_run_elsewhere(tmp_path):
+    # What the test above is worth: the plain unpickler runs the same bytes.
+    pickle.loads(pickle.dumps(Evil(os.mkdir, str(tmp_path / "ran"))))
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"cnumpy\ndtype\n(dS'_make'\nNsb.", "it wants to alter a function"),
+        (b"cnumpy.core.multiarray\n_reconstruct\n(NS'x'\ntb.", "it wants to alter a function"),
+        (b"cnumpy\nndarray\n(tR.", "an array built in an unexpected way"),
+        (b"cnumpy\ndtype\n(S'O'\ntR.", "an array of type 'O'"),
+        (b"cnumpy\ndtype\n(S'V8'\ntR.", "an array of type 'V8'"),
+        (
+            b"cnumpy.core.numeric\n_frombuffer\n(S'ab'\ncnumpy\ndtype\n(S'u1'\ntR(I2\ntS'K'\ntR.",
+            "an array in the order b'K'",
+        ),
+        (b"c_codecs\nencode\n(Vx\nVrot13\ntR.", "bytes in an unexpected encoding"),
+        (b"P1\n.", "it refers to an object outside of it"),
+        (b"(lp0\ng0\na.", "more than 8 lists within lists"),
+        (b"", "is truncated or not a pickle: EOFError"),
+        (b"hello", "is truncated or not a pickle|is refused"),
+        (
+            pickle.dumps({"data": np.arange(5, dtype="u1")}, 2)[:-20],
+            "is truncated or not a pickle|is refused",
+        ),
+    ],
+)  # fmt: skip
+def test_other_pickles_are_refused(data, message):
+    with pytest.raises(DataError, match=message):
+        load_plain(data, "batch")
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", ["u1", ">i4", "i8", "f4", "bool"])
+def test_plain_values_and_arrays_are_read(protocol, dtype):
+    for array in (
+        np.arange(6).reshape(2, 3).astype(dtype),
+        np.asfortranarray(np.arange(6).reshape(2, 3).astype(dtype)),
+    ):
+        value = {"a": array, b"b": [1, "x", 2.5, None, (True,)], "c": {"d": b"\x00\xff"}}
+        read = load_plain(pickle.dumps(value, protocol), "batch")
+        assert (read["a"] == array).all() and read["a"].dtype == array.dtype and read["a"].shape == (2, 3)
+        assert read["b"][0] == 1 and read["b"][2:] == [2.5, None, [True]] and read["c"]["d"] == b"\x00\xff"
+
+
+def test_names_of_python_2_are_read():
+    # As Python 2 wrote {'label_names': ['cat'], 'data': uint8 [[1, 2]]}: texts and array contents are byte
+    # strings.
+    data = (b"\x80\x02}q\x01(U\x0blabel_names]U\x03cataU\x04datacnumpy.core.multiarray\n_reconstruct\n"
+            b"cnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K\x01K\x02\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+            b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x02\x01\x02tbu.")  # fmt: skip
+    read = load_plain(data, "batch")
+    assert read["label_names"] == [b"cat"] and read["data"].tolist() == [[1, 2]]
+
+
+# ── npz ─────────────────────────────────────────────────────────────────────────────────────────────────────
+X, Y = np.arange(48, dtype=np.uint8).reshape(4, 3, 4), np.array([0, 2, 1, 2])
+
+
+def npz(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("x, y", [("x", "y"), ("images", "labels"), ("x_train", "y_train")])
+def test_npz_names(tmp_path, x, y):
+    read = read_source(npz(tmp_path / "some.npz", **{x: X, y: Y}))
+    assert (read.train.images[..., 0] == X).all() and read.train.labels.tolist() == [0, 2, 1, 2]
+    assert read.test is None and read.classes == ("0", "1", "2") and read.name == "some"
+
+
+def test_npz_with_a_test_part_colours_and_column_labels(tmp_path):
+    colour = np.repeat(X[..., None], 3, -1)
+    path = npz(
+        tmp_path / "a.npz",
+        x_train=colour,
+        y_train=Y[:, None].astype("u1"),
+        x_test=colour[:2],
+        y_test=Y[:2] + 3,
+    )
+    read = read_source(path)
+    assert read.train.images.shape == (4, 3, 4, 3) and read.test.labels.tolist() == [3, 5]
+    assert len(read.classes) == 6
+
+
+@pytest.mark.parametrize(
+    "arrays, message",
+    [
+        ({"a": X, "b": Y}, "has the arrays a, b; understood are x_train and y_train"),
+        ({"x_train": X, "y_train": Y, "x_test": X}, "has one of x_test and y_test: both are needed"),
+        ({"x": X / 255, "y": Y}, r"a.npz: x, y: images are float64; they must be uint8"),
+        ({"x": X, "y": Y / 1}, "labels are float64; they must be integers"),
+        (
+            {"x": X, "y": np.eye(4, 3, dtype=int)},
+            r"labels have the shape \(4, 3\) for 4 images; it must be \(4,\)",
+        ),
+        ({"x": X.reshape(4, 12), "y": Y}, r"images have the shape \(4, 12\); it must be"),
+        ({"x": np.zeros((4, 3, 32, 32), "u1"), "y": Y}, r"looks like \[N, C, H, W\]: move the channels last"),
+        ({"x": X[:0], "y": Y[:0]}, "there are no examples"),
+        ({"x": X, "y": Y - 2}, "labels lie in -2 … 0; they must be class numbers"),
+        ({"x": X, "y": Y * 40_000}, "labels lie in 0 … 80000"),
+        ({"x": X.astype(object), "y": Y}, "could not be read: Object arrays cannot be loaded"),
+    ],
+)  # fmt: skip
+def test_npz_that_is_not(tmp_path, arrays, message):
+    refused(message, npz(tmp_path / "a.npz", **arrays))
+
+
+def test_damaged_npz(tmp_path):
+    path = npz(tmp_path / "a.npz", x=X, y=Y)
+    path.write_bytes(path.read_bytes()[:-30])
+    refused("a.npz could not be read", path)
+    path.write_bytes(b"hello")
+    refused("a.npz could not be read", path)
+
+
+def test_minus_one_is_a_label_like_any():
+    assert make_part(X, Y - 1, "here").labels.tolist() == [-1, 1, 0, 1]
+
+
+# ── folders of images ───────────────────────────────────────────────────────────────────────────────────────
+def test_folder_without_division(tmp_path):
+    made.image(tmp_path / "f" / "b" / "2.png", "RGB", (3, 4, 5))
+    made.image(tmp_path / "f" / "b" / "1.png", "RGB", (0, 1, 2))
+    made.image(tmp_path / "f" / "a" / "9.bmp", "RGB", (6, 7, 8))
+    read = read_source(tmp_path / "f")
+    assert read.classes == ("a", "b") and read.train.labels.tolist() == [0, 1, 1] and read.test is None
+    assert read.train.images.shape == (3, 4, 5, 3) and read.name == "f" and read.notes == ()
+    assert read.train.images[:, 2, 2].tolist() == [[6, 7, 8], [0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("second", ["test", "val"])
+def test_folder_with_train_and_test(tmp_path, second):
+    for value, name in enumerate(["train/a/1", "train/b/1", f"{second}/b/1"]):
+        made.image(tmp_path / f"{name}.png", "L", value)
+    read = read_source(tmp_path)
+    assert read.train.labels.tolist() == [0, 1] and read.test.labels.tolist() == [1]
+    assert read.test.images.shape == (1, 4, 5, 1) and (read.test.images == 2).all()
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    made.image(tmp_path / "bus" / "1.png", "L", 1)
+    made.image(tmp_path / "train" / "1.png", "L", 2)
+    assert read_source(tmp_path).classes == ("bus", "train")
+
+
+def test_grey_images_among_colour_ones_become_rgb_and_all_grey_stay(tmp_path):
+    made.image(tmp_path / "a" / "1.png", "L", 7)
+    made.image(tmp_path / "a" / "2.png", "LA", (9, 100))
+    assert read_source(tmp_path).train.images.shape == (2, 4, 5, 1)
+    made.image(tmp_path / "a" / "3.png", "RGBA", (1, 2, 3, 50))
+    read = read_source(tmp_path)
+    assert read.train.images[:, 0, 0].tolist() == [[7, 7, 7], [9, 9, 9], [1, 2, 3]]
+    assert read.notes == ("2 grey images among 3 became RGB",)
+
+
+def test_differing_sizes_need_a_size(tmp_path):
+    made.image(tmp_path / "a" / "1.png", "L", 7)
+    made.image(tmp_path / "a" / "2.png", "L", 7)
+    made.image(tmp_path / "b" / "1.png", "L", 9, size=(6, 8))
+    refused(r"a/1\.png is 4x5 and .*b/1\.png is 8x6 \(height x width\): say --size HxW", tmp_path)
+    read = read_source(tmp_path, size=(2, 3))
+    assert read.train.images.shape == (3, 2, 3, 1) and (read.train.images[2] == 9).all()
+    assert read.notes == ("images were resized to 2x3, without keeping their proportions",)
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    made.image(tmp_path / "train" / "a" / "1.png", "L", 7)
+    made.image(tmp_path / "extra" / "a" / "1.png", "L", 7)
+    (tmp_path / "train" / "a" / "notes.txt").write_text("x")
+    (tmp_path / "train" / "a" / ".hidden").write_text("x")
+    (tmp_path / "readme").write_text("x")
+    (note,) = read_source(tmp_path).notes
+    assert note.startswith("3 files or folders are not images of a class and were left out: ")
+
+
+def test_folders_that_cannot_be_read(tmp_path):
+    good = made.image(tmp_path / "train" / "rose" / "1.png", "L", 7)
+    made.image(tmp_path / "test" / "rise" / "1.png", "L", 7)
+    refused("rise: no class of the training part has this name; did you mean 'rose'", tmp_path)
+    made.image(tmp_path / "val" / "rose" / "1.png", "L", 7)
+    refused("has both test/ and val/", tmp_path)
+    (tmp_path / "train" / "tulip").mkdir()
+    refused("tulip has no images: remove it", tmp_path / "train")
+    (tmp_path / "train" / "tulip").rmdir()
+    good.write_bytes(good.read_bytes()[:40])
+    refused(r"rose/1\.png could not be read as an image", tmp_path / "train")
+    good.write_bytes(b"hello")
+    refused(r"rose/1\.png could not be read as an image", tmp_path / "train")
+
+
+def test_a_truncated_jpeg_is_refused(tmp_path):
+    path = tmp_path / "a" / "1.jpg"
+    path.parent.mkdir()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[:-200])
+    refused(r"1\.jpg could not be read as an image", tmp_path)
+
+
+def test_16_bit_images_are_refused(tmp_path):
+    made.image(tmp_path / "a" / "1.png", "I;16", 1000)
+    refused("has pixels of type I;16: convert it to 8 bits", tmp_path)
+
+
+def test_without_pillow_the_way_to_it_is_told(tmp_path, monkeypatch):
+    made.image(tmp_path / "a" / "1.png", "L", 7)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    refused("folders of images are read with Pillow, which is not here: pip install pillow", tmp_path)
+
+
+# ── which reader ────────────────────────────────────────────────────────────────────────────────────────────
+def test_what_nobody_understands_lists_what_is_understood(tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    message = refused("a.txt is none of these:", tmp_path / "a.txt")
+    assert [line[:8] for line in message.splitlines()[1:]] == ["  - IDX:", "  - CIFA", "  - .npz", "  - a fo"]
+    refused("nothing does not exist; a source is one of:", tmp_path / "nothing")
+    refused("is none of these", tmp_path)
+
+
+def test_a_size_is_for_folders_of_images(tmp_path):
+    refused("--size is for folders of images", npz(tmp_path / "a.npz", x=X, y=Y), size=(2, 2))
+
+
+# ── make, cut ───────────────────────────────────────────────────────────────────────────────────────────────
+def test_make_dataset_reads_cuts_and_writes(tmp_path):
+    source, steps = made.idx_folder(tmp_path / "some"), []
+    (source / "t10k-images-idx3-ubyte").unlink()
+    (source / "t10k-labels-idx1-ubyte").unlink()
+    told = make_dataset(
+        source,
+        tmp_path / "o.h5",
+        "named",
+        "CC0",
+        0.3,
+        1,
+        progress=lambda what, done, total: steps.append(what),
+    )
+    opened = open_dataset(tmp_path / "o.h5")
+    assert (opened.name, opened.licence) == ("named", "CC0") == (told.name, told.licence)
+    assert (opened.train.count, opened.test.count) == (4, 2) and set(steps) == {"statistics", "writing"}
+    seen = sorted([*opened.train.images[:, 0, 0, 0], *opened.test.images[:, 0, 0, 0]])
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+def test_make_dataset_refuses_an_existing_target_before_reading(tmp_path):
+    (tmp_path / "o.h5").write_text("mine")
+    with pytest.raises(DataError, match="exists: give another name, or --force"):
+        make_dataset(tmp_path / "nothing", tmp_path / "o.h5")
+    assert (tmp_path / "o.h5").read_text() == "mine"
+
+
+def test_make_dataset_refuses_parts_of_two_shapes(tmp_path):
+    path = npz(tmp_path / "a.npz", x_train=X, y_train=Y, x_test=X[:, :2], y_test=Y)
+    with pytest.raises(
+        DataError, match=r"test images have the shape \(2, 4, 1\), training images \(3, 4, 1\)"
+    ):
+        make_dataset(path, tmp_path / "o.h5")
+
+
+def test_a_cut_depends_on_seed_and_count_alone():
+    whole = content(train=40, test=0)
+    cuts = [cut_test(whole, 0.25, seed) for seed in (0, 0, 1)]
+    assert [cut.test.count for cut in cuts] == [10] * 3 and [cut.train.count for cut in cuts] == [30] * 3
+    assert (cuts[0].test.images == cuts[1].test.images).all()
+    assert (cuts[0].test.images != cuts[2].test.images).any()
+    rows = np.concatenate([cuts[0].train.images, cuts[0].test.images]).reshape(40, -1)
+    assert (np.unique(rows, axis=0) == np.unique(whole.train.images.reshape(40, -1), axis=0)).all()
+    # Both parts keep the order of the source.
+    where = [
+        int(np.flatnonzero((whole.train.images == image).all((1, 2, 3)))[0]) for image in cuts[0].test.images
+    ]
+    assert where == sorted(where) == CUT
+
+
+CUT = [0, 1, 3, 5, 19, 28, 31, 32, 34, 35]
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, 0.999, float("nan")])
+def test_a_fraction_that_leaves_nothing_is_refused(fraction):
+    with pytest.raises(DataError, match="leaves none to train or none to test with"):
+        cut_test(content(test=0), fraction, 0)
+
+
+def test_a_cut_of_what_has_a_test_part_is_refused():
+    with pytest.raises(
+        DataError, match="tiny has a test part of 5 examples already: leave out --test-fraction"
+    ):
+        cut_test(content(), 0.5, 0)

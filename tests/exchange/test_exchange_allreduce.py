@@ -1,0 +1,272 @@
+"""The all-reduce strategy: gradients are summed, every rank makes the update that one rank alone would make."""
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import CheckpointError, StalledError, UsageError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.base import Roles
+from ringtrain.exchange.buckets import make_buckets
+from ringtrain.exchange.clip import clip, trained_runs
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.device import FakeDeviceOps
+from tests.fakes.transports import DeviceTransport, delaying, recording
+
+ZERO = Fill("constant")
+TABLE = (
+    ("a.weight", Parameter("weight", (5, 7), ZERO)),
+    ("a.bias", Parameter("bias", (7,), ZERO, role="bias", lr=2.0, decay=0.0)),
+    ("n.mean", Parameter("mean", (7,), ZERO, role="statistic", rate=0.25)),
+    ("b.weight", Parameter("weight", (70,), ZERO)),
+    ("c.weight", Parameter("weight", (2,), ZERO)),
+)
+HYPER = Hyper(momentum=0.9, weight_decay=0.1)
+
+
+def gradients(arena, rank, iteration):
+    """Small integers in float64: sums over ranks are exact in any order."""
+    rng = np.random.default_rng([rank, iteration])
+    return {span.name: rng.integers(-8, 9, span.count).astype("f8") for span in arena.spans}
+
+
+def write(ops, arena, span, values):
+    ops.upload(values, arena.grads[span.start : span.start + span.count])
+
+
+def start_weights(ops, arena):
+    host = np.zeros(arena.count)
+    for span in arena.spans:
+        host[span.start : span.start + span.count] = np.arange(span.count) / 16
+    ops.upload(host, arena.weights)
+
+
+def bound(transport, ops, optimizer="sgd", **options):
+    arena = Arena(transport.allocate, TABLE, "float64")
+    start_weights(ops, arena)
+    exchange = AllReduce(transport, ops, deadline_s=20.0, **options)
+    exchange.bind(arena, make_optimizer(optimizer, arena.spans, HYPER))
+    exchange.rehearse()
+    return exchange, arena
+
+
+def iterate(exchange, arena, ops, grads, iteration, announce="backwards"):
+    for span in reversed(arena.spans):
+        write(ops, arena, span, grads[span.name])
+    ops.synchronize()
+    order = {"backwards": list(reversed(arena.spans)), "forwards": list(arena.spans), "never": []}[announce]
+    for span in order:
+        exchange.ready(span)
+    exchange.finish(iteration, 0.125)
+
+
+def train(transport, ops, iterations=3, announce="backwards", **options):
+    exchange, arena = bound(transport, ops, **options)
+    for iteration in range(iterations):
+        iterate(exchange, arena, ops, gradients(arena, transport.rank, iteration), iteration, announce)
+    exchange.settle()
+    weights = ops.to_host(arena.weights)
+    exchange.close()
+    return weights
+
+
+def serial(size, iterations=3, **options):
+    """One rank, given the sums of the gradients of ``size`` ranks."""
+    ops = ReferenceOps("float64")
+    exchange, arena = bound(LoopbackWorld(1).transport(0), ops, **options)
+    for iteration in range(iterations):
+        every = [gradients(arena, rank, iteration) for rank in range(size)]
+        summed = {span.name: sum(own[span.name] for own in every) for span in arena.spans}
+        iterate(exchange, arena, ops, summed, iteration)
+    return ops.to_host(arena.weights)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("algorithm", ["ring", "star"])
+@pytest.mark.parametrize("bucket_bytes", [1, 600, 1 << 20])
+def test_training_together_is_training_alone_on_the_sum(size, algorithm, bucket_bytes):
+    options = {"algorithm": algorithm, "bucket_bytes": bucket_bytes, "segment_bytes": 100}
+    want = serial(size)
+    for weights in LoopbackWorld(size).run(lambda t: train(t, ReferenceOps("float64"), **options)):
+        np.testing.assert_array_equal(weights, want)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw"])
+@pytest.mark.parametrize("clip_norm", [None, 5.0, 1e9])
+def test_every_optimizer_with_and_without_clipping(optimizer, clip_norm):
+    options = {"optimizer": optimizer, "clip_norm": clip_norm, "bucket_bytes": 300}
+    want = serial(3, **options)
+    for weights in LoopbackWorld(3).run(lambda t: train(t, ReferenceOps("float64"), **options)):
+        np.testing.assert_array_equal(weights, want)
+    assert (clip_norm == 5.0) == (serial(3, **options | {"clip_norm": None}).tobytes() != want.tobytes())
+
+
+@pytest.mark.parametrize("announce", ["forwards", "never"])
+def test_gradients_may_become_final_in_any_order_or_unannounced(announce):
+    def body(t):
+        return train(t, ReferenceOps("float64"), announce=announce if t.rank else "backwards", bucket_bytes=1)
+
+    for weights in LoopbackWorld(3).run(body):
+        np.testing.assert_array_equal(weights, serial(3))
+
+
+def test_messages_that_end_late():
+    def body(t):
+        return train(delaying(t, seed=3), ReferenceOps("float64"), bucket_bytes=100, segment_bytes=64)
+
+    for weights in LoopbackWorld(4).run(body):
+        np.testing.assert_array_equal(weights, serial(4))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 5.0])
+def test_on_a_device_that_computes_later(clip_norm):
+    """The transport refuses memory on which an operation is still queued."""
+
+    def body(t):
+        ops = FakeDeviceOps("float64")
+        return train(DeviceTransport(t, ops), ops, bucket_bytes=300, segment_bytes=64, clip_norm=clip_norm)
+
+    for weights in LoopbackWorld(3).run(body):
+        np.testing.assert_array_equal(weights, serial(3, clip_norm=clip_norm))
+
+
+def test_overlapping_operations_on_other_spans_are_left_in_the_queue():
+    """Backward goes on issuing while buckets are in flight: its operations are no reason to refuse."""
+
+    def body(t):
+        ops = FakeDeviceOps("float64")
+        exchange, arena = bound(DeviceTransport(t, ops), ops, bucket_bytes=1)
+        grads = gradients(arena, t.rank, 0)
+        for span in reversed(arena.spans):
+            write(ops, arena, span, grads[span.name])
+            exchange.ready(span)
+        exchange.finish(0, 0.125)
+        return ops.to_host(arena.weights)
+
+    for weights in LoopbackWorld(3).run(body):
+        np.testing.assert_array_equal(weights, serial(3, iterations=1))
+
+
+def test_buckets_start_in_the_same_order_on_all_ranks():
+    def body(t):
+        seen, log = recording(t)
+        train(seen, ReferenceOps("float64"), announce="forwards" if t.rank % 2 else "backwards", bucket_bytes=1)
+        return list(dict.fromkeys(tag for verb, _, _, tag in log if verb == "send"))
+
+    assert LoopbackWorld(4).run(body) == [[0, 1, 2, 3, 4]] * 4
+
+
+def test_a_bucket_starts_when_its_last_gradient_is_final_and_not_before():
+    def body(t):
+        seen, log = recording(t)
+        exchange, arena = bound(seen, ReferenceOps("float64"), bucket_bytes=1)
+        *_, b, c = arena.spans
+        exchange.ready(b)
+        before = len(log)
+        exchange.ready(c)
+        started = {tag for *_, tag in log}
+        exchange.finish(0, 0.1)
+        return before, started
+
+    assert LoopbackWorld(2).run(body) == [(0, {0, 1})] * 2
+
+
+def test_traffic_counts_bytes_and_blocked_time():
+    def body(t):
+        exchange, arena = bound(t, ReferenceOps("float64"), algorithm="star", bucket_bytes=300)
+        assert exchange.traffic().bytes_sent == 0
+        for iteration in range(2):
+            iterate(exchange, arena, ReferenceOps("float64"), gradients(arena, t.rank, iteration), iteration)
+        traffic = exchange.traffic()
+        assert traffic.exposed_s > 0
+        return traffic.bytes_sent / (2 * 8 * arena.count)
+
+    assert LoopbackWorld(3).run(body) == [2, 1, 1]
+
+
+def test_state_is_the_same_at_every_size_and_goes_back_in():
+    def state_after(size, iterations):
+        def body(t):
+            ops = ReferenceOps("float64")
+            exchange, arena = bound(t, ops, optimizer="adamw")
+            for iteration in range(iterations):
+                # Every rank adds an equal share, so that the sum is the same at every size.
+                share = {name: g / size for name, g in gradients(arena, 0, iteration).items()}
+                iterate(exchange, arena, ops, share, iteration)
+            return exchange.state(), ops.to_host(arena.weights)
+
+        return LoopbackWorld(size).run(body)[0]
+
+    def resumed(t):
+        ops = ReferenceOps("float64")
+        exchange, arena = bound(t, ops, optimizer="adamw")
+        state, weights = state_after(4, 2)
+        exchange.restore(state)
+        ops.upload(weights, arena.weights)
+        iterate(exchange, arena, ops, {name: g / 2 for name, g in gradients(arena, 0, 2).items()}, 2)
+        return ops.to_host(arena.weights)
+
+    state, unbroken = state_after(1, 3)
+    assert set(state) == {"step", "mean", "square"} and state["step"] == 3
+    for weights in LoopbackWorld(2).run(resumed):
+        np.testing.assert_array_equal(weights, unbroken)
+
+
+def test_states_of_another_optimizer_or_model_are_refused():
+    exchange, arena = bound(LoopbackWorld(1).transport(0), ReferenceOps("float64"))
+    with pytest.raises(CheckpointError, match="optimizer keeps mean, square, step, this run's keeps momentum, step"):
+        exchange.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
+    with pytest.raises(CheckpointError, match=f"'momentum' has 3 elements, this model's has {arena.count}"):
+        exchange.restore({"step": 1, "momentum": np.zeros(3)})
+
+
+def test_a_rank_that_does_not_exchange_is_named():
+    def body(t):
+        ops = ReferenceOps("float64")
+        arena = Arena(t.allocate, TABLE, "float64")
+        exchange = AllReduce(t, ops, algorithm="star", deadline_s=0.05)
+        exchange.bind(arena, make_optimizer("sgd", arena.spans, HYPER))
+        if t.rank == 0:
+            with pytest.raises(StalledError, match=r"waiting for rank 1 to send: rank 0 in star.*tag 0"):
+                exchange.finish(0, 0.1)
+
+    LoopbackWorld(2).run(body)
+
+
+def test_unknown_algorithms_are_refused():
+    with pytest.raises(UsageError, match="did you mean 'star'"):
+        AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float64"), algorithm="stat")
+
+
+def test_everybody_trains_and_the_loss_is_divided_by_the_whole():
+    exchange = AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float64"))
+    assert exchange.roles(3) == Roles((0, 1, 2)) and exchange.denominator(5, 15) == 15
+    assert exchange.exact and exchange.name == "allreduce" and exchange.prepare("graph") == "graph"
+
+
+def test_buckets_are_whole_spans_from_the_end():
+    spans = Arena(lambda count, dtype: np.zeros(count, dtype), TABLE, "float64").spans
+    names = [[span.name for span in bucket.spans] for bucket in make_buckets(spans, 8, 700)]
+    assert names == [["b.weight", "c.weight"], ["a.weight", "a.bias", "n.mean"]]
+    assert [len(b.spans) for b in make_buckets(spans, 8, 1)] == [1] * 5
+    assert [len(b.spans) for b in make_buckets(spans, 8, 1 << 30)] == [5]
+    assert make_buckets([], 8, 1) == []
+    covered = sorted((b.start, b.stop) for b in make_buckets(spans, 8, 200))
+    assert covered[0][0] == 0 and covered[-1][1] == spans[-1].stop
+    assert all(a[1] == b[0] for a, b in zip(covered, covered[1:], strict=False))
+
+
+def test_statistics_are_neither_counted_nor_clipped():
+    ops = ReferenceOps("float64")
+    arena = Arena(lambda count, dtype: np.zeros(count, dtype), TABLE, "float64")
+    runs = trained_runs(arena.spans)
+    assert [(a, b) for a, b in runs] == [(0, arena.spans[1].stop), (arena.spans[3].start, arena.spans[4].stop)]
+    arena.grad(arena.spans[0])[...] = 3
+    arena.grad(arena.spans[2])[...] = 1000
+    norm = 3 * 35**0.5
+    assert clip(ops, arena.grads, runs, limit=norm / 2) == pytest.approx(norm, rel=1e-12)
+    np.testing.assert_allclose(arena.grad(arena.spans[0]), 1.5, rtol=1e-12)
+    assert (arena.grad(arena.spans[2]) == 1000).all()

@@ -1,0 +1,160 @@
+"""Transports that wrap another one: to see what is moved, to be slow in ways that no network is on demand,
+and to move the memory of a device that is not there."""
+
+import random
+
+import numpy as np
+
+from ringtrain.transport.base import Handle, Transport
+from tests.fakes.device import DeviceRefusal, FakeDeviceOps
+
+
+class Late(Handle):
+    """Says "not yet" a few times before it asks: every interleaving may happen, and messages seem to end in
+    any order."""
+
+    def __init__(self, inner: Handle, rng: random.Random, most: int):
+        self._inner, self._rng, self._most, self._more = inner, rng, most, 0
+
+    def start(self) -> None:
+        self._inner.start()
+        self._more = self._rng.randrange(self._most + 1)
+
+    def test(self) -> bool:
+        if self._more:
+            self._more -= 1
+            return False
+        return self._inner.test()
+
+    def wait(self, deadline_s: float) -> None:
+        self._more = 0
+        self._inner.wait(deadline_s)
+
+
+class Noted(Handle):
+    """Writes down each start."""
+
+    def __init__(self, inner: Handle, log: list, entry: tuple):
+        self._inner, self._log, self._entry = inner, log, entry
+
+    def start(self) -> None:
+        self._log.append(self._entry)
+        self._inner.start()
+
+    def test(self) -> bool:
+        return self._inner.test()
+
+    def wait(self, deadline_s: float) -> None:
+        self._inner.wait(deadline_s)
+
+
+class Wrapping:
+    """What executions and exchanges use of a transport, with each handle wrapped by ``wrap``."""
+
+    def __init__(self, inner, wrap):
+        self._inner, self._wrap = inner, wrap
+        self.rank, self.size, self.allocate = inner.rank, inner.size, inner.allocate
+
+    def sends(self, moves, tag):
+        return self._wrap(self._inner.sends(moves, tag), "send", moves, tag)
+
+    def recvs(self, moves, tag):
+        return self._wrap(self._inner.recvs(moves, tag), "recv", moves, tag)
+
+
+def delaying(inner, seed: int, most: int = 5) -> Wrapping:
+    rng = random.Random(seed * 1000 + inner.rank)
+    return Wrapping(inner, lambda handle, *_: Late(handle, rng, most))
+
+
+def recording(inner) -> tuple[Wrapping, list]:
+    """The transport, and its log of starts: (verb, peer, elements, tag)."""
+    log: list = []
+
+    def wrap(handle, verb, moves, tag):
+        ((peer, span),) = moves
+        return Noted(handle, log, (verb, peer, span.size, tag))
+
+    return Wrapping(inner, wrap), log
+
+
+def settled(ops: FakeDeviceOps, array):
+    """The memory of a device array. Refuses where an operation on that memory is still queued: a transport
+    reads and writes at once, and would come before it."""
+    for name, operands in ops.queued:
+        for operand in operands.values():
+            if isinstance(operand, np.ndarray) and np.may_share_memory(operand, array._memory):
+                raise DeviceRefusal(f"memory was handed to a transport while {name} on it is queued")
+    return array._memory
+
+
+class DeviceHandle(Handle):
+    """Looks at the queue whenever it starts."""
+
+    def __init__(self, inner: Handle, ops: FakeDeviceOps, arrays: list):
+        self._inner, self._ops, self._arrays = inner, ops, arrays
+
+    def start(self) -> None:
+        for array in self._arrays:
+            settled(self._ops, array)
+        self._inner.start()
+
+    def test(self) -> bool:
+        return self._inner.test()
+
+    def wait(self, deadline_s: float) -> None:
+        self._inner.wait(deadline_s)
+
+
+class DeviceTransport(Transport):
+    """Moves arrays of one fake device over another transport."""
+
+    def __init__(self, inner: Transport, ops: FakeDeviceOps):
+        self._inner, self._ops = inner, ops
+        self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
+        self.local_rank, self.local_size = inner.local_rank, inner.local_size
+
+    def allocate(self, count, dtype):
+        array = self._ops.zeros((count,), dtype)
+        self._ops.synchronize()
+        return array
+
+    def sends(self, moves, tag):
+        return self._wrap(self._inner.sends, moves, tag)
+
+    def recvs(self, moves, tag):
+        return self._wrap(self._inner.recvs, moves, tag)
+
+    def _wrap(self, prepare, moves, tag):
+        inner = prepare([(peer, span._memory) for peer, span in moves], tag)
+        return DeviceHandle(inner, self._ops, [span for _, span in moves])
+
+    def native_allreduce(self, span, op="sum"):
+        self._inner.native_allreduce(settled(self._ops, span), op)
+
+    def native_allreduce_start(self, span):
+        return self._inner.native_allreduce_start(settled(self._ops, span))
+
+    def broadcast(self, span, root=0):
+        self._inner.broadcast(settled(self._ops, span), root)
+
+    def gather_json(self, value):
+        return self._inner.gather_json(value)
+
+    def barrier(self):
+        self._inner.barrier()
+
+    def node_barrier(self):
+        self._inner.node_barrier()
+
+    def node_window(self, nbytes):
+        return self._inner.node_window(nbytes)
+
+    def abort(self, code):
+        self._inner.abort(code)
+
+    def close(self):
+        self._inner.close()
+
+    def describe(self):
+        return f"fake device over {self._inner.describe()}"

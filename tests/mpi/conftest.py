@@ -1,0 +1,65 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_pml": "ob1",  # without these two, UCX and OFI look for hardware for a second
+    "OMPI_MCA_btl": "self,sm,tcp",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def environment(**more) -> dict:
+    """This process's environment, with what ranks need."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, **more}
+
+
+def run(command, timeout, **more) -> subprocess.CompletedProcess:
+    """Run to the end, or fail the test after ``timeout`` seconds, all its processes gone."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=environment(**more))
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        out, err = process.communicate(timeout=20)
+        pytest.fail(f"{' '.join(command)} was not done after {timeout} s:\n{out[-2000:]}\n{err[-2000:]}")
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@pytest.fixture(scope="session")
+def mpirun():
+    """mpirun(ranks, arguments of python, timeout) → CompletedProcess. A program of tests/mpi/programs goes by its
+    name. Skipped where there is no mpirun."""
+    beside = Path(sys.executable).with_name("mpirun")
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
+
+    def start(ranks: int, arguments, timeout: float = 60, **more) -> subprocess.CompletedProcess:
+        arguments = [str(PROGRAMS / a) if (PROGRAMS / a).is_file() else str(a) for a in arguments]
+        options = ["--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
+        return run([found, *options, sys.executable, *arguments], timeout, **more)
+
+    return start
+
+
+@pytest.fixture
+def alone():
+    """alone(arguments of python, timeout, NAME=value...) → CompletedProcess, one process without mpirun."""
+
+    def start(arguments, timeout: float = 60, **more) -> subprocess.CompletedProcess:
+        arguments = [str(PROGRAMS / a) if (PROGRAMS / a).is_file() else str(a) for a in arguments]
+        return run([sys.executable, *arguments], timeout, **more)
+
+    return start

@@ -1,0 +1,178 @@
+"""Under mpirun at any number of ranks: every call of the transport, every schedule, and the all-reduce strategy."""
+
+import numpy as np
+
+from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+from ringtrain.collectives.execute import Execution
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.world import connect
+
+DEADLINE_S = 30.0
+
+
+def add(a, b, y):
+    np.add(a, b, out=y)
+
+
+def knows_its_place(t):
+    from mpi4py import MPI  # after connect, which prepares the environment for it
+
+    assert (t.rank, t.size) == (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+    places = t.gather_json([t.node, t.nodes, t.local_rank, t.local_size])
+    assert sorted(place[2] for place in places) == list(range(t.size))  # one machine
+    assert all(place[:2] == [0, 1] and place[3] == t.size for place in places)
+    assert "MPI" in t.describe()
+
+
+def gathers_and_broadcasts(t):
+    want = [{"rank": rank, "text": "é" * rank} for rank in range(t.size)]
+    assert t.gather_json({"rank": t.rank, "text": "é" * t.rank}) == want
+    span = np.full((3, 5), t.rank, "f4")
+    t.broadcast(span, root=t.size - 1)
+    assert (span == t.size - 1).all()
+
+
+def native(t):
+    for op, want in (("sum", t.size * (t.size - 1) / 2), ("max", t.size - 1), ("min", 0)):
+        span = np.full(7, t.rank, "f8")
+        t.native_allreduce(span, op)
+        assert (span == want).all()
+    span = np.full(7, t.rank, "f4")
+    handle = t.native_allreduce_start(span)
+    handle.wait(DEADLINE_S)
+    assert handle.test() and (span == t.size * (t.size - 1) / 2).all()
+
+
+def moves_again_and_again(t):
+    """To the right, in two tags that are started in different orders at the two ends."""
+    right, left = (t.rank + 1) % t.size, (t.rank - 1) % t.size
+    out, into = np.zeros((2, 33), "f4"), np.zeros((2, 33), "f4")
+    sends = [t.sends([(right, out[tag])], tag) for tag in (0, 1)]
+    recvs = [t.recvs([(left, into[tag])], tag) for tag in (0, 1)]
+    assert all(handle.test() for handle in sends + recvs)
+    for turn in range(4):
+        out[:] = 100 * turn + t.rank
+        out[1] += 0.5
+        for handle in [*recvs[::-1], *sends]:
+            handle.start()
+        for handle in [*sends, *recvs]:
+            handle.wait(DEADLINE_S)
+        assert (into[0] == 100 * turn + left).all() and (into[1] == into[0] + 0.5).all()
+
+
+def cuts_messages(t):
+    """Nine bytes a message, over spans that do not divide by nine; several moves in one handle; and nothing at all."""
+    from mpi4py import MPI
+
+    from ringtrain.transport.messages import Messages
+
+    small = Messages(MPI.COMM_WORLD, {}, message_bytes=9)
+    right, left = (t.rank + 1) % t.size, (t.rank - 1) % t.size
+    out, into = np.arange(50.0) + t.rank, np.zeros(50)
+    send = small.sends([(right, out[:20]), (right, out[20:21]), (right, out[21:]), (right, out[:0])], 3)
+    recv = small.recvs([(left, into[:20]), (left, into[20:21]), (left, into[21:]), (left, into[:0])], 3)
+    recv.start()
+    send.start()
+    send.wait(DEADLINE_S)
+    recv.wait(DEADLINE_S)
+    assert (into == np.arange(50.0) + left).all()
+    whole = np.arange(40.0) if t.rank == 0 else np.zeros(40)
+    small.broadcast(whole)
+    assert (whole == np.arange(40.0)).all()
+    nothing = small.sends([], 0)
+    nothing.start()
+    assert nothing.test()
+    small.close()
+
+
+def sums_are_exact(t):
+    """Several buckets in flight at once, every length of interest, two types."""
+    for name in SCHEDULES:
+        for dtype in ("f4", "f8"):
+            counts = sorted({0, 1, t.size - 1, t.size, t.size + 1, 101, 10007})
+            buffers = [np.zeros(count, dtype) for count in counts]
+            schedule = make_schedule(name, t.size)
+            runs = [Execution(schedule, t, b, add, tag, segment_bytes=2048) for tag, b in enumerate(buffers)]
+            for turn in range(1, 4):
+                for buffer in buffers:
+                    buffer[:] = (np.arange(buffer.size) % 251 + t.rank) * turn
+                for run in runs:
+                    run.start()
+                for run in runs:
+                    run.wait(DEADLINE_S)
+                for buffer in buffers:
+                    share = np.arange(buffer.size) % 251
+                    assert (buffer == turn * (t.size * share + t.size * (t.size - 1) // 2)).all(), (name, buffer.size)
+
+
+def random_sums_are_the_same_bits_everywhere(t):
+    for name in SCHEDULES:
+        inputs = [np.random.default_rng(rank).standard_normal(300_001).astype("f4") for rank in range(t.size)]
+        buffer = inputs[t.rank].copy()
+        run = Execution(make_schedule(name, t.size), t, buffer, add, segment_bytes=1 << 16)
+        run.start()
+        run.wait(DEADLINE_S)
+        wide = np.array(inputs, "f8")
+        assert (np.abs(buffer - wide.sum(0)) <= t.size * np.finfo("f4").eps * np.abs(wide).sum(0)).all()
+        here = buffer.copy()
+        t.broadcast(here)
+        assert here.tobytes() == buffer.tobytes()
+
+
+def strategy_equals_the_serial_run(t):
+    table = tuple((f"w{i}", Parameter("weight", (300 * i + 1,), Fill("constant"))) for i in range(4))
+
+    def train(transport, ranks):
+        ops = ReferenceOps("float64")
+        arena = Arena(transport.allocate, table, "float64")
+        exchange = AllReduce(transport, ops, bucket_bytes=3000, segment_bytes=512, deadline_s=DEADLINE_S)
+        exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper()))
+        for iteration in range(3):
+            for span in reversed(arena.spans):
+                arena.grad(span)[...] = sum(np.arange(span.count) % 17 + rank + iteration for rank in ranks)
+                exchange.ready(span)
+            exchange.finish(iteration, 0.125)
+        exchange.close()
+        return arena.weights
+
+    together = train(t, [t.rank])
+    alone = train(LoopbackWorld(1).transport(0), range(t.size))
+    assert (together == alone).all() and together.any()
+
+
+def shares_memory_on_the_node(t):
+    window = t.node_window(1000)
+    assert window.dtype == np.uint8 and window.shape == (1000,) and not window.any()
+    t.node_barrier()
+    window[t.local_rank] = t.rank + 1
+    t.node_barrier()
+    assert sorted(window[: t.size]) == list(range(1, t.size + 1))
+    assert t.node_window(0).shape == (0,)
+    t.node_barrier()
+
+
+CHECKS = [
+    knows_its_place,
+    gathers_and_broadcasts,
+    native,
+    moves_again_and_again,
+    cuts_messages,
+    sums_are_exact,
+    random_sums_are_the_same_bits_everywhere,
+    strategy_equals_the_serial_run,
+    shares_memory_on_the_node,
+]
+if __name__ == "__main__":
+    transport = connect()
+    for check in CHECKS:
+        check(transport)
+        transport.barrier()
+    rank = transport.rank
+    transport.close()
+    if rank == 0:
+        print(f"{len(CHECKS)} checks passed")

@@ -1,0 +1,80 @@
+"""Real ranks: the same promises as on the loopback, and what happens when a rank fails."""
+
+import time
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+def test_everything_moves(mpirun, ranks):
+    done = mpirun(ranks, ["moves.py"], timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "9 checks passed\n"
+    assert done.stderr == ""
+
+
+def gone_within(mpirun, seconds, how, ranks=3):
+    began = time.perf_counter()
+    done = mpirun(ranks, ["fails.py", how], timeout=60)
+    assert time.perf_counter() - began < seconds
+    return done
+
+
+def test_an_exception_on_one_rank_ends_all(mpirun):
+    done = gone_within(mpirun, 15, "raises")
+    assert done.returncode == 1
+    assert "rank 1: ZeroDivisionError: of rank 1" in done.stderr
+
+
+def test_a_killed_rank_ends_all(mpirun):
+    done = gone_within(mpirun, 15, "is_killed")
+    assert done.returncode != 0
+
+
+def test_an_absent_rank_is_named_by_those_who_wait(mpirun):
+    done = gone_within(mpirun, 15, "is_absent")
+    assert done.returncode == 4
+    assert "StalledError: no progress for 0.2 s, waiting for rank" in done.stderr
+    assert "in star(ranks=3, chunks=1), tag 2" in done.stderr
+
+
+def test_an_error_of_the_mpi_names_the_peer(mpirun):
+    done = gone_within(mpirun, 15, "sends_too_much", ranks=2)
+    assert done.returncode == 1
+    assert "TransportError: MPI failed while waiting for rank 1 to send (tag 5): " in done.stderr
+    done = gone_within(mpirun, 15, "addresses_nobody", ranks=2)
+    assert done.returncode == 1
+    assert "TransportError: MPI failed while preparing a message for rank 99 to receive (tag 1): " in done.stderr
+
+
+def test_one_process_needs_no_launcher(alone):
+    done = alone(["hello.py"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("rank 0 of 1, Open MPI") and done.stdout.endswith("window: True\n")
+
+
+def test_one_process_needs_no_mpi(alone):
+    done = alone(["hello.py"], MPI4PY_LIBMPI="/nonexistent/libmpi.so")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "rank 0 of 1, one process, no MPI, window: True\n"
+
+
+def test_several_processes_without_an_mpi_are_told_how_to_get_one(alone):
+    launched = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    done = alone(["hello.py"], MPI4PY_LIBMPI="/nonexistent/libmpi.so", **launched)
+    assert done.returncode == 2
+    assert "pip install 'ringtrain[mpi]'" in done.stderr
+
+
+def test_worlds_of_one_are_noticed(alone):
+    done = alone(["hello.py"], SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="1", SLURM_LOCALID="1")
+    assert done.returncode == 2
+    assert "srun started 4 processes, but each is an MPI world of one rank" in done.stderr
+
+
+def test_no_window_where_shared_memory_is_not_to_be_had(mpirun):
+    done = mpirun(2, ["hello.py"], OMPI_MCA_osc="^sm")
+    assert done.returncode == 0
+    assert done.stdout.count("window: False") == 2

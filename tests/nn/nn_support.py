@@ -1,0 +1,94 @@
+"""What the tests of nn share: small networks on the reference operations in float64, and directional derivatives."""
+
+import numpy as np
+
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.initial import initialise
+from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.wiring import INPUT, Node
+from ringtrain.ops.catalogue import make_ops
+
+STEP = 1e-6  # of central differences: short, so that kinks (ReLU, maximum) are seldom crossed
+TOLERANCE = 1e-6
+
+
+def reference(dtype="float64"):
+    return make_ops("reference", dtype)
+
+
+def make_pass(ops, count, total=None, start=0, **more) -> Pass:
+    examples = ops.from_host(np.arange(start, start + count, dtype=np.int64))
+    return Pass(ops, Workspace(ops), examples=examples, total=total or count, key=17, **more)
+
+
+def chain(*layers) -> list[Node]:
+    """Layers one after another."""
+    sources = [INPUT, *(layer.name for layer in layers)]
+    return [Node(layer, (source,)) for layer, source in zip(layers, sources, strict=False)]
+
+
+class Net:
+    """A bound network with random weights (so that no gradient is zero by symmetry) and a batch of its own."""
+
+    def __init__(self, nodes, shape, count=5, fused=True, ops=None, seed=3):
+        self.ops = ops or reference()
+        self.graph = Graph(nodes, shape, fused)
+        self.arena = Arena(lambda n, dtype: self.ops.zeros((n,), dtype), self.graph.parameters(), self.ops.dtype)
+        self.graph.bind(self.arena)
+        initialise(self.arena, self.ops, seed)
+        self.random = np.random.default_rng(seed)
+        for span in self.arena.spans:
+            jitter = 0.2 * self.random.standard_normal(span.shape)
+            weight = self.arena.weight(span)
+            self.ops.upload((self.ops.to_host(weight) + jitter).astype(self.ops.dtype), weight)
+        self.count, self.x = count, self.random.standard_normal((count, *shape))
+        classes = self.graph.shapes[self.graph.output][0]
+        self.labels = self.random.integers(0, classes, count).astype(np.int32)
+        self.loss = SoftmaxCrossEntropy(smoothing=0.1)
+
+    def step(self, ctx=None, rows=slice(None), denominator=None):
+        """(mean loss, spans as backward yields them) of some rows of the batch."""
+        x, labels = self.x[rows], self.labels[rows]
+        ctx = ctx or make_pass(self.ops, len(x))
+        totals = self.ops.zeros((3,), "float64")
+        logits, tapes = self.graph.forward(ctx, self.ops.from_host(x.astype(self.ops.dtype)))
+        dlogits = self.loss.backward(
+            ctx, logits, self.ops.from_host(labels), totals, denominator or len(self.labels)
+        )
+        spans = self.graph.backward(ctx, dlogits, tapes)
+        return self.ops.to_host(totals)[0] / len(self.labels), spans
+
+    def gradients(self, **more) -> tuple[float, np.ndarray]:
+        loss, spans = self.step(**more)
+        list(spans)
+        return loss, self.ops.to_host(self.arena.grads)
+
+    def trained(self) -> np.ndarray:
+        """1 for each trained element of the arena, 0 for padding and running statistics."""
+        mask = np.zeros(self.arena.count)
+        for span in self.arena.spans:
+            if span.parameter.role != "statistic":
+                mask[span.start : span.start + span.count] = 1
+        return mask
+
+    def directional(self, direction) -> float:
+        """The derivative of the loss along a direction of the weights, by central differences."""
+        start = self.ops.to_host(self.arena.weights)
+        ends = []
+        for sign in (1, -1):
+            self.ops.upload(start + sign * STEP * direction, self.arena.weights)
+            ends.append(self.gradients()[0])
+        self.ops.upload(start, self.arena.weights)
+        return (ends[0] - ends[1]) / (2 * STEP)
+
+    def check_gradients(self, directions=3) -> float:
+        """The largest relative error along random directions."""
+        _, grads = self.gradients()
+        worst = 0.0
+        for _ in range(directions):
+            direction = self.random.standard_normal(self.arena.count) * self.trained()
+            expected, measured = self.directional(direction), float(grads @ direction)
+            worst = max(worst, abs(measured - expected) / abs(expected))
+        return worst

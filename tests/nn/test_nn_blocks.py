@@ -1,0 +1,66 @@
+"""Blocks: written once, used many times."""
+
+import pytest
+
+from ringtrain.errors import ModelError
+from ringtrain.nn import spec
+from ringtrain.nn.blocks import expand
+
+BLOCK = [
+    {"name": "a", "kind": "Linear", "units": "$units"},
+    {"name": "b", "kind": "ReLU"},
+    {"name": "sum", "kind": "Add", "inputs": ["b", "$input", "far"]},
+]
+LAYERS = [
+    {"name": "far", "kind": "Flatten"},
+    {"name": "one", "block": "twice", "units": 5},
+    {"name": "two", "block": "twice", "units": 6},
+    {"name": "end", "kind": "ReLU"},
+]
+
+
+def test_a_use_becomes_the_layers_of_the_block():
+    assert expand(LAYERS, {"twice": BLOCK}) == [
+        {"name": "far", "kind": "Flatten"},
+        {"name": "one.a", "kind": "Linear", "units": 5, "inputs": ["far"]},
+        {"name": "one.b", "kind": "ReLU"},
+        {"name": "one.sum", "kind": "Add", "inputs": ["one.b", "far", "far"]},
+        {"name": "two.a", "kind": "Linear", "units": 6, "inputs": ["one.sum"]},
+        {"name": "two.b", "kind": "ReLU"},
+        {"name": "two.sum", "kind": "Add", "inputs": ["two.b", "one.sum", "far"]},
+        {"name": "end", "kind": "ReLU"},
+    ]
+
+
+def test_the_first_block_reads_the_images():
+    made = expand([{"name": "one", "block": "flat"}], {"flat": [{"name": "f", "kind": "Flatten"}]})
+    assert made == [{"name": "one.f", "kind": "Flatten", "inputs": ["input"]}]
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ({"block": "twise", "units": 1}, "layer 'x': unknown block 'twise'; did you mean 'twice'?"),
+        ({"block": 3, "units": 1}, "layer 'x': unknown block 3; known: twice"),
+        ({"block": "twice", "units": 1, "unit": 2}, "block 'twice' takes no key 'unit'; did you mean 'units'?"),
+        ({"block": "twice"}, "layer 'x': block 'twice' wants the key 'units'"),
+    ],
+)
+def test_mistakes_are_explained(use, message):
+    with pytest.raises(ModelError) as error:
+        expand([{"name": "x", **use}], {"twice": BLOCK})
+    assert message in str(error.value)
+
+
+def test_mistakes_within_a_block_name_the_use():
+    text = """
+    input = { shape = [4, 4, 1] }
+    blocks.bad = [ { name = "f", kind = "Flattten" } ]
+    layers = [ { name = "x", block = "bad" } ]
+    """
+    with pytest.raises(ModelError, match=r"layer 'x\.f': unknown kind 'Flattten'; did you mean 'Flatten'"):
+        spec.parse(text, "m")
+    with pytest.raises(ModelError, match=r"layer 'x\.f': inputs wants a list of layer names, got 3"):
+        spec.parse(text.replace('"Flattten"', '"Flatten", inputs = 3'), "m")
+    with pytest.raises(ModelError, match="bad wants a list of tables"):
+        spec.parse(text.replace('[ { name = "f", kind = "Flattten" } ]', "3"), "m")

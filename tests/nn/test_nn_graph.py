@@ -1,0 +1,285 @@
+"""Graphs: wiring, folded ReLUs, gradients over fan-out, and the order in which spans become final."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from nn_support import TOLERANCE, Net, chain, make_pass, reference
+
+from ringtrain.errors import ModelError
+from ringtrain.nn.conv import Conv2D
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
+from ringtrain.nn.norm import LRN, BatchNorm
+from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
+from ringtrain.nn.wiring import Node
+
+
+def plain():
+    return chain(
+        Conv2D("conv", 4, 3, pad=1),
+        ReLU("relu"),
+        MaxPool("pool", 3, 2, ceil=True),
+        LRN("lrn", size=3, alpha=0.1, region="within"),
+        Flatten("flat"),
+        Dropout("drop", 0.3),
+        Linear("fc", 6),
+        ReLU("relu2"),
+        Linear("out", 4),
+    )
+
+
+def residual():
+    """Fan-out of an image, of a sum and of a concatenation; ghosts of 2 of 5 examples."""
+    return [
+        Node(Conv2D("stem", 4, 3, pad=1, bias=None), ("input",)),
+        Node(BatchNorm("norm", ghost=2), ("stem",)),
+        Node(ReLU("relu"), ("norm",)),
+        Node(Conv2D("left", 4, 3, pad=1), ("relu",)),
+        Node(BatchNorm("norm2", ghost=2), ("left",)),
+        Node(Add("sum"), ("norm2", "relu")),
+        Node(ReLU("relu2"), ("sum",)),
+        Node(Conv2D("a", 2, 1), ("relu2",)),
+        Node(AvgPool("b", 3, 1, pad=1), ("relu2",)),
+        Node(Concat("join"), ("a", "b", "relu2")),
+        Node(Add("twice"), ("join", "join")),
+        Node(GlobalAvgPool("gap"), ("twice",)),
+        Node(Linear("out", 4), ("gap",)),
+    ]
+
+
+NETS = {"plain": plain, "residual": residual}
+SHAPE = (6, 6, 3)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", NETS)
+def test_gradients_of_whole_networks(name, fused):
+    assert Net(NETS[name](), SHAPE, fused=fused).check_gradients() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_folding_changes_no_gradient(name):
+    fused, apart = Net(NETS[name](), SHAPE), Net(NETS[name](), SHAPE, fused=False)
+    assert len(fused.graph.plan) == len(apart.graph.plan) - 2
+    (loss, grads), (loss_apart, grads_apart) = fused.gradients(), apart.gradients()
+    assert loss == pytest.approx(loss_apart, rel=1e-14)
+    np.testing.assert_allclose(grads, grads_apart, rtol=1e-11, atol=1e-14)
+
+
+def test_a_relu_is_folded_only_into_a_layer_that_nothing_else_reads():
+    nodes = [
+        Node(Conv2D("a", 4, 1), ("input",)),
+        Node(ReLU("relu_a"), ("a",)),
+        Node(Add("sum"), ("a", "relu_a")),  # reads a before its ReLU
+        Node(MaxPool("pool", 2, 2), ("sum",)),
+        Node(ReLU("relu_pool"), ("pool",)),  # a pool cannot absorb it
+        Node(Conv2D("b", 4, 1), ("relu_pool",)),
+        Node(ReLU("relu_b"), ("b",)),
+        Node(ReLU("again"), ("relu_b",)),  # a ReLU of a ReLU stays
+        Node(GlobalAvgPool("gap"), ("again",)),
+    ]
+    graph = Graph(nodes, SHAPE)
+    assert [node.name for node in graph.plan] == ["a", "relu_a", "sum", "pool", "relu_pool", "b", "again", "gap"]
+    assert [node.relu for node in graph.plan if node.relu] == ["relu_b"]
+    assert graph.plan[6].inputs == ("b",)
+    net = Net(nodes, SHAPE)
+    assert net.check_gradients() <= TOLERANCE
+
+
+def assert_final(net: Net, spans) -> list[str]:
+    """Each span comes once, and its gradient does not change afterwards."""
+    seen = {}
+    for span in spans:
+        assert span.name not in seen, f"{span.name} came twice"
+        seen[span.name] = net.ops.to_host(net.arena.grad(span))
+    for span in net.arena.spans:
+        assert span.name in seen, f"{span.name} never came"
+        final = net.ops.to_host(net.arena.grad(span))
+        assert np.array_equal(seen[span.name], final), f"{span.name} came before it was final"
+    return list(seen)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_each_span_is_yielded_once_when_final_from_last_to_first(name):
+    net = Net(NETS[name](), SHAPE)
+    _, spans = net.step()
+    assert assert_final(net, spans) == [span.name for span in reversed(net.arena.spans)]
+
+
+def ahead(spans, expected):
+    """A mutant: yields the span that is next, before backward has made it final."""
+    yield expected[0]
+    for _, span in zip(spans, expected[1:], strict=False):
+        yield span
+    for _ in spans:
+        pass
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_check_says_no_to_mutants(name):
+    def fresh():
+        net = Net(NETS[name](), SHAPE)
+        return net, net.step()[1], list(reversed(net.arena.spans))
+
+    net, spans, expected = fresh()
+    with pytest.raises(AssertionError, match="before it was final"):
+        assert_final(net, ahead(spans, expected))
+    net, spans, expected = fresh()
+    with pytest.raises(AssertionError, match="never came"):
+        assert_final(net, list(spans)[1:])
+    net, spans, expected = fresh()
+    with pytest.raises(AssertionError, match="came twice"):
+        assert_final(net, [expected[0], *spans])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_graph_that_visits_layers_in_another_order_is_noticed(name):
+    """Two layers swapped: one of them has no gradient to go on with."""
+    net = Net(NETS[name](), SHAPE)
+    plan = list(net.graph.plan)
+    net.graph.plan = (*plan[:1], plan[2], plan[1], *plan[3:])
+    with pytest.raises(KeyError):
+        net.gradients()
+
+
+def test_micro_batches_add_up_to_the_batch():
+    """Ghosts of 2: examples 0-3 and 4-5 as two micro-batches, dropout and statistics included."""
+    nodes = chain(
+        Conv2D("c", 4, 3), BatchNorm("b", ghost=2), ReLU("r"), GlobalAvgPool("g"), Dropout("d"), Linear("l", 3)
+    )
+    net = Net(nodes, SHAPE, count=6)
+    _, whole = net.gradients()
+    for start, stop in ((0, 4), (4, 6)):
+        ctx = make_pass(net.ops, stop - start, total=6, start=start, accumulate=start > 0)
+        _, parts = net.gradients(ctx=ctx, rows=slice(start, stop))
+    np.testing.assert_allclose(parts, whole, rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_rank_without_examples_takes_part(name):
+    net = Net(NETS[name](), SHAPE)
+    net.ops.fill(net.arena.grads, 7)
+    loss, spans = net.step(ctx=make_pass(net.ops, 0, total=5), rows=slice(0, 0))
+    assert [span.name for span in spans] == [span.name for span in reversed(net.arena.spans)]
+    grads = net.ops.to_host(net.arena.grads)
+    assert loss == 0
+    assert not any(grads[span.start : span.start + span.count].any() for span in net.arena.spans)
+
+
+def test_a_steady_iteration_allocates_nothing():
+    net = Net(residual(), SHAPE)
+    ctx = make_pass(net.ops, 5)
+    net.gradients(ctx=ctx)
+    made, real = [], net.ops.empty
+    ctx.space._ops.empty = lambda shape, dtype=None: made.append(shape) or real(shape, dtype)
+    x, totals, labels = net.ops.from_host(net.x), net.ops.zeros((3,), "float64"), net.ops.from_host(net.labels)
+    made.clear()
+    for count in (5, 3, 5):  # a tail is a slice
+        logits, tapes = net.graph.forward(ctx, x[:count])
+        list(net.graph.backward(ctx, net.loss.backward(ctx, logits, labels[:count], totals, 5), tapes))
+    assert made == []
+
+
+def test_two_passes_in_flight_do_not_disturb_each_other():
+    net = Net(plain(), SHAPE)
+    _, alone = net.gradients()
+    first, second = make_pass(net.ops, 5), make_pass(net.ops, 5)
+    x, totals = net.ops.from_host(net.x), net.ops.zeros((3,), "float64")
+    logits, tapes = net.graph.forward(first, x)
+    net.graph.forward(second, net.ops.from_host(-net.x))
+    dlogits = net.loss.backward(first, logits, net.ops.from_host(net.labels), totals, 5)
+    list(net.graph.backward(first, dlogits, tapes))
+    np.testing.assert_array_equal(net.ops.to_host(net.arena.grads), alone)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_features_mean_what_the_model_file_calls_them(name):
+    fused, apart = Net(NETS[name](), SHAPE), Net(NETS[name](), SHAPE, fused=False)
+    x = fused.ops.from_host(fused.x)
+    for node in fused.graph.nodes:
+        y, _ = fused.graph.forward(make_pass(fused.ops, 5), x, upto=node.name)
+        expected, _ = apart.graph.forward(make_pass(apart.ops, 5), x, upto=node.name)
+        np.testing.assert_allclose(fused.ops.to_host(y), apart.ops.to_host(expected), rtol=1e-12)
+        assert y.shape[1:] == fused.graph.shapes[node.name]
+
+
+def test_features_of_an_unknown_layer():
+    net = Net(plain(), SHAPE)
+    with pytest.raises(ModelError, match="no layer 'fcc'; did you mean 'fc'"):
+        net.graph.forward(make_pass(net.ops, 5), net.ops.from_host(net.x), upto="fcc")
+
+
+def test_forward_says_which_spans_it_is_about_to_read():
+    net, needed = Net(residual(), SHAPE), []
+    net.graph.forward(make_pass(net.ops, 5), net.ops.from_host(net.x), need=lambda span: needed.append(span.name))
+    assert needed == [span.name for span in net.arena.spans]
+
+
+def test_first_nonfinite_names_the_first_layer():
+    net = Net(residual(), SHAPE)
+    ctx = make_pass(net.ops, 5)
+    x = net.ops.from_host(net.x)
+    assert net.graph.first_nonfinite(ctx, net.graph.forward(ctx, x)[1]) is None
+    span = next(span for span in net.arena.spans if span.name == "left.weight")
+    net.ops.fill(net.arena.weight(span), float("nan"))
+    assert net.graph.first_nonfinite(ctx, net.graph.forward(ctx, x)[1]) == "left"
+
+
+def test_the_gradient_of_images_is_never_computed():
+    """A layer without parameters in front of all others is not visited backward."""
+
+    class Refusing(type(reference())):
+        def max_pool_back(self, *arrays):
+            raise AssertionError("nothing before the first weight wants a gradient")
+
+    nodes = chain(MaxPool("pool", 2, 2), Flatten("flat"), Linear("out", 3))
+    assert Net(nodes, SHAPE, ops=Refusing("float64")).check_gradients() <= TOLERANCE
+
+
+def test_layers_after_the_last_weight_pass_gradients_on():
+    nodes = chain(Flatten("flat"), Linear("out", 4), ReLU("relu"))
+    net = Net(nodes, SHAPE)
+    assert net.check_gradients() <= TOLERANCE
+
+
+BAD = [
+    ([], "the model has no layers"),
+    ([Node(Flatten("a"), ("input",)), Node(Flatten("a"), ("a",))], "layer name 'a' is taken"),
+    ([Node(Flatten("input"), ("input",))], "layer name 'input' is taken: names are unique, and 'input' names the images"),
+    (
+        [Node(Flatten("flat"), ("input",)), Node(Linear("b", 3), ("flet",))],
+        "layer 'b' reads 'flet', which no layer before it is called; did you mean 'flat'?",
+    ),
+    (
+        [Node(Flatten("a"), ("input",)), Node(Flatten("b"), ("input",))],
+        "layer 'a' is read by no other, yet is not the last",
+    ),
+    (chain(Linear("fc", 3)), "layer 'fc' (Linear) got 6x6x3, wants a list of features"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "message"), BAD)
+def test_wiring_that_is_wrong_is_explained(nodes, message):
+    with pytest.raises(ModelError) as error:
+        Graph(nodes, SHAPE)
+    assert message in str(error.value)
+
+
+def test_describe_counts_what_each_layer_costs():
+    rows = {row.layer: row for row in Graph(residual(), SHAPE).describe(batch=10)}
+    assert rows["stem"].parameters == 3 * 3 * 3 * 4
+    assert rows["stem"].activation_bytes == 10 * 6 * 6 * 4 * 4
+    assert rows["norm"].parameters == 8
+    assert rows["norm"].gradient_bytes == 16 * 4  # running statistics are exchanged too
+    assert rows["relu2"].kind == "ReLU (in sum)"
+    assert rows["relu2"].activation_bytes == 0
+    assert rows["join"].shape == (6, 6, 10)
+    doubled = Graph(residual(), SHAPE).describe(batch=10, dtype="float64")
+    assert doubled[0].gradient_bytes == 2 * rows["stem"].gradient_bytes
+
+
+def test_a_layer_told_twice_to_fold_is_one_object_less():
+    node = Graph(plain(), SHAPE).plan[0]
+    assert node.layer == replace(plain()[0].layer, relu=True)
+    assert node.relu == "relu"

@@ -1,0 +1,270 @@
+"""Every layer's backward is the derivative of its forward: random directions, float64."""
+
+import numpy as np
+import pytest
+from nn_support import STEP, TOLERANCE, make_pass, reference
+
+from ringtrain.errors import ModelError
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.nn.catalogue import LAYERS
+from ringtrain.nn.conv import Conv2D
+from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
+from ringtrain.nn.norm import LRN, BatchNorm
+from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
+
+IMAGE = [(6, 5, 4)]
+CASES = [
+    (Conv2D("c", 6, 3), IMAGE),
+    (Conv2D("c", 6, 3, stride=2, pad=1, groups=2), IMAGE),
+    (Conv2D("c", 3, 2, pad=2, bias=None, relu=True), IMAGE),
+    (Conv2D("c", 4, 3, pad=1, relu=True), IMAGE),
+    (Linear("l", 7), [(9,)]),
+    (Linear("l", 7, bias=None, relu=True), [(9,)]),
+    (Linear("l", 7, relu=True), [(9,)]),
+    (ReLU("r"), IMAGE),
+    (ReLU("r"), [(9,)]),
+    (MaxPool("p", 2, 2), IMAGE),
+    (MaxPool("p", 3, 2, ceil=True), IMAGE),
+    (MaxPool("p", 3, 2, pad=1), IMAGE),
+    (AvgPool("p", 3, 2, ceil=True), IMAGE),
+    (AvgPool("p", 3, 1, pad=1), IMAGE),
+    (GlobalAvgPool("g"), IMAGE),
+    (LRN("n", size=3, alpha=0.3, beta=0.75, k=2.0), IMAGE),
+    (LRN("n", size=3, alpha=0.5, beta=0.75, region="within"), IMAGE),
+    (BatchNorm("b", ghost=2), IMAGE),  # of 5 examples: ghosts of 2, 2 and 1
+    (BatchNorm("b", ghost=8), IMAGE),
+    (BatchNorm("b", ghost=3, relu=True), IMAGE),
+    (BatchNorm("b", ghost=3), [(9,)]),
+    (Dropout("d", rate=0.4), IMAGE),
+    (Dropout("d", rate=0.0), IMAGE),
+    (Flatten("f"), IMAGE),
+    (Add("a"), IMAGE * 2),
+    (Add("a", relu=True), IMAGE * 3),
+    (Concat("j"), [(6, 5, 4), (6, 5, 1), (6, 5, 2)]),
+    (Concat("j"), [(3,), (5,)]),
+]
+COUNT = 5
+
+
+def label(case):
+    return f"{type(case[0]).__name__}-{case[0]!r}"[:90]
+
+
+class Bench:
+    """One layer, with random inputs, weights and output gradient."""
+
+    def __init__(self, layer, inputs, count=COUNT):
+        self.layer, self.ops, self.inputs = layer, reference(), inputs
+        random = self.random = np.random.default_rng(6)
+        self.xs = [random.standard_normal((count, *shape)) for shape in inputs]
+        self.parameters = layer.parameters(inputs)
+        self.weights = {p.name: random.uniform(0.5, 1.5, p.shape) for p in self.parameters}
+        self.r = random.standard_normal((count, *layer.shape(inputs)))
+
+    def up(self, arrays: dict) -> dict:
+        return {name: self.ops.from_host(array.copy()) for name, array in arrays.items()}
+
+    def forward(self, xs, weights, ctx=None):
+        ctx = ctx or make_pass(self.ops, len(self.r))
+        return ctx, *self.layer.forward(ctx, self.up(weights), [self.ops.from_host(x.copy()) for x in xs])
+
+    def value(self, xs, weights) -> float:
+        return float(np.sum(self.ops.to_host(self.forward(xs, weights)[1]) * self.r))
+
+    def backward(self, wanted=None, accumulate=False, grads=None):
+        ctx, _, tape = self.forward(self.xs, self.weights)
+        ctx.accumulate = accumulate
+        grads = self.up(grads or {name: np.zeros_like(w) for name, w in self.weights.items()})
+        wanted = wanted or [True] * len(self.xs)
+        dy = self.ops.from_host(self.r.copy())
+        dxs = self.layer.backward(ctx, self.up(self.weights), grads, dy, tape, wanted)
+        host = [None if dx is None else self.ops.to_host(dx) for dx in dxs]
+        return host, {name: self.ops.to_host(grad) for name, grad in grads.items()}
+
+    def trained(self):
+        return [p.name for p in self.parameters if p.role != "statistic"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_backward_is_the_derivative(case):
+    bench = Bench(*case)
+    dxs, grads = bench.backward()
+    for _ in range(3):
+        ds = [bench.random.standard_normal(x.shape) for x in bench.xs]
+        dw = {name: bench.random.standard_normal(bench.weights[name].shape) for name in bench.trained()}
+        ends = [
+            bench.value(
+                [x + sign * STEP * d for x, d in zip(bench.xs, ds, strict=True)],
+                {name: w + sign * STEP * dw.get(name, 0) for name, w in bench.weights.items()},
+            )
+            for sign in (1, -1)
+        ]
+        expected = (ends[0] - ends[1]) / (2 * STEP)
+        parts = [np.sum(dx * d) for dx, d in zip(dxs, ds, strict=True)]
+        measured = sum(parts) + sum(np.sum(grads[name] * d) for name, d in dw.items())
+        assert abs(measured - expected) <= TOLERANCE * abs(expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_the_output_has_the_shape_that_was_said(case):
+    layer, inputs = case
+    bench = Bench(layer, inputs)
+    _, y, _ = bench.forward(bench.xs, bench.weights)
+    assert y.shape == (COUNT, *layer.shape(inputs))
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_no_example_gives_zero_gradients(case):
+    bench = Bench(*case, count=0)
+    garbage = {name: np.full_like(w, 7.0) for name, w in bench.weights.items()}
+    dxs, grads = bench.backward(grads=garbage)
+    assert all(dx.shape == (0, *shape) for dx, shape in zip(dxs, case[1], strict=True))
+    assert all(not grad.any() for grad in grads.values())
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c[0].parameters(c[1])], ids=label)
+def test_gradients_are_added_to_where_asked(case):
+    bench = Bench(*case)
+    _, once = bench.backward()
+    _, twice = bench.backward(accumulate=True, grads=once)
+    for name in once:
+        np.testing.assert_allclose(twice[name], 2 * once[name], rtol=1e-12)
+
+
+# The graph does not visit a layer of which nothing at all is wanted.
+PARTLY_WANTED = [c for c in CASES if c[0].parameters(c[1]) or len(c[1]) > 1]
+
+
+@pytest.mark.parametrize("case", PARTLY_WANTED, ids=label)
+def test_unwanted_inputs_get_none(case):
+    layer, inputs = case
+    bench = Bench(layer, inputs)
+    wanted = [False] * (len(inputs) - 1) + [len(inputs) > 1]
+    dxs, grads = bench.backward(wanted=wanted)
+    all_dxs, all_grads = bench.backward()
+    for dx, whole, want in zip(dxs, all_dxs, wanted, strict=True):
+        np.testing.assert_array_equal(dx, whole) if want else np.testing.assert_equal(dx, None)
+    for name in grads:
+        np.testing.assert_array_equal(grads[name], all_grads[name])
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if len(c[1]) > 1], ids=label)
+def test_gradients_of_inputs_share_no_memory(case):
+    bench = Bench(*case)
+    ctx, _, tape = bench.forward(bench.xs, bench.weights)
+    dxs = bench.layer.backward(ctx, {}, {}, bench.ops.from_host(bench.r.copy()), tape, [True] * len(bench.xs))
+    before = [bench.ops.to_host(dx) for dx in dxs]
+    bench.ops.fill(dxs[0], 99)
+    for dx, held in zip(dxs[1:], before[1:], strict=True):
+        np.testing.assert_array_equal(bench.ops.to_host(dx), held)
+
+
+def test_every_kind_is_checked():
+    assert {type(layer) for layer, _ in CASES} == set(LAYERS.values())
+
+
+def test_a_wrong_gradient_is_noticed():
+    bench = Bench(Linear("l", 7), [(9,)])
+    _, grads = bench.backward()
+    d = bench.random.standard_normal((9, 7))
+    ends = [bench.value(bench.xs, bench.weights | {"weight": bench.weights["weight"] + s * STEP * d}) for s in (1, -1)]
+    expected = (ends[0] - ends[1]) / (2 * STEP)
+    wrong = np.sum(grads["weight"] * (1 + 1e-4) * d)
+    assert abs(wrong - expected) > TOLERANCE * abs(expected)
+
+
+def test_batch_norm_shares_sum_to_the_batch_average():
+    """Two ranks with 4 and 2 examples, ghosts of 2: what they hand in sums to the mean over all ghosts."""
+    layer, ops = BatchNorm("b", ghost=2), reference()
+    x = np.random.default_rng(1).standard_normal((6, 3, 3, 2))
+    total = np.zeros((2, 2))
+    for rows in (slice(0, 4), slice(4, 6)):
+        ctx = make_pass(ops, len(x[rows]), total=6)
+        weights = {name: ops.from_host(np.ones(2)) for name in ("gamma", "beta", "mean", "variance")}
+        grads = {name: ops.zeros((2,)) for name in weights}
+        _, tape = layer.forward(ctx, weights, [ops.from_host(x[rows])])
+        layer.backward(ctx, weights, grads, ops.zeros(x[rows].shape), tape, [False])
+        total += [ops.to_host(grads["mean"]), ops.to_host(grads["variance"])]
+    ghosts = x.reshape(3, -1, 2)
+    np.testing.assert_allclose(total[0], ghosts.mean((0, 1)), rtol=1e-12)
+    np.testing.assert_allclose(total[1], ghosts.var(1, ddof=1).mean(0), rtol=1e-12)
+
+
+def test_batch_norm_evaluates_by_running_statistics():
+    layer, ops = BatchNorm("b", eps=1e-3), reference()
+    x = np.random.default_rng(1).standard_normal((4, 3))
+    host = {"gamma": [1.0, 2, 3], "beta": [0.1, 0.2, 0.3], "mean": [1.0, 0, -1], "variance": [1.0, 4, 9]}
+    weights = {name: ops.from_host(np.array(values)) for name, values in host.items()}
+    y, _ = layer.forward(make_pass(ops, 4, training=False), weights, [ops.from_host(x)])
+    gamma, beta, mean, var = (np.array(values) for values in host.values())
+    np.testing.assert_allclose(ops.to_host(y), gamma * (x - mean) / np.sqrt(var + 1e-3) + beta, rtol=1e-12)
+
+
+def test_dropout_is_the_same_for_an_example_at_any_place():
+    ops, layer = reference(), Dropout("d", rate=0.5)
+    x = np.ones((6, 50))
+    whole, _ = layer.forward(make_pass(ops, 6), {}, [ops.from_host(x)])
+    part, _ = layer.forward(make_pass(ops, 2, start=3), {}, [ops.from_host(x[:2])])
+    np.testing.assert_array_equal(ops.to_host(whole)[3:5], ops.to_host(part))
+    assert set(np.unique(ops.to_host(whole))) == {0.0, 2.0}
+
+
+def test_dropout_differs_by_layer_and_key_and_is_off_in_evaluation():
+    ops = reference()
+
+    def draw(name, key, training=True):
+        ctx = make_pass(ops, 2, training=training)
+        ctx.key = key
+        return ops.to_host(Dropout(name).forward(ctx, {}, [ops.from_host(np.ones((2, 64)))])[0])
+
+    assert (draw("a", 1) != draw("b", 1)).any()
+    assert (draw("a", 1) != draw("a", 2)).any()
+    np.testing.assert_array_equal(draw("a", 1), draw("a", 1))
+    np.testing.assert_array_equal(draw("a", 1, training=False), np.ones((2, 64)))
+
+
+def test_parameters_carry_fills_and_multipliers():
+    weight, bias = Conv2D("c", 8, 3, groups=2).parameters([(6, 6, 4)])
+    assert weight == Parameter("weight", (3, 3, 2, 8), Fill("he", 0.0, 18, 36), "weight")
+    assert bias == Parameter("bias", (8,), Fill("constant"), "bias")
+    roles = [(p.name, p.role, p.rate) for p in BatchNorm("b", rate=0.3, gamma=0.0).parameters([(6, 6, 4)])]
+    assert roles == [
+        ("gamma", "norm", 0.0),
+        ("beta", "norm", 0.0),
+        ("mean", "statistic", 0.3),
+        ("variance", "statistic", 0.3),
+    ]
+    assert BatchNorm("b", gamma=0.0).parameters([(4,)])[0].fill == Fill("constant", 0.0)
+
+
+def test_flops_of_known_layers():
+    assert Conv2D("c", 20, 5).flops([(28, 28, 1)]) == 24 * 24 * 20 * (2 * 25 + 1)
+    assert Conv2D("c", 8, 3, pad=1, groups=2, bias=None).flops([(6, 6, 4)]) == 6 * 6 * 8 * 2 * 9 * 2
+    assert Linear("l", 10).flops([(500,)]) == 10 * (2 * 500 + 1)
+    assert MaxPool("p", 2, 2).flops([(24, 24, 20)]) == 12 * 12 * 20 * 4
+
+
+MISFITS = [
+    (Conv2D("c", 6, 3), [(9,)], "layer 'c' (Conv2D) got 9, wants an image HxWxC: put it before the layer that"),
+    (Conv2D("c", 6, 3), IMAGE * 2, "layer 'c' (Conv2D) got 6x5x4 and 6x5x4, wants one input"),
+    (Conv2D("c", 6, 7, pad=0), IMAGE, "wants at least 7x7 with padding, the size of its kernel"),
+    (Conv2D("c", 6, 3, groups=3), IMAGE, "wants channels in and out (4 and 6) that groups = 3 divides"),
+    (Linear("l", 7), IMAGE, "layer 'l' (Linear) got 6x5x4, wants a list of features: put a Flatten"),
+    (MaxPool("p", 2, 2, pad=2), IMAGE, "wants pad below kernel = 2, but pad = 2"),
+    (AvgPool("p", 9, 1), IMAGE, "wants at least 9x9"),
+    (GlobalAvgPool("g"), [(4,)], "wants an image"),
+    (LRN("n", size=4), IMAGE, "wants an odd size, so that it has a middle, but size = 4"),
+    (LRN("n", k=2.0, region="within"), IMAGE, 'wants k = 1 with region = "within", but k = 2'),
+    (BatchNorm("b"), [(4, 4)], "wants an image HxWxC or a list of features"),
+    (Add("a"), IMAGE, 'wants two or more inputs: inputs = ["a", "b"]'),
+    (Add("a"), [(4,), (5,)], "layer 'a' (Add) got 4 and 5, wants inputs of one shape"),
+    (Concat("j"), [(6, 5, 4), (6, 4, 4)], "wants inputs that differ in their channels alone"),
+    (Flatten("f"), [], "got no input, wants one input"),
+]
+
+
+@pytest.mark.parametrize(("layer", "inputs", "message"), MISFITS)
+def test_shapes_that_do_not_fit_are_explained(layer, inputs, message):
+    with pytest.raises(ModelError) as error:
+        layer.shape(inputs)
+    assert message in str(error.value)

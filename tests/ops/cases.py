@@ -1,0 +1,183 @@
+"""Calls of every operation on small arrays of awkward shapes: what the implementations are compared on."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ringtrain.ops.base import ConvGeometry, PoolGeometry
+
+CONVOLUTIONS = {
+    "same": (7, 9, 6, 4, ConvGeometry(3, 1, 1)),
+    "stride 2, groups 2": (7, 9, 6, 4, ConvGeometry(3, 2, 1, 2)),
+    "valid 5x5": (9, 7, 5, 7, ConvGeometry(5)),
+    "1x1": (7, 9, 6, 4, ConvGeometry(1)),
+    "1x1, groups 2": (7, 9, 6, 4, ConvGeometry(1, 1, 0, 2)),
+    "1x1, stride 2": (7, 9, 5, 3, ConvGeometry(1, 2)),
+    "depthwise, pad 2": (8, 8, 6, 6, ConvGeometry(3, 1, 2, 6)),
+    "pad over kernel": (4, 5, 2, 3, ConvGeometry(2, 3, 3)),
+    "pad over kernel, stride 1": (4, 5, 2, 3, ConvGeometry(2, 1, 2)),
+    "long rows": (6, 5, 40, 20, ConvGeometry(3, 1, 1)),
+    "many tiles": (41, 40, 30, 6, ConvGeometry(5, 1, 2)),
+}
+POOLS = {
+    "ceil with pad": PoolGeometry(3, 2, 1, True),
+    "floor": PoolGeometry(2, 2),
+    "ceil": PoolGeometry(3, 2, 0, True),
+    "same": PoolGeometry(3, 1, 1),
+    "gaps": PoolGeometry(1, 3, 0, True),
+}
+
+
+@dataclass
+class Call:
+    """``operation(**inputs, **outputs, **rest)``, where outputs hold what was in them before."""
+
+    operation: str
+    inputs: dict
+    outputs: dict
+    rest: dict = field(default_factory=dict)
+
+    def __str__(self):
+        shapes = {name: x.shape for name, x in self.inputs.items() if isinstance(x, np.ndarray)}
+        return f"{self.operation} {shapes} {self.rest}"
+
+
+def perform(ops, call: Call) -> dict:
+    """The outputs after the call, and the result under ''; arrays are copied to the device first."""
+    inputs, outputs = _upload(ops, call.inputs), _upload(ops, call.outputs)
+    result = getattr(ops, call.operation)(**inputs, **outputs, **call.rest)
+    after = {name: ops.to_host(x) for name, x in outputs.items() if x is not None}
+    return after if result is None else {**after, "": np.asarray(result, np.float64)}
+
+
+def _upload(ops, arrays: dict) -> dict:
+    return {name: ops.from_host(x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+
+
+def calls(dtype, n: int):
+    """Every operation, on ``n`` examples."""
+    random = np.random.default_rng(7)
+
+    def draw(*shape):
+        return random.standard_normal(shape).astype(dtype)
+
+    yield from _convolutions(draw, n)
+    yield from _pools(draw, n)
+    yield from _responses(draw, n)
+    yield from _batch_norms(draw, n)
+    yield from _layers(draw, n)
+    yield from _images(draw, random, n)
+    yield from _flat(draw)
+
+
+def _convolutions(draw, n):
+    for h, w, c, k, geometry in CONVOLUTIONS.values():
+        p, q = geometry.output(h), geometry.output(w)
+        x, y = draw(n, h, w, c), draw(n, p, q, k)
+        weight = draw(geometry.kernel, geometry.kernel, c // geometry.groups, k)
+        for relu in (False, True):
+            given = {"x_NHWC": x, "w_RSCK": weight}
+            for bias in (draw(k), None):
+                rest = {"geometry": geometry, "relu": relu}
+                yield Call("conv2d", {**given, "b_K": bias}, {"y_NPQK": np.zeros_like(y)}, rest)
+            for accumulate, db, dx in ((relu, draw(k), draw(*x.shape)), (not relu, None, None)):
+                inputs = {**given, "y_NPQK": y, "dy_NPQK": draw(*y.shape)}
+                outputs = {"dw_RSCK": draw(*weight.shape), "db_K": db, "dx_NHWC": dx}
+                rest = {"geometry": geometry, "relu": relu, "accumulate": accumulate}
+                yield Call("conv2d_back", inputs, outputs, rest)
+
+
+def _pools(draw, n):
+    x = draw(n, 7, 9, 6)
+    for geometry in POOLS.values():
+        p, q = geometry.output(7), geometry.output(9)
+        y, rest = draw(n, p, q, 6), {"geometry": geometry}
+        where = (np.abs(draw(*y.shape)) * 4 % geometry.kernel**2).astype(np.uint8)
+        yield Call("max_pool", {"x_NHWC": x}, {"y_NPQC": y, "where_NPQC": where}, rest)
+        yield Call("max_pool_back", {"dy_NPQC": y, "where_NPQC": where}, {"dx_NHWC": x}, rest)
+        yield Call("avg_pool", {"x_NHWC": x}, {"y_NPQC": y}, rest)
+        yield Call("avg_pool_back", {"dy_NPQC": y}, {"dx_NHWC": x}, rest)
+    yield Call("global_avg_pool", {"x_NHWC": x}, {"y_NC": draw(n, 6)})
+    yield Call("global_avg_pool_back", {"dy_NC": draw(n, 6)}, {"dx_NHWC": x})
+
+
+def _responses(draw, n):
+    shape = (n, 5, 6, 7)
+    for size, beta in ((3, 0.75), (5, 0.6), (2, 0.75), (4, 0.6)):
+        x, y, scale, dy = draw(*shape), draw(*shape), np.abs(draw(*shape)) + 1, draw(*shape)
+        rest = {"size": size, "alpha": 0.3, "beta": beta}
+        forward = {"y_NHWC": y, "scale_NHWC": scale}
+        back = {"x_NHWC": x, "y_NHWC": y, "scale_NHWC": scale, "dy_NHWC": dy}
+        yield Call("lrn_across", {"x_NHWC": x}, forward, {**rest, "k": 2.0})
+        yield Call("lrn_across_back", back, {"dx_NHWC": draw(*shape)}, rest)
+        yield Call("lrn_within", {"x_NHWC": x}, forward, rest)
+        yield Call("lrn_within_back", back, {"dx_NHWC": draw(*shape)}, rest)
+
+
+def _batch_norms(draw, n):
+    for shape, ghost in (((n, 5, 4, 6), 2), ((n, 3, 3, 150), 8), ((n, 20, 20, 16), 3), ((n, 9), 2)):
+        c, g = shape[-1], -(-n // ghost)
+        x, y, mean, var = draw(*shape) + 3, draw(*shape), draw(g, c), np.abs(draw(g, c))
+        gamma, given = draw(c), {"ghost": ghost, "eps": 1e-5}
+        for relu in (False, True):
+            moments = {"mean_GC": mean, "var_GC": var}
+            inputs, rest = {"x_NHWC": x, "gamma_C": gamma, "beta_C": draw(c)}, {**given, "relu": relu}
+            yield Call("batch_norm", inputs, {"y_NHWC": y, **moments}, rest)
+            back = {"x_NHWC": x, "gamma_C": gamma, "y_NHWC": y, **moments, "dy_NHWC": draw(*shape)}
+            for dx in (draw(*shape), None):
+                outputs = {"dgamma_C": draw(c), "dbeta_C": draw(c), "dx_NHWC": dx}
+                yield Call("batch_norm_back", back, outputs, {**rest, "accumulate": relu})
+            shares = {"mean_C": draw(c), "var_C": draw(c)}
+            rest = {"ghost": ghost, "total": 11, "accumulate": relu}
+            yield Call("batch_norm_shares", {"x_NHWC": x, **moments}, shares, rest)
+            fixed = {**inputs, "mean_C": draw(c), "var_C": np.abs(draw(c))}
+            yield Call("batch_norm_fixed", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
+
+
+def _layers(draw, n):
+    x, w, b, y = draw(n, 33), draw(33, 5), draw(5), draw(n, 5)
+    for relu in (False, True):
+        for bias, dx in ((b, draw(n, 33)), (None, None)):
+            given = {"x_ND": x, "w_DK": w}
+            yield Call("linear", {**given, "b_K": bias}, {"y_NK": draw(n, 5)}, {"relu": relu})
+            back = {**given, "y_NK": y, "dy_NK": draw(n, 5)}
+            outputs = {"dw_DK": draw(33, 5), "db_K": bias, "dx_ND": dx}
+            yield Call("linear_back", back, outputs, {"relu": relu, "accumulate": not relu})
+        yield Call("add", {"a": draw(n, 4, 3), "b": draw(n, 4, 3)}, {"y": draw(n, 4, 3)}, {"relu": relu})
+    labels = np.array([-1, 0, 4, 2, 4], np.int32)[:n]
+    totals = np.array([0.5, 1, 2])
+    for smoothing, dx in ((0.0, draw(n, 5)), (0.1, draw(n, 5)), (0.1, None)):
+        outputs, rest = {"dx_NK": dx, "totals_3": totals}, {"scale": 0.3, "smoothing": smoothing}
+        yield Call("softmax_cross_entropy", {"x_NK": 5 * y, "labels_N": labels}, outputs, rest)
+    yield Call("softmax", {"x_NK": y}, {"y_NK": draw(n, 5)})
+    examples = np.arange(n) * 10**10
+    rest = {"key": 2**63 + 77, "rate": 0.3}
+    yield Call("dropout", {"x_ND": draw(n, 4, 3, 2), "examples_N": examples}, {"y_ND": draw(n, 4, 3, 2)}, rest)
+
+
+def _images(draw, random, n):
+    images = random.integers(0, 256, (n, 6, 7, 3)).astype(np.uint8)
+    inputs = {
+        "images_NHWC": images, "mean_HWC": draw(6, 7, 3), "scale_C": draw(3),
+        "top_N": np.array([-2, 0, 3, -9, 9], np.int32)[:n], "left_N": np.array([5, -1, 0, 0, 1], np.int32)[:n],
+        "flip_N": np.array([0, 1, 1, 0, 1], np.uint8)[:n],
+    }  # fmt: skip
+    yield Call("prepare_images", inputs, {"y_NPQC": draw(n, 5, 5, 3)})
+    for x in (draw(n, 2, 3), draw(0)):
+        yield Call("relu", {"x": x}, {"y": draw(*x.shape)})
+        yield Call("relu_back", {"y": x, "dy": draw(*x.shape)}, {"dx": draw(*x.shape)})
+        yield Call("copy", {"x": x}, {"y": draw(x.size)})
+        yield Call("scale", {}, {"x": x}, {"factor": 0.3})
+        yield Call("fill", {}, {"x": x}, {"value": 0.25})
+        yield Call("square_sum", {"x": x}, {})
+        yield Call("nonfinite", {"x": x}, {})
+
+
+def _flat(draw):
+    w, g, v = draw(77), draw(77), np.abs(draw(77))
+    for nesterov in (False, True):
+        rest = {"lr": 0.1, "momentum": 0.9, "decay": 0.01, "nesterov": nesterov}
+        yield Call("sgd", {"g": g}, {"w": w, "v": draw(77)}, rest)
+    rest = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": 0.01, "step": 3}
+    yield Call("adamw", {"g": g}, {"w": w, "m": draw(77), "v": v}, rest)
+    yield Call("approach", {"g": g}, {"w": w}, {"rate": 0.1})

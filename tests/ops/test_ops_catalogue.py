@@ -1,0 +1,61 @@
+"""Names of implementations, keys of random numbers, and the sizes that geometry gives."""
+
+import pytest
+
+from ringtrain.errors import ConfigError
+from ringtrain.ops import keys
+from ringtrain.ops.base import ConvGeometry, PoolGeometry
+from ringtrain.ops.catalogue import OPS, make_ops
+
+
+def test_each_name_makes_its_operations():
+    for name in OPS:
+        ops = make_ops(name, "float64")
+        assert (ops.name, ops.dtype) == (name, "float64")
+
+
+def test_unknown_names_and_types_are_explained():
+    with pytest.raises(ConfigError, match=r"operations 'cup' are not known; did you mean 'cpu'\? known: cpu, ref"):
+        make_ops("cup")
+    with pytest.raises(ConfigError, match="operations 'cpu' got dtype 'float16'; use float32 or float64"):
+        make_ops("cpu", "float16")
+
+
+def test_mix_is_splitmix64():
+    # The published first outputs of splitmix64 from seed 0 and from 1234567.
+    assert keys.mix(0) == 0xE220A8397B1DCDAF
+    assert keys.mix(1234567) == 6457827717110365317
+
+
+def test_keys_depend_on_every_number_and_their_order():
+    made = [keys.mix(*numbers) for numbers in ((), (0,), (1,), (1, 2), (2, 1), (1, 2, 0), (-1,), (0, 0))]
+    assert len(set(made)) == len(made)
+    assert all(0 <= key < 2**64 for key in made)
+    assert keys.mix(-1) == keys.mix(2**64 - 1)
+
+
+def test_name_keys_are_those_of_sha256():
+    assert keys.name_key("") == int.from_bytes(bytes.fromhex("e3b0c44298fc1c14"), "little")
+    assert keys.name_key("conv1.weight") != keys.name_key("conv1.bias")
+
+
+@pytest.mark.parametrize(
+    ("geometry", "size", "wanted"),
+    [
+        (PoolGeometry(3, 2, 0, True), 32, 16),  # cifar10_full, all three pools
+        (PoolGeometry(3, 2, 0, True), 16, 8),
+        (PoolGeometry(3, 2, 0, False), 32, 15),
+        (PoolGeometry(2, 2), 24, 12),  # lenet
+        (PoolGeometry(3, 2, 1, True), 7, 4),
+        (PoolGeometry(3, 2, 1, True), 6, 4),
+        (PoolGeometry(2, 2, 1, True), 3, 2),  # the third window would start behind the image
+        (PoolGeometry(1, 3, 0, True), 8, 3),
+        (PoolGeometry(1, 3, 0, True), 9, 3),  # the fourth would start behind the image
+        (ConvGeometry(5, 1, 2), 32, 32),
+        (ConvGeometry(5), 28, 24),
+        (ConvGeometry(3, 2, 1), 32, 16),
+        (ConvGeometry(3, 2, 1), 7, 4),
+    ],
+)
+def test_output_sizes(geometry, size, wanted):
+    assert geometry.output(size) == wanted

@@ -1,0 +1,187 @@
+"""The fast operations against the reference, and what only they promise: no allocation, NaN kept, BLAS told."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from ringtrain.ops.base import ConvGeometry, Ops, PoolGeometry
+from ringtrain.ops.cpu import CpuOps
+from ringtrain.ops.reference import ReferenceOps
+from tests.ops.cases import calls, perform
+
+TOLERANCE = {"float32": 5e-6, "float64": 1e-13}
+NUMPY_DOMAIN = 389047  # where NumPy reports the memory of arrays to tracemalloc
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [5, 0])
+def test_every_operation_agrees_with_the_reference(dtype, n):
+    cpu, reference = CpuOps(dtype), ReferenceOps(dtype)
+    for call in calls(dtype, n):
+        wanted, got = perform(reference, call), perform(cpu, call)
+        assert wanted.keys() == got.keys()
+        for name in wanted:
+            assert_close(got[name], wanted[name], TOLERANCE[dtype], f"{call}: {name}")
+
+
+def assert_close(got, wanted, tolerance, what):
+    assert got.dtype == wanted.dtype, what
+    if wanted.size:
+        error = np.abs(got.astype(np.float64) - wanted).max() / max(1e-30, np.abs(wanted).max())
+        assert error <= tolerance, f"{what}: {error}"
+
+
+def test_the_table_names_every_operation():
+    of_itself = {"describe", "compile_stats", "threads"}
+    tested_apart = {"empty", "upload", "to_host", "download", "synchronize", "concat", "concat_back"}
+    assert {call.operation for call in calls("float32", 2)} == Ops.__abstractmethods__ - of_itself - tested_apart
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_memory_goes_to_and_fro(make):
+    ops = make("float32")
+    x = ops.from_host(np.arange(6).reshape(2, 3))
+    assert (x.dtype, ops.empty((2,)).dtype, ops.zeros((2,), "uint8").tolist()) == ("int64", "float32", [0, 0])
+    y, host = ops.empty((2, 3)), np.zeros((2, 3), np.float32)
+    ops.upload(ops.to_host(x), y)
+    ops.synchronize()
+    ops.download(y, host)
+    assert host.tolist() == [[0, 1, 2], [3, 4, 5]]
+    copy = ops.to_host(y)
+    ops.fill(y, 7)
+    assert copy.tolist() == host.tolist()
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_concat_and_back(make):
+    ops = make("float32")
+    parts = [np.full((2, 3, width), width, np.float32) for width in (3, 1, 4)]
+    y = ops.empty((2, 3, 8))
+    ops.concat(parts, y)
+    assert y[1, 2].tolist() == [3, 3, 3, 1, 4, 4, 4, 4]
+    cut = [np.zeros_like(part) for part in parts]
+    ops.concat_back(y, cut)
+    assert all((a == b).all() for a, b in zip(cut, parts, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_dropout_is_the_references_bit_for_bit_wherever_an_example_is(dtype):
+    cpu, reference = CpuOps(dtype), ReferenceOps(dtype)
+    x = np.random.default_rng(1).standard_normal((6, 40)).astype(dtype)
+    examples = np.array([3, 9, 10**12, 0, -5, 7])
+    whole, plain, part = np.empty_like(x), np.empty_like(x), np.empty_like(x[2:5])
+    cpu.dropout(x, whole, examples, 2**64 - 3, 0.4)
+    reference.dropout(x, plain, examples, 2**64 - 3, 0.4)
+    cpu.dropout(x[2:5], part, examples[2:5], 2**64 - 3, 0.4)
+    assert whole.tobytes() == plain.tobytes()
+    assert part.tobytes() == whole[2:5].tobytes()
+    cpu.dropout(x, plain, examples, 2**64 - 4, 0.4)
+    assert whole.tobytes() != plain.tobytes()
+
+
+def test_a_second_call_allocates_no_array():
+    ops, guilty = CpuOps("float32"), []
+    for call in calls("float32", 4):
+        arrays = {**call.inputs, **call.outputs}
+        operation = getattr(ops, call.operation)
+        operation(**arrays, **call.rest)
+        tracemalloc.start()
+        operation(**arrays, **call.rest)
+        statistics = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, NUMPY_DOMAIN)])
+        peak = sum(trace.size for trace in statistics.traces)
+        tracemalloc.stop()
+        if peak:
+            guilty.append(str(call))
+    assert not guilty
+
+
+def test_the_allocation_check_itself_says_no():
+    tracemalloc.start()
+    kept = np.ones(100) + 1
+    domain = tracemalloc.DomainFilter(True, NUMPY_DOMAIN)
+    assert tracemalloc.take_snapshot().filter_traces([domain]).traces
+    tracemalloc.stop()
+    assert kept.size == 100
+
+
+def nan_at(shape, index):
+    x = np.ones(shape, np.float32)
+    x[index] = np.nan
+    return x
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_nan_gets_through(make):
+    ops = make("float32")
+    x, wrong = nan_at((1, 4, 4, 2), (0, 1, 1, 0)), np.array([True, False])
+    y = np.empty_like(x)
+    ops.relu(x, y)
+    assert np.isnan(y[0, 1, 1, 0]) and np.isnan(y).sum() == 1
+    ops.add(x, x, y, relu=True)
+    assert np.isnan(y).sum() == 1
+    pooled, where = np.empty((1, 2, 2, 2), np.float32), np.empty((1, 2, 2, 2), np.uint8)
+    ops.max_pool(x, pooled, where, PoolGeometry(2, 2))
+    assert (np.isnan(pooled[0, 0, 0]) == wrong).all() and np.isnan(pooled).sum() == 1
+    weight, out = np.ones((1, 1, 2, 3), np.float32), np.empty((1, 4, 4, 3), np.float32)
+    ops.conv2d(x, weight, np.zeros(3, np.float32), out, ConvGeometry(1), relu=True)
+    assert np.isnan(out[0, 1, 1]).all() and np.isnan(out).sum() == 3
+    mean, var, ones = np.empty((1, 2), np.float32), np.empty((1, 2), np.float32), np.ones(2, np.float32)
+    ops.batch_norm(x, ones, ones, y, mean, var, 1, 1e-5, relu=True)
+    assert (np.isnan(var[0]) == wrong).all() and (np.isnan(y).all(axis=(0, 1, 2)) == wrong).all()
+    totals = np.zeros(3)
+    ops.softmax_cross_entropy(x.reshape(4, 8), np.zeros(4, np.int32), None, totals, 1.0)
+    assert np.isnan(totals[0])
+    assert ops.nonfinite(x) == 1 and np.isnan(ops.square_sum(x))
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_a_label_that_is_no_class_makes_the_loss_nan(make):
+    for label in (5, -2):
+        totals, labels = np.zeros(3), np.array([label], np.int32)
+        make("float32").softmax_cross_entropy(np.zeros((1, 5), np.float32), labels, None, totals, 1.0)
+        assert np.isnan(totals[0]) and totals[1:].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_nonfinite_counts_both_kinds(make):
+    x = np.array([1, np.inf, -np.inf, np.nan, 3e38], np.float32)
+    assert make("float32").nonfinite(x) == 3
+
+
+def test_batch_norm_of_a_large_mean_keeps_its_digits():
+    ops, random = CpuOps("float32"), np.random.default_rng(0)
+    x = (1000 + random.standard_normal((8, 6, 6, 3))).astype(np.float32)
+    mean, var, ones = np.empty((1, 3), np.float32), np.empty((1, 3), np.float32), np.ones(3, np.float32)
+    ops.batch_norm(x, ones, ones, np.empty_like(x), mean, var, 8, 1e-5)
+    assert np.allclose(var[0], x.astype(np.float64).var(axis=(0, 1, 2)), rtol=1e-5)
+
+
+def test_what_it_says_of_itself():
+    ops = CpuOps("float32")
+    compiled, loaded = ops.compile_stats()
+    ops.fill(ops.empty((3,)), 0)
+    assert compiled + loaded >= 0 and ops.compile_stats() == (compiled, loaded)
+    assert "OpenBLAS" in ops.describe()
+    plain = ReferenceOps("float32")
+    plain.threads(2)
+    assert plain.describe().startswith("NumPy") and plain.compile_stats() == (0, 0)
+    before = ops.describe()
+    ops.threads(2)
+    assert ops.describe().endswith("threads=2")
+    ops.threads(int(before.rpartition("=")[2]))
+
+
+@pytest.mark.parametrize(("setting", "wanted"), [(None, "threads=1"), ("2", "threads=2")])
+def test_one_thread_unless_the_user_says(setting, wanted):
+    environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    if setting:
+        environment["OPENBLAS_NUM_THREADS"] = setting
+    program = "import os; from ringtrain.ops.cpu.blas import Blas; import numpy as np\n"
+    program += "print(Blas(np.dtype('float32')).describe(), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.stdout.split()[-2:] == [wanted, str(setting)], done.stderr

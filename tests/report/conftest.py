@@ -1,0 +1,83 @@
+from dataclasses import replace
+
+import pytest
+
+from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Iteration, Note, RunStarted
+
+RUN = RunStarted(
+    version="0.1.0",
+    model="digits",
+    parameters=34_826,
+    data="digits",
+    train_examples=1_438,
+    test_examples=359,
+    strategy="allreduce (ring)",
+    exact=True,
+    ranks=2,
+    nodes=1,
+    device="CPU (numba)",
+    dtype="float32",
+    batch=64,
+    optimizer="sgd, momentum 0.9",
+    lr=0.05,
+    schedule="cosine",
+    epochs=20,
+    iterations=460,
+    iterations_per_epoch=23,
+    resumed_at=0,
+    seed=1,
+    folder="runs/digits-20260131-235958",
+)
+ITERATION = Iteration(
+    iteration=1, epoch=1, loss=2.3, accuracy=0.125, lr=0.05, examples=64, images_per_s=12_345.6, seconds=0.5
+)
+EPOCH = EpochEnded(
+    iteration=23, epoch=1, train_loss=1.5, train_accuracy=0.5, test_loss=0.75, test_accuracy=0.875, seconds=65.2
+)
+ENDED = Ended(
+    iterations=460,
+    epochs=20,
+    ranks=2,
+    test_accuracy=0.975,
+    test_loss=0.1,
+    images_per_s=12_345.6,
+    weights_sha256="ab" * 32,
+    seconds=3_725.0,
+    exposed_share=0.031,
+    reason="done",
+)
+OTHERS = [
+    Compiled(seconds=4.25, kernels=31),
+    Evaluated(iteration=30, epoch=2, test_loss=0.5, test_accuracy=0.9, seconds=70.0),
+    Note(text="passed over a damaged checkpoint"),
+]
+
+
+def of(event):
+    """A maker of events like this one, with some fields changed."""
+    return lambda **changed: replace(event, **changed)
+
+
+@pytest.fixture(scope="session")
+def run():
+    return of(RUN)
+
+
+@pytest.fixture(scope="session")
+def iteration():
+    return of(ITERATION)
+
+
+@pytest.fixture(scope="session")
+def epoch():
+    return of(EPOCH)
+
+
+@pytest.fixture(scope="session")
+def ended():
+    return of(ENDED)
+
+
+@pytest.fixture(scope="session")
+def others():
+    return OTHERS

@@ -1,0 +1,197 @@
+import json
+import math
+import os
+from dataclasses import fields
+
+import pytest
+
+from ringtrain.errors import RingtrainError
+from ringtrain.report import events
+from ringtrain.report.events import CheckpointSaved, record
+from ringtrain.report.sinks import JsonLines, Many, Sink, parse
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write(path, happened, **how):
+    log = JsonLines(path, **how)
+    for event in happened:
+        log.handle(event)
+    log.close()
+
+
+# Records.
+
+
+def test_a_record_is_the_kind_and_all_fields(iteration):
+    assert record(iteration()) == {
+        "event": "iteration",
+        "iteration": 1,
+        "epoch": 1,
+        "loss": 2.3,
+        "accuracy": 0.125,
+        "lr": 0.05,
+        "examples": 64,
+        "images_per_s": 12_345.6,
+        "seconds": 0.5,
+    }
+
+
+def test_the_last_record_has_what_other_programs_look_for(ended):
+    found = record(ended())
+    wanted = ("event", "iterations", "ranks", "test_accuracy", "images_per_s", "weights_sha256")
+    assert [found[name] for name in wanted] == ["end", 460, 2, 0.975, 12_345.6, "ab" * 32]
+
+
+def test_every_event_has_a_kind_of_its_own_and_a_word_for_each_field():
+    assert set(events.KINDS) == set(events.Event.__args__)
+    assert len(set(events.KINDS.values())) == len(events.KINDS)
+    for kind in events.KINDS:
+        told = kind.__doc__ if kind is not events.Evaluated else events.EpochEnded.__doc__
+        assert all(field.name in told for field in fields(kind)), kind
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_null(tmp_path, iteration, loss):
+    write(tmp_path / "log", [iteration(loss=loss)])
+    assert "null" in (tmp_path / "log").read_text()
+    assert lines(tmp_path / "log")[0]["loss"] is None
+
+
+# The file.
+
+
+def test_each_event_is_in_the_file_at_once(tmp_path, run, iteration, ended, others):
+    log = JsonLines(tmp_path / "log")
+    for count, event in enumerate([run(), iteration(), *others, ended()], start=1):
+        log.handle(event)
+        assert len(lines(tmp_path / "log")) == count
+    log.close()
+    log.close()
+    assert [line["event"] for line in lines(tmp_path / "log")] == [
+        "start",
+        "iteration",
+        "compiled",
+        "evaluation",
+        "note",
+        "end",
+    ]
+
+
+def test_a_name_in_any_script(tmp_path, run):
+    write(tmp_path / "log", [run(model="größer\n二")])
+    assert lines(tmp_path / "log")[0]["model"] == "größer\n二"
+
+
+def test_a_new_run_has_a_new_log(tmp_path, iteration):
+    write(tmp_path / "log", [iteration(), iteration()])
+    write(tmp_path / "log", [iteration()])
+    assert len(lines(tmp_path / "log")) == 1
+
+
+def history(run, iteration, epoch, ended):
+    saved = CheckpointSaved(path="a.h5", iteration=2, seconds=0.1)
+    return [
+        run(),
+        iteration(iteration=1),
+        iteration(iteration=2),
+        epoch(iteration=2),
+        saved,
+        iteration(iteration=3),
+        iteration(iteration=4),
+        ended(),
+    ]
+
+
+@pytest.mark.parametrize(("resumed_at", "kept"), [(4, 7), (3, 6), (2, 5), (1, 2), (0, 1), (9, 7)])
+def test_a_resumed_log_has_no_record_twice(tmp_path, run, iteration, epoch, ended, resumed_at, kept):
+    path = tmp_path / "log"
+    write(path, history(run, iteration, epoch, ended))
+    before = lines(path)
+    write(path, [run(resumed_at=resumed_at), iteration(iteration=resumed_at + 1)], resumed_at=resumed_at)
+    after = lines(path)
+    assert after[:kept] == before[:kept]
+    assert [line["event"] for line in after[kept:]] == ["start", "iteration"]
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"event": "iterat', b'{"event": "note", "text": "x"}', b"\xff\xfe\n", b"[1]\n", b"{}\n"]
+)
+def test_a_resumed_log_leaves_out_a_torn_line(tmp_path, iteration, torn):
+    path = tmp_path / "log"
+    write(path, [iteration(iteration=1)])
+    with open(path, "ab") as log:
+        log.write(torn)
+    write(path, [iteration(iteration=2)], resumed_at=1)
+    assert [line["iteration"] for line in lines(path)] == [1, 2]
+
+
+def test_a_run_that_is_resumed_elsewhere_begins_a_log(tmp_path, iteration):
+    write(tmp_path / "log", [iteration(iteration=8)], resumed_at=7)
+    assert len(lines(tmp_path / "log")) == 1
+
+
+def test_a_line_that_is_a_record(iteration):
+    line = json.dumps(record(iteration())).encode() + b"\n"
+    assert parse(line) == record(iteration())
+    assert parse(line[:-1]) is None
+
+
+def test_a_full_disk(iteration):
+    log = JsonLines("/dev/full")
+    message = r"log /dev/full: could not be written \(No space left on device\); make room"
+    with pytest.raises(RingtrainError, match=message):
+        log.handle(iteration())
+    log.close()
+
+
+def test_a_log_that_cannot_be_opened(tmp_path):
+    with pytest.raises(RingtrainError, match=r"log .*none/log: could not be written \(No such file or directory\)"):
+        JsonLines(tmp_path / "none" / "log")
+
+
+# Several.
+
+
+class Notebook(Sink):
+    def __init__(self, fails=False):
+        self.seen, self.closed, self._fails = [], 0, fails
+
+    def handle(self, event):
+        self.seen.append(event)
+
+    def close(self):
+        self.closed += 1
+        if self._fails:
+            raise OSError("broken")
+
+
+def test_many_sinks_see_the_same(iteration):
+    one, other = Notebook(), Notebook()
+    many = Many([one, other])
+    many.handle(iteration())
+    many.close()
+    assert one.seen == other.seen == [iteration()]
+    assert one.closed == other.closed == 1
+
+
+def test_all_are_closed_where_one_fails():
+    one, other = Notebook(), Notebook(fails=True)
+    with pytest.raises(OSError, match="broken"):
+        Many([one, other]).close()
+    assert one.closed == 1
+
+
+def test_no_sink_at_all(iteration):
+    none = Many([])
+    none.handle(iteration())
+    none.close()
+
+
+def test_the_log_is_readable_by_others(tmp_path, iteration):
+    before = os.umask(0o022)
+    write(tmp_path / "log", [iteration()])
+    os.umask(before)
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o644

@@ -1,0 +1,325 @@
+import fcntl
+import io
+import os
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from rich.console import Console
+
+from ringtrain.report import words
+from ringtrain.report.events import CheckpointSaved, Note
+from ringtrain.report.live import LiveScreen, Status, figures, fitting
+from ringtrain.report.plain import PlainScreen
+from ringtrain.report.terminal import Terminal, is_live, terminal
+
+UTF8 = {"TERM": "xterm-256color"}
+
+
+def told(happened, **how):
+    """What a plain terminal shows of these events."""
+    stream = io.StringIO()
+    sink = Terminal(PlainScreen(stream, **how))
+    for event in happened:
+        sink.handle(event)
+    sink.close()
+    return stream.getvalue().splitlines()
+
+
+class Pty:
+    """A terminal of our own: what is written to ``stream`` can be read back."""
+
+    def __init__(self, columns, encoding="utf-8"):
+        self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.stream = open(slave, "w", encoding=encoding)  # noqa: SIM115
+
+    def written(self):
+        self.stream.flush()
+        os.set_blocking(self._master, False)
+        found = b""
+        while piece := self._piece():
+            found += piece
+        return found.decode()
+
+    def _piece(self):
+        try:
+            return os.read(self._master, 65536)
+        except BlockingIOError:
+            return b""
+
+    def close(self):
+        self.stream.close()
+        os.close(self._master)
+
+
+@pytest.fixture
+def pty():
+    made = []
+
+    def make(columns, **how):
+        made.append(Pty(columns, **how))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+# Words.
+
+
+def test_the_header(run):
+    assert words.header(run()) == [
+        "ringtrain 0.1.0",
+        "  model      digits, 34,826 parameters, float32",
+        "  data       digits, 1,438 examples to train on, 359 to test with",
+        "  ranks      2 on 1 node, each on CPU (numba)",
+        "  strategy   allreduce (ring), exact: equal to training on one rank",
+        "  batch      64 over all ranks, 23 iterations an epoch",
+        "  optimizer  sgd, momentum 0.9",
+        "  rate       0.05, cosine",
+        "  length     20 epochs, 460 iterations",
+        "  seed       1",
+        "  folder     runs/digits-20260131-235958",
+    ]
+    assert len(words.header(run())) <= words.HEADER_LINES == 12
+
+
+def test_the_header_of_an_unusual_run(run):
+    unusual = run(exact=False, test_examples=0, folder=None, epochs=None, resumed_at=130, nodes=2)
+    header = "\n".join(words.header(unusual))
+    for part in (
+        "not exact: differs from training on one rank",
+        "none to test with",
+        "none: nothing is kept",
+        "  460 iterations, resumed after iteration 130",
+        "2 on 2 nodes",
+    ):
+        assert part in header
+
+
+def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
+    saved = CheckpointSaved(path="runs/a/checkpoints/iteration-00000460.h5", iteration=460, seconds=0.1)
+    lines = told([run(), *others, iteration(), epoch(), saved, ended()])
+    assert lines[11:] == [
+        "31 kernels compiled in 4.2 s, kept for the next run",
+        "iteration 30  test loss 0.5000 acc 90.00%  1:10",
+        "note: passed over a damaged checkpoint",
+        "iteration 1/460, epoch  1/20: loss 2.3000, accuracy 12.50%, rate 0.05, 12,346 images/s",
+        "epoch  1/20  train loss 1.5000 acc 50.00%  test loss 0.7500 acc 87.50%  1:05",
+        "done: 460 iterations, 20 epochs on 2 ranks in 1:02:05",
+        "test loss 0.1000, accuracy 97.50%",
+        "12,346 images/s, 3.10% of the time waiting for communication",
+        f"weights sha256 {'ab' * 32}",
+        "checkpoint runs/a/checkpoints/iteration-00000460.h5",
+        "run folder runs/digits-20260131-235958",
+    ]
+
+
+def test_a_run_without_a_test_part(run, epoch, ended):
+    lines = told(
+        [
+            run(epochs=None, folder=None),
+            epoch(test_loss=None, test_accuracy=None),
+            ended(test_loss=None, test_accuracy=None, reason="interrupted", ranks=1),
+        ]
+    )
+    assert lines[11:] == [
+        "epoch 1  train loss 1.5000 acc 50.00%  1:05",
+        "interrupted: 460 iterations, 20 epochs on 1 rank in 1:02:05",
+        "12,346 images/s, 3.10% of the time waiting for communication",
+        f"weights sha256 {'ab' * 32}",
+    ]
+
+
+def test_kernels_from_the_cache(others):
+    assert words.compiled(type(others[0])(seconds=0.31, kernels=0)) == "kernels loaded from the cache in 0.3 s"
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (59.6, "1:00"), (3599.0, "59:59"), (3661.0, "1:01:01")])
+def test_times(seconds, shown):
+    assert words.clock(seconds) == shown
+
+
+def test_a_long_run_fits_eighty_columns(run, epoch):
+    line = words.epoch(epoch(epoch=100, train_loss=1.2345, train_accuracy=1.0, seconds=3000), run(epochs=100))
+    assert len(line) <= 80
+
+
+# Plain lines.
+
+
+def test_progress_comes_at_a_sensible_rate(run, iteration):
+    happened = [iteration(iteration=k, seconds=0.1 * k) for k in range(1, 401)]
+    lines = told([run(), *happened])[11:]
+    assert [line.split("/")[0] for line in lines] == [f"iteration {k}" for k in (1, 101, 201, 301)]
+
+
+def test_every_slow_iteration_is_shown(run, iteration):
+    assert len(told([run(), *(iteration(iteration=k, seconds=11.0 * k) for k in range(1, 6))])) == 11 + 5
+
+
+def test_no_control_characters(run, iteration, epoch, ended):
+    lines = told([run(model="bad\x1b[31m\rname"), iteration(), Note(text="two\nlines\x07"), epoch(), ended()])
+    assert "".join(lines).isprintable()
+    assert "note: two lines " in lines
+
+
+def test_an_encoding_that_lacks_a_letter(run):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    sink = Terminal(PlainScreen(stream))
+    sink.handle(run(model="größer"))
+    assert b"gr??er" in stream.buffer.getvalue()
+
+
+def test_a_reader_that_went_away_does_not_end_the_run(run, iteration):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8", closefd=False) as stream:
+        sink = Terminal(PlainScreen(stream))
+        for event in (run(), iteration(), iteration(seconds=99.0)):
+            sink.handle(event)
+        sink.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what the stream still holds has to go somewhere
+    os.close(writer)
+
+
+# Which of the two.
+
+
+def test_a_terminal_is_live(pty):
+    assert is_live(pty(80).stream, UTF8)
+
+
+def test_a_terminal_without_a_size_is_not(pty):
+    """Open MPI gives each rank one, where the output of mpirun itself goes to a file."""
+    assert not is_live(pty(0).stream, UTF8)
+
+
+@pytest.mark.parametrize("environment", [{}, {"TERM": ""}, {"TERM": "dumb"}])
+def test_a_simple_terminal_is_not(pty, environment):
+    assert not is_live(pty(80).stream, environment)
+
+
+def test_files_pipes_and_other_encodings_are_not(tmp_path, pty):
+    assert not is_live(io.StringIO(), UTF8)
+    with open(tmp_path / "out", "w", encoding="utf-8") as stream:
+        assert not is_live(stream, UTF8)
+    assert not is_live(pty(80, encoding="latin-1").stream, UTF8)
+
+
+def test_the_screen_is_chosen_by_the_stream(pty, run, iteration, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal_of_ours = pty(80)
+    for stream, live in ((terminal_of_ours.stream, True), (io.StringIO(), False)):
+        sink = terminal(stream)
+        sink.handle(run())
+        sink.handle(iteration())
+        sink.close()
+        shown = terminal_of_ours.written() if live else stream.getvalue()
+        assert ("\x1b[" in shown) == live
+
+
+# The live display.
+
+
+def shown(status, width):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(status)
+    return console.file.getvalue().split("\n")
+
+
+def test_the_lines_that_change(run, iteration):
+    status = Status(run())
+    status.note(iteration(iteration=10, seconds=1.0))
+    status.note(iteration(iteration=115, epoch=6, seconds=22.0))
+    bar, line, *rest = shown(status, 100)
+    assert bar.startswith("epoch  6/20 ━━━━━━")
+    assert bar.endswith(" 25%")
+    assert len(bar) == 100
+    assert line.rstrip() == "loss 2.3000   accuracy 12.50%   1:09 left   12,346 images/s   iteration 115/460"
+    assert rest[0].strip() == ""  # mpirun shows a line only when the next has begun
+
+
+@pytest.mark.parametrize("width", [80, 60, 40, 20, 12])
+def test_narrow_terminals(run, iteration, width):
+    status = Status(run())
+    status.note(iteration())
+    lines = shown(status, width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 4
+    assert lines[1].startswith("loss 2.3000")
+
+
+def test_before_the_first_iteration(run):
+    assert "preparing" in shown(Status(run()), 80)[0]
+
+
+def test_the_time_left_is_unknown_at_first(run, iteration):
+    assert figures(iteration(), iteration(), run())[2] == "-:-- left"
+
+
+def test_parts_that_fit():
+    assert fitting(["one", "two", "three"], 9) == "one   two"
+    assert fitting(["one", "two", "three"], 8) == "one"
+    assert fitting(["one", "two"], 1) == "one"
+
+
+def test_a_live_run_leaves_the_terminal_as_it_was(pty, run, iteration, epoch, ended):
+    screen = pty(40)
+    sink = Terminal(LiveScreen(screen.stream))
+    for event in (run(device="a CPU of a very long name " * 3), iteration(), epoch(), ended()):
+        sink.handle(event)
+    sink.close()
+    sink.close()
+    written = screen.written()
+    assert "…" in written.split("strategy")[0]  # the header stays at a line a fact
+    assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l") >= 0
+    assert written.index("epoch  1/20") < written.index("done: 460 iterations")
+    assert "\x1b[" not in written[written.index("done:") :]
+
+
+def test_the_cursor_is_never_left_hidden(pty, run):
+    """A rank may be killed at any time, and nobody brings the cursor back then."""
+    screen = pty(80)
+    live = LiveScreen(screen.stream)
+    live.begin(run(), [])
+    written = screen.written()
+    live.close()
+    assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l")
+
+
+def test_an_error_in_the_loop_finds_the_display_closed(pty, run, iteration):
+    screen = pty(80)
+    sink = Terminal(LiveScreen(screen.stream))
+    try:
+        sink.handle(run())
+        sink.handle(iteration())
+    finally:
+        sink.close()
+    screen.written()
+    screen.stream.write("error: the loss is not finite\n")
+    assert screen.written() == "error: the loss is not finite\r\n"
+
+
+def test_no_colour_where_none_is_wanted(pty, run, iteration, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = pty(80)
+    live = LiveScreen(screen.stream)
+    live.begin(run(), [])
+    live.progress(iteration())
+    live.close()
+    assert "\x1b[38" not in screen.written()
+
+
+def test_heavy_libraries_are_loaded_where_they_are_used():
+    program = (
+        "import sys; from ringtrain.report import events, plots, rates, sinks, terminal, words; "
+        "print([name for name in ('rich', 'matplotlib', 'numpy', 'h5py') if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"

@@ -1,0 +1,68 @@
+"""Learning rates at iterations where they are known."""
+
+import math
+
+import pytest
+
+from ringtrain.errors import ConfigError
+from ringtrain.lr import POLICIES, LearningRate, scaled
+
+KNOWN = [
+    (LearningRate(0.1), {0: 0.1, 10**6: 0.1}),
+    (LearningRate(0.1, "step", (10,), gamma=0.5), {0: 0.1, 9: 0.1, 10: 0.05, 19: 0.05, 35: 0.0125}),
+    (
+        LearningRate(0.001, "multistep", (60000, 65000), gamma=0.1),
+        {0: 1e-3, 59999: 1e-3, 60000: 1e-4, 64999: 1e-4, 65000: 1e-5},
+    ),
+    (LearningRate(1.0, "poly", power=2, total=10), {0: 1.0, 5: 0.25, 9: 0.01, 10: 0.0, 99: 0.0}),
+    # Caffe's LeNet solver prints 0.00596843 at iteration 9,900.
+    (LearningRate(0.01, "inv", gamma=1e-4, power=0.75), {0: 0.01, 9900: 0.00596843, 10000: 0.0059460}),
+    (LearningRate(0.4, "cosine", total=100), {0: 0.4, 50: 0.2, 25: 0.2 * (1 + math.sqrt(0.5)), 100: 0.0, 200: 0.0}),
+    (LearningRate(0.4, warmup=4), {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.4}),
+    (LearningRate(0.4, "poly", total=10, warmup=2), {0: 0.2, 1: 0.36, 2: 0.32}),
+]
+
+
+@pytest.mark.parametrize(("schedule", "values"), KNOWN, ids=lambda x: getattr(x, "policy", None))
+def test_known_values(schedule, values):
+    for iteration, value in values.items():
+        assert schedule.at(iteration) == pytest.approx(value, rel=1e-5, abs=1e-15)
+
+
+def test_every_policy_has_known_values():
+    assert {schedule.policy for schedule, _ in KNOWN} == set(POLICIES)
+
+
+@pytest.mark.parametrize("policy", ["step", "multistep", "poly", "inv", "cosine"])
+def test_rates_never_rise_after_warm_up(policy):
+    schedule = LearningRate(0.3, policy, (7,), gamma=0.5, total=50, warmup=5)
+    rates = [schedule.at(i) for i in range(60)]
+    assert rates[:5] == sorted(rates[:5])
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert rates[0] < rates[5] > rates[49]
+
+
+def test_linear_scaling():
+    assert scaled(0.1, 1024, 256) == 0.4
+    assert scaled(0.1, 64, 256) == 0.025
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policy": "cosin"}, "unknown lr_policy 'cosin'; did you mean 'cosine'"),
+        ({"policy": "step"}, "lr_policy 'step' wants one period in lr_steps, from 1 on, got []"),
+        ({"policy": "step", "steps": (0,)}, "lr_policy 'step' wants one period"),
+        ({"policy": "step", "steps": (1, 2)}, "lr_policy 'step' wants one period"),
+        ({"policy": "multistep"}, "lr_policy 'multistep' wants lr_steps, rising iterations, got []"),
+        ({"policy": "multistep", "steps": (5, 5)}, "rising iterations, got [5, 5]"),
+        ({"policy": "multistep", "steps": (-5, 5)}, "rising iterations, got [-5, 5]"),
+        ({"policy": "poly"}, "lr_policy 'poly' wants the iterations of the whole run, got 0"),
+        ({"policy": "cosine", "total": -1}, "lr_policy 'cosine' wants the iterations of the whole run, got -1"),
+        ({"warmup": -1}, "warmup is a number of iterations, at least 0, got -1"),
+    ],
+)
+def test_unusable_numbers_are_explained(arguments, message):
+    with pytest.raises(ConfigError) as error:
+        LearningRate(0.1, **arguments)
+    assert message in str(error.value)

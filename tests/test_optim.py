@@ -1,0 +1,138 @@
+"""Optimizers against their formulas, written out in NumPy for each parameter."""
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import ConfigError
+from ringtrain.nn.arena import lay_out
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.optim import OPTIMIZERS, AdamW, Hyper, Run, make_optimizer, runs
+
+ZERO = Fill("constant")
+TABLE = (
+    ("a.weight", Parameter("weight", (5, 4), ZERO, "weight", lr=1, decay=1)),
+    ("a.bias", Parameter("bias", (3,), ZERO, "bias", lr=2, decay=0.5)),
+    ("n.gamma", Parameter("gamma", (7,), ZERO, "norm")),
+    ("n.beta", Parameter("beta", (7,), ZERO, "norm")),
+    ("n.mean", Parameter("mean", (7,), ZERO, "statistic", rate=0.25)),
+    ("b.weight", Parameter("weight", (33,), ZERO, "weight", lr=0.5, decay=250)),
+)
+SPANS = lay_out(TABLE)
+COUNT = SPANS[-1].stop
+LRS = [0.1, 0.05, 0.2]
+
+
+def sgd(w, g, slots, lr, decay, step, hyper):
+    g = g + decay * w
+    v = slots["momentum"] = hyper.momentum * slots["momentum"] + g
+    return w - lr * v
+
+
+def nesterov(w, g, slots, lr, decay, step, hyper):
+    g = g + decay * w
+    v = slots["momentum"] = hyper.momentum * slots["momentum"] + g
+    return w - lr * (g + hyper.momentum * v)
+
+
+def adamw(w, g, slots, lr, decay, step, hyper):
+    b1, b2 = hyper.momentum, hyper.beta2
+    m = slots["mean"] = b1 * slots["mean"] + (1 - b1) * g
+    v = slots["square"] = b2 * slots["square"] + (1 - b2) * g * g
+    w = w - lr * decay * w
+    return w - lr * (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + hyper.eps)
+
+
+FORMULAS = {"sgd": sgd, "nesterov": nesterov, "adamw": adamw}
+
+
+def gradients(step):
+    return np.random.default_rng(step).standard_normal(COUNT) * padding_mask()
+
+
+def padding_mask():
+    mask = np.zeros(COUNT)
+    for span in SPANS:
+        mask[span.start : span.start + span.count] = 1
+    return mask
+
+
+def expected(name, hyper):
+    w = gradients(0)
+    slots = {slot: np.zeros(COUNT) for slot in OPTIMIZERS[name].slots}
+    for step, lr in enumerate(LRS, 1):
+        g = gradients(step)
+        for span in SPANS:
+            part, p = slice(span.start, span.stop), span.parameter
+            if p.role == "statistic":
+                w[part] += p.rate * (g[part] - w[part])
+                continue
+            off = p.role in ("bias", "norm") and not hyper.decay_bias_norm
+            decay = 0 if off else hyper.weight_decay * p.decay
+            own = {slot: array[part] for slot, array in slots.items()}
+            w[part] = FORMULAS[name](w[part], g[part], own, lr * p.lr, decay, step, hyper)
+            for slot in slots:
+                slots[slot][part] = own[slot]
+    return w, slots
+
+
+def measured(name, hyper, cuts=(0, COUNT)):
+    ops = make_ops("reference", "float64")
+    optimizer = make_optimizer(name, SPANS, hyper)
+    w, slots = ops.from_host(gradients(0)), {slot: ops.zeros((COUNT,)) for slot in optimizer.slots}
+    for step, lr in enumerate(LRS, 1):
+        g = ops.from_host(gradients(step))
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            optimizer.apply(ops, w, g, slots, lr, step, start, stop)
+    return ops.to_host(w), {slot: ops.to_host(array) for slot, array in slots.items()}
+
+
+@pytest.mark.parametrize("decay_bias_norm", [True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_follow_the_formula(name, decay_bias_norm):
+    hyper = Hyper(0.8, 0.03, decay_bias_norm, beta2=0.95, eps=1e-6)
+    (w, slots), (w_expected, slots_expected) = measured(name, hyper), expected(name, hyper)
+    np.testing.assert_allclose(w, w_expected, rtol=1e-12, atol=1e-15)
+    for slot in slots:
+        held = slots_expected[slot]
+        np.testing.assert_allclose(slots[slot], held, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_padding_stays_zero(name):
+    w, slots = measured(name, Hyper(0.9, 0.1))
+    for array in (w, *slots.values()):
+        assert not array[padding_mask() == 0].any()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("cuts", [(0, 16, 48, COUNT), (0, 5, 37, 61, 70, COUNT), tuple(range(COUNT + 1))])
+def test_slices_add_up_to_the_whole(name, cuts):
+    """Sharded optimizers update any range of elements, also within a parameter."""
+    whole, parts = measured(name, Hyper(0.9, 0.1)), measured(name, Hyper(0.9, 0.1), cuts)
+    np.testing.assert_array_equal(parts[0], whole[0])
+    for slot in whole[1]:
+        np.testing.assert_array_equal(parts[1][slot], whole[1][slot])
+
+
+def test_neighbours_with_equal_multipliers_are_one_run():
+    assert runs(SPANS, Hyper(weight_decay=0.1)) == (
+        Run(0, 32, 1, 0.1, 0),
+        Run(32, 48, 2, 0.05, 0),
+        Run(48, 80, 1, 0.1, 0),
+        Run(80, 96, 0, 0, 0.25),
+        Run(96, COUNT, 0.5, 25, 0),
+    )
+    undecayed = runs(SPANS, Hyper(weight_decay=0.1, decay_bias_norm=False))
+    assert [run.decay for run in undecayed] == [0.1, 0, 0, 0, 25]
+
+
+def test_spans_apart_are_not_merged():
+    assert len(runs((SPANS[2], SPANS[3]), Hyper())) == 1
+    assert len(runs((SPANS[0], SPANS[2]), Hyper())) == 2
+
+
+def test_names():
+    assert isinstance(make_optimizer("adamw", SPANS, Hyper()), AdamW)
+    with pytest.raises(ConfigError, match="unknown optimizer 'adam'; did you mean 'adamw'\\? known: adamw, nesterov, sgd"):
+        make_optimizer("adam", SPANS, Hyper())

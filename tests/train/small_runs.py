@@ -1,0 +1,91 @@
+"""Small runs inside one process: the real assembly and loop over threads, for tests that compare runs."""
+
+from ringtrain.config import resolve
+from ringtrain.data.batches import Batches
+from ringtrain.nn import spec
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.train.assemble import assemble, open_data
+from ringtrain.transport.loopback import LoopbackWorld
+
+# A net with everything that is drawn at random (crops, flips, dropout), of layers that see one example at a time.
+DROPOUT_NET = """
+summary = "for tests"
+[input]
+shape = [8, 8, 1]
+mean = "image"
+std = "channel"
+pad = 1
+flip = true
+[[layers]]
+name = "conv1"
+kind = "Conv2D"
+channels = 6
+kernel = 3
+pad = 1
+[[layers]]
+name = "relu1"
+kind = "ReLU"
+[[layers]]
+name = "norm1"
+kind = "LRN"
+size = 3
+alpha = 0.001
+beta = 0.75
+[[layers]]
+name = "pool1"
+kind = "MaxPool"
+kernel = 2
+stride = 2
+[[layers]]
+name = "drop"
+kind = "Dropout"
+rate = 0.3
+[[layers]]
+name = "flat"
+kind = "Flatten"
+[[layers]]
+name = "fc"
+kind = "Linear"
+units = 10
+[recipe]
+batch = 30
+lr = 0.05
+momentum = 0.9
+weight_decay = 0.001
+"""
+
+BATCH_NORM_NET = DROPOUT_NET.replace('kind = "LRN"\nsize = 3\nalpha = 0.001\nbeta = 0.75', 'kind = "BatchNorm"\nghost = 8')
+
+
+def run_of(transport, model_text, ops=None, **flags):
+    """The assembly of a run on the shipped digits."""
+    model = spec.parse(model_text, "small")
+    flags = {"ops": "reference", "model": "small", "data": "digits", **flags}
+    config = resolve(("recipe", model.recipe), ("flags", flags))
+    ops = ops or make_ops(config.ops, config.dtype)
+    return assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False), ops
+
+
+def losses(transport, model_text, iterations, start=0, ops=None, **flags):
+    """(loss of each iteration, weights as bytes-hash, host weights) of the first ``iterations`` iterations."""
+    run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
+    found = []
+    with Batches(
+        run.data.train,
+        run.sampler,
+        transport.rank,
+        transport.size,
+        run.grain,
+        run.augment,
+        run.config.seed,
+        start_iteration=start,
+        stop_iteration=iterations,
+    ) as batches:
+        for batch in batches:
+            found.append(run.worker.iterate(batch).loss)
+    return found, run.arena.hash(ops), ops.to_host(run.arena.weights)
+
+
+def everywhere(size, function, **options):
+    """``function(transport)`` on ``size`` threads; the values in rank order."""
+    return LoopbackWorld(size, **options).run(function)

@@ -1,0 +1,104 @@
+"""What environments say. Each is what the named launcher was seen to set."""
+
+import pytest
+
+from ringtrain.errors import UsageError
+from ringtrain.transport.launcher import (
+    ALONE,
+    Launch,
+    check_without_mpi,
+    check_world,
+    choose_local_ranks,
+    local_claims,
+    number_nodes,
+    read_launch,
+)
+
+SBATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+SALLOC = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
+SRUN = SBATCH | {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+INTERACTIVE = SALLOC | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}
+PMI2 = SRUN | {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_FD": "9"}
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+# mpirun starts one daemon a node by srun; its ranks inherit the daemon's variables.
+MPIRUN_IN_SBATCH = SBATCH | MPIRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
+ONE_BY_MPIRUN_IN_SBATCH = MPIRUN_IN_SBATCH | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}
+MPIEXEC = {"PMI_RANK": "1", "PMI_SIZE": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"}
+MPIEXEC_IN_SBATCH = SBATCH | MPIEXEC | {"SLURM_STEP_NUM_TASKS": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "launch"),
+    [
+        ({}, ALONE),
+        (SBATCH, ALONE),
+        (SALLOC, ALONE),
+        (INTERACTIVE, Launch("srun", 1, 0)),
+        (SRUN, Launch("srun", 4, 3)),
+        (PMI2, Launch("srun", 4, 3)),
+        (MPIRUN, Launch("mpirun", 4, 2)),
+        (MPIRUN_IN_SBATCH, Launch("mpirun", 4, 2)),
+        (ONE_BY_MPIRUN_IN_SBATCH, Launch("mpirun", 1, 0)),
+        (MPIEXEC, Launch("mpiexec", 3, 1)),
+        (MPIEXEC_IN_SBATCH, Launch("mpiexec", 3, 1)),
+        ({"PMI_SIZE": "many", "PMI_RANK": "0"}, ALONE),
+    ],
+)
+def test_launches_are_read(environ, launch):
+    assert read_launch(environ) == launch
+
+
+@pytest.mark.parametrize("environ", [{}, SBATCH, SALLOC, INTERACTIVE, ONE_BY_MPIRUN_IN_SBATCH])
+def test_one_process_alone_is_right_where_one_was_started(environ):
+    check_world(read_launch(environ), 1, "Open MPI v5")
+    check_without_mpi(read_launch(environ), "none")
+
+
+@pytest.mark.parametrize("environ", [SRUN, PMI2, MPIRUN, MPIRUN_IN_SBATCH, MPIEXEC])
+def test_a_world_that_came_together_is_right(environ):
+    check_world(read_launch(environ), 4, "Open MPI v5")
+
+
+def test_no_mpi_for_several_ranks_says_how_to_get_one():
+    with pytest.raises(UsageError) as caught:
+        check_without_mpi(read_launch(MPIRUN), "cannot load MPI library")
+    assert str(caught.value) == (
+        "mpirun started 4 ranks, but no MPI library could be loaded (cannot load MPI library): install one with "
+        "`pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
+    )
+    with pytest.raises(UsageError, match="srun started 4 ranks, but no MPI"):
+        check_without_mpi(read_launch(SRUN), "none")
+
+
+@pytest.mark.parametrize("environ", [SRUN, PMI2])
+def test_srun_that_started_worlds_of_one_is_explained(environ):
+    with pytest.raises(UsageError) as caught:
+        check_world(read_launch(environ), 1, "Open MPI v5.0.11")
+    message = str(caught.value)
+    assert message.startswith("srun started 4 processes, but each is an MPI world of one rank")
+    assert "srun --mpi=pmix" in message and "Open MPI v5.0.11's" in message and "mpirun" in message
+
+
+def test_a_launcher_of_another_mpi_is_explained():
+    with pytest.raises(UsageError, match=r"mpiexec belongs to another MPI than the loaded Open MPI v5.*MPI4PY_LIBMPI"):
+        check_world(read_launch(MPIEXEC), 1, "Open MPI v5")
+
+
+def test_local_ranks_come_from_one_source():
+    mpirun = [local_claims({"OMPI_COMM_WORLD_LOCAL_RANK": str(i), "SLURM_LOCALID": "0"}) for i in (0, 2, 1)]
+    assert choose_local_ranks(mpirun, [0, 0, 0]) == [0, 2, 1]
+    srun = [local_claims({"SLURM_LOCALID": str(i)}) for i in (1, 0, 0, 1)]
+    assert choose_local_ranks(srun, [0, 0, 1, 1]) == [1, 0, 0, 1]
+    assert choose_local_ranks([local_claims(MPIEXEC), local_claims(MPIEXEC | {"MPI_LOCALRANKID": "0"})], [0, 0]) == [1, 0]
+
+
+def test_sources_that_do_not_number_every_node_are_passed_over():
+    daemons = [local_claims({"SLURM_LOCALID": "0"})] * 3
+    assert choose_local_ranks(daemons, [0, 0, 1]) == [0, 1, 0]
+    half = [{"OMPI_COMM_WORLD_LOCAL_RANK": 1}, {}]
+    assert choose_local_ranks(half, [0, 0]) == [0, 1]
+    assert choose_local_ranks([{}, {}, {}, {}], [0, 1, 0, 1]) == [0, 0, 1, 1]
+
+
+def test_nodes_are_numbered_by_their_lowest_rank():
+    assert number_nodes([4, 4, 7, 4, 0]) == [0, 0, 1, 0, 2]

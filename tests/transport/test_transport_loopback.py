@@ -1,0 +1,175 @@
+import numpy as np
+import pytest
+
+from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.loopback import LoopbackWorld
+
+SIZES = [1, 2, 3, 5]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_rank_knows_its_place(size):
+    places = LoopbackWorld(size).run(lambda t: (t.rank, t.size, t.node, t.nodes, t.local_rank, t.local_size))
+    assert places == [(rank, size, 0, 1, rank, size) for rank in range(size)]
+
+
+def test_ranks_on_several_nodes():
+    places = LoopbackWorld(5, nodes=2).run(lambda t: (t.node, t.nodes, t.local_rank, t.local_size))
+    assert places == [(0, 2, 0, 3), (0, 2, 1, 3), (0, 2, 2, 3), (1, 2, 0, 2), (1, 2, 1, 2)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_collectives(size):
+    def body(t):
+        assert t.gather_json({"rank": t.rank, "ü": [t.rank]}) == [{"rank": r, "ü": [r]} for r in range(size)]
+        span = np.arange(4.0) + t.rank
+        t.native_allreduce(span)
+        np.testing.assert_array_equal(span, size * np.arange(4.0) + size * (size - 1) / 2)
+        for op, want in (("max", size - 1), ("min", 0)):
+            span = np.full(3, t.rank, "f4")
+            t.native_allreduce(span, op)
+            assert (span == want).all()
+        span = np.full(3, t.rank, "f4")
+        handle = t.native_allreduce_start(span)
+        handle.wait(5)
+        assert handle.test() and (span == size * (size - 1) / 2).all()
+        span = np.full((2, 2), t.rank)
+        t.broadcast(span, root=size - 1)
+        assert (span == size - 1).all()
+        t.barrier()
+        t.close()
+
+    LoopbackWorld(size).run(body)
+
+
+def test_values_are_copied_as_json_would():
+    def body(t):
+        value = {"a": (1, 2)}
+        (got, _) = t.gather_json(value)
+        assert got == {"a": [1, 2]}
+        with pytest.raises(TypeError):
+            t.gather_json(object())
+
+    LoopbackWorld(2).run(body)
+
+
+def test_messages_match_first_in_first_out_for_each_tag():
+    def body(t):
+        spans = [np.full(3, i + 10 * t.rank, "f4") for i in range(4)]
+        peer = 1 - t.rank
+        if t.rank == 0:
+            handles = [t.sends([(peer, spans[i])], tag=i % 2) for i in range(4)]
+        else:
+            handles = [t.recvs([(peer, spans[i])], tag=i % 2) for i in (1, 0, 3, 2)]
+        for _ in range(3):
+            for handle in handles:
+                handle.start()
+            for handle in handles:
+                handle.wait(5)
+        return [int(span[0]) for span in spans]
+
+    assert LoopbackWorld(2).run(body) == [[0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+def test_a_send_is_not_done_before_it_is_received():
+    def body(t):
+        span = np.ones(2)
+        if t.rank == 0:
+            send = t.sends([(1, span)], tag=4)
+            assert send.test()  # never started
+            send.start()
+            assert not send.test()
+            t.barrier()
+            send.wait(5)
+        else:
+            t.barrier()
+            recv = t.recvs([(0, span)], tag=4)
+            recv.start()
+            recv.wait(5)
+
+    LoopbackWorld(2).run(body)
+
+
+def test_missing_receives_stall_and_are_named():
+    def body(t):
+        if t.rank == 2:
+            return
+        handle = (t.sends if t.rank == 0 else t.recvs)([(2, np.ones(2))], tag=9)
+        handle.start()
+        verb = "receive" if t.rank == 0 else "send"
+        with pytest.raises(StalledError, match=rf"no progress for 0.02 s, waiting for rank 2 to {verb} \(tag 9\)"):
+            handle.wait(0.02)
+
+    LoopbackWorld(3).run(body)
+
+
+def test_lengths_that_differ_are_an_error():
+    def body(t):
+        handle = (t.sends if t.rank == 0 else t.recvs)([(1 - t.rank, np.ones(2 + t.rank))], tag=0)
+        handle.start()
+        handle.wait(5)
+
+    with pytest.raises(TransportError, match=r"rank 0 sends 16 bytes where rank 1 expects 24 \(tag 0\)"):
+        LoopbackWorld(2).run(body)
+
+
+def test_the_first_error_ends_all_ranks():
+    ends = []
+
+    def body(t):
+        if t.rank == 1:
+            raise ZeroDivisionError("of rank 1")
+        handle = t.recvs([(1, np.ones(2))], tag=0)
+        try:
+            handle.start()
+            (handle.wait if t.rank == 0 else lambda _: t.barrier())(60)
+        except TransportError as error:
+            ends.append(str(error))
+            raise
+
+    with pytest.raises(ZeroDivisionError, match="of rank 1"):
+        LoopbackWorld(3).run(body)
+    assert ends == ["another rank failed: of rank 1"] * 2
+
+
+def test_a_rank_that_does_not_come_to_a_meeting():
+    def body(t):
+        if t.rank:
+            t.barrier()
+
+    with pytest.raises(StalledError, match=r"rank \d waited 0.05 s for the other ranks to meet"):
+        LoopbackWorld(3, meet_s=0.05).run(body)
+
+
+def test_abort_carries_its_status():
+    def body(t):
+        if t.rank == 1:
+            t.abort(3)
+        t.barrier()
+
+    with pytest.raises(SystemExit) as caught:
+        LoopbackWorld(2).run(body)
+    assert caught.value.code == 3
+
+
+def test_windows_are_shared_within_a_node_alone():
+    def body(t):
+        window = t.node_window(10)
+        assert window.dtype == np.uint8 and not window.any()
+        t.node_barrier()
+        window[t.local_rank] = t.rank + 1
+        t.node_barrier()
+        return window[:3].tolist()
+
+    assert LoopbackWorld(4, nodes=2).run(body) == [[1, 2, 0], [1, 2, 0], [3, 4, 0], [3, 4, 0]]
+
+
+def test_it_says_what_it_is():
+    assert LoopbackWorld(1).transport(0).describe() == "one process, no MPI"
+    assert LoopbackWorld(3).transport(0).describe() == "3 threads of one process, no MPI"
+
+
+def test_arenas_are_zeroed_host_memory_unless_told_otherwise():
+    assert not LoopbackWorld(1).transport(0).allocate(5, "f4").any()
+    own = LoopbackWorld(1).transport(0, allocate=lambda count, dtype: np.full(count, 7, dtype))
+    assert own.allocate(2, "f8").tolist() == [7, 7]

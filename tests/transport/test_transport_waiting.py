@@ -1,0 +1,41 @@
+import time
+
+import pytest
+
+from ringtrain.errors import StalledError
+from ringtrain.transport.waiting import peers, wait_for
+
+
+def test_what_is_done_is_not_waited_for():
+    wait_for(lambda: True, 0.0, lambda: "nobody")
+
+
+def test_a_wait_ends_when_the_test_says_so():
+    answers = iter([False] * 50 + [True])
+    wait_for(lambda: next(answers), 10.0, lambda: "nobody")
+    assert not list(answers)
+
+
+def test_no_progress_ends_the_wait_and_names_who_is_awaited():
+    began = time.perf_counter()
+    with pytest.raises(StalledError, match=r"no progress for 0.02 s, waiting for rank 3 to send"):
+        wait_for(lambda: False, 0.02, lambda: "rank 3 to send")
+    assert 0.02 <= time.perf_counter() - began < 5
+
+
+def test_progress_renews_the_deadline():
+    began = time.perf_counter()
+    asked = 0
+
+    def test():
+        nonlocal asked
+        asked += 1
+        return time.perf_counter() - began > 0.1
+
+    wait_for(test, 0.02, lambda: "nobody", progress=lambda: asked)
+
+
+def test_peers_are_named_and_abridged():
+    assert peers([3]) == "rank 3"
+    assert peers([2, 0, 2]) == "ranks 0, 2"
+    assert peers(range(10)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
