@@ -1,5 +1,7 @@
 """Optimizers against their formulas, written out in NumPy for each parameter."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -82,7 +84,7 @@ def measured(name, hyper, cuts=(0, COUNT)):
     w, slots = ops.from_host(gradients(0)), {slot: ops.zeros((COUNT,)) for slot in optimizer.slots}
     for step, lr in enumerate(LRS, 1):
         g = ops.from_host(gradients(step))
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             optimizer.apply(ops, w, g, slots, lr, step, start, stop)
     return ops.to_host(w), {slot: ops.to_host(array) for slot, array in slots.items()}
 
@@ -134,5 +136,5 @@ def test_spans_apart_are_not_merged():
 
 def test_names():
     assert isinstance(make_optimizer("adamw", SPANS, Hyper()), AdamW)
-    with pytest.raises(ConfigError, match="unknown optimizer 'adam'; did you mean 'adamw'\\? known: adamw, nesterov, sgd"):
+    with pytest.raises(ConfigError, match=r"unknown optimizer 'adam'; did you mean 'adamw'\? known: adamw, nes"):
         make_optimizer("adam", SPANS, Hyper())

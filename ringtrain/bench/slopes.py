@@ -60,12 +60,12 @@ def measure(
     every = transport.gather_json(own)
     links = calibrate(transport, buffer, repeats, tag=len(runs))
     return [
-        {**_row(transport, name, nbytes, [times[name] for times in every]), **links, "wire_bytes": runs[name].bytes_sent}
-        for name in names
+        _row(transport, name, nbytes, [times[name] for times in every]) | links | {"wire_bytes": run.bytes_sent}
+        for name, run in runs.items()
     ]
 
 
-def _times(transport: Transport, runs: dict[str, Execution], repeats: int, rng: random.Random) -> dict[str, list[float]]:
+def _times(transport: Transport, runs: dict[str, Execution], repeats: int, rng: random.Random) -> dict[str, list]:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(WARM_UP + repeats):
         for name in rng.sample(list(runs), len(runs)):
@@ -162,7 +162,7 @@ def draw(rows: Sequence[dict], path) -> None:
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         _draw_one(axes, sorted((r for r in rows if r["algorithm"] == name), key=lambda r: r["ranks"]), one_b)
     axes.set(xlabel="ranks K", ylabel="time of one all-reduce (ms)", ylim=(0, None))
-    axes.set_title(_title(rows, one_b), fontsize="small")
+    axes.set_title(title_of(rows, one_b), fontsize="small")
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=150)
 
@@ -180,7 +180,8 @@ def _draw_one(axes, rows: list[dict], one_b: float) -> None:
     axes.plot(ranks, busy, ":", color=colour, label=f"{formula}, b of all K links busy")
 
 
-def _title(rows: Sequence[dict], one_b: float) -> str:
+def title_of(rows: Sequence[dict], one_b: float) -> str:
+    """What was measured, what b is, and where ranks had to share cores."""
     busy = {row["ranks"]: row["busy_bytes_per_s"] for row in rows if row["ranks"] > 1}
     shared = sorted({row["ranks"] for row in rows if row["oversubscribed"]})
     lines = [

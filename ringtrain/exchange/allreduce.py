@@ -80,14 +80,6 @@ class AllReduce(Exchange):
         self._started = 0  # buckets; they start in order
         self._missing = [len(bucket.spans) for bucket in self._buckets]
 
-    def rehearse(self) -> None:
-        nothing, arena = self._arena.grads[:0], self._arena
-        self._ops.add(nothing, nothing, nothing)
-        self._ops.scale(nothing, self._ops.square_sum(nothing))
-        for run in self._optimizer.runs:
-            inside = run.start + 1
-            self._optimizer.apply(self._ops, arena.weights, arena.grads, self._slots, 0.0, 1, inside, inside)
-
     def ready(self, span) -> None:
         began = time.perf_counter()
         self._missing[self._home[span.name]] -= 1

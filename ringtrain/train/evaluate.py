@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ringtrain.data.batches import evaluation_batches
 from ringtrain.data.dataset import Split
 from ringtrain.nn.base import Pass, Workspace
@@ -32,7 +34,7 @@ class Evaluator:
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False)
         self._totals = ops.zeros((3,), "float64")
-        self._shared = transport.allocate(3, "float64")
+        self._shared = np.zeros(3)
 
     def score(self, split: Split, batch: int) -> Score:
         """``batch``: examples at a time, over all ranks."""

@@ -8,6 +8,8 @@ import math
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 
 from ringtrain.data.batches import Batch
 from ringtrain.data.sampler import share
@@ -112,7 +114,7 @@ class Worker:
         self.space = Workspace(ops)
         self._ctx = Pass(ops, self.space)
         self._totals = ops.zeros((3,), "float64")
-        self._shared = transport.allocate(4, "float64")  # loss sum, correct, valid, ranks that were told to stop
+        self._shared = np.zeros(4)  # on the host: loss sum, correct, valid, ranks that were told to stop
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
         self._pending = self._x = self._labels = self._dlogits = self._tapes = None

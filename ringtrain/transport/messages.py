@@ -148,6 +148,7 @@ class Messages(Transport):
             self._node_comm.Barrier()
 
     def node_window(self, nbytes: int):
+        # The memory is the window's: it is gone after close, also for arrays that still point to it.
         got = shared_window(self._node_comm, nbytes)
         if got is None:
             return None

@@ -253,6 +253,12 @@ def test_a_damaged_later_one_does_not_crowd_out_new_ones(folder, make):
     assert folder.latest().checkpoint.iteration == 4
 
 
+def test_one_that_was_just_saved_is_never_removed_for_a_later_one(folder, make):
+    for iteration in (9, 1, 2):
+        folder.save(make(iteration), keep=1, is_best=False)
+    assert names(folder) == ["iteration-00000002.h5", "iteration-00000009.h5"]
+
+
 def test_a_good_best_one_of_before_stays(folder, make):
     folder.save(make(1), keep=2, is_best=True)
     folder.save(make(2), keep=2, is_best=False)

@@ -92,11 +92,9 @@ def test_errors_are_those_of_the_model_file(small):
     assert run("show", "lenet", "--batch", "0").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, ""), (999, "999"), (1000, "1 k"), (999_600, "1 M"), (1_112_885_258, "1.11 G"), (2e15, "2e+03 T")]
-)
-def test_counts_have_three_digits_and_a_prefix(count, text):
-    assert _scaled(count) == text
+def test_counts_have_three_digits_and_a_prefix():
+    expected = {0: "", 999: "999", 1000: "1 k", 999_600: "1 M", 1_112_885_258: "1.11 G", 2e15: "2e+03 T"}
+    assert {count: _scaled(count) for count in expected} == expected
 
 
 def test_bytes_have_a_unit():

@@ -133,7 +133,7 @@ def additions_sorted(schedule: Schedule):
         for step in own:
             out.append(step)
             at = len(out) - 1
-            while at and _mere_addition(out[at]) and _mere_addition(out[at - 1]) and _peer(out[at]) < _peer(out[at - 1]):
+            while at and all(map(_mere_addition, out[at - 1 : at + 1])) and _peer(out[at]) < _peer(out[at - 1]):
                 out[at - 1], out[at] = out[at], out[at - 1]
                 at -= 1
         normal.append(tuple(out))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
@@ -170,9 +171,7 @@ def test_computed_data_is_waited_for_before_it_is_sent():
             queue.clear()
 
         buffer = exact(transport.rank, 500, "f4")
-        run = Execution(
-            make_schedule("ring", 4), transport, buffer, later, segment_bytes=64, synchronize=synchronize
-        )
+        run = Execution(make_schedule("ring", 4), transport, buffer, later, segment_bytes=64, synchronize=synchronize)
         run.start()
         run.wait(DEADLINE_S)
         synchronize()

@@ -1,5 +1,7 @@
 """Plans as data: where chunks lie, how moves are cut, and what waits for what."""
 
+from itertools import pairwise
+
 import pytest
 
 from ringtrain.collectives.catalogue import make_schedule
@@ -11,7 +13,7 @@ from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 @pytest.mark.parametrize("chunks", [1, 2, 3, 5, 17])
 def test_chunks_cover_the_buffer_evenly(count, chunks):
     edges = bounds(count, chunks)
-    widths = [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    widths = [b - a for a, b in pairwise(edges)]
     assert edges[0] == 0 and edges[-1] == count and len(widths) == chunks
     assert max(widths) - min(widths) <= 1
 

@@ -1,5 +1,7 @@
 """The all-reduce strategy: gradients are summed, every rank makes the update that one rank alone would make."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -256,7 +258,7 @@ def test_buckets_are_whole_spans_from_the_end():
     assert make_buckets([], 8, 1) == []
     covered = sorted((b.start, b.stop) for b in make_buckets(spans, 8, 200))
     assert covered[0][0] == 0 and covered[-1][1] == spans[-1].stop
-    assert all(a[1] == b[0] for a, b in zip(covered, covered[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(covered))
 
 
 def test_statistics_are_neither_counted_nor_clipped():

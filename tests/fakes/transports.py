@@ -79,8 +79,10 @@ def recording(inner) -> tuple[Wrapping, list]:
 
 
 def settled(ops: FakeDeviceOps, array):
-    """The memory of a device array. Refuses where an operation on that memory is still queued: a transport
+    """The memory of a device array; a host array is its own. Refuses where an operation on that memory is still queued: a transport
     reads and writes at once, and would come before it."""
+    if isinstance(array, np.ndarray):
+        return array
     for name, operands in ops.queued:
         for operand in operands.values():
             if isinstance(operand, np.ndarray) and np.may_share_memory(operand, array._memory):

@@ -38,20 +38,45 @@ def run(command, timeout, **more) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture(scope="session")
-def mpirun():
-    """mpirun(ranks, arguments of python, timeout) → CompletedProcess. A program of tests/mpi/programs goes by its
-    name. Skipped where there is no mpirun."""
+def mpirun_command():
+    """mpirun_command(ranks, arguments of python) → a command line. A program of tests/mpi/programs goes by its name.
+    Skipped where there is no mpirun."""
     beside = Path(sys.executable).with_name("mpirun")
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
         pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
 
-    def start(ranks: int, arguments, timeout: float = 60, **more) -> subprocess.CompletedProcess:
+    def command(ranks: int, arguments) -> list[str]:
         arguments = [str(PROGRAMS / a) if (PROGRAMS / a).is_file() else str(a) for a in arguments]
-        options = ["--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
-        return run([found, *options, sys.executable, *arguments], timeout, **more)
+        return [found, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), sys.executable, *arguments]
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def mpirun(mpirun_command):
+    """mpirun(ranks, arguments of python, timeout) → CompletedProcess."""
+
+    def start(ranks: int, arguments, timeout: float = 60, **more) -> subprocess.CompletedProcess:
+        return run(mpirun_command(ranks, arguments), timeout, **more)
 
     return start
+
+
+@pytest.fixture
+def mpirun_process(mpirun_command):
+    """mpirun_process(ranks, arguments of python) → a running Popen, its output one stream; ended with the test."""
+    started = []
+
+    def start(ranks: int, arguments) -> subprocess.Popen:
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(mpirun_command(ranks, arguments), **pipe, cwd=ROOT, env=environment()))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture

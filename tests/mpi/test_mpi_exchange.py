@@ -12,7 +12,7 @@ def test_everything_moves(mpirun, ranks):
     done = mpirun(ranks, ["moves.py"], timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "9 checks passed\n"
-    assert done.stderr == ""
+    assert "UCX" not in done.stderr  # its complaint about windows is kept from users
 
 
 def gone_within(mpirun, seconds, how, ranks=3):
@@ -49,10 +49,11 @@ def test_an_error_of_the_mpi_names_the_peer(mpirun):
     assert "TransportError: MPI failed while preparing a message for rank 99 to receive (tag 1): " in done.stderr
 
 
-def test_one_process_needs_no_launcher(alone):
+def test_one_process_needs_no_launcher(mpirun, alone):
     done = alone(["hello.py"])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("rank 0 of 1, Open MPI") and done.stdout.endswith("window: True\n")
+    assert done.stdout.startswith("rank 0 of 1, ") and done.stdout.endswith("window: True\n")
+    assert "no MPI" not in done.stdout
 
 
 def test_one_process_needs_no_mpi(alone):
@@ -68,7 +69,7 @@ def test_several_processes_without_an_mpi_are_told_how_to_get_one(alone):
     assert "pip install 'ringtrain[mpi]'" in done.stderr
 
 
-def test_worlds_of_one_are_noticed(alone):
+def test_worlds_of_one_are_noticed(mpirun, alone):
     done = alone(["hello.py"], SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="1", SLURM_LOCALID="1")
     assert done.returncode == 2
     assert "srun started 4 processes, but each is an MPI world of one rank" in done.stderr
@@ -77,4 +78,6 @@ def test_worlds_of_one_are_noticed(alone):
 def test_no_window_where_shared_memory_is_not_to_be_had(mpirun):
     done = mpirun(2, ["hello.py"], OMPI_MCA_osc="^sm")
     assert done.returncode == 0
+    if "Open MPI" not in done.stdout:
+        pytest.skip("only Open MPI can be told to go without shared windows")
     assert done.stdout.count("window: False") == 2

@@ -246,7 +246,7 @@ def test_layers_after_the_last_weight_pass_gradients_on():
 BAD = [
     ([], "the model has no layers"),
     ([Node(Flatten("a"), ("input",)), Node(Flatten("a"), ("a",))], "layer name 'a' is taken"),
-    ([Node(Flatten("input"), ("input",))], "layer name 'input' is taken: names are unique, and 'input' names the images"),
+    ([Node(Flatten("input"), ("input",))], "layer name 'input' is taken: names are unique, and 'input' names"),
     (
         [Node(Flatten("flat"), ("input",)), Node(Linear("b", 3), ("flet",))],
         "layer 'b' reads 'flet', which no layer before it is called; did you mean 'flat'?",

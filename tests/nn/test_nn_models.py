@@ -6,6 +6,7 @@ from nn_support import Net, chain, make_pass, reference
 
 from ringtrain.config import resolve
 from ringtrain.nn import spec
+from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.describe import total
 from ringtrain.nn.layers import Flatten, Linear
 
@@ -49,7 +50,9 @@ def test_two_examples_run_forward_and_backward(name):
     loss, spans = net.step()
     assert [span.name for span in spans] == [span.name for span in reversed(net.arena.spans)]
     assert np.isfinite(loss)
-    assert net.graph.forward(make_pass(net.ops, 2, training=False), net.ops.from_host(net.x.astype("f4")))[0].shape == (2, 10)
+    evaluation = make_pass(net.ops, 2, training=False)
+    logits, _ = net.graph.forward(evaluation, net.ops.from_host(net.x.astype(np.float32)))
+    assert np.isfinite(net.ops.to_host(logits)).all()
 
 
 def test_known_shapes_and_multipliers():
@@ -78,3 +81,15 @@ def test_resnet18_counts_two_flops_a_multiplication():
 def test_the_count_can_be_wrong():
     net = Net(chain(Flatten("f"), Linear("l", 10)), (8, 8, 1))
     assert total(net.graph.describe()).parameters == 650 != PARAMETERS["digits"]
+
+
+def test_the_examples_of_the_readme_are_models():
+    readme = (spec.available()["lenet"].parent / "README.md").read_text()
+    small, blocks = (part.split("```")[0] for part in readme.split("```toml")[1:])
+    assert [node.name for node in spec.parse(small, "small").nodes] == ["conv", "relu", "pool", "flat", "out"]
+    made = spec.parse("input = { shape = [8, 8, 16] }\n" + blocks, "blocks")
+    assert [node.name for node in made.nodes][:5] == ["stem", "one.conv", "one.relu", "one.sum", "two.conv"]
+    for name, count in PARAMETERS.items():
+        assert f"| `{name}` | {count:,} |" in readme
+    for kind in LAYERS:
+        assert f"`{kind}`" in readme

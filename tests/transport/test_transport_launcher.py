@@ -89,7 +89,8 @@ def test_local_ranks_come_from_one_source():
     assert choose_local_ranks(mpirun, [0, 0, 0]) == [0, 2, 1]
     srun = [local_claims({"SLURM_LOCALID": str(i)}) for i in (1, 0, 0, 1)]
     assert choose_local_ranks(srun, [0, 0, 1, 1]) == [1, 0, 0, 1]
-    assert choose_local_ranks([local_claims(MPIEXEC), local_claims(MPIEXEC | {"MPI_LOCALRANKID": "0"})], [0, 0]) == [1, 0]
+    mpiexec = [local_claims(MPIEXEC), local_claims(MPIEXEC | {"MPI_LOCALRANKID": "0"})]
+    assert choose_local_ranks(mpiexec, [0, 0]) == [1, 0]
 
 
 def test_sources_that_do_not_number_every_node_are_passed_over():

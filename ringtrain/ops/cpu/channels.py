@@ -4,13 +4,14 @@ import numpy as np
 
 from ringtrain.ops.cpu.kernels import channels as kernels
 from ringtrain.ops.cpu.kernels import elementwise
-from ringtrain.ops.cpu.scratch import Scratch
+from ringtrain.ops.cpu.scratch import Scratch, aligned
 
 
 class Channels:
     def __init__(self, dtype, scratch: Scratch):
         self._dtype, self._scratch = dtype, scratch
         self._zero = np.zeros((), dtype)
+        self._wides: dict = {}
 
     def finish(self, y, b_K, relu):
         """y += b, and max(·, 0) with ``relu``; b may be None. y is flat."""
@@ -65,8 +66,10 @@ class Channels:
         kernels.shares(mean_GC, var_GC, len(x), pixels, ghost, total, mean_C, var_C, accumulate)
 
     def _wide(self, channels):
-        """(rows of widened values [4, width], float64 totals [2, channels], width), all scratch."""
-        width = kernels.wide_row(channels)
-        wide = self._scratch("wide", 4 * width, self._dtype)[: 4 * width].reshape(4, width)
-        totals = self._scratch("totals", 2 * channels, np.float64)[: 2 * channels].reshape(2, channels)
-        return wide, totals, width
+        """(rows of widened values [4, width], float64 totals [2, channels], width), of any content."""
+        held = self._wides.get(channels)
+        if held is None:
+            width = kernels.wide_row(channels)
+            held = aligned((4, width), self._dtype), aligned((2, channels), np.float64), width
+            self._wides[channels] = held
+        return held

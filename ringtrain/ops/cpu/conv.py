@@ -86,6 +86,26 @@ def _tiles(rows: int, most: int) -> tuple[tuple[int, int], ...]:
     return tuple((start, min(start + each, rows)) for start in range(0, rows, each))
 
 
+class Windows:
+    """The windows of ``x`` as a matrix, a tile at a time."""
+
+    def __init__(self, plan: Plan, x, columns, lines):
+        self._plan, self._x, self._columns, self._lines = plan, x, columns, lines
+        self._at = address(x if plan.direct else columns)
+        self._row_bytes = plan.extents[4] * plan.extents[2] * x.itemsize
+
+    def __call__(self, start, end, group):
+        """(address, leading dimension) of the windows of these rows of output pixels, until the next call."""
+        plan = self._plan
+        first = group * plan.channels
+        if plan.direct:
+            return self._at + start * self._row_bytes + first * self._x.itemsize, plan.extents[2]
+        kernels.im2col(
+            self._x, self._columns, self._lines, start, end, *plan.extents, first, plan.channels
+        )
+        return self._at, plan.depth
+
+
 class Convolution:
     def __init__(self, dtype, blas: Blas, scratch: Scratch, channels: Channels):
         self._dtype, self._item = dtype, dtype.itemsize
@@ -97,10 +117,11 @@ class Convolution:
         x, y, item = x_NHWC.reshape(-1), y_NPQK.reshape(-1), self._item
         w_at, y_at, k = address(w_RSCK), address(y), y_NPQK.shape[3]
         line = plan.extents[4] * k
+        windows = self._windows(plan, x)
         for start, end in plan.tiles:
             pixels = (end - start) * plan.extents[4]
             for group in range(plan.groups):
-                a, lda = self._columns(plan, x, start, end, group)
+                a, lda = windows(start, end, group)
                 shift = group * plan.features * item
                 y_tile = y_at + start * line * item + shift
                 self._blas.gemm(
@@ -125,10 +146,11 @@ class Convolution:
         if not plan.tiles_summed and not accumulate:
             dw_RSCK.fill(0)
         beta = 1.0 if accumulate else 0.0
+        windows = self._windows(plan, x)
         for start, end in plan.tiles_summed:
             pixels = (end - start) * plan.extents[4]
             for group in range(plan.groups):
-                a, lda = self._columns(plan, x, start, end, group)
+                a, lda = windows(start, end, group)
                 shift = group * plan.features * item
                 dy_tile = dy_at + start * plan.extents[4] * k * item + shift
                 self._blas.gemm(
@@ -162,19 +184,12 @@ class Convolution:
                 )  # fmt: skip
                 kernels.col2im(columns, dx, start, end, *plan.extents, group * plan.channels, plan.channels)
 
-    def _columns(self, plan, x, start, end, group):
-        """(address, leading dimension) of the windows of these rows of output pixels."""
-        first = group * plan.channels
-        if plan.direct:
-            c = plan.extents[2]
-            return address(x) + (start * plan.extents[4] * c + first) * self._item, c
-        columns = self._column_memory(plan)
-        lines = self._scratch("lines", plan.padded_image, self._dtype)
-        kernels.im2col(x, columns, lines, start, end, *plan.extents, first, plan.channels)
-        return address(columns), plan.depth
-
     def _column_memory(self, plan):
         return self._scratch("columns", plan.most_pixels * plan.depth + kernels.SLACK, self._dtype)
+
+    def _windows(self, plan, x):
+        lines = self._scratch("lines", plan.padded_image, self._dtype)
+        return Windows(plan, x, self._column_memory(plan), lines)
 
     def _plan(self, x_NHWC, w_RSCK, y_NPQK, geometry):
         key = (x_NHWC.shape, w_RSCK.shape, geometry)

@@ -55,10 +55,11 @@ def addresses_nobody(transport):
     transport.sends([(99, np.ones(4))], tag=1)
 
 
+WAYS = {way.__name__: way for way in (raises, is_killed, is_absent, sends_too_much, addresses_nobody)}
 if __name__ == "__main__":
     transport = connect()
     try:
-        {f.__name__: f for f in (raises, is_killed, is_absent, sends_too_much, addresses_nobody)}[sys.argv[1]](transport)
+        WAYS[sys.argv[1]](transport)
     except BaseException as error:
         print(f"rank {transport.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         transport.abort(error.exit_code if isinstance(error, RingtrainError) else 1)

@@ -1,0 +1,167 @@
+"""`ringtrain train` under real mpirun: numbers of ranks, resuming, signals, deaths, and errors that one rank has."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+NET = """
+summary = "for tests"
+input = { shape = [8, 8, 1], mean = "image", std = "channel", pad = 1, flip = true }
+layers = [
+  { name = "conv", kind = "Conv2D", channels = 6, kernel = 3, pad = 1 },
+  { name = "relu", kind = "ReLU" },
+  { name = "pool", kind = "MaxPool", kernel = 2, stride = 2 },
+  { name = "flat", kind = "Flatten" },
+  { name = "drop", kind = "Dropout", rate = 0.2 },
+  { name = "fc", kind = "Linear", units = 10 },
+]
+[recipe]
+batch = 60
+lr = 0.02
+momentum = 0.9
+"""
+
+
+@pytest.fixture
+def net(tmp_path):
+    path = tmp_path / "net.toml"
+    path.write_text(NET)
+    return path
+
+
+def arguments(net, out, *more):
+    given = ["--model", net, "--data", "digits", "--ops", "reference", "--out", out, *more]
+    return ["-m", "ringtrain", "train", *map(str, given)]
+
+
+def records(out, kind):
+    lines = (out / "log.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["event"] == kind]
+
+
+def losses(out):
+    return [record["loss"] for record in records(out, "iteration")]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ranks):
+    done = mpirun(ranks, arguments(net, tmp_path / "out", "--iterations", 26))
+    assert done.returncode == 0, done.stderr
+    (end,) = records(tmp_path / "out", "end")
+    assert (end["iterations"], end["ranks"], end["reason"]) == (26, ranks, "done")
+    assert end["test_accuracy"] > 0.5 and end["images_per_s"] > 0 and len(end["weights_sha256"]) == 64
+    assert len(losses(tmp_path / "out")) == 26
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"config.toml", "log.jsonl", "curves.png", "checkpoints"}
+    assert len(done.stdout.split("note:")[0].strip().splitlines()) <= 12  # the header
+
+
+def test_resuming_in_mid_epoch_at_other_numbers_of_ranks(mpirun, net, tmp_path):
+    """24 iterations an epoch: stopped at 17 and at 30, both inside of one."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert mpirun(2, arguments(net, whole, "--iterations", 40)).returncode == 0
+    for ranks, until in ((2, 17), (3, 30), (1, 40)):
+        done = mpirun(ranks, arguments(net, parts, "--iterations", until, "--resume", "auto"))
+        assert done.returncode == 0, done.stderr
+    assert losses(parts) == pytest.approx(losses(whole), rel=1e-4)
+    unbroken, resumed = records(whole, "epoch"), records(parts, "epoch")
+    assert [r["train_loss"] for r in resumed] == pytest.approx([r["train_loss"] for r in unbroken], rel=1e-4)
+
+
+def read_until(process, text):
+    """Lines of output up to one that has ``text``."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return lines
+    pytest.fail(f"no {text!r} in:\n{''.join(lines)}")
+
+
+def ranks_of(process):
+    """Process numbers of the ranks that an mpirun started."""
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    return [int(child) for child in children]
+
+
+def lives(number):
+    """Whether a process is there; one that has ended and is only not yet waited for is not."""
+    try:
+        with open(f"/proc/{number}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_signal_ends_the_run_with_a_checkpoint_that_goes_on(mpirun, mpirun_process, net, tmp_path):
+    process = mpirun_process(2, arguments(net, tmp_path / "out", "--epochs", 500))
+    read_until(process, "epoch   2/500")
+    process.send_signal(signal.SIGUSR1)  # mpirun hands it to all ranks
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 75, rest
+    (end,) = records(tmp_path / "out", "end")
+    assert end["reason"] == "interrupted" and "--resume auto" in rest
+    more = end["iterations"] + 5
+    assert mpirun(3, arguments(net, tmp_path / "out", "--iterations", more, "--resume", "auto")).returncode == 0
+    assert [r["iteration"] for r in records(tmp_path / "out", "iteration")] == list(range(1, more + 1))
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun, mpirun_process, alone, net, tmp_path, victim):
+    process = mpirun_process(3, arguments(net, tmp_path / "out", "--epochs", 500, "--checkpoint-every", 3))
+    read_until(process, "epoch   3/500")
+    ranks = ranks_of(process)
+    os.kill(ranks[victim], signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert process.returncode != 0
+    assert not any(map(lives, ranks))
+    done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--json"])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["iteration"] >= 46
+
+
+def test_a_loss_that_is_not_finite_names_iteration_and_layer(mpirun, net, tmp_path):
+    done = mpirun(2, arguments(net, tmp_path / "out", "--lr", "1e30", "--iterations", 20))
+    assert done.returncode == 3
+    assert "the loss is nan at iteration 2: the first layer with a non-finite value is 'fc'" in done.stderr
+    assert done.stderr.count("ringtrain:") == 1
+
+
+def test_ranks_that_were_told_different_things_are_named(mpirun, net, tmp_path):
+    one, other = (arguments(net, tmp_path / "out", "--seed", seed) for seed in (1, 2))
+    done = mpirun(1, [*one, ":", "-np", "2", os.sys.executable, *other])
+    assert done.returncode == 2
+    assert "the ranks do not agree on the run:\n  seed: 1 on rank 0; 2 on ranks 1, 2" in done.stderr
+
+
+def test_a_wrong_flag_is_told_once(mpirun, net, tmp_path):
+    done = mpirun(3, arguments(net, tmp_path / "out", "--batch", "many"))
+    assert done.returncode == 2
+    assert done.stderr.count("'many' is not a valid integer") == 1
+
+
+def test_a_file_that_one_rank_lacks_ends_all(mpirun, net, tmp_path):
+    here = arguments(net, tmp_path / "out")
+    there = [*here[:-4], "--ops", "reference", "--out", str(tmp_path / "out"), "--config", str(tmp_path / "none.toml")]
+    done = mpirun(1, [*here, ":", "-np", "1", os.sys.executable, *there])
+    assert done.returncode == 2
+    assert done.stderr.count("ringtrain:") == 1 and "rank 1: run file" in done.stderr
+
+
+def test_predictions_and_scores_are_the_same_at_any_number_of_ranks(mpirun, net, tmp_path):
+    out = tmp_path / "out"
+    assert mpirun(2, arguments(net, out, "--iterations", 30)).returncode == 0
+    scores, files = [], []
+    for ranks in (1, 3):
+        done = mpirun(ranks, ["-m", "ringtrain", "evaluate", str(out), "--json"])
+        scores.append(json.loads(done.stdout))
+        files.append(tmp_path / f"p{ranks}.csv")
+        assert mpirun(ranks, ["-m", "ringtrain", "predict", str(out), "-o", str(files[-1])]).returncode == 0
+    assert scores[0]["accuracy"] == scores[1]["accuracy"] == records(out, "end")[0]["test_accuracy"]
+    assert scores[0]["loss"] == pytest.approx(scores[1]["loss"], rel=1e-6)
+    assert len(files[0].read_text().splitlines()) == 361
+    assert files[0].read_text() == files[1].read_text()
