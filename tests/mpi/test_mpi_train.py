@@ -152,6 +152,12 @@ def test_a_file_that_one_rank_lacks_ends_all(mpirun, net, tmp_path):
     assert done.stderr.count("ringtrain:") == 1 and "rank 1: run file" in done.stderr
 
 
+def test_a_defect_on_one_rank_ends_all(mpirun):
+    done = mpirun(3, ["one_rank_raises.py"], timeout=20)
+    assert done.returncode == 1
+    assert "ringtrain: rank 2 failed:" in done.stderr and "ZeroDivisionError: a defect" in done.stderr
+
+
 def test_predictions_and_scores_are_the_same_at_any_number_of_ranks(mpirun, net, tmp_path):
     out = tmp_path / "out"
     assert mpirun(2, arguments(net, out, "--iterations", 30)).returncode == 0
