@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ringtrain.bench.slopes import bound_s, draw, measure
+from ringtrain.bench.slopes import formula_s, draw, measure
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.transport.world import connect
 
@@ -19,7 +19,8 @@ ALGORITHMS = ("star", "ring")
 
 def rank_main(options) -> int:
     transport = connect()
-    rows = measure(transport, make_ops("cpu", "float32"), ALGORITHMS, int(options.mib * 2**20), options.repeats)
+    nbytes, segment = int(options.mib * 2**20), int(options.segment_kib * 2**10)
+    rows = measure(transport, make_ops("cpu", "float32"), ALGORITHMS, nbytes, options.repeats, segment or nbytes)
     if transport.rank == 0:
         print(json.dumps(rows))
     transport.close()
@@ -28,15 +29,16 @@ def rank_main(options) -> int:
 
 def run_ranks(options, ranks: int) -> list[dict]:
     command = [*shlex.split(options.launch.format(ranks=ranks)), sys.executable, __file__, "--as-rank"]
-    command += ["--mib", str(options.mib), "--repeats", str(options.repeats)]
+    for name in ("mib", "repeats", "segment_kib"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def tell(row: dict) -> None:
-    pair, busy = (1e3 * bound_s(row, link) for link in ("pair", "busy"))
+    pair, busy = (1e3 * formula_s(row, row[f"{link}_bytes_per_s"]) for link in ("pair", "busy"))
     print(
-        f"{row['algorithm']:5} K={row['ranks']}  {1e3 * row['median_s']:8.2f} ms   bound: {pair:8.2f} ms by one pair, "
+        f"{row['algorithm']:5} K={row['ranks']}  {1e3 * row['median_s']:8.2f} ms   formula: {pair:8.2f} ms by one pair, "
         f"{busy:8.2f} ms by {row['ranks']} busy links{'   more ranks than cores' if row['oversubscribed'] else ''}",
         flush=True,
     )
@@ -47,6 +49,7 @@ def main() -> int:
     parser.add_argument("--mib", type=float, default=16, help="MiB of the buffer")
     parser.add_argument("--ranks", type=int, default=8, help="up to so many")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--segment-kib", type=float, default=256, help="of a message; 0: moves are not cut")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for slopes.json and slopes.png")
     parser.add_argument("--launch", default="mpirun -np {ranks}", help="how ranks are started; {ranks} is their number")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)

@@ -279,7 +279,7 @@ def test_describe_counts_what_each_layer_costs():
     assert doubled[0].gradient_bytes == 2 * rows["stem"].gradient_bytes
 
 
-def test_a_layer_told_twice_to_fold_is_one_object_less():
+def test_a_folded_layer_is_the_same_layer_with_a_relu():
     node = Graph(plain(), SHAPE).plan[0]
     assert node.layer == replace(plain()[0].layer, relu=True)
     assert node.relu == "relu"

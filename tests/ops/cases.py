@@ -135,35 +135,36 @@ def _batch_norms(draw, n):
 
 
 def _layers(draw, n):
-    x, w, b, y = draw(n, 33), draw(33, 5), draw(5), draw(n, 5)
+    x, w, b, y = draw(n, 33), draw(33, 40), draw(40), draw(n, 40)
     for relu in (False, True):
         for bias, dx in ((b, draw(n, 33)), (None, None)):
             given = {"x_ND": x, "w_DK": w}
-            yield Call("linear", {**given, "b_K": bias}, {"y_NK": draw(n, 5)}, {"relu": relu})
-            back = {**given, "y_NK": y, "dy_NK": draw(n, 5)}
-            outputs = {"dw_DK": draw(33, 5), "db_K": bias, "dx_ND": dx}
+            yield Call("linear", {**given, "b_K": bias}, {"y_NK": draw(n, 40)}, {"relu": relu})
+            back = {**given, "y_NK": y, "dy_NK": draw(n, 40)}
+            outputs = {"dw_DK": draw(33, 40), "db_K": bias, "dx_ND": dx}
             yield Call("linear_back", back, outputs, {"relu": relu, "accumulate": not relu})
-        yield Call("add", {"a": draw(n, 4, 3), "b": draw(n, 4, 3)}, {"y": draw(n, 4, 3)}, {"relu": relu})
-    labels = np.array([-1, 0, 4, 2, 4], np.int32)[:n]
+        yield Call("add", {"a": draw(n, 4, 9), "b": draw(n, 4, 9)}, {"y": draw(n, 4, 9)}, {"relu": relu})
+    labels = np.resize(np.array([-1, 0, 39, 2, 4], np.int32), n)
     totals = np.array([0.5, 1, 2])
-    for smoothing, dx in ((0.0, draw(n, 5)), (0.1, draw(n, 5)), (0.1, None)):
+    for smoothing, dx in ((0.0, draw(n, 40)), (0.1, draw(n, 40)), (0.1, None)):
         outputs, rest = {"dx_NK": dx, "totals_3": totals}, {"scale": 0.3, "smoothing": smoothing}
         yield Call("softmax_cross_entropy", {"x_NK": 5 * y, "labels_N": labels}, outputs, rest)
-    yield Call("softmax", {"x_NK": y}, {"y_NK": draw(n, 5)})
+    yield Call("softmax", {"x_NK": y}, {"y_NK": draw(n, 40)})
     examples = np.arange(n) * 10**10
     rest = {"key": 2**63 + 77, "rate": 0.3}
-    yield Call("dropout", {"x_ND": draw(n, 4, 3, 2), "examples_N": examples}, {"y_ND": draw(n, 4, 3, 2)}, rest)
+    yield Call("dropout", {"x_ND": draw(n, 4, 3, 5), "examples_N": examples}, {"y_ND": draw(n, 4, 3, 5)}, rest)
 
 
 def _images(draw, random, n):
     images = random.integers(0, 256, (n, 6, 7, 3)).astype(np.uint8)
     inputs = {
         "images_NHWC": images, "mean_HWC": draw(6, 7, 3), "scale_C": draw(3),
-        "top_N": np.array([-2, 0, 3, -9, 9], np.int32)[:n], "left_N": np.array([5, -1, 0, 0, 1], np.int32)[:n],
-        "flip_N": np.array([0, 1, 1, 0, 1], np.uint8)[:n],
+        "top_N": np.resize(np.array([-2, 0, 3, -9, 9], np.int32), n),
+        "left_N": np.resize(np.array([5, -1, 0, 0, 1], np.int32), n),
+        "flip_N": np.resize(np.array([0, 1, 1, 0, 1], np.uint8), n),
     }  # fmt: skip
     yield Call("prepare_images", inputs, {"y_NPQC": draw(n, 5, 5, 3)})
-    for x in (draw(n, 2, 3), draw(0)):
+    for x in (draw(n, 20, 3), draw(0)):
         yield Call("relu", {"x": x}, {"y": draw(*x.shape)})
         yield Call("relu_back", {"y": x, "dy": draw(*x.shape)}, {"dx": draw(*x.shape)})
         yield Call("copy", {"x": x}, {"y": draw(x.size)})
@@ -174,10 +175,10 @@ def _images(draw, random, n):
 
 
 def _flat(draw):
-    w, g, v = draw(77), draw(77), np.abs(draw(77))
+    w, g, v = draw(5077), draw(5077), np.abs(draw(5077))
     for nesterov in (False, True):
         rest = {"lr": 0.1, "momentum": 0.9, "decay": 0.01, "nesterov": nesterov}
-        yield Call("sgd", {"g": g}, {"w": w, "v": draw(77)}, rest)
+        yield Call("sgd", {"g": g}, {"w": w, "v": draw(5077)}, rest)
     rest = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": 0.01, "step": 3}
-    yield Call("adamw", {"g": g}, {"w": w, "m": draw(77), "v": v}, rest)
+    yield Call("adamw", {"g": g}, {"w": w, "m": draw(5077), "v": v}, rest)
     yield Call("approach", {"g": g}, {"w": w}, {"rate": 0.1})
