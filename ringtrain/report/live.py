@@ -69,7 +69,7 @@ class Status:
         self._first: Iteration | None = None
         self._last: Iteration | None = None
         self._lock = threading.Lock()
-        self._spinner = Spinner("dots", Text("preparing: kernels are compiled where the cache lacks them"))
+        self._spinner = Spinner("dots", Text(words.PREPARING))
 
     def note(self, event: Iteration) -> None:
         with self._lock:

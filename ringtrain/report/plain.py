@@ -24,7 +24,7 @@ class PlainScreen(Screen):
 
     def begin(self, run: RunStarted, header: Sequence[str]) -> None:
         self._run = run
-        for line in header:
+        for line in (*header, words.PREPARING):
             self.line(line)
 
     def line(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Iteration, RunStarted
 
 HEADER_LINES = 12  # at most
+PREPARING = "preparing: kernels are compiled where the cache lacks them"
 
 
 def header(run: RunStarted) -> list[str]:

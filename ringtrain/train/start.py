@@ -155,7 +155,7 @@ def _check_continuation(run: Assembly, position: dict | None, found: Found | Non
 def _make_folder(transport: Transport, run: Assembly, position: dict | None) -> RunFolder | None:
     made: list[RunFolder] = []
 
-    def make() -> None:
+    def make() -> bool:
         config = run.config
         resuming = config.resume is not None
         folder = run_folder.create(config.out, run.model.name, datetime.datetime.now(), resuming)
@@ -163,8 +163,11 @@ def _make_folder(transport: Transport, run: Assembly, position: dict | None) -> 
             folder.supersede(position["iteration"])
         folder.write_text(folder.config, tomli_w.dumps(to_table(config)))
         made.append(folder)
+        return folder.best.exists()
 
-    on_root(transport, make)
+    has_best = on_root(transport, make)
+    if position is not None and not has_best:
+        position["best"] = None  # its file is of another folder, or was of a later iteration: the next one is best
     return made[0] if made else None
 
 
@@ -239,7 +242,6 @@ def _prepare(run: Assembly, ops: Ops, transport: Transport, sink: Sink, progress
     """Compile kernels before the first iteration, and say how long that took."""
     if progress.iteration >= run.iterations:
         return
-    sink.handle(Note(text="preparing kernels (the first run on a machine compiles them, which takes a while)"))
     with Batches(
         run.data.train, run.sampler, transport.rank, transport.size, run.grain, run.augment, run.config.seed,
         start_iteration=0, stop_iteration=1,

@@ -135,15 +135,15 @@ def _batch_norms(draw, n):
 
 
 def _layers(draw, n):
-    x, w, b, y = draw(n, 33), draw(33, 40), draw(40), draw(n, 40)
+    x, w, b, y = draw(n, 50), draw(50, 40), draw(40), draw(n, 40)
     for relu in (False, True):
-        for bias, dx in ((b, draw(n, 33)), (None, None)):
+        for bias, dx in ((b, draw(n, 50)), (None, None)):
             given = {"x_ND": x, "w_DK": w}
             yield Call("linear", {**given, "b_K": bias}, {"y_NK": draw(n, 40)}, {"relu": relu})
             back = {**given, "y_NK": y, "dy_NK": draw(n, 40)}
-            outputs = {"dw_DK": draw(33, 40), "db_K": bias, "dx_ND": dx}
+            outputs = {"dw_DK": draw(50, 40), "db_K": bias, "dx_ND": dx}
             yield Call("linear_back", back, outputs, {"relu": relu, "accumulate": not relu})
-        yield Call("add", {"a": draw(n, 4, 9), "b": draw(n, 4, 9)}, {"y": draw(n, 4, 9)}, {"relu": relu})
+        yield Call("add", {"a": draw(n, 4, 10), "b": draw(n, 4, 10)}, {"y": draw(n, 4, 10)}, {"relu": relu})
     labels = np.resize(np.array([-1, 0, 39, 2, 4], np.int32), n)
     totals = np.array([0.5, 1, 2])
     for smoothing, dx in ((0.0, draw(n, 40)), (0.1, draw(n, 40)), (0.1, None)):
