@@ -248,8 +248,9 @@ class Ops(ABC):
     @abstractmethod
     def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale: float, smoothing=0.0, ignore=-1):
         """Adds (sum of losses, correct, valid) to the float64 ``totals``; dx = scale · d(sum of losses)/dx, or is None
-        where only the totals are wanted. ``labels`` are int32; a row whose label is ``ignore`` counts nowhere. Smoothing s
-        takes (1 - s) · onehot + s/K as the target (Szegedy et al. 2016). The loss is float64 inside."""
+        where only the totals are wanted. ``labels`` are int32; a row whose label is ``ignore`` counts nowhere, and one
+        whose label is no class makes the loss NaN. Smoothing s takes (1 - s) · onehot + s/K as the target (Szegedy et
+        al. 2016). The loss is float64 inside."""
 
     @abstractmethod
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):

@@ -57,7 +57,7 @@ def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ra
     assert end["test_accuracy"] > 0.5 and end["images_per_s"] > 0 and len(end["weights_sha256"]) == 64
     assert len(losses(tmp_path / "out")) == 26
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"config.toml", "log.jsonl", "curves.png", "checkpoints"}
-    assert len(done.stdout.split("note:")[0].strip().splitlines()) <= 12  # the header
+    assert len(done.stdout.split("preparing:")[0].strip().splitlines()) <= 12  # the header
 
 
 def test_resuming_in_mid_epoch_at_other_numbers_of_ranks(mpirun, net, tmp_path):

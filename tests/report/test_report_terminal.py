@@ -105,6 +105,7 @@ def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
     saved = CheckpointSaved(path="runs/a/checkpoints/iteration-00000460.h5", iteration=460, seconds=0.1)
     lines = told([run(), *others, iteration(), epoch(), saved, ended()])
     assert lines[11:] == [
+        words.PREPARING,
         "31 kernels compiled in 4.2 s, kept for the next run",
         "iteration 30  test loss 0.5000 acc 90.00%  1:10",
         "note: passed over a damaged checkpoint",
@@ -127,7 +128,7 @@ def test_a_run_without_a_test_part(run, epoch, ended):
             ended(test_loss=None, test_accuracy=None, reason="interrupted", ranks=1),
         ]
     )
-    assert lines[11:] == [
+    assert lines[12:] == [
         "epoch 1  train loss 1.5000 acc 50.00%  1:05",
         "interrupted: 460 iterations, 20 epochs on 1 rank in 1:02:05",
         "12,346 images/s, 3.10% of the time waiting for communication",
@@ -154,12 +155,12 @@ def test_a_long_run_fits_eighty_columns(run, epoch):
 
 def test_progress_comes_at_a_sensible_rate(run, iteration):
     happened = [iteration(iteration=k, seconds=0.1 * k) for k in range(1, 401)]
-    lines = told([run(), *happened])[11:]
+    lines = told([run(), *happened])[12:]
     assert [line.split("/")[0] for line in lines] == [f"iteration {k}" for k in (1, 101, 201, 301)]
 
 
 def test_every_slow_iteration_is_shown(run, iteration):
-    assert len(told([run(), *(iteration(iteration=k, seconds=11.0 * k) for k in range(1, 6))])) == 11 + 5
+    assert len(told([run(), *(iteration(iteration=k, seconds=11.0 * k) for k in range(1, 6))])) == 12 + 5
 
 
 def test_no_control_characters(run, iteration, epoch, ended):
