@@ -58,7 +58,7 @@ class TrainConfig:
     seed: int = option(0, "Seed of weights, order, augmentation and dropout.", low=0, high=2**63 - 1)
     dtype: str = option("float32", "Type of weights and gradients; float64 is for checks.", choices=("float32", "float64"))
     ops: str = option("cpu", "Kernels: `cpu`, compiled, or `reference`, plain NumPy.")
-    threads: int = option(1, "BLAS threads a rank.", low=1)
+    threads: int | None = option(None, "BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]", low=1)
 
     algorithm: str = option("ring", "All-reduce schedule: ring, star.", short="a")
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)

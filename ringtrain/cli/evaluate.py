@@ -11,9 +11,9 @@ import click
 @click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--ops", help="Kernels. [those of the run]")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="BLAS threads a rank.")
+@click.option("--threads", type=int, help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
-def evaluate(target, split, best, threads, as_json, **given):
+def evaluate(target, split, best, as_json, **given):
     """Loss and accuracy of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
     from ringtrain.cli.options import given as only_given
     from ringtrain.cli.world import in_world
@@ -31,7 +31,7 @@ def evaluate(target, split, best, threads, as_json, **given):
         if transport.rank == 0:
             click.echo(_json(trained, split, score) if as_json else _words(trained, split, score))
 
-    return in_world(action, threads)
+    return in_world(action)
 
 
 def _words(trained, split: str, score) -> str:

@@ -14,8 +14,8 @@ import click
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @click.option("--ops", help="Kernels. [those of the run]")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="BLAS threads a rank.")
-def predict(target, out, split, layer, best, force, threads, **given):
+@click.option("--threads", type=int, help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
+def predict(target, out, split, layer, best, force, **given):
     """What TARGET, a checkpoint or a run folder, says of every example: classes and probabilities, or any layer's
     features."""
     from ringtrain.cli.options import given as only_given
@@ -31,4 +31,4 @@ def predict(target, out, split, layer, best, force, threads, **given):
             right = "" if predicted.accuracy is None else f", accuracy {100 * predicted.accuracy:.2f} %"
             click.echo(f"{out}: {predicted.examples:,} examples{right}")
 
-    return in_world(action, threads)
+    return in_world(action)

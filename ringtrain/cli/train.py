@@ -18,5 +18,4 @@ def train(run_file, **flags):
     from ringtrain.cli.world import in_world
     from ringtrain.train.start import start
 
-    threads = flags.get("threads") or 1
-    return in_world(lambda transport: start(transport, run_file, given(flags)), threads)
+    return in_world(lambda transport: start(transport, run_file, given(flags)))

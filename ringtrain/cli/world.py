@@ -10,14 +10,14 @@ from ringtrain.errors import RingtrainError
 from ringtrain.transport.launcher import read_launch
 
 
-def in_world(action, threads: int = 1) -> int:
+def in_world(action) -> int:
     """``action(transport)`` on every rank; its exit code.
 
     An error that every rank raises is told by rank 0, and all end in good order. An error of one rank alone is told by
     that rank, which then aborts the others: they may be waiting for it.
     """
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # read by BLAS libraries when they are loaded
-        os.environ.setdefault(name, str(threads))
+    if "OMP_NUM_THREADS" not in os.environ:  # else NumPy's BLAS takes every core, for every rank
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ringtrain.transport.world import connect
 
     transport = connect()

@@ -22,6 +22,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.norm import BatchNorm
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
+from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim import Hyper, make_optimizer
 from ringtrain.train.evaluate import Evaluator
 from ringtrain.train.feed import Feed
@@ -115,6 +116,13 @@ def assemble(config: TrainConfig, model: ModelSpec, data: DataSet, transport: Tr
         grain=grain,
         iterations=iterations,
     )
+
+
+def ops_of(config: TrainConfig) -> Ops:
+    ops = make_ops(config.ops, config.dtype)
+    if config.threads is not None:
+        ops.threads(config.threads)
+    return ops
 
 
 def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchange:

@@ -15,8 +15,7 @@ from ringtrain.nn.base import Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.ops.catalogue import make_ops
-from ringtrain.train.assemble import check_images, open_data
+from ringtrain.train.assemble import check_images, open_data, ops_of
 from ringtrain.train.feed import Feed
 from ringtrain.train.state import flat_of, parameter_shapes, place
 from ringtrain.train.together import agree, on_root, together
@@ -55,7 +54,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
     chosen = together(transport, lambda: _split(data, split, model))
-    ops = make_ops(config.ops, config.dtype)
+    ops = together(transport, lambda: ops_of(config))
     graph = model.graph()
     arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
     graph.bind(arena)

@@ -30,12 +30,11 @@ from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.ops.catalogue import make_ops
 from ringtrain.report.events import Compiled, Note, RunStarted
 from ringtrain.report.plots import draw_curves
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
-from ringtrain.train.assemble import Assembly, assemble, check_replicas, open_data, spread_from_root
+from ringtrain.train.assemble import Assembly, assemble, check_replicas, open_data, ops_of, spread_from_root
 from ringtrain.train.loop import prepare_kernels
 from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag
@@ -52,7 +51,7 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     config, model = together(transport, lambda: _decide(run_file, flags, position))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, _facts(config, model, data))
-    ops = together(transport, lambda: make_ops(config.ops, config.dtype))
+    ops = together(transport, lambda: ops_of(config))
     run = together(transport, lambda: assemble(config, model, data, transport, ops, stop))
     together(transport, lambda: _check_continuation(run, position, found))
 
@@ -157,8 +156,8 @@ def _make_folder(transport: Transport, run: Assembly, position: dict | None) -> 
 
     def make() -> bool:
         config = run.config
-        resuming = config.resume is not None
-        folder = run_folder.create(config.out, run.model.name, datetime.datetime.now(), resuming)
+        out = config.out or _folder_of(config.resume)
+        folder = run_folder.create(out, run.model.name, datetime.datetime.now(), _continues(config, out))
         if position is not None:
             folder.supersede(position["iteration"])
         folder.write_text(folder.config, tomli_w.dumps(to_table(config)))
@@ -169,6 +168,18 @@ def _make_folder(transport: Transport, run: Assembly, position: dict | None) -> 
     if position is not None and not has_best:
         position["best"] = None  # its file is of another folder, or was of a later iteration: the next one is best
     return made[0] if made else None
+
+
+def _folder_of(resume: str | None) -> str | None:
+    """A run that is resumed by its folder's name goes on in that folder."""
+    return resume if resume not in (None, "auto") and Path(resume).is_dir() else None
+
+
+def _continues(config: TrainConfig, out: str | None) -> bool:
+    """Whether the run in ``out`` is the one that goes on, and not one that happens to be there."""
+    if config.resume in (None, "auto"):
+        return config.resume == "auto"
+    return out is not None and Path(config.resume).resolve().is_relative_to(Path(out).resolve())
 
 
 def _sinks(transport: Transport, folder: RunFolder | None, position: dict | None) -> Sink:

@@ -33,9 +33,10 @@ class Blas:
 
     def describe(self) -> str:
         """Version, the core whose kernels are used, and threads."""
-        config = self._library.scipy_openblas_get_config
-        config.restype = ctypes.c_char_p
-        return f"{config().decode()} threads={self._library.scipy_openblas_get_num_threads()}"
+        config, core = self._library.scipy_openblas_get_config, self._library.scipy_openblas_get_corename
+        config.restype = core.restype = ctypes.c_char_p
+        count = self._library.scipy_openblas_get_num_threads()
+        return f"{' '.join(config().decode().split()[:2])} ({core().decode()}), {count} thread{'s' * (count != 1)}"
 
 
 def _gemm_types(scalar):
