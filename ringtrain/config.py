@@ -56,7 +56,9 @@ class TrainConfig:
     augment: bool = option(True, "Random crops and flips where the model's input asks for them.")
 
     seed: int = option(0, "Seed of weights, order, augmentation and dropout.", low=0, high=2**63 - 1)
-    dtype: str = option("float32", "Type of weights and gradients; float64 is for checks.", choices=("float32", "float64"))
+    dtype: str = option(
+        "float32", "Type of weights and gradients; float64 is for checks.", choices=("float32", "float64")
+    )
     ops: str = option("cpu", "Kernels: `cpu`, compiled, or `reference`, plain NumPy.")
     threads: int | None = option(None, "BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]", low=1)
 

@@ -88,7 +88,8 @@ def test_the_check_itself_says_no(tmp_path):
 def test_help_loads_nothing_heavy():
     program = (
         "import sys; from ringtrain.cli.main import run; run(['--help'])\n"
-        "heavy = {'mpi4py', 'numba', 'cupy', 'numpy', 'h5py', 'rich'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "heavy = {'mpi4py', 'numba', 'cupy', 'numpy', 'h5py', 'rich'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

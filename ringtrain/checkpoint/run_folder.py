@@ -122,9 +122,7 @@ class RunFolder:
         return aside
 
 
-def create(
-    out: str | None, model_name: str, now: datetime.datetime, resume: bool, runs: Path = RUNS
-) -> RunFolder:
+def create(out: str | None, model_name: str, now: datetime.datetime, resume: bool, runs: Path = RUNS) -> RunFolder:
     """Make the folder of a run, and its checkpoints folder: ``out``, or one named by model and time in
     ``runs``.
 
@@ -158,9 +156,7 @@ def find(target, best: bool = False) -> Found:
     """
     path = Path(target)
     if not path.exists():
-        raise CheckpointError(
-            f"{path} is not there: give a checkpoint's file or a run's folder{_beside(path)}"
-        )
+        raise CheckpointError(f"{path} is not there: give a checkpoint's file or a run's folder{_beside(path)}")
     if not path.is_dir():
         return Found(path, store.load(path))
     folder = RunFolder(path.resolve().parent if _is_checkpoints(path) else path)

@@ -65,9 +65,7 @@ def info(file):
     for what, value in summary.facts(opened):
         console.print(f"[bold]{what:8}[/] {escape(value)}", highlight=False)
     names = [name for name, _ in opened.splits()]
-    console.print(
-        _table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in summary.split_rows(opened)])
-    )
+    console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in summary.split_rows(opened)]))
     console.print(_table(("", "class", *names), summary.class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
@@ -95,9 +93,7 @@ def _table(header, rows):
 
     table = Table()
     for column, title in enumerate(header):
-        table.add_column(
-            title, justify="left" if title in ("split", "class", "image") else "right", no_wrap=column < 2
-        )
+        table.add_column(title, justify="left" if title in ("split", "class", "image") else "right", no_wrap=column < 2)
     for row in rows:
         table.add_row(*map(escape, row))
     return table

@@ -50,9 +50,7 @@ def _split_problems(file, name: str, progress: Progress) -> Iterator[str]:
     labels = group["labels"][...]
     yield from label_problems(name, labels, len(file.attrs["classes"]))
     images = np.empty(group["images"].shape, np.uint8)
-    yield from checksum_problems(
-        name, group.attrs["checksum"], read_images(group["images"], images, labels, progress)
-    )
+    yield from checksum_problems(name, group.attrs["checksum"], read_images(group["images"], images, labels, progress))
     if name == "train":
         yield from _statistic_problems(file, images, progress)
 

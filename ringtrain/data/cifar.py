@@ -48,9 +48,7 @@ def accepts(path: Path) -> bool:
 
 def _layout_in(path: Path) -> tuple[Path, Layout] | None:
     """The folder itself, or the one that the archive unpacks to within it."""
-    for folder, layout in [(path, each) for each in LAYOUTS] + [
-        (path / each.folder, each) for each in LAYOUTS
-    ]:
+    for folder, layout in [(path, each) for each in LAYOUTS] + [(path / each.folder, each) for each in LAYOUTS]:
         if folder.is_dir() and _fits(layout, member_names(folder)):
             return folder, layout
     return None
@@ -77,9 +75,7 @@ def read(path: Path, size, progress: Progress) -> Content:
 def _assemble(path: Path, layout: Layout, members, progress: Progress) -> Content:
     missing = [name for name in layout.files if name not in members]
     if missing:
-        raise DataError(
-            f"{path} has files of {layout.name}, but not {', '.join(missing)}: copy it again, whole"
-        )
+        raise DataError(f"{path} has files of {layout.name}, but not {', '.join(missing)}: copy it again, whole")
     train, test = (_join(path, layout, names, members) for names in (layout.train, layout.test))
     classes = layout.read_names(members[layout.names], f"{path}: {layout.names}")
     return Content(layout.name.split()[0].lower(), train, test, tuple(classes), SOURCE)
@@ -104,14 +100,10 @@ def _python_batch(key: str):
         batch = _dictionary(data, where, "data", key)
         images, labels = batch["data"], np.asarray(batch[key])
         if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,):
-            what = (
-                f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-            )
+            what = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
             raise DataError(f"{where}: data is {what}; it must be uint8 (N, {PIXELS})")
         if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-            raise DataError(
-                f"{where}: {key} is {labels.dtype} {labels.shape}; it must be {len(images)} whole numbers"
-            )
+            raise DataError(f"{where}: {key} is {labels.dtype} {labels.shape}; it must be {len(images)} whole numbers")
         return images, labels
 
     return read_batch

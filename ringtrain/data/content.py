@@ -58,15 +58,11 @@ def make_part(images, labels, where: str) -> Part:
     Raises: DataError naming ``where``.
     """
     if images.dtype != np.uint8:
-        raise DataError(
-            f"{where}: images are {images.dtype}; they must be uint8, 0 to 255: convert them first"
-        )
+        raise DataError(f"{where}: images are {images.dtype}; they must be uint8, 0 to 255: convert them first")
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4 or 0 in images.shape[1:]:
-        raise DataError(
-            f"{where}: images have the shape {images.shape}; it must be [N, H, W] or [N, H, W, C]"
-        )
+        raise DataError(f"{where}: images have the shape {images.shape}; it must be [N, H, W] or [N, H, W, C]")
     if images.shape[1] in (1, 3) and images.shape[3] not in (1, 2, 3, 4):
         raise DataError(
             f"{where}: images have the shape {images.shape}, which looks like [N, C, H, W]: "
@@ -77,13 +73,9 @@ def make_part(images, labels, where: str) -> Part:
 
 def _labels(labels, count: int, where: str):
     if labels.dtype.kind not in "iu":
-        raise DataError(
-            f"{where}: labels are {labels.dtype}; they must be integers, the number of each class"
-        )
+        raise DataError(f"{where}: labels are {labels.dtype}; they must be integers, the number of each class")
     if labels.shape not in ((count,), (count, 1)):
-        raise DataError(
-            f"{where}: labels have the shape {labels.shape} for {count} images; it must be ({count},)"
-        )
+        raise DataError(f"{where}: labels have the shape {labels.shape} for {count} images; it must be ({count},)")
     if count == 0:
         raise DataError(f"{where}: there are no examples")
     low, high = int(labels.min()), int(labels.max())

@@ -18,8 +18,7 @@ def cut_test(content: Content, fraction: float, seed: int) -> Content:
     """
     if content.test is not None:
         raise DataError(
-            f"{content.name} has a test part of {content.test.count} examples already: "
-            "leave out --test-fraction"
+            f"{content.name} has a test part of {content.test.count} examples already: leave out --test-fraction"
         )
     count = content.train.count
     if not 0 < fraction < 1 or math.ceil(fraction * count) >= count:
@@ -29,9 +28,7 @@ def cut_test(content: Content, fraction: float, seed: int) -> Content:
         )
     order = keys.permutation(keys.mix(keys.SPLIT, seed), count)
     cut = math.ceil(fraction * count)
-    return dataclasses.replace(
-        content, train=_take(content.train, order[cut:]), test=_take(content.train, order[:cut])
-    )
+    return dataclasses.replace(content, train=_take(content.train, order[cut:]), test=_take(content.train, order[:cut]))
 
 
 def _take(part: Part, examples) -> Part:

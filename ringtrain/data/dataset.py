@@ -263,8 +263,7 @@ def _assemble(file, names, memory, held: str) -> DataSet:
     for array in arrays.values():
         array.flags.writeable = False
     splits = {
-        name: Split(arrays[name, "images"], arrays[name, "labels"], file[name].attrs["checksum"])
-        for name in names
+        name: Split(arrays[name, "images"], arrays[name, "labels"], file[name].attrs["checksum"]) for name in names
     }
     return DataSet(
         train=splits["train"],

@@ -24,9 +24,7 @@ TESTS = ("test", "val")
 
 
 def accepts(path: Path) -> bool:
-    return path.is_dir() and any(
-        _images(folder) for root in _roots(path).values() for folder in _folders(root)
-    )
+    return path.is_dir() and any(_images(folder) for root in _roots(path).values() for folder in _folders(root))
 
 
 def _folders(path: Path) -> list[Path]:
@@ -53,18 +51,14 @@ def _roots(path: Path) -> dict[str, Path]:
 def read(path: Path, size, progress: Progress) -> Content:
     roots = _roots(path)
     if "test" in roots and all((path / name).is_dir() for name in TESTS):
-        raise DataError(
-            f"{path} has both test/ and val/: one of them can be the test part; move the other away"
-        )
+        raise DataError(f"{path} has both test/ and val/: one of them can be the test part; move the other away")
     classes = tuple(folder.name for folder in _folders(roots["train"]))
     listed = {name: _list(root, classes) for name, root in roots.items()}
     shape, notes = _survey([file for files in listed.values() for file, _ in files], size)
     parts = {name: _load(files, shape, progress) for name, files in listed.items()}
     notes += _left_out(path, roots)
     name = path.resolve().name
-    return Content(
-        name, parts["train"], parts.get("test"), classes, f"folder of images {name}", notes=tuple(notes)
-    )
+    return Content(name, parts["train"], parts.get("test"), classes, f"folder of images {name}", notes=tuple(notes))
 
 
 def _left_out(path: Path, roots: dict[str, Path]) -> list[str]:
@@ -85,14 +79,10 @@ def _list(root: Path, classes) -> list[tuple[Path, int]]:
     listed = []
     for folder in _folders(root):
         if folder.name not in classes:
-            raise DataError(
-                f"{folder}: no class of the training part has this name; {nearest(folder.name, classes)}"
-            )
+            raise DataError(f"{folder}: no class of the training part has this name; {nearest(folder.name, classes)}")
         images = _images(folder)
         if not images:
-            raise DataError(
-                f"{folder} has no images: remove it, or put some in (of {', '.join(sorted(SUFFIXES))})"
-            )
+            raise DataError(f"{folder} has no images: remove it, or put some in (of {', '.join(sorted(SUFFIXES))})")
         listed += [(file, classes.index(folder.name)) for file in images]
     return listed
 
@@ -102,9 +92,7 @@ def _pillow():
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError(
-            "folders of images are read with Pillow, which is not here: pip install pillow"
-        ) from error
+        raise DataError("folders of images are read with Pillow, which is not here: pip install pillow") from error
     return Image
 
 

@@ -18,12 +18,8 @@ import numpy as np
 from ringtrain.data.content import Content, Part, Progress, make_part, numbered_classes
 from ringtrain.errors import DataError
 
-WHAT = (
-    "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
-)
-NAME = re.compile(
-    r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?"
-)
+WHAT = "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
+NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?")
 SPLITS = {"train": ("train",), "test": ("t10k", "test")}
 
 
@@ -37,9 +33,7 @@ def _named(path: Path) -> dict:
     if not folder.is_dir():
         return {}
     found = ((NAME.fullmatch(file.name), file) for file in sorted(folder.iterdir()))
-    named = {
-        (m["prefix"], m["split"], m["kind"]): file for m, file in found if m and file.name.startswith(start)
-    }
+    named = {(m["prefix"], m["split"], m["kind"]): file for m, file in found if m and file.name.startswith(start)}
     # Asked for one file of a pair: take what belongs to it.
     asked = NAME.fullmatch(start)
     if asked and named:
@@ -83,8 +77,7 @@ def _read_split(path: Path, named: dict, prefix: str, names) -> Part | None:
         if images or labels:
             missing = "labels" if images else "images"
             raise DataError(
-                f"{images or labels} has no {missing} beside it: both {split}-images-… and "
-                f"{split}-labels-… are needed"
+                f"{images or labels} has no {missing} beside it: both {split}-images-… and {split}-labels-… are needed"
             )
     return None
 

@@ -52,6 +52,4 @@ def _check_member(path: Path, member, twice: bool) -> None:
     if twice:
         raise DataError(f"{path} has two files named {PurePosixPath(member.name).name}: keep one of them")
     if member.size > LARGEST_BYTES:
-        raise DataError(
-            f"{path}: {member.name} has {member.size} bytes; more than {LARGEST_BYTES} are not read"
-        )
+        raise DataError(f"{path}: {member.name} has {member.size} bytes; more than {LARGEST_BYTES} are not read")

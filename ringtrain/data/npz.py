@@ -37,6 +37,4 @@ def _parts(path: Path, archive) -> tuple[Part, Part | None]:
             if test_x in archive and test_y in archive:
                 return train, make_part(archive[test_x], archive[test_y], f"{path}: {test_x}, {test_y}")
             raise DataError(f"{path} has one of {test_x} and {test_y}: both are needed, or none")
-    raise DataError(
-        f"{path} has the arrays {', '.join(archive.files) or 'none'}; understood are {UNDERSTOOD}"
-    )
+    raise DataError(f"{path} has the arrays {', '.join(archive.files) or 'none'}; understood are {UNDERSTOOD}")

@@ -66,9 +66,7 @@ class Hdf5Predictions(PredictionFile):
         self._file.create_dataset("label", (count,), "i4")
         if not features:
             self._file.create_dataset("class", (count,), "i4")
-        self._values = self._file.create_dataset(
-            "features" if features else "probability", (count, *shape), "f4"
-        )
+        self._values = self._file.create_dataset("features" if features else "probability", (count, *shape), "f4")
 
     def _write(self, start, labels, classes, values) -> None:
         rows = slice(start, start + len(labels))

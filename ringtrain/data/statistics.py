@@ -30,9 +30,7 @@ def statistics(images, progress: Progress = silent) -> Statistics:
             block = images[part]
             pixel_sums += block.sum(axis=0, dtype=np.uint32)
             square_sums += (
-                np.square(block, dtype=np.uint16)
-                .sum(axis=0, dtype=np.uint32)
-                .sum(axis=(0, 1), dtype=np.uint64)
+                np.square(block, dtype=np.uint16).sum(axis=0, dtype=np.uint32).sum(axis=(0, 1), dtype=np.uint64)
             )
         progress("statistics", rows.stop, count)
     return _finish(pixel_sums, square_sums, count)

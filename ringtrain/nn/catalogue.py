@@ -8,6 +8,17 @@ from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
 LAYERS = {
     kind.__name__: kind
     for kind in (
-        Conv2D, Linear, ReLU, MaxPool, AvgPool, GlobalAvgPool, LRN, BatchNorm, Dropout, Flatten, Add, Concat,
+        Conv2D,
+        Linear,
+        ReLU,
+        MaxPool,
+        AvgPool,
+        GlobalAvgPool,
+        LRN,
+        BatchNorm,
+        Dropout,
+        Flatten,
+        Add,
+        Concat,
     )
 }

@@ -57,7 +57,15 @@ class Conv2D(Layer):
         x_NHWC, y_NPQK = tape
         dx_NHWC = ctx.space(f"{self.name}.dx", x_NHWC.shape) if wanted[0] else None
         ctx.ops.conv2d_back(
-            x_NHWC, weights["weight"], y_NPQK, dy, grads["weight"], grads.get("bias"), dx_NHWC,
-            self.geometry, relu=self.relu, accumulate=ctx.accumulate,
+            x_NHWC,
+            weights["weight"],
+            y_NPQK,
+            dy,
+            grads["weight"],
+            grads.get("bias"),
+            dx_NHWC,
+            self.geometry,
+            relu=self.relu,
+            accumulate=ctx.accumulate,
         )
         return (dx_NHWC,)

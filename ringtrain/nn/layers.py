@@ -42,8 +42,15 @@ class Linear(Layer):
         x_ND, y_NK = tape
         dx_ND = ctx.space(f"{self.name}.dx", x_ND.shape) if wanted[0] else None
         ctx.ops.linear_back(
-            x_ND, weights["weight"], y_NK, dy, grads["weight"], grads.get("bias"), dx_ND,
-            relu=self.relu, accumulate=ctx.accumulate,
+            x_ND,
+            weights["weight"],
+            y_NK,
+            dy,
+            grads["weight"],
+            grads.get("bias"),
+            dx_ND,
+            relu=self.relu,
+            accumulate=ctx.accumulate,
         )
         return (dx_ND,)
 

@@ -26,9 +26,7 @@ class SoftmaxCrossEntropy:
         an all-reduce sums, so means are made here."""
         dlogits_NK = ctx.space("loss.dx", logits_NK.shape)
         scale = 1.0 / denominator if denominator else 0.0
-        ctx.ops.softmax_cross_entropy(
-            logits_NK, labels_N, dlogits_NK, totals_3, scale, self.smoothing, self.ignore
-        )
+        ctx.ops.softmax_cross_entropy(logits_NK, labels_N, dlogits_NK, totals_3, scale, self.smoothing, self.ignore)
         return dlogits_NK
 
 

@@ -107,11 +107,28 @@ class BatchNorm(Layer):
         x, y, mean_GC, var_GC = tape
         dx = ctx.space(f"{self.name}.dx", x.shape) if wanted[0] else None
         ctx.ops.batch_norm_back(
-            x, weights["gamma"], y, mean_GC, var_GC, dy, grads["gamma"], grads["beta"], dx,
-            self.ghost, self.eps, relu=self.relu, accumulate=ctx.accumulate,
+            x,
+            weights["gamma"],
+            y,
+            mean_GC,
+            var_GC,
+            dy,
+            grads["gamma"],
+            grads["beta"],
+            dx,
+            self.ghost,
+            self.eps,
+            relu=self.relu,
+            accumulate=ctx.accumulate,
         )
         ctx.ops.batch_norm_shares(
-            x, mean_GC, var_GC, self.ghost, ctx.total, grads["mean"], grads["variance"],
+            x,
+            mean_GC,
+            var_GC,
+            self.ghost,
+            ctx.total,
+            grads["mean"],
+            grads["variance"],
             accumulate=ctx.accumulate,
         )
         return (dx,)

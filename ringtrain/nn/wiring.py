@@ -42,14 +42,11 @@ def check(nodes: tuple[Node, ...]) -> None:
 
 def _check_node(node: Node, seen: list[str]) -> None:
     if node.name in seen:
-        raise ModelError(
-            f"layer name {node.name!r} is taken: names are unique, and {INPUT!r} names the images"
-        )
+        raise ModelError(f"layer name {node.name!r} is taken: names are unique, and {INPUT!r} names the images")
     for source in node.inputs:
         if source not in seen:
             raise ModelError(
-                f"layer {node.name!r} reads {source!r}, which no layer before it is called; "
-                f"{nearest(source, seen)}"
+                f"layer {node.name!r} reads {source!r}, which no layer before it is called; {nearest(source, seen)}"
             )
 
 

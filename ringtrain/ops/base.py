@@ -226,7 +226,19 @@ class Ops(ABC):
 
     @abstractmethod
     def batch_norm_back(
-        self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps, relu=False,
+        self,
+        x_NHWC,
+        gamma_C,
+        y_NHWC,
+        mean_GC,
+        var_GC,
+        dy_NHWC,
+        dgamma_C,
+        dbeta_C,
+        dx_NHWC,
+        ghost,
+        eps,
+        relu=False,
         accumulate=False,
     ):
         """Gradients of :meth:`batch_norm`."""

@@ -78,8 +78,7 @@ def _curves(axes, trained: list, train_name: str, tests: list, test_name: str, s
 def _title(log: dict) -> str:
     starts = log["start"][-1:]
     parts = [
-        f"{run['model']} on {run['data']}, {plural(run['ranks'], 'rank')}, batch {run['batch']:,}"
-        for run in starts
+        f"{run['model']} on {run['data']}, {plural(run['ranks'], 'rank')}, batch {run['batch']:,}" for run in starts
     ]
     ends = [end for end in log["end"][-1:] if end["test_accuracy"] is not None]
     parts += [f"test accuracy {percent(end['test_accuracy'])}" for end in ends]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
 from ringtrain.data.batches import Batch
 from ringtrain.data.sampler import share
 from ringtrain.errors import DivergedError
@@ -188,8 +187,8 @@ class Worker:
         else:
             where = "every layer's output is finite, so the loss itself overflowed"
         error = DivergedError(
-            f"the loss is {self._shared[0]:g} at iteration {iteration}: {where}. Lower --lr, add --warmup or --clip-norm, "
-            "and go on from an earlier checkpoint with --resume"
+            f"the loss is {self._shared[0]:g} at iteration {iteration}: {where}. Lower --lr, add --warmup or "
+            "--clip-norm, and go on from an earlier checkpoint with --resume"
         )
         error.everywhere = True
         raise error
@@ -216,5 +215,3 @@ def _rehearse(worker: Worker, batch: Batch) -> None:
             case Backward():
                 worker._run(Backward(instruction.micro, last=False))
     worker.exchange.rehearse()
-
-

@@ -29,7 +29,12 @@ def predict(transport: Transport, trained: Trained, out: Path, layer: str | None
     made: list[PredictionFile] = []
 
     def make() -> None:
-        about = {"model": trained.model.name, "checkpoint": trained.path, "data": trained.data.name, "layer": layer or ""}
+        about = {
+            "model": trained.model.name,
+            "checkpoint": trained.path,
+            "data": trained.data.name,
+            "layer": layer or "",
+        }
         made.append(open_predictions(out, trained.split.count, shape, trained.data.classes, layer, about, force))
 
     on_root(transport, make)

@@ -102,7 +102,9 @@ class Run:
         if epoch_ends:
             self._tell_epoch()
         elif self._scored_at == done and self._score:
-            self._sink.handle(Evaluated(test_loss=self._score.loss, test_accuracy=self._score.accuracy, **self._where()))
+            self._sink.handle(
+                Evaluated(test_loss=self._score.loss, test_accuracy=self._score.accuracy, **self._where())
+            )
         if last or stopping or self._due(config.checkpoint_every, epoch_ends):
             self._save()
 
@@ -150,9 +152,7 @@ class Run:
             return
         path = self._folder.save(checkpoint, self._of.config.keep, is_best)
         self._sink.handle(
-            CheckpointSaved(
-                path=str(path), iteration=checkpoint.iteration, seconds=time.perf_counter() - began
-            )
+            CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=time.perf_counter() - began)
         )
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────

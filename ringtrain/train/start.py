@@ -99,7 +99,11 @@ def _checkpoint_of(resume: str | None, out: str | None) -> Found | None:
 
 def _decide(run_file, flags: dict, position: dict | None) -> tuple[TrainConfig, ModelSpec]:
     """Lay the sources of the configuration over one another. A run that is resumed keeps its model file's text."""
-    layers = [] if position is None else [("the resumed run", for_continuation(parse_toml(position["config"], "checkpoint")))]
+    layers = (
+        []
+        if position is None
+        else [("the resumed run", for_continuation(parse_toml(position["config"], "checkpoint")))]
+    )
     layers += [(f"run file {run_file}", read_run_file(run_file))] if run_file else []
     layers.append(("flags", flags))
     chosen = resolve(*layers)
@@ -123,8 +127,8 @@ def _check_fixed(config: TrainConfig, position: dict) -> None:
         was, now = getattr(before, key), getattr(config, key)
         if was != now and not (key == "model" and Path(str(now)).stem == position["model_name"]):
             raise ConfigError(
-                f"the run that is resumed has {key} = {was!r}, not {now!r}: it goes on with what it had, so leave that out; "
-                "to change it, start a new run"
+                f"the run that is resumed has {key} = {was!r}, not {now!r}: it goes on with what it had, so leave "
+                "that out; to change it, start a new run"
             )
 
 

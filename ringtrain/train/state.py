@@ -85,6 +85,7 @@ def place(checkpoint: Checkpoint) -> dict:
 
 def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoint: Checkpoint | None) -> Progress:
     """Take up a checkpoint's state, which rank 0 holds and all ranks have the :func:`place` of; collective."""
+
     def from_root(named) -> np.ndarray:
         mine = flat_of(run.arena, named, ops.dtype) if named else np.empty(run.arena.count, ops.dtype)
         transport.broadcast(mine)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ringtrain.bench.slopes import formula_s, draw, measure
+from ringtrain.bench.slopes import draw, formula_s, measure
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.transport.world import connect
 
@@ -38,7 +38,7 @@ def run_ranks(options, ranks: int) -> list[dict]:
 def tell(row: dict) -> None:
     pair, busy = (1e3 * formula_s(row, row[f"{link}_bytes_per_s"]) for link in ("pair", "busy"))
     print(
-        f"{row['algorithm']:5} K={row['ranks']}  {1e3 * row['median_s']:8.2f} ms   formula: {pair:8.2f} ms by one pair, "
+        f"{row['algorithm']:5} K={row['ranks']}  {1e3 * row['median_s']:8.2f} ms  formula: {pair:8.2f} ms by one pair, "
         f"{busy:8.2f} ms by {row['ranks']} busy links{'   more ranks than cores' if row['oversubscribed'] else ''}",
         flush=True,
     )

@@ -57,9 +57,7 @@ def test_the_parts_of_all_ranks_are_the_global_batch_in_order(size, grain):
     examples = split(23)
     alone = run(examples, 9, 7)
     ranks = [run(examples, 9, 7, rank, size, grain) for rank in range(size)]
-    assert all(
-        same(whole, joined(parts)) for whole, parts in zip(alone, zip(*ranks, strict=True), strict=True)
-    )
+    assert all(same(whole, joined(parts)) for whole, parts in zip(alone, zip(*ranks, strict=True), strict=True))
 
 
 def test_a_rank_without_examples_has_arrays_of_none():

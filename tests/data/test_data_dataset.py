@@ -127,9 +127,7 @@ def replace(group, key, values):
 
 def external(file):
     del file["train/images"]
-    file["train"].create_dataset(
-        "images", (12, 4, 5, 3), np.uint8, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
-    )
+    file["train"].create_dataset("images", (12, 4, 5, 3), np.uint8, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)])
 
 
 def virtual(file):
@@ -282,9 +280,7 @@ def test_a_flipped_byte_of_an_image_or_a_label_is_noticed(tiny):
             bad = bytearray(whole)
             bad[where + offset] ^= 1
             tiny.write_bytes(bad)
-            with pytest.raises(
-                DataError, match=r"tiny.h5: (the .* examples are not|.* labels are out of range)"
-            ):
+            with pytest.raises(DataError, match=r"tiny.h5: (the .* examples are not|.* labels are out of range)"):
                 open_dataset(tiny)
 
 
@@ -319,9 +315,7 @@ def test_no_file_another_file_and_a_folder(tmp_path, tiny):
     with pytest.raises(DataError, match="there is no data set digit: did you mean 'digits'"):
         open_dataset("digit")
     (tmp_path / "text.h5").write_text("hello, " * 100)
-    with pytest.raises(
-        DataError, match=r"text\.h5 is not an HDF5 file: make the file with `ringtrain data make`"
-    ):
+    with pytest.raises(DataError, match=r"text\.h5 is not an HDF5 file: make the file with `ringtrain data make`"):
         open_dataset(tmp_path / "text.h5")
     with pytest.raises(DataError, match="is a folder, not a data set"):
         open_dataset(tmp_path)
@@ -389,9 +383,7 @@ def test_a_node_holds_the_set_once_and_one_rank_reads_it(tiny, monkeypatch):
     assert len(set(readers)) == 1 and len(readers) == 2
     alone = open_dataset(tiny)
     for result in results:
-        assert (result.train.images == alone.train.images).all() and (
-            result.test.labels == alone.test.labels
-        ).all()
+        assert (result.train.images == alone.train.images).all() and (result.test.labels == alone.test.labels).all()
         assert result.checksum == alone.checksum and not result.train.images.flags.writeable
 
 

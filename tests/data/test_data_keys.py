@@ -29,9 +29,7 @@ def test_hashes_are_splitmix_of_key_xor_example():
 
 
 def test_unsplitmix_undoes_splitmix():
-    values = np.concatenate(
-        [np.arange(1000, dtype=np.uint64), np.uint64(keys.MASK) - np.arange(9, dtype=np.uint64)]
-    )
+    values = np.concatenate([np.arange(1000, dtype=np.uint64), np.uint64(keys.MASK) - np.arange(9, dtype=np.uint64)])
     x, scratch = values.copy(), np.empty_like(values)
     keys.splitmix_into(x, scratch)
     assert len(np.unique(x)) == len(values)

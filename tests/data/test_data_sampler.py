@@ -46,9 +46,7 @@ ORDER_OF_NEXT_EPOCH = [5, 9, 1, 7, 0, 4, 3, 6, 2, 8]
 
 
 def test_without_shuffling_the_order_is_that_of_the_file():
-    assert Sampler(40_000, 7, shuffle=False).order(3, np.empty(40_000, np.int64)).tolist() == list(
-        range(40_000)
-    )
+    assert Sampler(40_000, 7, shuffle=False).order(3, np.empty(40_000, np.int64)).tolist() == list(range(40_000))
 
 
 def test_places_are_about_evenly_distributed():
@@ -99,9 +97,7 @@ def test_a_position_between_no_two_batches_is_refused(seen):
         Sampler(10, 4).iteration_at(seen)
 
 
-@pytest.mark.parametrize(
-    "count, batch, message", [(0, 4, "0 examples"), (4, 0, "batch is 0"), (4, -1, "batch is -1")]
-)
+@pytest.mark.parametrize("count, batch, message", [(0, 4, "0 examples"), (4, 0, "batch is 0"), (4, -1, "batch is -1")])
 def test_nothing_to_sample_is_refused(count, batch, message):
     with pytest.raises(DataError, match=message):
         Sampler(count, batch)

@@ -82,9 +82,7 @@ def test_idx_with_other_numbers_of_images_and_labels(tmp_path):
 
 # ── CIFAR ───────────────────────────────────────────────────────────────────────────────────────────────────
 def check_cifar10(read):
-    assert (read.train.images == made.cifar_images(10)).all() and (
-        read.test.images == made.cifar_images(3, 50)
-    ).all()
+    assert (read.train.images == made.cifar_images(10)).all() and (read.test.images == made.cifar_images(3, 50)).all()
     assert read.train.labels.tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9] and read.test.labels.tolist() == [
         0,
         1,
@@ -104,9 +102,7 @@ def test_cifar10_in_a_folder_an_outer_folder_and_archives(tmp_path, files):
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c.tar", "c.tar.gz", "c.tar.xz"]
 
 
-@pytest.mark.parametrize(
-    "files, first", [(made.cifar100_python(), "fine 0"), (made.cifar100_binary(), "fine_0")]
-)
+@pytest.mark.parametrize("files, first", [(made.cifar100_python(), "fine 0"), (made.cifar100_binary(), "fine_0")])
 def test_cifar100_takes_the_fine_labels(tmp_path, files, first):
     for source in (made.in_folder(tmp_path / "a", files), made.in_archive(tmp_path / "a.tar.gz", files)):
         read = read_source(source)
@@ -217,9 +213,7 @@ def evil_pickles(mark):
 def test_a_pickle_cannot_run_anything(tmp_path):
     mark = tmp_path / "ran"
     for number, data in enumerate(evil_pickles(mark)):
-        with pytest.raises(
-            DataError, match="batch is refused: a pickle of plain values and arrays is wanted, but"
-        ):
+        with pytest.raises(DataError, match="batch is refused: a pickle of plain values and arrays is wanted, but"):
             load_plain(data, "batch")
         assert not mark.exists(), number
     files = made.cifar10_python() | {"data_batch_5": pickle.dumps(Evil(os.mkdir, str(mark)))}
@@ -483,9 +477,7 @@ def test_make_dataset_refuses_an_existing_target_before_reading(tmp_path):
 
 def test_make_dataset_refuses_parts_of_two_shapes(tmp_path):
     path = npz(tmp_path / "a.npz", x_train=X, y_train=Y, x_test=X[:, :2], y_test=Y)
-    with pytest.raises(
-        DataError, match=r"test images have the shape \(2, 4, 1\), training images \(3, 4, 1\)"
-    ):
+    with pytest.raises(DataError, match=r"test images have the shape \(2, 4, 1\), training images \(3, 4, 1\)"):
         make_dataset(path, tmp_path / "o.h5")
 
 
@@ -498,9 +490,7 @@ def test_a_cut_depends_on_seed_and_count_alone():
     rows = np.concatenate([cuts[0].train.images, cuts[0].test.images]).reshape(40, -1)
     assert (np.unique(rows, axis=0) == np.unique(whole.train.images.reshape(40, -1), axis=0)).all()
     # Both parts keep the order of the source.
-    where = [
-        int(np.flatnonzero((whole.train.images == image).all((1, 2, 3)))[0]) for image in cuts[0].test.images
-    ]
+    where = [int(np.flatnonzero((whole.train.images == image).all((1, 2, 3)))[0]) for image in cuts[0].test.images]
     assert where == sorted(where) == CUT
 
 
@@ -514,7 +504,5 @@ def test_a_fraction_that_leaves_nothing_is_refused(fraction):
 
 
 def test_a_cut_of_what_has_a_test_part_is_refused():
-    with pytest.raises(
-        DataError, match="tiny has a test part of 5 examples already: leave out --test-fraction"
-    ):
+    with pytest.raises(DataError, match="tiny has a test part of 5 examples already: leave out --test-fraction"):
         cut_test(content(), 0.5, 0)

@@ -79,8 +79,8 @@ def recording(inner) -> tuple[Wrapping, list]:
 
 
 def settled(ops: FakeDeviceOps, array):
-    """The memory of a device array; a host array is its own. Refuses where an operation on that memory is still queued: a transport
-    reads and writes at once, and would come before it."""
+    """The memory of a device array; a host array is its own. Refuses where an operation on that memory is still
+    queued: a transport reads and writes at once, and would come before it."""
     if isinstance(array, np.ndarray):
         return array
     for name, operands in ops.queued:

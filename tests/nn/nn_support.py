@@ -54,9 +54,7 @@ class Net:
         ctx = ctx or make_pass(self.ops, len(x))
         totals = self.ops.zeros((3,), "float64")
         logits, tapes = self.graph.forward(ctx, self.ops.from_host(x.astype(self.ops.dtype)))
-        dlogits = self.loss.backward(
-            ctx, logits, self.ops.from_host(labels), totals, denominator or len(self.labels)
-        )
+        dlogits = self.loss.backward(ctx, logits, self.ops.from_host(labels), totals, denominator or len(self.labels))
         spans = self.graph.backward(ctx, dlogits, tapes)
         return self.ops.to_host(totals)[0] / len(self.labels), spans
 

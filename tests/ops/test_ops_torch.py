@@ -28,11 +28,17 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("stride", "pad", "groups", "kernel"), [(1, 1, 1, 3), (2, 1, 1, 3), (1, 0, 2, 3), (2, 2, 2, 5), (1, 0, 1, 1)])
+@pytest.mark.parametrize(
+    ("stride", "pad", "groups", "kernel"), [(1, 1, 1, 3), (2, 1, 1, 3), (1, 0, 2, 3), (2, 2, 2, 5), (1, 0, 1, 1)]
+)
 def test_conv2d(stride, pad, groups, kernel):
     geometry = ConvGeometry(kernel, stride, pad, groups)
     x, w, b = draw(2, 7, 6, 4), draw(kernel, kernel, 4 // groups, 6), draw(6)
-    tx, tw, tb = images(x), torch.tensor(w.transpose(3, 2, 0, 1).copy(), requires_grad=True), torch.tensor(b, requires_grad=True)
+    tx, tw, tb = (
+        images(x),
+        torch.tensor(w.transpose(3, 2, 0, 1).copy(), requires_grad=True),
+        torch.tensor(b, requires_grad=True),
+    )
     ty = F.conv2d(tx, tw, tb, stride, pad, 1, groups)
     y = np.empty((2, geometry.output(7), geometry.output(6), 6))
     OPS.conv2d(x, w, b, y, geometry)
@@ -46,7 +52,9 @@ def test_conv2d(stride, pad, groups, kernel):
     close(dx, back(tx.grad))
 
 
-@pytest.mark.parametrize(("kernel", "stride", "pad", "ceil"), [(3, 2, 0, True), (2, 2, 0, False), (3, 2, 1, False), (3, 2, 1, True)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad", "ceil"), [(3, 2, 0, True), (2, 2, 0, False), (3, 2, 1, False), (3, 2, 1, True)]
+)
 def test_max_pool(kernel, stride, pad, ceil):
     geometry, x = PoolGeometry(kernel, stride, pad, ceil), draw(2, 8, 7, 3)
     tx = images(x)

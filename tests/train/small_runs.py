@@ -54,7 +54,9 @@ momentum = 0.9
 weight_decay = 0.001
 """
 
-BATCH_NORM_NET = DROPOUT_NET.replace('kind = "LRN"\nsize = 3\nalpha = 0.001\nbeta = 0.75', 'kind = "BatchNorm"\nghost = 8')
+BATCH_NORM_NET = DROPOUT_NET.replace(
+    'kind = "LRN"\nsize = 3\nalpha = 0.001\nbeta = 0.75', 'kind = "BatchNorm"\nghost = 8'
+)
 
 
 def run_of(transport, model_text, ops=None, **flags):

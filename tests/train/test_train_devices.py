@@ -20,7 +20,9 @@ def test_training_is_that_of_the_host_bit_by_bit(size, model_text):
     assert [found[:2] for found in device] == [found[:2] for found in host]
 
 
-@pytest.mark.parametrize("flags", [{"optimizer": "adamw"}, {"optimizer": "nesterov", "clip_norm": 0.5}, {"accumulate": 3}])
+@pytest.mark.parametrize(
+    "flags", [{"optimizer": "adamw"}, {"optimizer": "nesterov", "clip_norm": 0.5}, {"accumulate": 3}]
+)
 def test_optimizers_clipping_and_accumulation(flags):
     host = everywhere(2, lambda t: losses(t, DROPOUT_NET, 6, **flags))
     device = everywhere(2, lambda t: on_device(t, DROPOUT_NET, 6, **flags))

@@ -41,9 +41,7 @@ class Channels:
         flat, out = x.reshape(-1), y.reshape(-1)
         kernels.normalise(flat, out, gamma_C, beta_C, mean_C, var_C, eps, wide, width, relu)
 
-    def batch_norm_back(
-        self, x, gamma_C, y, mean_GC, var_GC, dy, dgamma_C, dbeta_C, dx, ghost, eps, relu, accumulate
-    ):
+    def batch_norm_back(self, x, gamma_C, y, mean_GC, var_GC, dy, dgamma_C, dbeta_C, dx, ghost, eps, relu, accumulate):
         wide, totals, width = self._wide(gamma_C.size)
         sums = self._scratch("norm sums", 2 * gamma_C.size, np.float64)[: 2 * gamma_C.size]
         sums.fill(0)

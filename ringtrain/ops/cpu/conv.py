@@ -100,9 +100,7 @@ class Windows:
         first = group * plan.channels
         if plan.direct:
             return self._at + start * self._row_bytes + first * self._x.itemsize, plan.extents[2]
-        kernels.im2col(
-            self._x, self._columns, self._lines, start, end, *plan.extents, first, plan.channels
-        )
+        kernels.im2col(self._x, self._columns, self._lines, start, end, *plan.extents, first, plan.channels)
         return self._at, plan.depth
 
 

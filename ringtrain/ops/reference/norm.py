@@ -51,9 +51,7 @@ def batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, eps, relu):
         np.maximum(y, 0, out=y)
 
 
-def batch_norm_back(
-    x, gamma_C, y, mean_GC, var_GC, dy, dgamma_C, dbeta_C, dx, ghost, eps, relu, accumulate
-):
+def batch_norm_back(x, gamma_C, y, mean_GC, var_GC, dy, dgamma_C, dbeta_C, dx, ghost, eps, relu, accumulate):
     dy = mask(dy, y, relu)
     axes = tuple(range(x.ndim - 1))
     dgamma, dbeta = np.zeros(gamma_C.shape), np.zeros(gamma_C.shape)
