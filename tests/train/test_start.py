@@ -122,7 +122,7 @@ def test_auto_starts_anew_where_there_is_nothing(train, tmp_path):
 def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
     told = iter([False] * 6)
     monkeypatch.setattr(StopFlag, "__call__", lambda self: next(told, True))
-    with pytest.raises(Interrupted, match="after iteration 7;.*--resume auto") as error:
+    with pytest.raises(Interrupted, match=r"after iteration 7;.*--resume auto") as error:
         train(out="run", iterations=40)
     assert error.value.exit_code == 75
     (end,) = records(tmp_path / "run", "end")
@@ -157,7 +157,7 @@ def test_refusals(train, flags, kind, message):
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(train):
     train(out="run", iterations=2)
-    with pytest.raises(UsageError, match="holds a run already.*--resume auto"):
+    with pytest.raises(UsageError, match=r"holds a run already.*--resume auto"):
         train(out="run", iterations=2)
 
 
