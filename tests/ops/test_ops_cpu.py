@@ -181,7 +181,7 @@ def test_what_it_says_of_itself():
     assert plain.describe().startswith("NumPy") and plain.compile_stats() == (0, 0)
     before = ops.describe()
     ops.threads(2)
-    assert ops.describe().endswith("threads=2")
+    assert ops.describe().endswith(", 2 threads")
     ops.threads(int(before.rpartition("=")[2]))
 
 
