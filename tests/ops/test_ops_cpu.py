@@ -182,10 +182,10 @@ def test_what_it_says_of_itself():
     before = ops.describe()
     ops.threads(2)
     assert ops.describe().endswith(", 2 threads")
-    ops.threads(int(before.rpartition("=")[2]))
+    ops.threads(int(before.split()[-2]))
 
 
-@pytest.mark.parametrize(("setting", "wanted"), [(None, "threads=1"), ("2", "threads=2")])
+@pytest.mark.parametrize(("setting", "wanted"), [(None, "1 thread"), ("2", "2 threads")])
 def test_one_thread_unless_the_user_says(setting, wanted):
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
     if setting:
@@ -194,4 +194,4 @@ def test_one_thread_unless_the_user_says(setting, wanted):
     program += "print(Blas(np.dtype('float32')).describe(), os.environ.get('OPENBLAS_NUM_THREADS'))"
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.stdout.split()[-2:] == [wanted, str(setting)], done.stderr
+    assert done.stdout.strip().endswith(f", {wanted} {setting}"), done.stderr
