@@ -127,6 +127,14 @@ class Worker:
         total, correct, valid, stop = self._shared
         return Outcome(float(total / max(valid, 1)), int(correct), int(valid), bool(stop))
 
+    def rehearse(self, batch: Batch) -> None:
+        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are."""
+        self._begin(batch)
+        for micro in range(len(self._micro)):
+            for instruction in (Load(micro), Forward(micro), Backward(micro, last=False)):
+                self._run(instruction)
+        self.exchange.rehearse()
+
     def _begin(self, batch: Batch) -> None:
         count, parts = len(batch.labels), self._accumulate
         cuts = [share(count, part, parts, self._grain) for part in range(parts)]
@@ -195,23 +203,11 @@ class Worker:
 
 
 def prepare_kernels(worker: Worker, batch: Batch) -> float:
-    """Run every kernel once, so that none is compiled inside an iteration; one rank a node compiles, the others load
-    what it kept. Weights stay as they are. Returns seconds."""
+    """Rehearse an iteration: one rank a node compiles kernels, then the others load what it kept. Returns seconds."""
     started = time.perf_counter()
     first = worker.transport.local_rank == 0
     for turn in (first, not first):
         if turn:
-            _rehearse(worker, batch)
+            worker.rehearse(batch)
         worker.transport.node_barrier()
     return time.perf_counter() - started
-
-
-def _rehearse(worker: Worker, batch: Batch) -> None:
-    worker._begin(batch)
-    for instruction in instructions(len(worker._micro)):
-        match instruction:
-            case Load() | Forward():
-                worker._run(instruction)
-            case Backward():
-                worker._run(Backward(instruction.micro, last=False))
-    worker.exchange.rehearse()

@@ -59,8 +59,8 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     sink = _sinks(transport, folder, position)
     try:
         sink.handle(_header(run, ops, transport, position, folder))
-        for text in found.skipped if found else ():
-            sink.handle(Note(text=f"passed over: {text}"))
+        for text in _notes(run, transport, found):
+            sink.handle(Note(text=text))
         progress = _first_weights(run, ops, transport, position, found)
         _prepare(run, ops, transport, sink, progress)
         Run(run, ops, transport, progress, sink, folder, started).go()
@@ -219,6 +219,14 @@ def _header(run: Assembly, ops: Ops, transport: Transport, position: dict | None
         seed=config.seed,
         folder=str(folder.path) if folder else None,
     )
+
+
+def _notes(run: Assembly, transport: Transport, found: Found | None) -> list[str]:
+    """What the user should know besides."""
+    notes = [f"passed over: {text}" for text in (found.skipped if found else ())]
+    if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
+        notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
+    return notes
 
 
 def _optimizer_words(config: TrainConfig) -> str:
