@@ -80,6 +80,12 @@ class TrainConfig:
 # What must stay as it was when a run is resumed: the order of its examples hangs on it. Data is compared by checksum.
 FIXED_ON_RESUME = ("model", "synthetic", "batch", "seed", "dtype", "optimizer")
 
+# What a model file's recipe may say: how to train it, and nothing of where.
+RECIPE_KEYS = (
+    "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
+    "lr_power", "warmup", "momentum", "beta2", "weight_decay", "decay_bias_norm", "clip_norm", "label_smoothing",
+)  # fmt: skip
+
 # What belongs to one start of a run and is not handed on to its continuation.
 OF_ONE_START = ("out", "resume")
 
@@ -174,6 +180,15 @@ def _scalar(where: str, kind: type, rules, value):
         if bound is not None and not holds(value, bound):
             raise ConfigError(f"{where} is {value}; it wants {word} {bound}")
     return value
+
+
+def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
+    """The recipe of a model file as a layer of :func:`resolve`. Raises: ConfigError for a key that is not a recipe's."""
+    source = f"recipe of model {model_name}"
+    for key in recipe:
+        if key not in RECIPE_KEYS:
+            raise ConfigError(f"{source}: {key!r} is not a recipe's key; {nearest(key, RECIPE_KEYS)}")
+    return source, recipe
 
 
 def to_table(config: TrainConfig) -> dict:

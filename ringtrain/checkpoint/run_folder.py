@@ -1,10 +1,12 @@
 """The folder of a run, and how what a user names is found in it.
 
     runs/lenet-20260131-235959/
-        config.toml                             the resolved configuration log.jsonl
-        every event curves.png checkpoints/iteration-00001234.h5       the newest few checkpoints/best.h5
-        the one with the best test accuracy: another name of its file checkpoints/superseded-*.h5
-        of iterations after one that the run was resumed at: no longer used
+        config.toml                            the resolved configuration
+        log.jsonl                              every event
+        curves.png
+        checkpoints/iteration-00001234.h5      the newest few
+        checkpoints/best.h5                    the one with the best test accuracy: another name of its file
+        checkpoints/superseded-*.h5            of iterations after one that the run was resumed at: no longer used
 
 One process writes to it: rank 0 of the run.
 """
@@ -159,7 +161,7 @@ def find(target, best: bool = False) -> Found:
         raise CheckpointError(f"{path} is not there: give a checkpoint's file or a run's folder{_beside(path)}")
     if not path.is_dir():
         return Found(path, store.load(path))
-    folder = RunFolder(path.resolve().parent if _is_checkpoints(path) else path)
+    folder = RunFolder(folder_of(path))
     return folder.favourite() if best else folder.latest()
 
 
@@ -209,8 +211,10 @@ def _first_good(folder: RunFolder, paths: list[Path]) -> Found:
     )
 
 
-def _is_checkpoints(path: Path) -> bool:
-    return path.resolve().name == "checkpoints" and not (path / "checkpoints").is_dir()
+def folder_of(path: Path) -> Path:
+    """The run's folder, where it or the checkpoints folder in it is named."""
+    within = path.resolve().name == "checkpoints" and not (path / "checkpoints").is_dir()
+    return path.resolve().parent if within else path
 
 
 def _beside(path: Path) -> str:

@@ -1,9 +1,7 @@
-"""The seal of a checkpoint: one line before the HDF5 content that says what every other byte of the file must
-be.
+"""The seal of a checkpoint: one line before the HDF5 content that says what every other byte of the file must be.
 
-    offset 0      magic, version, length of the content, its sha256; padded with blanks to 511 bytes, and a
-    newline offset 512    HDF5, which allows any bytes before itself (a "user block"): h5ls, h5dump and h5py
-    read the file
+    offset 0      magic, version, length of the content, its sha256; padded with blanks to 511 bytes, and a newline
+    offset 512    HDF5, which allows any bytes before itself (a "user block"): h5ls, h5dump and h5py read the file
 
 It is checked before the HDF5 library sees the file, so that a truncated file or a flipped bit, wherever it
 is, is found by us and not by a crash in a parser. The line holds nothing but what it must, so a bit flipped

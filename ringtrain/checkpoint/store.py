@@ -40,7 +40,7 @@ class Checkpoint:
     examples_seen: by all ranks, counted over all epochs
     epoch:         finished epochs
     weights:       parameter name → array in the parameter's shape; running statistics included
-    optimizer:     slot → parameter name → array; a plain SGD has no slot
+    optimizer:     slot → parameter name → array
     scalars:       other numbers of the state, such as the optimizer's step
     config:        the resolved configuration of the run, as text
     model:         the model file, as text

@@ -24,7 +24,15 @@ def evaluate(target, split, best, as_json, **given):
         from ringtrain.train.load import load
 
         trained = load(transport, target, best, only_given(given), split)
-        evaluator = Evaluator(trained.ops, trained.space, trained.graph, SoftmaxCrossEntropy(), trained.feed, transport)
+        evaluator = Evaluator(
+            trained.ops,
+            trained.space,
+            trained.graph,
+            SoftmaxCrossEntropy(),
+            trained.feed,
+            transport,
+            trained.config.deadline_s,
+        )
         score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size)
         if transport.rank == 0:
             click.echo(_json(trained, split, score) if as_json else _words(trained, split, score))

@@ -30,6 +30,9 @@ def in_world(action) -> int:
             transport.abort(code)
         elif transport.rank == 0:
             _tell(f"ringtrain: {error}")
+    except KeyboardInterrupt:
+        code = 130
+        transport.abort(code)
     except BaseException:
         _tell(f"ringtrain: rank {transport.rank} failed:\n{traceback.format_exc()}")
         transport.abort(1)

@@ -7,12 +7,13 @@ CSV    example,label,class,p0,p1,...                                 or example,
 import csv
 import os
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from ringtrain.errors import DataError
+from ringtrain.errors import DataError, RingtrainError
 
 
 class PredictionFile(ABC):
@@ -37,13 +38,24 @@ class PredictionFile(ABC):
         if classes is not None:
             self._labelled += int(np.count_nonzero(labels >= 0))
             self._correct += int(np.count_nonzero(classes == labels))
-        self._write(start, labels, classes, values)
+        with self._told():
+            self._write(start, labels, classes, values)
 
     def finish(self) -> None:
-        self._close()
-        with open(self._aside, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(self._aside, self._path)
+        with self._told():
+            self._close()
+            with open(self._aside, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(self._aside, self._path)
+
+    @contextmanager
+    def _told(self):
+        try:
+            yield
+        except OSError as error:
+            raise RingtrainError(
+                f"{self._path} could not be written: {error.strerror or error}; make room there"
+            ) from None
 
     def discard(self) -> None:
         self._close()

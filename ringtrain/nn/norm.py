@@ -62,8 +62,8 @@ class BatchNorm(Layer):
     The running averages are parameters of role statistic: their "gradient" is this rank's share of the
     batch's statistics, so one exchange sums it like any gradient.
 
-    Shapes: x [N,H,W,C] or [N,C]; gamma, beta, mean, variance [C] Source: Ioffe & Szegedy 2015; ghost batches:
-    Hoffer et al. 2017
+    Shapes: x [N,H,W,C] or [N,C]; gamma, beta, mean, variance [C]
+    Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017
     """
 
     ghost: int = whole(1, 32)

@@ -56,6 +56,10 @@ class Assembly:
 def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     """The data set that the configuration names; collective over the node, which holds it once."""
     if config.synthetic:
+        if config.data is not None:
+            raise ConfigError(
+                f"--synthetic trains on random images, and --data names {config.data!r}: give one of them"
+            )
         classes = _output(model.graph())
         return synthetic(model.input.shape, classes, batch_of(config), config.seed)
     if config.data is None and config.model != "digits":
@@ -111,7 +115,7 @@ def assemble(config: TrainConfig, model: ModelSpec, data: DataSet, transport: Tr
         rate=rate,
         exchange=exchange,
         worker=worker,
-        evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport),
+        evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport, config.deadline_s),
         augment=augment_of(config, model),
         grain=grain,
         iterations=iterations,
@@ -225,8 +229,8 @@ def check_replicas(transport: Transport, digest: str) -> None:
     differing = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
     if differing:
         error = RingtrainError(
-            f"weights differ from rank 0's on ranks {differing} although they were broadcast: memory or the network "
-            "is at fault; check those nodes"
+            f"weights differ from rank 0's on ranks {differing} although every rank made the same updates: memory, the "
+            "network or a processor of another kind is at fault; check those nodes"
         )
         error.everywhere = True
         raise error

@@ -29,8 +29,16 @@ class Evaluator:
     """Scores the weights that the graph is bound to; collective. Sums travel in float64, so that the count is exact."""
 
     def __init__(
-        self, ops: Ops, space: Workspace, graph: Graph, loss: SoftmaxCrossEntropy, feed: Feed, transport: Transport
+        self,
+        ops: Ops,
+        space: Workspace,
+        graph: Graph,
+        loss: SoftmaxCrossEntropy,
+        feed: Feed,
+        transport: Transport,
+        deadline_s: float,
     ):
+        self._deadline_s = deadline_s
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False)
         self._totals = ops.zeros((3,), "float64")
@@ -45,7 +53,7 @@ class Evaluator:
                 if len(part.labels):
                     self._add(part)
         self._ops.download(self._totals, self._shared)
-        self._transport.native_allreduce(self._shared)
+        self._transport.native_allreduce_start(self._shared).wait(self._deadline_s)
         loss, correct, valid = self._shared
         return Score(float(loss / max(valid, 1)), float(correct / max(valid, 1)), int(valid))
 

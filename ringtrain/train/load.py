@@ -7,16 +7,19 @@ import numpy as np
 from ringtrain.checkpoint import run_folder, store
 from ringtrain.checkpoint.run_folder import Found
 from ringtrain.config import TrainConfig, parse_toml, resolve
+from ringtrain.data.batches import evaluation_batches
 from ringtrain.data.dataset import DataSet, Split
 from ringtrain.errors import DataError
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Workspace
+from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
+from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.train.assemble import check_images, open_data, ops_of
 from ringtrain.train.feed import Feed
+from ringtrain.train.loop import take_turns
 from ringtrain.train.state import flat_of, parameter_shapes, place
 from ringtrain.train.together import agree, on_root, together
 from ringtrain.transport.base import Transport
@@ -49,7 +52,8 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
 
     found = on_root(transport, look)
     stored = ("checkpoint", parse_toml(found["config"], "checkpoint"))
-    config = together(transport, lambda: resolve(stored, ("flags", given)))
+    told = {**given, "synthetic": False} if "data" in given else given
+    config = together(transport, lambda: resolve(stored, ("flags", told)))
     model = together(transport, lambda: spec.parse(found["model"], found["model_name"], "the model in the checkpoint"))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
@@ -60,7 +64,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     graph.bind(arena)
     together(transport, lambda: held and store.fits(held[0].checkpoint, parameter_shapes(arena), str(held[0].path)))
     _take_weights(transport, ops, arena, held[0].checkpoint.weights if held else None)
-    return Trained(
+    trained = Trained(
         path=found["path"],
         iteration=found["iteration"],
         config=config,
@@ -72,6 +76,18 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
         graph=graph,
         feed=Feed(ops, model.input, data),
     )
+    take_turns(transport, lambda: _rehearse(trained))
+    return trained
+
+
+def _rehearse(trained: Trained) -> None:
+    """Run every kernel of an evaluation and a prediction once, on one example."""
+    ctx, crop = Pass(trained.ops, trained.space, training=False), trained.graph.input_shape[:2]
+    with evaluation_batches(trained.split, 1, crop=crop) as batches:
+        x, labels, ctx.examples = trained.feed.load(ctx.space, next(batches), 0, 1)
+    logits, _ = trained.graph.forward(ctx, x)
+    trained.ops.softmax(logits, trained.ops.empty(logits.shape))
+    SoftmaxCrossEntropy().forward(ctx, logits, labels, trained.ops.zeros((3,), "float64"))
 
 
 def _split(data: DataSet, name: str, model: ModelSpec) -> Split:

@@ -202,12 +202,13 @@ class Worker:
         raise error
 
 
-def prepare_kernels(worker: Worker, batch: Batch) -> float:
-    """Rehearse an iteration: one rank a node compiles kernels, then the others load what it kept. Returns seconds."""
+def take_turns(transport: Transport, rehearse) -> float:
+    """``rehearse()`` what uses kernels: one rank a node compiles them, then the others load what it kept. Returns
+    seconds."""
     started = time.perf_counter()
-    first = worker.transport.local_rank == 0
+    first = transport.local_rank == 0
     for turn in (first, not first):
         if turn:
-            worker.rehearse(batch)
-        worker.transport.node_barrier()
+            rehearse()
+        transport.node_barrier()
     return time.perf_counter() - started

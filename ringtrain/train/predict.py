@@ -72,7 +72,7 @@ def _blocks(transport: Transport, trained: Trained, layer: str | None, shape):
             rows.fill(0)
             if len(part.labels):
                 rows[part.examples - start] = _output(trained, part, layer)
-            transport.native_allreduce(rows.reshape(-1))
+            transport.native_allreduce_start(rows.reshape(-1)).wait(trained.config.deadline_s)
             yield start, rows
 
 

@@ -15,7 +15,7 @@ from ringtrain.report.events import (
 )
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
-from ringtrain.train.assemble import Assembly
+from ringtrain.train.assemble import Assembly, check_replicas
 from ringtrain.train.evaluate import EVALUATION_BATCH, Score
 from ringtrain.train.loop import Outcome
 from ringtrain.train.state import Progress, capture
@@ -157,6 +157,8 @@ class Run:
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
+        digest = self._of.arena.hash(self._ops)
+        check_replicas(self._transport, digest)
         exposed = self._of.exchange.traffic().exposed_s
         self._sink.handle(
             Ended(
@@ -166,7 +168,7 @@ class Run:
                 test_accuracy=self._score and self._score.accuracy,
                 test_loss=self._score and self._score.loss,
                 images_per_s=self._rates.overall(),
-                weights_sha256=self._of.arena.hash(self._ops),
+                weights_sha256=digest,
                 seconds=self._now(),
                 exposed_share=exposed / self._training_s if self._training_s else 0.0,
                 reason=reason,

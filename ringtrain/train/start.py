@@ -21,6 +21,7 @@ from ringtrain.config import (
     for_continuation,
     parse_toml,
     read_run_file,
+    recipe_layer,
     resolve,
     to_table,
 )
@@ -35,7 +36,7 @@ from ringtrain.report.plots import draw_curves
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
 from ringtrain.train.assemble import Assembly, assemble, check_replicas, open_data, ops_of, spread_from_root
-from ringtrain.train.loop import prepare_kernels
+from ringtrain.train.loop import take_turns
 from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.state import Progress, parameter_shapes, place, restore
@@ -56,7 +57,8 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     together(transport, lambda: _check_continuation(run, position, found))
 
     folder = _make_folder(transport, run, position)
-    sink = _sinks(transport, folder, position)
+    sinks = _sinks(transport, folder, position)
+    sink = Many(sinks)
     try:
         sink.handle(_header(run, ops, transport, position, folder))
         for text in _notes(run, transport, found):
@@ -67,7 +69,7 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     finally:
         sink.close()
         stop.remove()
-        _draw(folder)
+        _draw(folder, sinks)
     run.exchange.close()
 
 
@@ -109,7 +111,7 @@ def _decide(run_file, flags: dict, position: dict | None) -> tuple[TrainConfig, 
     chosen = resolve(*layers)
     if position is None:
         model = spec.load(chosen.model)
-        config = resolve((f"recipe of model {model.name}", model.recipe), *layers)
+        config = resolve(recipe_layer(model.name, model.recipe), *layers)
     else:
         model = _resumed_model(chosen, position)
         config = chosen
@@ -176,7 +178,7 @@ def _make_folder(transport: Transport, run: Assembly, position: dict | None) -> 
 
 def _folder_of(resume: str | None) -> str | None:
     """A run that is resumed by its folder's name goes on in that folder."""
-    return resume if resume not in (None, "auto") and Path(resume).is_dir() else None
+    return str(run_folder.folder_of(Path(resume))) if resume not in (None, "auto") and Path(resume).is_dir() else None
 
 
 def _continues(config: TrainConfig, out: str | None) -> bool:
@@ -186,11 +188,12 @@ def _continues(config: TrainConfig, out: str | None) -> bool:
     return out is not None and Path(config.resume).resolve().is_relative_to(Path(out).resolve())
 
 
-def _sinks(transport: Transport, folder: RunFolder | None, position: dict | None) -> Sink:
+def _sinks(transport: Transport, folder: RunFolder | None, position: dict | None) -> list[Sink]:
+    """The log and the terminal, in that order."""
     if transport.rank != 0:
-        return Many([])
+        return []
     resumed_at = position["iteration"] if position else None
-    return Many([terminal(sys.stdout), JsonLines(folder.log, resumed_at)])
+    return [JsonLines(folder.log, resumed_at), terminal(sys.stdout)]
 
 
 def _header(run: Assembly, ops: Ops, transport: Transport, position: dict | None, folder) -> RunStarted:
@@ -241,12 +244,12 @@ def _schedule_words(config: TrainConfig) -> str:
     return words + (f", {config.warmup} iterations of warm-up" if config.warmup else "")
 
 
-def _draw(folder: RunFolder | None) -> None:
-    """Curves are worth having of a run that failed, too."""
+def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
+    """Curves are worth having of a run that failed, too. The log is closed: the terminal alone is told."""
     if folder is None:
         return
     problem = draw_curves(folder.log, folder.curves)
-    print(f"no curves: {problem}" if problem else f"curves {folder.curves}", flush=True)
+    sinks[-1].handle(Note(text=f"no curves: {problem}" if problem else f"the curves are in {folder.curves}"))
 
 
 # ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
@@ -269,5 +272,6 @@ def _prepare(run: Assembly, ops: Ops, transport: Transport, sink: Sink, progress
         run.data.train, run.sampler, transport.rank, transport.size, run.grain, run.augment, run.config.seed,
         start_iteration=0, stop_iteration=1,
     ) as batches:  # fmt: skip
-        seconds = prepare_kernels(run.worker, next(batches))
+        batch = next(batches)
+        seconds = take_turns(transport, lambda: run.worker.rehearse(batch))
     sink.handle(Compiled(seconds=seconds, kernels=ops.compile_stats()[0]))
