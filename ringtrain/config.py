@@ -28,13 +28,13 @@ class TrainConfig:
     data: str | None = option(None, "Data set: an HDF5 file from `ringtrain data make`. [digits: the shipped one]")
     synthetic: bool = option(False, "Train on one fixed random batch: speed without data loading.")
 
-    batch: int | None = option(None, "Examples an iteration, over all ranks.", low=1, short="b")
-    epochs: int | None = option(None, "Passes over the training set.", low=1)
+    batch: int = option(64, "Examples an iteration, over all ranks.", low=1, short="b")
+    epochs: int | None = option(10, "Passes over the training set.", low=1)
     iterations: int | None = option(None, "Iterations, in place of epochs.", low=1)
     accumulate: int = option(1, "Micro-batches that an iteration is cut into on each rank, to save memory.", low=1)
 
     optimizer: str = option("sgd", "Update rule.", choices=("sgd", "nesterov", "adamw"))
-    lr: float | None = option(None, "Learning rate.", above=0)
+    lr: float = option(0.01, "Learning rate.", above=0)
     base_batch: int | None = option(
         None, "Linear scaling rule: --lr is meant for this batch, and is multiplied by batch / base-batch.", low=1
     )
@@ -77,8 +77,9 @@ class TrainConfig:
     keep: int = option(2, "Newest checkpoints that are kept; the best is kept besides.", low=1)
 
 
-# What must stay as it was when a run is resumed: the order of its examples hangs on it. Data is compared by checksum.
-FIXED_ON_RESUME = ("model", "synthetic", "batch", "seed", "dtype", "optimizer")
+# What must stay as it was when a run is resumed: the order of its examples hangs on it. The model is compared layer by
+# layer besides, and data by checksum.
+FIXED_ON_RESUME = ("synthetic", "batch", "seed", "dtype", "optimizer")
 
 # What a model file's recipe may say: how to train it, and nothing of where.
 RECIPE_KEYS = (
@@ -168,6 +169,11 @@ def _scalar(where: str, kind: type, rules, value):
         raise ConfigError(f"{where} is {value!r}; it wants {_WORDS[kind]}")
     if kind is float and value - value != 0:
         raise ConfigError(f"{where} is {value}; it wants a finite number")
+    if kind is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{where} is {value!r}, which is not text in UTF-8") from None
     if rules["choices"] and value not in rules["choices"]:
         raise ConfigError(f"{where} is {value!r}; {nearest(value, rules['choices'])}")
     bounds = (
@@ -183,7 +189,7 @@ def _scalar(where: str, kind: type, rules, value):
 
 
 def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
-    """The recipe of a model file as a layer of :func:`resolve`. Raises: ConfigError for a key that is not a recipe's."""
+    """The recipe of a model file as a layer of :func:`resolve`. Raises: ConfigError for a key that no recipe has."""
     source = f"recipe of model {model_name}"
     for key in recipe:
         if key not in RECIPE_KEYS:

@@ -66,6 +66,12 @@ class Interrupted(RingtrainError):
     exit_code = 75
 
 
+def everywhere(error: RingtrainError) -> RingtrainError:
+    """The same error, marked as one that every rank raises together."""
+    error.everywhere = True
+    return error
+
+
 def nearest(name: str, known) -> str:
     """The tail of an error about an unknown name: the nearest known one, and the list of all."""
     known = sorted(known)

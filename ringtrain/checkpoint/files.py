@@ -54,6 +54,8 @@ def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
         return UsageError(f"{path}: writing is not allowed ({error.strerror}); name another with --out")
     if error.errno in _MISPLACED:
         return UsageError(f"{path}: {path.parent} is not there or is no folder; name another with --out")
+    if error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"{path}: {error.strerror}; name another with --out")
     what = "no room" if error.errno in _FULL else "the disk failed"
     return RingtrainError(
         f"{path}: {what} for {nbytes:,} bytes ({error.strerror}); what was saved before is kept: make room, "

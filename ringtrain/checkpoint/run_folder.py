@@ -12,6 +12,7 @@ One process writes to it: rank 0 of the run.
 """
 
 import datetime
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,18 +134,18 @@ def create(out: str | None, model_name: str, now: datetime.datetime, resume: boo
     Raises: UsageError where the folder cannot be made or written, is a file, or holds a run that is not
     resumed.
     """
-    folder = RunFolder(out if out is not None else _unused(runs, model_name, now))
-    _refuse(folder, resume)
     try:
+        folder = RunFolder(out if out is not None else _make_unused(runs, model_name, now))
+        _refuse(folder, resume)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
         folder.remove_partials()
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
-            f"run folder {folder.path}: {_file_in_the_way(folder.checkpoints)} is a file, where a folder is wanted; "
-            "name another with --out"
+            f"run folder {out or runs}: {_file_in_the_way(Path(out or runs) / 'checkpoints')} is a file, where a "
+            "folder is wanted; name another with --out"
         ) from error
     except OSError as error:
-        raise files.unwritable(error, folder.path, 0) from error
+        raise files.unwritable(error, Path(out or runs), 0) from error
     _try_writing(folder)
     return folder
 
@@ -165,13 +166,23 @@ def find(target, best: bool = False) -> Found:
     return folder.favourite() if best else folder.latest()
 
 
-def _unused(runs: Path, model_name: str, now: datetime.datetime) -> Path:
+def _make_unused(runs: Path, model_name: str, now: datetime.datetime) -> Path:
+    """A new folder; two runs that start in the same second get one each."""
     stem = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', model_name)}-{now:%Y%m%d-%H%M%S}"
+    runs.mkdir(parents=True, exist_ok=True)
     path, k = runs / stem, 1
-    while path.exists():
+    while not _made(path):
         k += 1
         path = runs / f"{stem}-{k}"
     return path
+
+
+def _made(path: Path) -> bool:
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def _refuse(folder: RunFolder, resume: bool) -> None:
@@ -187,7 +198,7 @@ def _refuse(folder: RunFolder, resume: bool) -> None:
 def _try_writing(folder: RunFolder) -> None:
     """A folder that exists need not be writable: better to know before hours of training."""
     for place in (folder.path, folder.checkpoints):
-        probe = place / "writable"
+        probe = place / f"writable.{os.getpid()}{files.PARTIAL}"
         files.write(probe, b"?")
         probe.unlink()
 

@@ -19,21 +19,10 @@ def evaluate(target, split, best, as_json, **given):
     from ringtrain.cli.world import in_world
 
     def action(transport) -> None:
-        from ringtrain.nn.loss import SoftmaxCrossEntropy
-        from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
-        from ringtrain.train.load import load
+        from ringtrain.train.load import load, score_of
 
         trained = load(transport, target, best, only_given(given), split)
-        evaluator = Evaluator(
-            trained.ops,
-            trained.space,
-            trained.graph,
-            SoftmaxCrossEntropy(),
-            trained.feed,
-            transport,
-            trained.config.deadline_s,
-        )
-        score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size)
+        score = score_of(transport, trained)
         if transport.rank == 0:
             click.echo(_json(trained, split, score) if as_json else _words(trained, split, score))
 

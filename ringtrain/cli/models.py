@@ -33,11 +33,12 @@ def show(name, batch):
     Activation bytes are of a batch in float32, gradient bytes what ranks exchange in an iteration. A ReLU
     "in conv1" is computed together with that layer and has no array of its own.
     """
-    from ringtrain.config import resolve
+    from ringtrain.config import recipe_layer, resolve
     from ringtrain.nn import spec
 
     model, console = spec.load(name), _console()
-    batch = batch or resolve((f"recipe of {name}", model.recipe)).batch or 1
+    resolve(recipe_layer(name, model.recipe))
+    batch = batch or model.recipe.get("batch", 1)
     console.print(f"{model.name}: {model.summary}", highlight=False, markup=False)
     console.print(f"input {_input_line(model.input)}", highlight=False, markup=False)
     console.print(_layer_table(model.graph(), batch))

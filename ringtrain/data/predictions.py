@@ -52,14 +52,16 @@ class PredictionFile(ABC):
     def _told(self):
         try:
             yield
-        except OSError as error:
-            raise RingtrainError(
-                f"{self._path} could not be written: {error.strerror or error}; make room there"
-            ) from None
+        except (OSError, RuntimeError) as error:  # HDF5's own errors are the latter at times
+            raise RingtrainError(f"{self._path} could not be written: {error}; make room there") from None
 
     def discard(self) -> None:
-        self._close()
-        self._aside.unlink(missing_ok=True)
+        try:
+            self._close()
+        except (OSError, RuntimeError):
+            pass  # a full disk refuses to be closed, too: the error that brought us here has been told
+        finally:
+            self._aside.unlink(missing_ok=True)
 
     @abstractmethod
     def _write(self, start: int, labels, classes, values) -> None: ...
@@ -113,6 +115,8 @@ def open_predictions(
     path: Path, count: int, shape, classes, layer: str | None, about: dict, force: bool
 ) -> PredictionFile:
     """A file for ``count`` rows of ``shape``. Raises: DataError where it cannot be written there."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file that ends in .h5 or .csv")
     if path.exists() and not force:
         raise DataError(f"{path} exists already; name another file, or give --force to replace it")
     features = layer is not None

@@ -36,6 +36,12 @@ def draw_curves(log_path, png_path) -> str | None:
     return None
 
 
+def has_iterations(log_path) -> bool:
+    """Whether there is anything to draw."""
+    with open(log_path, "rb") as log:
+        return any(b'"event": "iteration"' in line for line in log)
+
+
 def read(log_path) -> dict[str, list[dict]]:
     """The records of a log by kind; lines that are none are passed over."""
     kinds = {kind: [] for kind in ("start", "iteration", "epoch", "evaluation", "end")}

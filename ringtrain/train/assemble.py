@@ -8,10 +8,11 @@ import numpy as np
 from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.config import TrainConfig
 from ringtrain.data.augment import Augment, Centre
+from ringtrain.data.batches import Batches
 from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.data.sampler import Sampler
 from ringtrain.data.synthetic import synthetic
-from ringtrain.errors import ConfigError, DataError, RingtrainError, nearest
+from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere, nearest
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Exchange
 from ringtrain.lr import LearningRate, scaled
@@ -28,10 +29,6 @@ from ringtrain.train.evaluate import Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
 from ringtrain.transport.base import Transport
-
-DEFAULT_BATCH = 64
-DEFAULT_LR = 0.01
-DEFAULT_EPOCHS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +49,20 @@ class Assembly:
     grain: int
     iterations: int
 
+    def batches(self, transport: Transport, start: int, stop: int) -> Batches:
+        """This rank's part of iterations ``start`` up to ``stop``."""
+        return Batches(
+            self.data.train,
+            self.sampler,
+            transport.rank,
+            transport.size,
+            self.grain,
+            self.augment,
+            self.config.seed,
+            start_iteration=start,
+            stop_iteration=stop,
+        )
+
 
 def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     """The data set that the configuration names; collective over the node, which holds it once."""
@@ -61,7 +72,7 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
                 f"--synthetic trains on random images, and --data names {config.data!r}: give one of them"
             )
         classes = _output(model.graph())
-        return synthetic(model.input.shape, classes, batch_of(config), config.seed)
+        return synthetic(model.input.shape, classes, config.batch, config.seed)
     if config.data is None and config.model != "digits":
         raise ConfigError(
             f"model {config.model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), "
@@ -78,7 +89,7 @@ def assemble(config: TrainConfig, model: ModelSpec, data: DataSet, transport: Tr
     check_classes(graph, len(data.classes))
     grain = grain_of(graph)
     check_batch(config, transport.size, grain, data.train)
-    sampler = Sampler(data.train.count, batch_of(config), config.seed)
+    sampler = Sampler(data.train.count, config.batch, config.seed)
     iterations = iterations_of(config, sampler)
     rate = rate_of(config, iterations)
 
@@ -144,20 +155,14 @@ def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchan
 
 
 # ── what the configuration leaves open ────────────────────────────────────────────────────────────────────────
-def batch_of(config: TrainConfig) -> int:
-    return config.batch or DEFAULT_BATCH
-
-
 def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
     if config.iterations is not None:
         return config.iterations
-    return (config.epochs or DEFAULT_EPOCHS) * sampler.iterations_per_epoch
+    return config.epochs * sampler.iterations_per_epoch
 
 
 def rate_of(config: TrainConfig, iterations: int) -> LearningRate:
-    lr = config.lr or DEFAULT_LR
-    if config.base_batch:
-        lr = scaled(lr, batch_of(config), config.base_batch)
+    lr = scaled(config.lr, config.batch, config.base_batch) if config.base_batch else config.lr
     return LearningRate(
         lr, config.lr_policy, config.lr_steps, config.lr_gamma, config.lr_power, config.warmup, iterations
     )
@@ -196,7 +201,7 @@ def check_images(model: ModelSpec, data: DataSet) -> None:
 
 def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> None:
     """Raises ConfigError where the batch cannot be divided so that every rank has a part of it."""
-    batch = batch_of(config)
+    batch = config.batch
     if batch > train.count and not config.synthetic:
         raise ConfigError(f"--batch {batch} is more than the {train.count} training examples; use at most that many")
     if batch < ranks:
@@ -228,9 +233,8 @@ def check_replicas(transport: Transport, digest: str) -> None:
     everyone = transport.gather_json(digest)
     differing = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
     if differing:
-        error = RingtrainError(
+        told = (
             f"weights differ from rank 0's on ranks {differing} although every rank made the same updates: memory, the "
             "network or a processor of another kind is at fault; check those nodes"
         )
-        error.everywhere = True
-        raise error
+        raise everywhere(RingtrainError(told))

@@ -18,7 +18,7 @@ EVALUATION_BATCH = 128  # examples a rank, at a time
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """loss: mean over labelled examples; accuracy: fraction of them; examples: how many there were."""
+    """loss: mean over labelled examples; accuracy: fraction of them; examples: how many of those there were."""
 
     loss: float
     accuracy: float
@@ -44,8 +44,8 @@ class Evaluator:
         self._totals = ops.zeros((3,), "float64")
         self._shared = np.zeros(3)
 
-    def score(self, split: Split, batch: int) -> Score:
-        """``batch``: examples at a time, over all ranks."""
+    def score(self, split: Split, batch: int) -> Score | None:
+        """``batch``: examples at a time, over all ranks. None where no example has a label."""
         self._ops.fill(self._totals, 0)
         crop = self._graph.input_shape[:2]
         with evaluation_batches(split, batch, self._transport.rank, self._transport.size, crop=crop) as batches:
@@ -55,7 +55,7 @@ class Evaluator:
         self._ops.download(self._totals, self._shared)
         self._transport.native_allreduce_start(self._shared).wait(self._deadline_s)
         loss, correct, valid = self._shared
-        return Score(float(loss / max(valid, 1)), float(correct / max(valid, 1)), int(valid))
+        return Score(float(loss / valid), float(correct / valid), int(valid)) if valid else None
 
     def _add(self, part) -> None:
         x, labels, self._ctx.examples = self._feed.load(self._ctx.space, part, 0, len(part.labels))

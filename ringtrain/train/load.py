@@ -9,15 +9,16 @@ from ringtrain.checkpoint.run_folder import Found
 from ringtrain.config import TrainConfig, parse_toml, resolve
 from ringtrain.data.batches import evaluation_batches
 from ringtrain.data.dataset import DataSet, Split
-from ringtrain.errors import DataError
+from ringtrain.errors import DataError, everywhere
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.train.assemble import check_images, open_data, ops_of
+from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import take_turns
 from ringtrain.train.state import flat_of, parameter_shapes, place
@@ -44,6 +45,7 @@ class Trained:
 def load(transport: Transport, target: str, best: bool, given: dict, split: str) -> Trained:
     """The model of a checkpoint's file or a run's folder, and one split of a data set: that of the run, unless
     ``given`` names another. Collective; raises RingtrainError on every rank alike."""
+    agree(transport, {"target": target, "best": best, "split": split, **given})
     held: list[Found] = []
 
     def look() -> dict:
@@ -78,6 +80,17 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     )
     take_turns(transport, lambda: _rehearse(trained))
     return trained
+
+
+def score_of(transport: Transport, trained: Trained) -> Score:
+    """Loss and accuracy on the split. Collective; raises ModelError, DataError where there is none to be had."""
+    together(transport, lambda: check_classes(trained.graph, len(trained.data.classes)))
+    loss, deadline_s = SoftmaxCrossEntropy(), trained.config.deadline_s
+    evaluator = Evaluator(trained.ops, trained.space, trained.graph, loss, trained.feed, transport, deadline_s)
+    score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size)
+    if score is None:
+        raise everywhere(DataError(f"no example of that part of data set {trained.data.name!r} has a label"))
+    return score
 
 
 def _rehearse(trained: Trained) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ringtrain.data.batches import Batch
 from ringtrain.data.sampler import share
-from ringtrain.errors import DivergedError
+from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Workspace
@@ -77,10 +77,10 @@ def instructions(micro_batches: int) -> tuple:
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one iteration, over all ranks: ``loss`` a mean and ``correct`` a count, of ``valid`` examples with a label;
+    """Of one iteration, over all ranks: sum of losses and count of correct ones, of ``valid`` examples with a label;
     ``stop`` where any rank was told to stop."""
 
-    loss: float
+    loss_sum: float
     correct: int
     valid: int
     stop: bool
@@ -125,7 +125,7 @@ class Worker:
         for instruction in instructions(len(self._micro)):
             self._run(instruction)
         total, correct, valid, stop = self._shared
-        return Outcome(float(total / max(valid, 1)), int(correct), int(valid), bool(stop))
+        return Outcome(float(total), int(correct), int(valid), bool(stop))
 
     def rehearse(self, batch: Batch) -> None:
         """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are."""
@@ -194,12 +194,11 @@ class Worker:
             where = f"the first layer with a non-finite value is {order[place]!r} (on rank {rank})"
         else:
             where = "every layer's output is finite, so the loss itself overflowed"
-        error = DivergedError(
+        told = (
             f"the loss is {self._shared[0]:g} at iteration {iteration}: {where}. Lower --lr, add --warmup or "
             "--clip-norm, and go on from an earlier checkpoint with --resume"
         )
-        error.everywhere = True
-        raise error
+        raise everywhere(DivergedError(told))
 
 
 def take_turns(transport: Transport, rehearse) -> float:

@@ -7,11 +7,12 @@ import numpy as np
 
 from ringtrain.data.batches import evaluation_batches
 from ringtrain.data.predictions import PredictionFile, open_predictions
-from ringtrain.errors import ModelError, nearest
+from ringtrain.errors import ModelError, everywhere, nearest
 from ringtrain.nn.base import Pass
+from ringtrain.nn.loss import check_classes
 from ringtrain.train.evaluate import EVALUATION_BATCH
 from ringtrain.train.load import Trained
-from ringtrain.train.together import on_root
+from ringtrain.train.together import agree, on_root, together
 from ringtrain.transport.base import Transport
 
 
@@ -25,6 +26,9 @@ class Predicted:
 
 def predict(transport: Transport, trained: Trained, out: Path, layer: str | None, force: bool) -> Predicted:
     """Write what the network says of each example of the split, in order. Rank 0 writes; collective."""
+    agree(transport, {"out": str(out), "features": layer, "force": force})
+    if layer is None:
+        together(transport, lambda: check_classes(trained.graph, len(trained.data.classes)))
     shape = _shape_of(trained, layer)
     made: list[PredictionFile] = []
 
@@ -51,11 +55,9 @@ def predict(transport: Transport, trained: Trained, out: Path, layer: str | None
 
 
 def _shape_of(trained: Trained, layer: str | None) -> tuple[int, ...]:
-    if layer is not None and layer not in trained.graph.shapes:
-        names = [node.name for node in trained.graph.nodes]
-        error = ModelError(f"the model has no layer {layer!r}; {nearest(layer, names)}")
-        error.everywhere = True
-        raise error
+    names = [node.name for node in trained.graph.nodes]
+    if layer is not None and layer not in names:
+        raise everywhere(ModelError(f"the model has no layer {layer!r}; {nearest(layer, names)}"))
     return trained.graph.shapes[layer or trained.graph.output]
 
 

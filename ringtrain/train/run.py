@@ -1,10 +1,10 @@
 """A run from its first iteration to its end: iterations, and between them evaluations, checkpoints and records."""
 
+import math
 import time
 
 from ringtrain.checkpoint.run_folder import RunFolder
-from ringtrain.data.batches import Batches
-from ringtrain.errors import Interrupted
+from ringtrain.errors import DivergedError, Interrupted, everywhere
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import (
     CheckpointSaved,
@@ -18,7 +18,7 @@ from ringtrain.report.sinks import Sink
 from ringtrain.train.assemble import Assembly, check_replicas
 from ringtrain.train.evaluate import EVALUATION_BATCH, Score
 from ringtrain.train.loop import Outcome
-from ringtrain.train.state import Progress, capture
+from ringtrain.train.state import Progress, capture, per
 from ringtrain.transport.base import Transport
 
 
@@ -40,52 +40,37 @@ class Run:
     ):
         self._of, self._ops, self._transport = assembly, ops, transport
         self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
-        self._score: Score | None = None
-        self._scored_at = self._saved_at = -1
+        self._score: Score | None = None  # the last one
+        self._saved_at = -1
         self._rates, self._training_s = Rates(), 0.0
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
-        with self._batches() as batches:
+        with self._of.batches(self._transport, self._progress.iteration, self._of.iterations) as batches:
             for batch in batches:
                 began = time.perf_counter()
                 outcome = self._of.worker.iterate(batch)
-                seconds = time.perf_counter() - began
-                self._account(batch, outcome, seconds)
+                self._account(batch, outcome, time.perf_counter() - began)
                 self._after(outcome.stop)
                 if outcome.stop and self._progress.iteration < self._of.iterations:
                     self._end("interrupted")
                     raise self._interrupted()
-        if self._score is None:  # a run that was resumed at its end
-            self._evaluate()
+        if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
+            self._save(self._is_best(self._evaluate()))
         self._end("done")
-
-    def _batches(self) -> Batches:
-        of = self._of
-        return Batches(
-            of.data.train,
-            of.sampler,
-            self._transport.rank,
-            self._transport.size,
-            of.grain,
-            of.augment,
-            of.config.seed,
-            start_iteration=self._progress.iteration,
-            stop_iteration=of.iterations,
-        )
 
     # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
     def _account(self, batch, outcome: Outcome, seconds: float) -> None:
         self._training_s += seconds
         self._rates.add(batch.total, seconds)
         self._progress.iteration = batch.iteration + 1
-        self._progress.add(outcome.loss * outcome.valid, outcome.correct, outcome.valid)
+        self._progress.add(outcome.loss_sum, outcome.correct, outcome.valid)
         self._sink.handle(
             Iteration(
                 iteration=batch.iteration + 1,
                 epoch=batch.epoch + 1,
-                loss=outcome.loss,
-                accuracy=outcome.correct / max(outcome.valid, 1),
+                loss=per(outcome.loss_sum, outcome.valid),
+                accuracy=per(outcome.correct, outcome.valid),
                 lr=self._of.rate.at(batch.iteration),
                 examples=batch.total,
                 images_per_s=self._rates.recent(),
@@ -94,40 +79,44 @@ class Run:
         )
 
     def _after(self, stopping: bool) -> None:
+        """Evaluate, tell and save what is due. A run that is told to stop has little time: it only saves."""
         done, config = self._progress.iteration, self._of.config
         epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
         last = done == self._of.iterations
-        if last or self._due(config.evaluate_every, epoch_ends):
-            self._evaluate()
+        evaluating = last or (self._due(config.evaluate_every, epoch_ends) and not stopping)
+        score = self._evaluate() if evaluating else None
         if epoch_ends:
-            self._tell_epoch()
-        elif self._scored_at == done and self._score:
-            self._sink.handle(
-                Evaluated(test_loss=self._score.loss, test_accuracy=self._score.accuracy, **self._where())
-            )
-        if last or stopping or self._due(config.checkpoint_every, epoch_ends):
-            self._save()
+            self._tell_epoch(score)
+        elif score:
+            self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._where()))
+        is_best = self._is_best(score)
+        if last or stopping or is_best or self._due(config.checkpoint_every, epoch_ends):
+            self._save(is_best)
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends
 
-    def _evaluate(self) -> None:
+    def _is_best(self, score: Score | None) -> bool:
+        return score is not None and (self._progress.best is None or score.accuracy > self._progress.best)
+
+    def _evaluate(self) -> Score | None:
         if self._of.data.test is None:
-            return
+            return None
         self._of.exchange.settle()
         batch = max(self._of.sampler.batch, EVALUATION_BATCH * self._transport.size)
         self._score = self._of.evaluator.score(self._of.data.test, batch)
-        self._scored_at = self._progress.iteration
+        if self._score and not math.isfinite(self._score.loss):
+            raise self._diverged(f"the test loss is {self._score.loss:g}")
+        return self._score
 
-    def _tell_epoch(self) -> None:
+    def _tell_epoch(self, score: Score | None) -> None:
         loss, accuracy = self._progress.close_epoch()
-        fresh = self._score if self._scored_at == self._progress.iteration else None
         self._sink.handle(
             EpochEnded(
                 train_loss=loss,
                 train_accuracy=accuracy,
-                test_loss=fresh and fresh.loss,
-                test_accuracy=fresh and fresh.accuracy,
+                test_loss=score and score.loss,
+                test_accuracy=score and score.accuracy,
                 **self._where(),
             )
         )
@@ -141,19 +130,33 @@ class Run:
             "seconds": self._now(),
         }
 
-    def _save(self) -> None:
+    def _save(self, is_best: bool) -> None:
         began = time.perf_counter()
-        fresh = self._score if self._scored_at == self._progress.iteration else None
-        is_best = fresh is not None and fresh.accuracy > (self._progress.best or -1.0)
+        self._check_weights()
+        self._saved_at = self._progress.iteration
         if is_best:
-            self._progress.best = fresh.accuracy
-        checkpoint = capture(self._of, self._ops, self._progress)
-        if self._folder is None:
+            self._progress.best = self._score.accuracy
+        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
+        if checkpoint is None:
             return
         path = self._folder.save(checkpoint, self._of.config.keep, is_best)
         self._sink.handle(
             CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=time.perf_counter() - began)
         )
+
+    def _check_weights(self) -> None:
+        """An update may spoil the weights although its loss was finite: they are not saved then."""
+        arena = self._of.arena
+        if self._ops.nonfinite(arena.weights):
+            spoilt = next(span.name for span in arena.spans if self._ops.nonfinite(arena.weight(span)))
+            raise self._diverged(f"weights are not finite, {spoilt!r} first")
+
+    def _diverged(self, what: str) -> DivergedError:
+        told = (
+            f"{what} after iteration {self._progress.iteration}; this state is not saved. Lower --lr, add --warmup or "
+            "--clip-norm, and go on from an earlier checkpoint with --resume"
+        )
+        return everywhere(DivergedError(told))
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
@@ -177,12 +180,11 @@ class Run:
 
     def _interrupted(self) -> Interrupted:
         where = self._folder.path if self._folder else "the run folder"
-        error = Interrupted(
+        told = (
             f"stopped by a signal after iteration {self._progress.iteration}; a checkpoint is in {where}: go on with "
             f"--out {where} --resume auto"
         )
-        error.everywhere = True
-        return error
+        return everywhere(Interrupted(told))
 
     def _now(self) -> float:
         return time.perf_counter() - self._started

@@ -1,5 +1,6 @@
 """Between a run in memory and a checkpoint: everything by parameter name, nothing of ranks."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,11 @@ from ringtrain.train.assemble import Assembly
 from ringtrain.transport.base import Transport
 
 
+def per(total: float, count: float) -> float:
+    """A mean; NaN (null in the log) where there is nothing to take it of."""
+    return float(total / count) if count else math.nan
+
+
 @dataclass(slots=True)
 class Progress:
     """How far a run has come. loss and correct are sums over the ``valid`` labelled examples of the epoch so far."""
@@ -23,15 +29,14 @@ class Progress:
     best: float | None = None
     epoch_sums: dict = field(default_factory=lambda: {"loss": 0.0, "correct": 0, "valid": 0})
 
-    def add(self, loss: float, correct: int, valid: int) -> None:
-        for name, value in (("loss", loss), ("correct", correct), ("valid", valid)):
+    def add(self, loss_sum: float, correct: int, valid: int) -> None:
+        for name, value in (("loss", loss_sum), ("correct", correct), ("valid", valid)):
             self.epoch_sums[name] += value
 
     def close_epoch(self) -> tuple[float, float]:
         """(mean loss, accuracy) of the epoch, whose sums start anew."""
         sums, self.epoch_sums = self.epoch_sums, {"loss": 0.0, "correct": 0, "valid": 0}
-        valid = max(sums["valid"], 1)
-        return sums["loss"] / valid, sums["correct"] / valid
+        return per(sums["loss"], sums["valid"]), per(sums["correct"], sums["valid"])
 
 
 def parameter_shapes(arena: Arena) -> dict[str, tuple[int, ...]]:
@@ -51,10 +56,12 @@ def flat_of(arena: Arena, named: Mapping[str, np.ndarray], dtype) -> np.ndarray:
     return flat
 
 
-def capture(run: Assembly, ops: Ops, progress: Progress) -> Checkpoint:
-    """The state between two iterations. Collective: strategies may have to gather what they keep in parts."""
+def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
+    """The state between two iterations, on rank 0. Collective: a strategy may have to gather what it keeps in parts."""
     run.exchange.settle()
     state = run.exchange.state()
+    if transport.rank != 0:
+        return None
     slots = {name: by_name(run.arena, flat) for name, flat in state.items() if name != "step"}
     return Checkpoint(
         iteration=progress.iteration,
@@ -95,4 +102,4 @@ def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoi
     slots = {name: from_root(checkpoint and checkpoint.optimizer[name]) for name in found["slots"]}
     run.exchange.restore({"step": int(found["scalars"]["step"]), **slots})
     sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
-    return Progress(iteration=found["iteration"], best=found["best"], epoch_sums=sums)
+    return Progress(iteration=run.sampler.iteration_at(found["examples_seen"]), best=found["best"], epoch_sums=sums)

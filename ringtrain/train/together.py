@@ -8,17 +8,13 @@ import hashlib
 import json
 
 from ringtrain import errors
-from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.errors import RingtrainError, UsageError, everywhere
 from ringtrain.transport.base import Transport
 
 
 def together(transport: Transport, action):
     """``action()`` on every rank; its value, or on every rank the error of the lowest rank that had one."""
-    value, problem = None, None
-    try:
-        value = action()
-    except RingtrainError as error:
-        problem = [type(error).__name__, str(error)]
+    value, problem = _attempt(action)
     _raise_first(transport.gather_json(problem))
     return value
 
@@ -29,15 +25,21 @@ def on_root(transport: Transport, action):
 
 
 def together_json(transport: Transport, action) -> list:
-    """``action()`` on every rank; the JSON-able values of all."""
-    value, problem = None, None
-    try:
-        value = action()
-    except RingtrainError as error:
-        problem = [type(error).__name__, str(error)]
-    answers = transport.gather_json([value, problem])
+    """``action()`` on every rank; the JSON-able values of all, or the error of the lowest rank that had one."""
+    answers = transport.gather_json(_attempt(action))
     _raise_first([problem for _, problem in answers])
     return [value for value, _ in answers]
+
+
+def _attempt(action) -> tuple:
+    """(value, None), or (None, [kind of error, message]). What the system refuses (a name that is too long, a folder
+    that may not be read) is a mistake of the user's here: the run has not begun."""
+    try:
+        return action(), None
+    except RingtrainError as error:
+        return None, [type(error).__name__, str(error)]
+    except OSError as error:
+        return None, [UsageError.__name__, f"{error.filename}: {error.strerror}" if error.filename else str(error)]
 
 
 def agree(transport: Transport, facts: dict) -> None:
@@ -50,8 +52,9 @@ def agree(transport: Transport, facts: dict) -> None:
     if len(set(digests)) == 1:
         return
     everyone = transport.gather_json(facts)
-    lines = [_difference(key, [own.get(key) for own in everyone]) for key in facts]
-    _raise_everywhere(UsageError("the ranks do not agree on the run:\n" + "\n".join(filter(None, lines))))
+    keys = dict.fromkeys(key for own in everyone for key in own)
+    lines = [_difference(key, [own.get(key) for own in everyone]) for key in keys]
+    raise everywhere(UsageError("the ranks do not agree on the run:\n" + "\n".join(filter(None, lines))))
 
 
 def _difference(key: str, values: list) -> str | None:
@@ -75,9 +78,4 @@ def _raise_first(problems: list) -> None:
     kind, message = problems[failed[0]]
     if len(failed) < len(problems):
         message = f"{_ranks(failed)}: {message}"
-    _raise_everywhere(getattr(errors, kind)(message))
-
-
-def _raise_everywhere(error: RingtrainError) -> None:
-    error.everywhere = True
-    raise error
+    raise everywhere(getattr(errors, kind)(message))

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -133,9 +134,23 @@ def test_a_loss_that_is_not_finite_names_iteration_and_layer(mpirun, net, tmp_pa
 
 def test_ranks_that_were_told_different_things_are_named(mpirun, net, tmp_path):
     one, other = (arguments(net, tmp_path / "out", "--seed", seed) for seed in (1, 2))
-    done = mpirun(1, [*one, ":", "-np", "2", os.sys.executable, *other])
+    done = mpirun(1, [*one, ":", "-np", "2", sys.executable, *other])
     assert done.returncode == 2
     assert "the ranks do not agree on the run:\n  seed: 1 on rank 0; 2 on ranks 1, 2" in done.stderr
+
+
+def test_a_flag_that_one_rank_alone_has_is_named(mpirun, net, tmp_path):
+    plain, clipped = arguments(net, tmp_path / "out"), arguments(net, tmp_path / "out", "--clip-norm", 1)
+    done = mpirun(1, [*plain, ":", "-np", "1", sys.executable, *clipped])
+    assert done.returncode == 2
+    assert "  clip_norm: null on rank 0; 1.0 on rank 1" in done.stderr
+
+
+def test_data_that_one_rank_alone_lacks_ends_all(mpirun, net, tmp_path):
+    plain, other = arguments(net, tmp_path / "out"), arguments(net, tmp_path / "out", "--data", "none.h5")
+    done = mpirun(1, [*plain, ":", "-np", "1", sys.executable, *other], timeout=30)
+    assert done.returncode == 2
+    assert '  data: "digits" on rank 0; "none.h5" on rank 1' in done.stderr
 
 
 def test_a_wrong_flag_is_told_once(mpirun, net, tmp_path):
@@ -147,7 +162,7 @@ def test_a_wrong_flag_is_told_once(mpirun, net, tmp_path):
 def test_a_file_that_one_rank_lacks_ends_all(mpirun, net, tmp_path):
     here = arguments(net, tmp_path / "out")
     there = [*here[:-4], "--ops", "reference", "--out", str(tmp_path / "out"), "--config", str(tmp_path / "none.toml")]
-    done = mpirun(1, [*here, ":", "-np", "1", os.sys.executable, *there])
+    done = mpirun(1, [*here, ":", "-np", "1", sys.executable, *there])
     assert done.returncode == 2
     assert done.stderr.count("ringtrain:") == 1 and "rank 1: run file" in done.stderr
 

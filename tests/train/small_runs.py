@@ -1,7 +1,6 @@
 """Small runs inside one process: the real assembly and loop over threads, for tests that compare runs."""
 
 from ringtrain.config import resolve
-from ringtrain.data.batches import Batches
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assemble import assemble, open_data
@@ -72,19 +71,10 @@ def losses(transport, model_text, iterations, start=0, ops=None, **flags):
     """(loss of each iteration, weights as bytes-hash, host weights) of the first ``iterations`` iterations."""
     run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
     found = []
-    with Batches(
-        run.data.train,
-        run.sampler,
-        transport.rank,
-        transport.size,
-        run.grain,
-        run.augment,
-        run.config.seed,
-        start_iteration=start,
-        stop_iteration=iterations,
-    ) as batches:
+    with run.batches(transport, start, iterations) as batches:
         for batch in batches:
-            found.append(run.worker.iterate(batch).loss)
+            outcome = run.worker.iterate(batch)
+            found.append(outcome.loss_sum / outcome.valid)
     return found, run.arena.hash(ops), ops.to_host(run.arena.weights)
 
 

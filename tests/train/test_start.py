@@ -10,7 +10,8 @@ from small_runs import DROPOUT_NET
 from ringtrain.checkpoint import store
 from ringtrain.config import parse_toml
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
-from ringtrain.train.load import load
+from ringtrain.train.load import load, score_of
+from ringtrain.train.predict import predict
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import start
 from ringtrain.transport.loopback import LoopbackWorld
@@ -114,6 +115,33 @@ def test_a_damaged_newest_checkpoint_is_passed_over(train, tmp_path):
     assert "passed over" in records(folder, "note")[0]["text"]
 
 
+def test_the_checkpoints_folder_stands_for_its_run(train, tmp_path):
+    train(out="run", iterations=3)
+    train(resume="run/checkpoints", iterations=5)
+    assert [record["iteration"] for record in records(tmp_path / "run", "iteration")] == [1, 2, 3, 4, 5]
+
+
+def test_auto_in_a_folder_that_was_left_before_its_first_checkpoint(train, tmp_path):
+    train(out="run", iterations=3, lr=0.125)
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        path.unlink()
+    train(out="run", resume="auto")
+    assert records(tmp_path / "run", "start")[0]["lr"] == 0.125
+    assert records(tmp_path / "run", "end")[0]["iterations"] == 3
+
+
+def test_a_finished_run_in_another_folder_has_a_checkpoint_there(train, tmp_path):
+    train(out="first", iterations=3)
+    train(resume="first", out="second")
+    assert store.load(tmp_path / "second" / "checkpoints" / "iteration-00000003.h5").iteration == 3
+
+
+def test_the_best_is_saved_whenever_it_is_seen(train, tmp_path):
+    train(out="run", iterations=45, evaluate_every=10, checkpoint_every=44)
+    best = max(record["test_accuracy"] for record in records(tmp_path / "run", "evaluation"))
+    assert store.load(tmp_path / "run" / "checkpoints" / "best.h5").best == best
+
+
 def test_auto_starts_anew_where_there_is_nothing(train, tmp_path):
     train(out="run", resume="auto", iterations=2)
     assert records(tmp_path / "run", "end")[0]["iterations"] == 2
@@ -155,6 +183,38 @@ def test_refusals(train, flags, kind, message):
     assert error.value.exit_code == 2 and error.value.everywhere
 
 
+def test_synthetic_and_a_data_set(train):
+    with pytest.raises(ConfigError, match="--synthetic trains on random images, and --data names 'digits'"):
+        train(synthetic=True, iterations=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("resume = 3", "resume is 3; it wants a text"),
+        ("[batch]", "it wants a whole number"),
+        ("x = 1", "unknown key 'x'"),
+    ],
+)
+def test_run_files(train, tmp_path, text, message):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        train("run.toml", iterations=2)
+    assert message in str(error.value)
+
+
+def test_a_recipe_says_how_and_not_where(train, tmp_path):
+    (tmp_path / "net.toml").write_text(DROPOUT_NET + 'out = "elsewhere"\n')
+    with pytest.raises(ConfigError, match="recipe of model net: 'out' is not a recipe's key"):
+        train(iterations=2)
+
+
+@pytest.mark.parametrize("flags", [{"out": "x" * 300}, {"resume": "x" * 300}, {"model": "x" * 300}])
+def test_names_that_are_too_long(train, flags):
+    with pytest.raises(UsageError, match="File name too long"):
+        train(**{"iterations": 2, **flags})
+
+
 def test_a_folder_that_holds_a_run_is_not_overwritten(train):
     train(out="run", iterations=2)
     with pytest.raises(UsageError, match=r"holds a run already.*--resume auto"):
@@ -164,9 +224,8 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(train):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"batch": 31}, "the run that is resumed has batch = 30, not 31"),
-        ({"seed": 5}, "the run that is resumed has seed = 0, not 5"),
-        ({"model": "digits"}, "the run that is resumed has model = 'net.toml', not 'digits'"),
+        ({"batch": 31}, "the run that goes on has batch = 30, not 31"),
+        ({"seed": 5}, "the run that goes on has seed = 0, not 5"),
         ({"optimizer": "adamw"}, "has optimizer = 'sgd', not 'adamw'"),
     ],
 )
@@ -175,6 +234,21 @@ def test_a_resumed_run_keeps_what_its_order_hangs_on(train, flags, message):
     with pytest.raises(ConfigError) as error:
         train(out="run", resume="auto", iterations=4, **flags)
     assert message in str(error.value)
+
+
+def test_a_resumed_run_keeps_its_network(train, tmp_path):
+    train(out="run", iterations=2)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET.replace("channels = 6", "channels = 7"))
+    with pytest.raises(CheckpointError, match=r"the checkpoint is of another model than 'net.toml'"):
+        train(out="run", resume="auto", iterations=4)
+    (tmp_path / "net.toml").write_text("# of the same layers\n" + DROPOUT_NET)
+    train(out="run", resume="auto", iterations=4)
+
+
+def test_a_resumed_run_cannot_end_before_it_begins(train):
+    train(out="run", iterations=5)
+    with pytest.raises(ConfigError, match="has finished 5 iterations, more than --iterations 3"):
+        train(out="run", resume="auto", iterations=3)
 
 
 def test_a_resumed_run_on_other_data(train, tmp_path):
@@ -225,6 +299,65 @@ def test_divergence_names_iteration_and_layer_and_keeps_the_checkpoint(train, tm
         train(out="run", resume="auto", iterations=9, lr=1e30)
     assert error.value.exit_code == 3
     assert store.load(tmp_path / "run" / "checkpoints" / "iteration-00000002.h5").iteration == 2
+
+
+def test_weights_that_an_update_spoilt_are_not_saved(train, tmp_path):
+    with pytest.raises(
+        DivergedError, match=r"weights are not finite, '\S+' first after iteration 1; this state is not saved"
+    ):
+        train(out="run", iterations=1, lr=1e38, weight_decay=1e3)
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_a_test_part_without_labels_scores_nothing(train, tmp_path, alone):
+    with h5py.File(tmp_path / "none.h5", "w") as file:
+        write_digits(file)
+        file.copy("train", "test")
+        file["test"]["labels"][:] = -1
+        from ringtrain.data.content import Part, checksum
+
+        file["test"].attrs["checksum"] = checksum(Part(file["test"]["images"][:], file["test"]["labels"][:]))
+    train(out="run", data="none.h5", iterations=2)
+    assert records(tmp_path / "run", "end")[0]["test_accuracy"] is None
+    with pytest.raises(DataError, match="no example of that part"):
+        score_of(alone, load(alone, "run", False, {}, "test"))
+
+
+def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path, alone):
+    with h5py.File(tmp_path / "twelve.h5", "w") as file:
+        write_digits(file)
+        file.attrs["classes"] = [str(k) for k in range(12)]
+    train(out="run", iterations=2)
+    trained = load(alone, "run", False, {"data": "twelve.h5"}, "train")
+    with pytest.raises(ModelError, match="12 classes"):
+        score_of(alone, trained)
+    with pytest.raises(ModelError, match="12 classes"):
+        predict(alone, trained, tmp_path / "p.csv", None, False)
+    assert predict(alone, trained, tmp_path / "f.h5", "flat", False).examples == 40
+    with h5py.File(tmp_path / "f.h5") as file:
+        assert file["features"].shape == (40, 96)
+
+
+@pytest.mark.parametrize(
+    ("out", "layer", "kind", "message"),
+    [
+        ("folder.csv", None, DataError, "is a folder"),
+        ("there.csv", None, DataError, "exists already"),
+        ("p.txt", None, DataError, "the ending says the format"),
+        ("no/p.csv", None, DataError, "cannot be written"),
+        ("p.csv", "input", ModelError, "the model has no layer 'input'"),
+        ("p.csv", "fcc", ModelError, "did you mean 'fc'?"),
+    ],
+)
+def test_predictions_that_are_refused(train, tmp_path, alone, out, layer, kind, message):
+    train(out="run", iterations=2)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "there.csv").write_text("")
+    trained = load(alone, "run", False, {}, "test")
+    with pytest.raises(kind) as error:
+        predict(alone, trained, tmp_path / out, layer, False)
+    assert message in str(error.value) and error.value.everywhere
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_loading_what_fits_nothing(train, alone):

@@ -1,0 +1,147 @@
+"""Where a run begins: anew, or at a checkpoint. Rank 0 looks; all ranks decide by what it found."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ringtrain.checkpoint import run_folder, store
+from ringtrain.checkpoint.run_folder import Found, RunFolder
+from ringtrain.config import (
+    FIXED_ON_RESUME,
+    TrainConfig,
+    for_continuation,
+    parse_toml,
+    read_run_file,
+    recipe_layer,
+    resolve,
+)
+from ringtrain.errors import CheckpointError, ConfigError
+from ringtrain.nn import spec
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.train.assemble import Assembly
+from ringtrain.train.state import parameter_shapes, place
+from ringtrain.train.together import on_root
+from ringtrain.transport.base import Transport
+
+
+@dataclass(slots=True)
+class Origin:
+    """place:     what every rank must know of the checkpoint; None where the run begins anew
+    folder:    of the run; None: a new one, with a name of its own
+    continues: whether the folder's run is the one that goes on, so that it may be there already
+    config:    the configuration that is continued, as TOML; None where there is none
+    found:     the checkpoint itself, on rank 0
+    """
+
+    place: dict | None = None
+    folder: str | None = None
+    continues: bool = False
+    config: str | None = None
+    found: Found | None = field(default=None, compare=False)
+
+    @property
+    def iteration(self) -> int | None:
+        return self.place and self.place["iteration"]
+
+
+def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Origin:
+    """Look for the checkpoint that run file and flags ask for. Collective."""
+    seen: list[Origin] = []
+
+    def look() -> dict:
+        given = resolve(*_own_layers(run_file, flags))
+        seen.append(_origin_of(given.resume, given.out))
+        return {key: value for key, value in asdict(seen[0]).items() if key != "found"}
+
+    told = on_root(transport, look)
+    return seen[0] if seen else Origin(**told)
+
+
+def _own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
+    own = [(f"run file {run_file}", read_run_file(run_file))] if run_file else []
+    return [*own, ("flags", flags)]
+
+
+def _origin_of(resume: str | None, out: str | None) -> Origin:
+    if resume is None:
+        return Origin(folder=out)
+    if resume == "auto":
+        return _newest(out)
+    found = run_folder.find(resume)
+    own = run_folder.folder_of(Path(resume)) if Path(resume).is_dir() else None
+    folder = out or (own and str(own))
+    return _continued(found, folder, folder is not None and _lies_in(found.path, folder))
+
+
+def _newest(out: str | None) -> Origin:
+    """For a job that is started again and again by the same command: the folder may be empty, or half made."""
+    if out is None:
+        raise ConfigError("--resume auto looks for a checkpoint in the run folder: name it with --out")
+    folder = RunFolder(out)
+    if not folder.is_empty():
+        return _continued(folder.latest(), out, True)
+    config = folder.config.read_text(encoding="utf-8") if folder.config.is_file() else None
+    return Origin(folder=out, continues=True, config=config)
+
+
+def _continued(found: Found, folder: str | None, continues: bool) -> Origin:
+    return Origin(place(found.checkpoint), folder, continues, found.checkpoint.config, found)
+
+
+def _lies_in(path: Path, folder: str) -> bool:
+    return path.resolve().is_relative_to(Path(folder).resolve())
+
+
+def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
+    """Lay the sources of the configuration over one another. A run that goes on keeps the network it has."""
+    own = _own_layers(run_file, flags)
+    before = parse_toml(origin.config, "the run that goes on") if origin.config else {}
+    layers = [("the run that goes on", for_continuation(before)), *own]
+    chosen = resolve(*layers)
+    if origin.place is None:
+        model = spec.load(chosen.model)
+        return resolve(recipe_layer(model.name, model.recipe), *layers), model
+    model = spec.parse(origin.place["model"], origin.place["model_name"], "the model in the checkpoint")
+    if any("model" in values for _, values in own):
+        _check_model(model, spec.load(chosen.model), chosen.model)
+    _check_fixed(resolve(("the run that goes on", before)), chosen)
+    _check_length(chosen, origin.place["iteration"])
+    return chosen, model
+
+
+def _check_model(held: ModelSpec, named: ModelSpec, source: str) -> None:
+    if (held.nodes, held.input) != (named.nodes, named.input):
+        raise CheckpointError(
+            f"the checkpoint is of another model than {source!r}: its {held.name!r} has other layers or another input. "
+            "Leave --model out to go on with the checkpoint's, or start a new run"
+        )
+
+
+def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
+    for key in FIXED_ON_RESUME:
+        if getattr(before, key) != getattr(now, key):
+            raise ConfigError(
+                f"the run that goes on has {key} = {getattr(before, key)!r}, not {getattr(now, key)!r}: the order of "
+                "its examples hangs on that, so leave it out; to change it, start a new run"
+            )
+
+
+def _check_length(config: TrainConfig, iteration: int) -> None:
+    if config.iterations is not None and config.iterations < iteration:
+        raise ConfigError(
+            f"the run that goes on has finished {iteration} iterations, more than --iterations {config.iterations}: "
+            "give the number in all, or an earlier checkpoint"
+        )
+
+
+def check_continuation(run: Assembly, origin: Origin) -> None:
+    """Raises CheckpointError where the checkpoint does not go on with these data or this network."""
+    if origin.place is None:
+        return
+    held, given = origin.place["data_checksum"], run.data.checksum
+    if held != given:
+        raise CheckpointError(
+            f"the checkpoint was trained on other data: {origin.place['data_name']!r}, checksum {held[:12]}…, and "
+            f"{run.data.name!r} has {given[:12]}…; give that --data"
+        )
+    if origin.found:
+        store.fits(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
