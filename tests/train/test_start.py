@@ -288,7 +288,9 @@ def test_examples_without_a_label_count_nowhere(train, tmp_path):
         write_digits(file, labels)
     train(out="run", data="some.h5", batch=8, iterations=10)  # some batches have no label at all
     found = records(tmp_path / "run", "iteration")
-    assert all(np.isfinite(record["loss"]) and record["examples"] == 8 for record in found)
+    known = [record for record in found if record["loss"] is not None]
+    assert 0 < len(known) < 10 and all(record["accuracy"] is not None for record in known)
+    assert records(tmp_path / "run", "epoch")[0]["train_loss"] > 0
 
 
 def test_divergence_names_iteration_and_layer_and_keeps_the_checkpoint(train, tmp_path):
@@ -302,10 +304,10 @@ def test_divergence_names_iteration_and_layer_and_keeps_the_checkpoint(train, tm
 
 
 def test_weights_that_an_update_spoilt_are_not_saved(train, tmp_path):
-    with pytest.raises(
-        DivergedError, match=r"weights are not finite, '\S+' first after iteration 1; this state is not saved"
-    ):
-        train(out="run", iterations=1, lr=1e38, weight_decay=1e3)
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        write_digits(file)  # no test part, whose loss would be the first to tell
+    with pytest.raises(DivergedError, match=r"weights are not finite, '\S+' first after iteration 1; .* is not saved"):
+        train(out="run", data="train.h5", iterations=1, lr=1e38, weight_decay=1e3)
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
