@@ -9,7 +9,7 @@ more.
 from collections import deque
 from collections.abc import Callable
 
-from ringtrain.collectives.plan import ADD, SEND, Piece, Plan, make_plan
+from ringtrain.collectives.plan import ADD, FOLD, LOCAL, SEND, Piece, Plan, make_plan
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
@@ -53,15 +53,23 @@ class Execution:
         self._plan, self._pieces = plan, plan.pieces
         self._spans, self._messages = _views(plan, buffer, allocate or transport.allocate)
         self._handles = [
-            (transport.sends if piece.kind == SEND else transport.recvs)([(piece.peer, message)], tag)
+            self._prepare(transport, piece, message)
             for piece, message in zip(plan.pieces, self._messages, strict=True)
         ]
         self.bytes_sent = itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
-        self._flying: dict[tuple[bool, int], deque[int]] = {(p.kind == SEND, p.peer): deque() for p in plan.pieces}
-        self._sends, self._recvs = deque(), deque()  # pieces that may start
+        self._flying: dict[tuple[bool, int], deque[int]] = {
+            (p.kind == SEND, p.peer): deque() for p in plan.pieces if p.kind not in LOCAL
+        }
+        self._sends, self._recvs, self._local = deque(), deque(), deque()  # pieces that may start
         self._left = self._moved = 0
         self._landed: set[int] = set()  # arrived, and not yet to be added
         self._computing = False
+
+    def _prepare(self, transport: Transport, piece: Piece, message):
+        """The handle of the piece's message, if it is one."""
+        if piece.kind in LOCAL:
+            return None
+        return (transport.sends if piece.kind == SEND else transport.recvs)([(piece.peer, message)], self._tag)
 
     def start(self) -> None:
         """The buffer is final on this rank: begin. It belongs to the execution until :meth:`test` says
@@ -87,12 +95,16 @@ class Execution:
         wait_for(self.test, deadline_s, self._awaited, progress=lambda: self._moved)
 
     def _free(self, i: int) -> None:
-        (self._sends if self._pieces[i].kind == SEND else self._recvs).append(i)
+        kind = self._pieces[i].kind
+        (self._local if kind in LOCAL else self._sends if kind == SEND else self._recvs).append(i)
 
     def _post(self) -> bool:
         """Start every piece that may start, receives before sends. Whether there was one."""
-        if not (self._recvs or self._sends):
+        if not (self._recvs or self._sends or self._local):
             return False
+        while self._local:
+            self._moved += 1
+            self._finish([self._local.popleft()])
         if self._computing:
             self._synchronize()
             self._computing = False
@@ -124,13 +136,19 @@ class Execution:
         """Add these pieces' contributions, and those that have waited for them alone: they are done."""
         while ready:
             i = ready.pop()
-            if self._pieces[i].kind == ADD:
-                span = self._spans[i]
-                self._add(span, self._messages[i], span)
-                self._computing = True
+            self._compute(i)
             self._left -= 1
             self._release(self._plan.done_start[i])
             ready += self._let_add(self._plan.done_add[i])
+
+    def _compute(self, i: int) -> None:
+        """What the piece does besides travelling."""
+        kind, span = self._pieces[i].kind, self._spans[i]
+        if kind in (ADD, FOLD):
+            self._add(span, self._messages[i], span)
+        elif kind in LOCAL:
+            span[...] = self._messages[i]
+        self._computing |= kind == ADD or kind in LOCAL
 
     def _let_add(self, followers: list[int]) -> list[int]:
         """Those of the followers that have arrived, and now wait for nothing more."""
@@ -158,20 +176,20 @@ class Execution:
 
 
 def _views(plan: Plan, buffer, allocate: Callable) -> tuple[list, list]:
-    """For every piece the elements that it is about, in the buffer or in scratch; and what travels: those
-    elements, or the staging in which a contribution to them arrives."""
+    """For every piece the elements that it is about, in the buffer or in scratch; and what comes to them, or
+    travels: those elements themselves, the staging in which a contribution to them arrives, or other elements
+    of this rank."""
     count = buffer.size
     scratch = allocate(plan.scratch, buffer.dtype) if plan.scratch else None
     staging = allocate(plan.stages * plan.segment, buffer.dtype) if plan.segment else None
 
-    def span(piece: Piece):
-        if piece.start < count:
-            return buffer[piece.start : piece.stop]
-        return scratch[piece.start - count : piece.stop - count]
+    def elements(start: int, stop: int):
+        return buffer[start:stop] if start < count else scratch[start - count : stop - count]
 
-    def staged(piece: Piece):
-        start = piece.stage * plan.segment
-        return staging[start : start + piece.stop - piece.start]
+    def message(piece: Piece):
+        if piece.kind == ADD:
+            start = piece.stage * plan.segment
+            return staging[start : start + piece.stop - piece.start]
+        return elements(*(piece.read or piece.written))
 
-    spans = [span(piece) for piece in plan.pieces]
-    return spans, [staged(p) if p.kind == ADD else own for p, own in zip(plan.pieces, spans, strict=True)]
+    return [elements(piece.start, piece.stop) for piece in plan.pieces], [message(piece) for piece in plan.pieces]

@@ -12,6 +12,9 @@ A piece *starts* (its message is posted) and is *done* (sent; arrived; arrived a
 * to overwrite, for what earlier steps wrote into, and read from, its elements to be done;
 * to arrive for an addition, only for its place in staging, which a piece of the same channel held before; the
   addition itself waits as an overwriting does.
+
+A move to oneself is one piece, which is no message: it waits for the elements that it reads and for those that
+it writes, and is done when it starts.
 """
 
 from collections.abc import Iterator
@@ -20,13 +23,16 @@ from dataclasses import dataclass, field
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 
 SEND, TAKE, ADD = "send", "take", "add"
+FOLD, COPY = "fold", "copy"  # within the rank: add elements of its own to others, or overwrite others by them
+LOCAL = (FOLD, COPY)
 STAGES = 4  # places in staging for each peer whose contributions are added
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Elements ``start:stop`` of the buffer, or of scratch, which is counted on from the buffer's end.
-    ``stage`` is where in staging it arrives, counted in segments; -1 where it does not."""
+    ``stage`` is where in staging it arrives, counted in segments; ``source`` is where the elements lie that a
+    piece within the rank reads. Both are -1 where they mean nothing."""
 
     step: int
     kind: str
@@ -34,6 +40,19 @@ class Piece:
     start: int
     stop: int
     stage: int = -1
+    source: int = -1
+
+    @property
+    def read(self) -> tuple[int, int] | None:
+        """The elements that it reads."""
+        if self.kind == SEND:
+            return self.start, self.stop
+        return (self.source, self.source + self.stop - self.start) if self.kind in LOCAL else None
+
+    @property
+    def written(self) -> tuple[int, int] | None:
+        """The elements that it writes."""
+        return None if self.kind == SEND else (self.start, self.stop)
 
 
 @dataclass(slots=True)
@@ -81,7 +100,7 @@ def make_plan(schedule: Schedule, rank: int, count: int, segment: int) -> Plan:
     steps = schedule.steps(rank)
     layout = Layout(steps, schedule.chunks, count)
     stages = _Stages()
-    pieces = [piece for k, step in enumerate(steps) for piece in _pieces(k, step, layout, segment, stages)]
+    pieces = [piece for k, step in enumerate(steps) for piece in _pieces(k, rank, step, layout, segment, stages)]
     longest = max((p.stop - p.start for p in pieces if p.kind == ADD), default=0)
     plan = Plan(pieces, layout.stop - count, stages.count, longest)
     _keep_channels(plan)
@@ -108,14 +127,28 @@ class _Stages:
         return places[dealt % STAGES]
 
 
-def _pieces(number: int, step: Step, layout: Layout, segment: int, stages: _Stages) -> Iterator[Piece]:
+def _pieces(number: int, rank: int, step: Step, layout: Layout, segment: int, stages: _Stages) -> Iterator[Piece]:
     for move in step.recvs:
-        for start, stop in _cut(*layout.span(move), segment):
-            kind, stage = (ADD, stages.deal(move.peer)) if move.add else (TAKE, -1)
-            yield Piece(number, kind, move.peer, start, stop, stage)
+        if move.peer != rank:
+            for start, stop in _cut(*layout.span(move), segment):
+                kind, stage = (ADD, stages.deal(move.peer)) if move.add else (TAKE, -1)
+                yield Piece(number, kind, move.peer, start, stop, stage)
     for move in step.sends:
-        for start, stop in _cut(*layout.span(move), segment):
-            yield Piece(number, SEND, move.peer, start, stop)
+        if move.peer != rank:
+            for start, stop in _cut(*layout.span(move), segment):
+                yield Piece(number, SEND, move.peer, start, stop)
+    yield from _local_pieces(number, rank, step, layout, segment)
+
+
+def _local_pieces(number: int, rank: int, step: Step, layout: Layout, segment: int) -> Iterator[Piece]:
+    """The step's moves within the rank, whose two ends stand in the same order in sends and receives."""
+    sends, recvs = ([move for move in moves if move.peer == rank] for moves in (step.sends, step.recvs))
+    for send, recv in zip(sends, recvs, strict=True):
+        first, _ = layout.span(recv)
+        source, _ = layout.span(send)
+        for start, stop in _cut(*layout.span(recv), segment):
+            kind = FOLD if recv.add else COPY
+            yield Piece(number, kind, rank, start, stop, source=source + start - first)
 
 
 def _cut(start: int, stop: int, segment: int) -> Iterator[tuple[int, int]]:
@@ -126,6 +159,8 @@ def _cut(start: int, stop: int, segment: int) -> Iterator[tuple[int, int]]:
 def _keep_channels(plan: Plan) -> None:
     last: dict[tuple[bool, int], int] = {}
     for i, piece in enumerate(plan.pieces):
+        if piece.kind in LOCAL:
+            continue
         channel = (piece.kind == SEND, piece.peer)
         if channel in last:
             plan.started[last[channel]].append(i)
@@ -172,25 +207,24 @@ class _Cells:
     since."""
 
     def __init__(self, pieces: list[Piece]):
-        edges = sorted({p.start for p in pieces} | {p.stop for p in pieces})
+        edges = sorted({edge for piece in pieces for span in (piece.read, piece.written) if span for edge in span})
         self._at = {edge: i for i, edge in enumerate(edges)}
         self._writers: list[set[int]] = [set() for _ in edges]
         self._readers: list[set[int]] = [set() for _ in edges]
 
-    def _range(self, piece: Piece) -> range:
-        return range(self._at[piece.start], self._at[piece.stop])
+    def _range(self, span: tuple[int, int] | None) -> range:
+        return range(self._at[span[0]], self._at[span[1]]) if span else range(0)
 
     def rivals(self, piece: Piece) -> set[int]:
         found: set[int] = set()
-        for cell in self._range(piece):
+        for cell in self._range(piece.read):
             found |= self._writers[cell]
-            if piece.kind != SEND:
-                found |= self._readers[cell]
+        for cell in self._range(piece.written):
+            found |= self._writers[cell] | self._readers[cell]
         return found
 
     def touch(self, i: int, piece: Piece) -> None:
-        for cell in self._range(piece):
-            if piece.kind == SEND:
-                self._readers[cell].add(i)
-            else:
-                self._writers[cell], self._readers[cell] = {i}, set()
+        for cell in self._range(piece.read):
+            self._readers[cell].add(i)
+        for cell in self._range(piece.written):
+            self._writers[cell], self._readers[cell] = {i}, set()

@@ -29,19 +29,37 @@ Gibiansky, Bringing HPC techniques to deep learning, Baidu 2017.
 
 from collections.abc import Iterator
 
-from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.collectives.compose import all_reduce
+from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 
 
 def ring(size: int) -> Schedule:
     """All-reduce around a ring of ``size`` ranks."""
+    return all_reduce("ring", reduce_scatter(size), all_gather(size))
+
+
+def reduce_scatter(size: int) -> Schedule:
+    """The first half: rank r ends with the sum of chunk r + 1."""
 
     def steps(rank: int) -> Iterator[Step]:
         for k in range(size - 1):
             yield _pass_on(rank, size, rank - k, add=True)
+
+    return _half("ring-reduce-scatter", size, steps, REDUCE_SCATTER)
+
+
+def all_gather(size: int) -> Schedule:
+    """The second half: rank r begins with chunk r + 1."""
+
+    def steps(rank: int) -> Iterator[Step]:
         for k in range(size - 1):
             yield _pass_on(rank, size, rank + 1 - k, add=False)
 
-    return Schedule("ring", size, size, steps, wire=lambda rank: 2 * (size - 1))
+    return _half("ring-all-gather", size, steps, ALL_GATHER)
+
+
+def _half(name: str, size: int, steps, goal: str) -> Schedule:
+    return Schedule(name, size, size, steps, lambda rank: size - 1, goal, lambda chunk: (chunk - 1) % size)
 
 
 def _pass_on(rank: int, size: int, chunk: int, add: bool) -> Step:

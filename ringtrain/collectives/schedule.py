@@ -6,10 +6,15 @@ of n elements is cut at ``floor(i · n / chunks)`` (:func:`bounds`), and a chunk
 A step is meaning, not timing. The moves of one step need nothing of one another; a move may start as soon as
 its spans are free, and every rank may pause between its steps without deadlocking the others. Moves between
 an ordered pair of ranks match first-in-first-out.
+
+A move to oneself is arithmetic, not a message: it adds one span of the rank's own to another, or copies it,
+both ends in one step. That is how contributions that wait in scratch are added in an order of one's choosing.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all-reduce", "reduce-scatter", "all-gather"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,13 @@ class Schedule:
     """``size`` ranks, ``chunks`` chunks, and a function that yields the steps of one rank.
 
     Steps are made on demand: a rank makes its own; only verify, cost and draw look at all of them. ``wire``
-    is the bound that the schedule states, and that verify holds it to: how many chunks a rank sends at most.
+    is the bound that the schedule states, and that verify holds it to: how many chunks a rank sends at most
+    to others.
+
+    ``goal`` is what the schedule does. After an all-reduce every rank holds every chunk's sum. After a
+    reduce-scatter ``owner(chunk)`` holds it, and what the others hold there means nothing; an all-gather
+    copies each chunk from its owner to everybody. One rank may own many chunks, or none: a reduction to one
+    root is a reduce-scatter, and a broadcast is an all-gather.
     """
 
     name: str
@@ -45,6 +56,8 @@ class Schedule:
     chunks: int
     make: Callable[[int], Iterable[Step]]
     wire: Callable[[int], int]
+    goal: str = ALL_REDUCE
+    owner: Callable[[int], int] | None = None
 
     def steps(self, rank: int) -> tuple[Step, ...]:
         return tuple(self.make(rank))

@@ -23,24 +23,41 @@ Source: textbook; the aggregation of a single parameter server, and of DataParal
 
 from collections.abc import Iterator
 
-from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.collectives.compose import all_reduce
+from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 
 ROOT = 0
 
 
 def star(size: int) -> Schedule:
     """All-reduce through rank 0."""
-    leaves = range(1, size)
+    return all_reduce("star", reduce(size), broadcast(size))
+
+
+def reduce(size: int) -> Schedule:
+    """The first half: the root ends with the sum."""
 
     def steps(rank: int) -> Iterator[Step]:
         if rank != ROOT:
             yield Step(sends=(Move(ROOT, 0, 1),))
-            yield Step(recvs=(Move(ROOT, 0, 1),))
             return
         # One step a leaf: additions into one span are ordered by steps, and by nothing else.
-        for leaf in leaves:
+        for leaf in range(1, size):
             yield Step(recvs=(Move(leaf, 0, 1, add=True),))
-        if leaves:
-            yield Step(sends=tuple(Move(leaf, 0, 1) for leaf in leaves))
 
-    return Schedule("star", size, 1, steps, wire=lambda rank: len(leaves) if rank == ROOT else 1)
+    return Schedule("star-reduce", size, 1, steps, lambda rank: int(rank != ROOT), REDUCE_SCATTER, lambda chunk: ROOT)
+
+
+def broadcast(size: int) -> Schedule:
+    """The second half: everybody ends with what the root began with."""
+
+    def steps(rank: int) -> Iterator[Step]:
+        if rank != ROOT:
+            yield Step(recvs=(Move(ROOT, 0, 1),))
+        elif size > 1:
+            yield Step(sends=tuple(Move(leaf, 0, 1) for leaf in range(1, size)))
+
+    def wire(rank: int) -> int:
+        return size - 1 if rank == ROOT else 0
+
+    return Schedule("star-broadcast", size, 1, steps, wire, ALL_GATHER, lambda chunk: ROOT)

@@ -1,4 +1,4 @@
-"""Proof that a schedule is an all-reduce, by running it on symbols.
+"""Proof that a schedule reaches its goal (all-reduce, reduce-scatter or all-gather), by running it on symbols.
 
 A value is an expression: a leaf is one rank's contribution, a node is a sum of two expressions. Equal
 expressions, up to the order of the two operands, are one number, so that comparing trees is comparing
@@ -10,10 +10,14 @@ What is proved, for every rank and chunk:
                   whoever posts earlier than that only helps the others
 *no hazard*       in no step does a span that is written overlap another that is written, or one that is read
 *exactly once*    the final value holds each rank's contribution once: multisets, since a set would accept a
-                  doubled one
-*same rounding*   the final expression of a chunk is the same on all ranks
+                  doubled one; after a reduce-scatter on the chunk's owner; of an all-gather, the owner's value
+                  and nothing else
+*same rounding*   the final expression of a chunk is the same on all ranks that are to have it
 *in range*        spans are not empty, lie in the buffer or in scratch, and match the peer's
 *within bounds*   no rank sends more chunks than the schedule states
+
+Moves to oneself are held to all of it, but are no messages: they send nothing, and a step that has no others
+takes no round.
 
 Raises ScheduleError where it is not so, with the rank, step, peer or chunk.
 """
@@ -21,7 +25,8 @@ Raises ScheduleError where it is not so, with the rank, step, peer or chunk.
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
-from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.collectives.messages import Message, Steps, all_steps, is_local, messages, span
+from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 from ringtrain.errors import ScheduleError
 
 EMPTY = -1  # of scratch, before anything has arrived
@@ -30,8 +35,8 @@ EMPTY = -1  # of scratch, before anything has arrived
 @dataclass(frozen=True, slots=True)
 class Proof:
     """rounds:   steps that follow one another in time, if all messages take equally long
-    sent:     chunks that each rank sends
-    messages: messages that each rank sends
+    sent:     chunks that each rank sends to others
+    messages: messages that each rank sends to others
     """
 
     rounds: int
@@ -41,19 +46,24 @@ class Proof:
 
 def verify(schedule: Schedule) -> Proof:
     """The proof; raises ScheduleError."""
-    steps = [schedule.steps(rank) for rank in range(schedule.size)]
+    steps = all_steps(schedule)
     for rank, own in enumerate(steps):
         for number, step in enumerate(own):
             _check_step(schedule, f"{schedule!r}, rank {rank}, step {number}", step)
-    partners = _match(schedule, steps)
-    sent = tuple(sum(m.stop - m.start for step in own for m in step.sends) for own in steps)
+    needs = _needs(steps, messages(schedule, steps))
+    sent = tuple(sum(move.stop - move.start for move in _wired(rank, own)) for rank, own in enumerate(steps))
     for rank, chunks in enumerate(sent):
         if chunks > schedule.wire(rank):
             raise ScheduleError(f"{schedule!r}, rank {rank} sends {chunks} chunks; stated: {schedule.wire(rank)}")
-    run = _Run(schedule, steps, partners)
+    run = _Run(schedule, steps, needs)
     rounds = run.to_the_end()
     run.check_result()
-    return Proof(rounds, sent, tuple(sum(len(step.sends) for step in own) for own in steps))
+    return Proof(rounds, sent, tuple(len(_wired(rank, own)) for rank, own in enumerate(steps)))
+
+
+def _wired(rank: int, own: tuple[Step, ...]) -> list[Move]:
+    """What the rank sends to others."""
+    return [move for step in own for move in step.sends if move.peer != rank]
 
 
 def _check_step(schedule: Schedule, where: str, step: Step) -> None:
@@ -61,9 +71,9 @@ def _check_step(schedule: Schedule, where: str, step: Step) -> None:
         if not 0 <= move.peer < schedule.size:
             raise ScheduleError(f"{where}: peer {move.peer} of {schedule.size} ranks")
         if not 0 <= move.start < move.stop:
-            raise ScheduleError(f"{where}: span {_span(move)} is empty or negative")
+            raise ScheduleError(f"{where}: span {span(move)} is empty or negative")
         if move.start // schedule.chunks != (move.stop - 1) // schedule.chunks:
-            raise ScheduleError(f"{where}: span {_span(move)} leaves the buffer of {schedule.chunks} chunks")
+            raise ScheduleError(f"{where}: span {span(move)} leaves the buffer of {schedule.chunks} chunks")
     written: dict[int, Move] = {}
     for move in step.recvs:
         for chunk in range(move.start, move.stop):
@@ -82,39 +92,13 @@ def _check_step(schedule: Schedule, where: str, step: Step) -> None:
                 )
 
 
-def _span(move: Move) -> str:
-    return f"{move.start}:{move.stop}"
-
-
-def _match(schedule: Schedule, steps) -> list[list[set[tuple[int, int]]]]:
-    """Pair sends and receives, first-in-first-out for each ordered pair of ranks. For every step of every
-    rank, the (peer, step) that must have begun before it can end."""
-    sends, recvs = defaultdict(list), defaultdict(list)
-    for rank, own in enumerate(steps):
-        for number, step in enumerate(own):
-            for move in step.sends:
-                sends[rank, move.peer].append((number, move))
-            for move in step.recvs:
-                recvs[move.peer, rank].append((number, move))
+def _needs(steps: Steps, met: list[Message]) -> list[list[set[tuple[int, int]]]]:
+    """For every step of every rank, the (peer, step) that must have begun before it can end."""
     needs = [[set() for _ in own] for own in steps]
-    for source, target in sorted({*sends, *recvs}):
-        out, into = sends[source, target], recvs[source, target]
-        where = f"{schedule!r}, rank {source} to rank {target}"
-        if len(out) != len(into):
-            raise ScheduleError(f"{where}: {len(out)} sends, {len(into)} receives")
-        for (k, send), (j, recv) in zip(out, into, strict=True):
-            if not _fit(send, recv, schedule.chunks):
-                raise ScheduleError(
-                    f"{where}: chunks {_span(send)} sent in step {k} arrive as chunks {_span(recv)} in step {j}"
-                )
-            needs[source][k].add((target, j))
-            needs[target][j].add((source, k))
+    for message in met:
+        needs[message.source][message.sent].add((message.target, message.received))
+        needs[message.target][message.received].add((message.source, message.sent))
     return needs
-
-
-def _fit(send: Move, recv: Move, chunks: int) -> bool:
-    """Whether both name the same chunks, in the buffer or in scratch."""
-    return send.stop - send.start == recv.stop - recv.start and (send.start - recv.start) % chunks == 0
 
 
 class _Sums:
@@ -145,7 +129,7 @@ class _Run:
     def to_the_end(self) -> int:
         """The number of rounds, in each of which every step ends whose partners have begun."""
         for rank in range(self.schedule.size):
-            self._post(rank)
+            self._begin(rank)
         rounds = 0
         while any(self._left(rank) for rank in range(self.schedule.size)):
             ending = [rank for rank in range(self.schedule.size) if self._left(rank) and not self._waits_for(rank)]
@@ -155,7 +139,7 @@ class _Run:
                 self._receive(rank)
             for rank in ending:
                 self.at[rank] += 1
-                self._post(rank)
+                self._begin(rank)
             rounds += 1
         return rounds
 
@@ -165,14 +149,21 @@ class _Run:
     def _waits_for(self, rank: int) -> list[tuple[int, int]]:
         return [(peer, step) for peer, step in self.needs[rank][self.at[rank]] if self.at[peer] < step]
 
+    def _begin(self, rank: int) -> None:
+        """Go on to the next step that needs others, and post its sends."""
+        while self._left(rank):
+            self._post(rank)
+            if self._waits_for(rank) or not is_local(self.steps[rank][self.at[rank]], rank):
+                return
+            self._receive(rank)
+            self.at[rank] += 1
+
     def _post(self, rank: int) -> None:
-        if not self._left(rank):
-            return
         values = self.values[rank]
         for move in self.steps[rank][self.at[rank]].sends:
             load = [values.get(chunk, EMPTY) for chunk in range(move.start, move.stop)]
             if EMPTY in load:
-                raise ScheduleError(f"{self._where(rank)}: sends scratch {_span(move)} before anything arrived there")
+                raise ScheduleError(f"{self._where(rank)}: sends scratch {span(move)} before anything arrived there")
             self.wires[rank, move.peer].append(load)
 
     def _receive(self, rank: int) -> None:
@@ -197,14 +188,28 @@ class _Run:
         return f"{self.schedule!r}: deadlock: {waits}" + (f"; and {len(stuck) - 4} more" if len(stuck) > 4 else "")
 
     def check_result(self) -> None:
-        for rank, values in enumerate(self.values):
-            for chunk in range(self.schedule.chunks):
-                self._check_value(rank, chunk, values[chunk])
+        goal, owner = self.schedule.goal, self.schedule.owner
+        for chunk in range(self.schedule.chunks):
+            holders = [owner(chunk)] if goal == REDUCE_SCATTER else range(self.schedule.size)
+            for rank in holders:
+                if goal == ALL_GATHER:
+                    self._check_copy(rank, chunk, owner(chunk))
+                else:
+                    self._check_sum(rank, chunk, holders[0])
 
-    def _check_value(self, rank: int, chunk: int, value: int) -> None:
+    def _check_sum(self, rank: int, chunk: int, first: int) -> None:
+        value = self.values[rank][chunk]
         where, held = f"{self.schedule!r}, rank {rank}, chunk {chunk}", self.sums.leaves[value]
         for source in range(self.schedule.size):
             if held[source] != 1:
                 raise ScheduleError(f"{where} ends with rank {source}'s contribution {held[source]} times")
-        if value != self.values[0][chunk]:
-            raise ScheduleError(f"{where} is added in another order than on rank 0: replicas would round differently")
+        if value != self.values[first][chunk]:
+            raise ScheduleError(
+                f"{where} is added in another order than on rank {first}: replicas would round differently"
+            )
+
+    def _check_copy(self, rank: int, chunk: int, owner: int) -> None:
+        value = self.values[rank][chunk]
+        if value != owner:
+            held = " + ".join(f"rank {source}'s" for source in sorted(self.sums.leaves[value].elements()))
+            raise ScheduleError(f"{self.schedule!r}, rank {rank}, chunk {chunk} ends as {held}; wanted rank {owner}'s")

@@ -138,12 +138,17 @@ def through_scratch():
         2, 1,
         *([Step((Move(1 - rank, 0, 1),), (Move(1 - rank, 1, 2),)), Step((Move(rank, 1, 2),), (Move(rank, 0, 1, True),))]
           for rank in range(2)),
-        wire=2,
+        wire=1,
     )  # fmt: skip
 
 
 def test_scratch_frees_of_hazards():
-    assert verify(through_scratch()).sent == (2, 2)
+    assert verify(through_scratch()).sent == (1, 1)
+
+
+def test_a_move_to_oneself_costs_no_message_and_no_round():
+    proof = verify(through_scratch())
+    assert proof.messages == (1, 1) and proof.rounds == 1
 
 
 def test_scratch_must_have_been_filled():

@@ -1,0 +1,70 @@
+"""The messages of a whole schedule: each send with the receive that it meets. For what looks at all ranks:
+verify, cost, draw, pipelining."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.errors import ScheduleError
+
+Steps = list[tuple[Step, ...]]  # by rank
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """``send`` in step ``sent`` of rank ``source`` meets ``recv`` in step ``received`` of rank ``target``."""
+
+    source: int
+    target: int
+    sent: int
+    received: int
+    send: Move
+    recv: Move
+
+    @property
+    def chunks(self) -> int:
+        return self.send.stop - self.send.start
+
+
+def all_steps(schedule: Schedule) -> Steps:
+    return [schedule.steps(rank) for rank in range(schedule.size)]
+
+
+def messages(schedule: Schedule, steps: Steps) -> list[Message]:
+    """By pair of ranks, in the order in which they match. Raises ScheduleError where an end is missing, or where
+    two ends name other chunks."""
+    sends, recvs = defaultdict(list), defaultdict(list)
+    for rank, own in enumerate(steps):
+        for number, step in enumerate(own):
+            for move in step.sends:
+                sends[rank, move.peer].append((number, move))
+            for move in step.recvs:
+                recvs[move.peer, rank].append((number, move))
+    pairs = sorted({*sends, *recvs})
+    return [message for pair in pairs for message in _meet(schedule, *pair, sends[pair], recvs[pair])]
+
+
+def _meet(schedule: Schedule, source: int, target: int, out: list, into: list) -> list[Message]:
+    where = f"{schedule!r}, rank {source} to rank {target}"
+    if len(out) != len(into):
+        raise ScheduleError(f"{where}: {len(out)} sends, {len(into)} receives")
+    for (k, send), (j, recv) in zip(out, into, strict=True):
+        if not _fit(send, recv, schedule.chunks):
+            raise ScheduleError(
+                f"{where}: chunks {span(send)} sent in step {k} arrive as chunks {span(recv)} in step {j}"
+            )
+    return [Message(source, target, k, j, send, recv) for (k, send), (j, recv) in zip(out, into, strict=True)]
+
+
+def _fit(send: Move, recv: Move, chunks: int) -> bool:
+    """Whether both name the same chunks, in the buffer or in scratch."""
+    return send.stop - send.start == recv.stop - recv.start and (send.start - recv.start) % chunks == 0
+
+
+def span(move: Move) -> str:
+    return f"{move.start}:{move.stop}"
+
+
+def is_local(step: Step, rank: int) -> bool:
+    """Whether the step is arithmetic alone: all of its moves are to the rank itself."""
+    return all(move.peer == rank for move in (*step.sends, *step.recvs))
