@@ -53,8 +53,7 @@ class Execution:
         self._plan, self._pieces = plan, plan.pieces
         self._spans, self._messages = _views(plan, buffer, allocate or transport.allocate)
         self._handles = [
-            self._prepare(transport, piece, message)
-            for piece, message in zip(plan.pieces, self._messages, strict=True)
+            self._prepare(transport, piece, message) for piece, message in zip(plan.pieces, self._messages, strict=True)
         ]
         self.bytes_sent = itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
         self._flying: dict[tuple[bool, int], deque[int]] = {

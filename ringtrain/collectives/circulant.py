@@ -1,0 +1,77 @@
+"""The circulant all-reduce: the fewest bytes and the fewest steps at once, for any number of ranks.
+
+Steps: 2 · ceil(log2 p) for p ranks. Bytes: each rank sends 2(p - 1)/p · n. No folding: p need not be a power of two,
+and all ranks do the same.
+
+Let s0 = p, and each next s the half of the one before, rounded up, until it is 1: for 5 ranks 5, 3, 2, 1. The buffer
+is cut into p chunks; rank r counts them from its own, so that its i-th chunk is chunk r + i (mod p).
+
+1.  Reduce-scatter, a step for each s after s0, with s' the one before it. Rank r sends its chunks s to s' - 1 to rank
+    r + s, whose chunks 0 to s' - s - 1 they are, and adds there what arrives from rank r - s. It is done with the
+    chunks it has sent: s of them are left. At last one is left, chunk r, summed over all ranks.
+2.  All-gather, the same steps back, s = 1 first: rank r sends its chunks 0 to s' - s - 1, which are final, to rank
+    r - s, and overwrites its chunks s to s' - 1 by those of rank r + s.
+
+Five ranks, what rank 0 does in the reduce-scatter::
+
+    s' s    its chunks      sends      to    adds to    from
+    5  3    0 1 2 3 4       3 4        3     0 1        2
+    3  2    0 1 2           2          2     0          3
+    2  1    0 1             1          1     0          4
+    1       0
+
+Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, arXiv 2410.14234, algorithms 1 and 2.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ringtrain.collectives.compose import all_reduce
+from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
+
+
+def circulant(size: int) -> Schedule:
+    """All-reduce on a circulant graph of ``size`` ranks."""
+    return all_reduce("circulant", reduce_scatter(size), all_gather(size))
+
+
+def reduce_scatter(size: int) -> Schedule:
+    """The first half: rank r ends with the sum of chunk r."""
+
+    def steps(rank: int) -> Iterator[Step]:
+        for wide, skip in pairwise(skips(size)):
+            up, down = (rank + skip) % size, (rank - skip) % size
+            yield Step(_moves(up, up, wide - skip, size), _moves(down, rank, wide - skip, size, add=True))
+
+    return _half("circulant-reduce-scatter", size, steps, REDUCE_SCATTER)
+
+
+def all_gather(size: int) -> Schedule:
+    """The second half: rank r begins with chunk r."""
+
+    def steps(rank: int) -> Iterator[Step]:
+        for skip, wide in pairwise(reversed(skips(size))):
+            up, down = (rank + skip) % size, (rank - skip) % size
+            yield Step(_moves(down, rank, wide - skip, size), _moves(up, up, wide - skip, size))
+
+    return _half("circulant-all-gather", size, steps, ALL_GATHER)
+
+
+def _half(name: str, size: int, steps, goal: str) -> Schedule:
+    return Schedule(name, size, size, steps, lambda rank: size - 1, goal, lambda chunk: chunk)
+
+
+def skips(size: int) -> list[int]:
+    """``size``, and its halves, rounded up, down to 1."""
+    found = [size]
+    while found[-1] > 1:
+        found.append((found[-1] + 1) // 2)
+    return found
+
+
+def _moves(peer: int, first: int, count: int, size: int, add: bool = False) -> tuple[Move, ...]:
+    """``count`` chunks from ``first`` on, around the end of the buffer if need be."""
+    stop = first + count
+    if stop <= size:
+        return (Move(peer, first, stop, add),)
+    return (Move(peer, first, size, add), Move(peer, 0, stop - size, add))
