@@ -1,0 +1,95 @@
+"""From messages with times to steps: how schedules are written in which a rank does several things at once.
+
+Both ends of a message have one time, and a rank's steps are its times in their order. Whoever has the earliest time
+that is left can always go on, so that no timetable deadlocks, whatever else may be wrong with it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from ringtrain.collectives.messages import Message, Steps, is_local
+from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.errors import ScheduleError
+
+Time = tuple[int, int]  # round; and, of arithmetic within a rank, which one after that round's messages, from 1
+End = tuple[int, int]  # rank and step
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """At ``time`` rank ``source`` sends, and rank ``target`` receives."""
+
+    time: Time
+    source: int
+    target: int
+    send: Move
+    recv: Move
+
+
+def timed_steps(rank: int, entries: Iterable[Entry]) -> Iterator[Step]:
+    """The steps of ``rank``. ``entries`` are those of this rank; those of one pair and one time come in the same
+    order on both."""
+    for _, group in groupby(sorted(entries, key=lambda entry: entry.time), key=lambda entry: entry.time):
+        together = list(group)
+        yield Step(
+            tuple(entry.send for entry in together if entry.source == rank),
+            tuple(entry.recv for entry in together if entry.target == rank),
+        )
+
+
+def rounds(schedule: Schedule, steps: Steps, met: list[Message]) -> list[Time]:
+    """The time of each message, if each takes one round and arithmetic within a rank takes none. A message travels
+    when both of its ranks have begun the step that it belongs to; a rank goes on when its step's last one has.
+
+    Raises ScheduleError where the schedule deadlocks.
+    """
+    return _Clock(steps, met).run(schedule)
+
+
+class _Clock:
+    """All ranks on paper, each as far as it can go."""
+
+    def __init__(self, steps: Steps, met: list[Message]):
+        self.steps, self.met = steps, met
+        self.times: dict[int, Time] = {}  # by number of the message
+        self.begun: dict[End, Time] = {}
+        self.ended: set[End] = set()
+        self.touching: dict[End, set[int]] = defaultdict(set)
+        for number, message in enumerate(met):
+            for end in _ends(message):
+                self.touching[end].add(number)
+
+    def run(self, schedule: Schedule) -> list[Time]:
+        ready = [((rank, 0), (-1, 0)) for rank, own in enumerate(self.steps) if own]
+        for end, last in ready:
+            self._begin(end, last)
+            ready.extend(self._go_on(end))
+        left = len(self.met) - len(self.times)
+        if left:
+            raise ScheduleError(f"{schedule!r} deadlocks: {left} of {len(self.met)} messages never travel")
+        return [self.times[number] for number in range(len(self.met))]
+
+    def _begin(self, end: End, last: Time) -> None:
+        rank, step = end
+        local = is_local(self.steps[rank][step], rank)
+        self.begun[end] = (last[0], last[1] + 1) if local else (last[0] + 1, 0)
+        for number in self.touching[end]:
+            ends = _ends(self.met[number])
+            if all(end in self.begun for end in ends):
+                self.times[number] = max(self.begun[end] for end in ends)
+
+    def _go_on(self, begun: End) -> Iterator[tuple[End, Time]]:
+        """The steps that may begin now that this one has, each with the last time of the step before it."""
+        for end in sorted({begun}.union(*(_ends(self.met[number]) for number in self.touching[begun]))):
+            own = self.touching[end]
+            if end not in self.ended and all(number in self.times for number in own):
+                self.ended.add(end)
+                rank, step = end
+                if step + 1 < len(self.steps[rank]):
+                    yield (rank, step + 1), max((self.times[number] for number in own), default=self.begun[end])
+
+
+def _ends(message: Message) -> set[End]:
+    return {(message.source, message.sent), (message.target, message.received)}
