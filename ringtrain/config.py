@@ -62,7 +62,12 @@ class TrainConfig:
     ops: str = option("cpu", "Kernels: `cpu`, compiled, or `reference`, plain NumPy.")
     threads: int | None = option(None, "BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]", low=1)
 
-    algorithm: str = option("ring", "All-reduce schedule: ring, star.", short="a")
+    algorithm: str = option(
+        "ring",
+        "All-reduce schedule: ring, tree, double-tree, butterfly, circulant, recursive-doubling, star, sliced, "
+        "hierarchical, hierarchical-leader or hierarchical:INNER:OUTER.",
+        short="a",
+    )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
     segment_bytes: int = option(256 << 10, "Bytes of a message: the addition of one overlaps the next.", low=1)
     deadline_s: float = option(600.0, "Seconds without progress of a peer until the run ends as stalled.", above=0)

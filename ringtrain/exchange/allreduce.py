@@ -9,8 +9,10 @@ before. All ranks start buckets in the same order, whatever the order in which t
 import time
 from collections import deque
 
-from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.catalogue import check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
+from ringtrain.collectives.schedule import Schedule
+from ringtrain.collectives.topology import placed
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.buckets import make_buckets
@@ -22,7 +24,9 @@ DEADLINE_S = 600.0
 
 
 class AllReduce(Exchange):
-    """algorithm:     a name in the catalogue of schedules
+    """Collective to make, where the algorithm depends on nodes.
+
+    algorithm:     a name in the catalogue of schedules
     bucket_bytes:  gradients are exchanged in buckets of about this size
     segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next
     clip_norm:     the largest global norm of the summed gradient; None for no limit
@@ -43,7 +47,7 @@ class AllReduce(Exchange):
         deadline_s: float = DEADLINE_S,
     ):
         self._transport, self._ops = transport, ops
-        self._schedule = make_schedule(algorithm, transport.size)
+        self._schedule = schedule_for(algorithm, transport)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._bytes_sent, self._exposed_s = 0, 0.0
@@ -153,3 +157,12 @@ class AllReduce(Exchange):
 
     def close(self) -> None:
         self._executions, self._flying = [], deque()
+
+
+def schedule_for(algorithm: str, transport: Transport) -> Schedule:
+    """The schedule of that name for the ranks of this transport, on the nodes they are on; collective where the
+    algorithm depends on nodes. Raises UsageError."""
+    check_name(algorithm)
+    if not needs_nodes(algorithm):
+        return make_schedule(algorithm, transport.size)
+    return make_schedule(algorithm, placed(transport.gather_json(transport.node)))

@@ -124,43 +124,24 @@ def mutant(kind, schedule: Schedule, seed: int) -> Schedule:
     return with_steps(schedule, steps)
 
 
-def additions_sorted(schedule: Schedule):
-    """The steps, where neighbouring steps that do nothing but add the same span come in the order of peers. Two
-    schedules that agree in this differ in nothing but the order in which one rank adds."""
-    normal = []
-    for own in all_steps(schedule):
-        out: list[Step] = []
-        for step in own:
-            out.append(step)
-            at = len(out) - 1
-            while at and all(map(_mere_addition, out[at - 1 : at + 1])) and _peer(out[at]) < _peer(out[at - 1]):
-                out[at - 1], out[at] = out[at], out[at - 1]
-                at -= 1
-        normal.append(tuple(out))
-    return normal
-
-
-def _mere_addition(step: Step) -> bool:
-    return not step.sends and len(step.recvs) == 1 and step.recvs[0].add
-
-
-def _peer(step: Step) -> int:
-    return step.recvs[0].peer
-
-
 def judge(schedule: Schedule, seed: int) -> bool:
-    """Whether the schedule is an all-reduce in one random interleaving, computed another way than verify does: moves
+    """Whether the schedule reaches its goal in one random interleaving, computed another way than verify does: moves
     of a step one by one in random order, values as nested sets of text, an exception for anything that goes wrong."""
     try:
         values = _interleave(schedule, random.Random(seed))
     except (LookupError, ValueError):
         return False
+    return all(_reached(schedule, values, chunk) for chunk in range(schedule.chunks))
+
+
+def _reached(schedule: Schedule, values, chunk: int) -> bool:
+    held = [own.get(chunk) for own in values]
+    if schedule.goal == "all-gather":
+        return all(value == str(schedule.owner(chunk)) for value in held)
+    if schedule.goal == "reduce-scatter":
+        held = [held[schedule.owner(chunk)]]
     once = Counter(map(str, range(schedule.size)))
-    return all(
-        values[rank].get(chunk) == values[0].get(chunk) and Counter(_leaves(values[rank].get(chunk))) == once
-        for rank in range(schedule.size)
-        for chunk in range(schedule.chunks)
-    )
+    return all(value == held[0] and Counter(_leaves(value)) == once for value in held)
 
 
 def _leaves(value):

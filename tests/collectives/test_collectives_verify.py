@@ -1,57 +1,13 @@
-"""verify accepts what is an all-reduce, and nothing else: mutants of every kind, and schedules made to deceive it."""
+"""verify accepts what reaches its goal, and nothing else: schedules made to deceive it. Mutants are beside it."""
+
+from dataclasses import replace
 
 import pytest
-from mutants import KINDS, additions_sorted, all_steps, judge, mutant
 
-from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.verify import verify
-from ringtrain.errors import ScheduleError, UsageError
-
-SIZES = [*range(1, 18), 24, 32]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_ring_is_proved_and_optimal(size):
-    proof = verify(make_schedule("ring", size))
-    assert proof.rounds == 2 * (size - 1)
-    assert proof.sent == (2 * (size - 1),) * size
-    assert proof.messages == proof.sent
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_star_is_proved_and_its_root_carries_all(size):
-    proof = verify(make_schedule("star", size))
-    assert proof.rounds == (size if size > 1 else 0)
-    assert proof.sent == (size - 1,) + (1,) * (size - 1)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_second_judge_agrees_on_what_is_right(name):
-    for size in (1, 2, 3, 5, 8):
-        assert all(judge(make_schedule(name, size), seed) for seed in range(3))
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_mutants_are_rejected(name, kind):
-    """A mutant may pass only where it *is* an all-reduce: the star's root adds its leaves in another order. That is
-    shown by comparison with the original, and by the second judge. Everything else is rejected."""
-    rejected = 0
-    for size in (2, 3, 4, 5, 8):
-        original = make_schedule(name, size)
-        for seed in range(25):
-            wrong = mutant(kind, original, seed)
-            if all_steps(wrong) == all_steps(original):
-                continue
-            if additions_sorted(wrong) == additions_sorted(original):
-                assert all(judge(wrong, order) for order in range(3))
-                verify(wrong)
-                continue
-            with pytest.raises(ScheduleError):
-                verify(wrong)
-            rejected += 1
-    assert rejected >= 50
+from ringtrain.errors import ScheduleError
 
 
 def made(size, chunks, *steps, wire=99):
@@ -177,9 +133,26 @@ def test_impossible_moves_are_named(steps, message):
     rejected(made(2, 2, *steps), message)
 
 
-def test_unknown_schedules_get_the_nearest_name():
-    with pytest.raises(UsageError, match="unknown algorithm 'rign': did you mean 'ring'"):
-        make_schedule("rign", 4)
+def half(goal, *steps, size=2, chunks=1):
+    return replace(made(size, chunks, *steps), goal=goal, owner=lambda chunk: chunk % size)
+
+
+def test_a_reduce_scatter_needs_the_sum_on_its_owner_alone():
+    verify(half("reduce-scatter", [add(1)], [send(0)]))
+    rejected(half("reduce-scatter", [send(1)], [add(0)]), "rank 0, chunk 0 ends with rank 1's contribution 0 times")
+    doubled = half("reduce-scatter", [add(1), add(1)], [send(0), send(0)])
+    rejected(doubled, "rank 0, chunk 0 ends with rank 1's contribution 2 times")
+
+
+def test_an_all_gather_needs_the_owners_value_and_nothing_else():
+    verify(half("all-gather", [send(1)], [take(0)]))
+    rejected(half("all-gather", [send(1)], [add(0)]), r"rank 1, chunk 0 ends as rank 0's \+ rank 1's; wanted rank 0's")
+    rejected(half("all-gather", [take(1)], [send(0)]), "rank 0, chunk 0 ends as rank 1's; wanted rank 0's")
+
+
+def test_a_move_to_oneself_has_both_ends_in_one_step():
+    rejected(made(1, 1, [send(0), take(0)]), "deadlock: rank 0 in step 0 waits for step 1 of rank 0")
+    rejected(made(1, 1, [both(send(0), add(0))]), "hazard: chunk 0 is sent to rank 0 while rank 0 writes it")
 
 
 def test_a_schedule_says_what_it_is():

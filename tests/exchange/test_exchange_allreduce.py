@@ -5,8 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.errors import CheckpointError, StalledError, UsageError
-from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.allreduce import AllReduce, schedule_for
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, trained_runs
@@ -94,6 +95,24 @@ def test_training_together_is_training_alone_on_the_sum(size, algorithm, bucket_
     want = serial(size)
     for weights in LoopbackWorld(size).run(lambda t: train(t, ReferenceOps("float64"), **options)):
         np.testing.assert_array_equal(weights, want)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize("algorithm", [*SCHEDULES, "hierarchical:sliced:tree"])
+def test_every_algorithm_on_the_nodes_that_the_transport_knows(algorithm, nodes):
+    want = serial(5)
+    for weights in LoopbackWorld(5, nodes).run(
+        lambda t: train(t, ReferenceOps("float64"), algorithm=algorithm, bucket_bytes=600)
+    ):
+        np.testing.assert_array_equal(weights, want)
+
+
+def test_the_schedule_follows_the_nodes():
+    def body(t):
+        return [schedule_for(name, t).chunks for name in ("ring", "hierarchical", "hierarchical-leader")]
+
+    assert LoopbackWorld(6, nodes=2).run(body) == [[6, 6, 2]] * 6
+    assert LoopbackWorld(6, nodes=1).run(body) == [[6, 6, 1]] * 6
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw"])

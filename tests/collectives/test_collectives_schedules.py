@@ -1,0 +1,247 @@
+"""Every schedule is proved, and keeps the bounds that it states: rounds, messages and bytes by formula."""
+
+from math import ceil, log2
+
+import pytest
+
+from ringtrain.collectives import double_tree
+from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule, needs_nodes
+from ringtrain.collectives.schedule import Move, Step
+from ringtrain.collectives.sliced import sliced
+from ringtrain.collectives.topology import Topology, even, filled, placed
+from ringtrain.collectives.verify import Proof, verify
+from ringtrain.errors import UsageError
+
+SIZES = [*range(1, 18), 24, 32]
+UNEVEN = [(4, 2, 3), (1, 5), (5, 1), (1, 1, 1), (2, 1, 4, 1), (7, 3, 2), (3, 3), (4, 4), (2, 2, 2), (8, 8, 8, 8)]
+
+
+def levels(size):
+    return ceil(log2(size))
+
+
+def power_below(size):
+    return 1 << (size.bit_length() - 1)
+
+
+def share(proof: Proof, schedule, rank=None) -> float:
+    """What the busiest rank, or this one, sends, in buffers."""
+    return (max(proof.sent) if rank is None else proof.sent[rank]) / schedule.chunks
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_proved_at_every_size(name, size):
+    proof, schedule = verify(make_schedule(name, size)), make_schedule(name, size)
+    assert all(proof.sent[rank] <= schedule.wire(rank) for rank in range(size))
+    if size == 1:
+        assert proof == Proof(0, (0,), (0,))
+
+
+@pytest.mark.parametrize("goal", ["reduce-scatter", "all-gather"])
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_are_proved_alone(name, goal):
+    for size in SIZES:
+        schedule = make_schedule(name, size, goal)
+        verify(schedule)
+        assert schedule.goal == goal and {schedule.owner(chunk) for chunk in range(schedule.chunks)} <= set(range(size))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_halves_of_a_schedule_have_the_same_owners(size):
+    for name in HALVES:
+        scatter, gather = (make_schedule(name, size, goal) for goal in ("reduce-scatter", "all-gather"))
+        assert [scatter.owner(i) for i in range(scatter.chunks)] == [gather.owner(i) for i in range(gather.chunks)]
+
+
+@pytest.mark.parametrize("counts", UNEVEN)
+@pytest.mark.parametrize("outer", FLAT)
+@pytest.mark.parametrize("inner", HALVES)
+def test_hierarchical_over_any_pair_on_any_nodes(inner, outer, counts):
+    verify(make_schedule(f"hierarchical:{inner}:{outer}", filled(counts)))
+
+
+# ── rounds and bytes ──────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("size", SIZES)
+def test_ring_sends_the_least_in_many_rounds(size):
+    proof = verify(make_schedule("ring", size))
+    assert proof.rounds == 2 * (size - 1)
+    assert proof.sent == proof.messages == (2 * (size - 1),) * size
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_root_of_the_star_carries_all(size):
+    proof = verify(make_schedule("star", size))
+    assert proof.rounds == (size if size > 1 else 0)
+    assert proof.sent == (size - 1,) + (1,) * (size - 1)
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_tree_climbs_and_descends(size):
+    proof = verify(make_schedule("tree", size))
+    assert proof.rounds == 2 * levels(size)
+    assert proof.sent[0] == levels(size)
+    assert all(proof.sent[leaf] == 1 for leaf in range(1, size, 2))
+    assert max(proof.sent) <= levels(size)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_double_tree_sends_two_buffers_at_most(size, pieces):
+    schedule = double_tree.double_tree(size, pieces)
+    proof = verify(schedule)
+    assert proof.rounds <= 4 * (pieces + power_below(size).bit_length() - 2)
+    assert share(proof, schedule) <= 2
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_nobody_is_within_both_trees_nor_receives_two_pieces_at_once(size):
+    times = double_tree.timetable(size)
+    within = [{edge.parent for edge in times if edge.tree == tree} for tree in (0, 1)]
+    assert not within[0] & within[1]
+    for end in ("parent", "child"):
+        used = [(getattr(edge, end), time % 2) for edge, time in times.items()]
+        assert len(set(used)) == len(used)
+    for tree in (0, 1):
+        children = [edge.child for edge in times if edge.tree == tree]
+        assert len(set(children)) == len(children) == size - 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_butterfly_folds_what_is_no_power_of_two(size):
+    schedule, core = make_schedule("butterfly", size), power_below(size)
+    proof = verify(schedule)
+    assert proof.rounds == 2 * core.bit_length() - 2 + 2 * (size != core)
+    least = 2 * (core - 1) / core
+    assert share(proof, schedule) == least + (size != core)
+    assert share(proof, schedule, size - 1) == least  # the last rank has nobody behind it, and stands behind nobody
+    assert size == core or share(proof, schedule, 1) == 1
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_circulant_has_the_fewest_rounds_and_bytes(size):
+    proof = verify(make_schedule("circulant", size))
+    assert proof.rounds == 2 * levels(size)
+    assert proof.sent == (2 * (size - 1),) * size
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_recursive_doubling_has_the_fewest_rounds_of_all(size):
+    core = power_below(size)
+    proof = verify(make_schedule("recursive-doubling", size))
+    assert proof.rounds == core.bit_length() - 1 + 2 * (size != core)
+    assert proof.sent[0] == core.bit_length() - 1 + (size != core)
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_sliced_is_done_in_two_rounds(size):
+    proof = verify(make_schedule("sliced", size))
+    assert proof.rounds == 2
+    assert proof.sent == proof.messages == (2 * (size - 1),) * size
+
+
+def test_sliced_visits_its_peers_from_the_next_one_on():
+    assert [move.peer for move in sliced(5).steps(3)[0].sends] == [4, 0, 1, 2]
+    assert [move.peer for move in sliced(5).steps(3)[-1].sends] == [4, 0, 1, 2]
+
+
+def test_sliced_adds_in_the_tree_over_ranks():
+    """Rank 1 of four: contributions of 0, 2 and 3 in scratch, its own in the buffer."""
+    own, of = 1, {0: 5, 2: 13, 3: 17}
+
+    def fold(source, target):
+        return Move(1, source, source + 1), Move(1, target, target + 1, add=True)
+
+    pairs = [fold(of[0], own), fold(of[3], of[2])], [fold(of[2], own)]
+    assert sliced(4).steps(1)[1:3] == tuple(Step(*map(tuple, zip(*level, strict=True))) for level in pairs)
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 2), (3, 2), (2, 4), (4, 3), (4, 8)])
+def test_a_network_interface_carries_the_same_whatever_the_ranks_of_its_node(nodes, ranks):
+    for name in ("hierarchical", "hierarchical-leader", "hierarchical:sliced:circulant"):
+        topology = even(nodes * ranks, nodes)
+        schedule, home = make_schedule(name, topology), topology.node_of()
+        for own in topology.nodes:
+            out = [move for rank in own for step in schedule.steps(rank) for move in step.sends]
+            outside = sum(move.stop - move.start for move in out if home[move.peer] != home[own[0]])
+            assert outside / schedule.chunks == 2 * (nodes - 1) / nodes
+
+
+def test_every_local_rank_carries_its_slice_and_the_leader_all():
+    topology = filled((4, 2, 3))
+    home = topology.node_of()
+
+    def carried(name, rank):
+        """The chunks that a rank exchanges with other nodes."""
+        moves = [m for s in make_schedule(name, topology).steps(rank) for m in s.sends if home[m.peer] != home[rank]]
+        return {chunk for move in moves for chunk in range(move.start, move.stop)}
+
+    for ranks in topology.nodes:
+        for local, rank in enumerate(ranks):
+            slices = [number for number in range(4) if number % len(ranks) == local]
+            assert carried("hierarchical", rank) == {3 * number + i for number in slices for i in range(3)}
+            assert bool(carried("hierarchical-leader", rank)) == (local == 0)
+
+
+def test_ranks_of_a_node_need_not_be_neighbours():
+    topology = placed([0, 1, 0, 2, 1, 0, 2, 2, 0])
+    assert topology.nodes == ((0, 2, 5, 8), (1, 4), (3, 6, 7)) and topology.counts == (4, 2, 3)
+    verify(make_schedule("hierarchical", topology))
+
+
+# ── names and nodes ───────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rign", "unknown algorithm 'rign': did you mean 'ring'"),
+        ("ring:star", "unknown algorithm 'ring:star': a pair is written hierarchical:INNER:OUTER"),
+        ("hierarchical:ring", "a pair is written hierarchical:INNER:OUTER"),
+        ("hierarchical:rng:star", "unknown algorithm 'rng' within nodes in .*did you mean 'ring'"),
+        ("hierarchical:ring:slized", "unknown algorithm 'slized' across nodes in .*did you mean 'sliced'"),
+        ("hierarchical:recursive-doubling:ring", "unknown algorithm 'recursive-doubling' within nodes"),
+    ],
+)
+def test_unknown_schedules_get_the_nearest_name(name, message):
+    with pytest.raises(UsageError, match=message):
+        make_schedule(name, 4)
+    with pytest.raises(UsageError, match=message):
+        check_name(name)
+
+
+def test_what_has_no_halves_says_so():
+    with pytest.raises(
+        UsageError, match=r"'recursive-doubling' is not made of two halves, .* no all-gather: ring, tree"
+    ):
+        make_schedule("recursive-doubling", 4, "all-gather")
+    with pytest.raises(UsageError, match="'hierarchical' is not made of two halves"):
+        make_schedule("hierarchical", 4, "reduce-scatter")
+    with pytest.raises(UsageError, match="unknown goal 'all-gahter': did you mean 'all-gather'"):
+        make_schedule("ring", 4, "all-gahter")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: even(0), "there are 0 ranks: at least 1 is needed"),
+        (lambda: make_schedule("ring", -3), "there are -3 ranks"),
+        (lambda: even(3, 4), "3 ranks cannot run on 4 nodes: wanted 1 to 3 nodes"),
+        (lambda: even(3, 0), "3 ranks cannot run on 0 nodes"),
+        (lambda: filled((2, 0, 1)), "node 1 has no ranks"),
+        (lambda: filled(()), "there are 0 ranks"),
+        (lambda: placed([0, 2]), "node 1 has no ranks"),
+    ],
+)
+def test_nodes_that_cannot_be(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_ranks_that_are_on_two_nodes_or_on_none():
+    with pytest.raises(UsageError, match=r"the nodes hold ranks \[0, 1, 1\]: wanted 0 to 2, each once"):
+        Topology(((0, 1), (1,)))
+
+
+def test_who_needs_nodes():
+    assert [name for name in SCHEDULES if needs_nodes(name)] == list(PAIRS)
+    assert needs_nodes("hierarchical:ring:ring")
+    assert even(8, 3).counts == (3, 3, 2)
