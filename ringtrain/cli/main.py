@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluate": ("ringtrain.cli.evaluate", "Loss and accuracy of a checkpoint on a data set."),
     "predict": ("ringtrain.cli.predict", "Classes, probabilities or a layer's features of every example."),
     "models": ("ringtrain.cli.models", "The models that come with ringtrain."),
+    "schedule": ("ringtrain.cli.schedule", "How an all-reduce goes: steps, proof, predicted time, picture."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
 

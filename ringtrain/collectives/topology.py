@@ -65,3 +65,19 @@ def even(size: int, nodes: int = 1) -> Topology:
     if not 1 <= nodes <= size:
         raise UsageError(f"{size} ranks cannot run on {nodes} nodes: wanted 1 to {size} nodes")
     return placed([rank * nodes // size for rank in range(size)])
+
+
+def requested(ranks: int | None, nodes: Sequence[int] | None) -> Topology:
+    """From what a person asks for: so many ranks on so many nodes, or the ranks of each node, or both if they agree.
+
+    Raises UsageError where they do not, and where there is no such topology.
+    """
+    if not nodes:
+        return even(4 if ranks is None else ranks)
+    if len(nodes) == 1:
+        return even(nodes[0] if ranks is None else ranks, nodes[0])
+    topology = filled(nodes)
+    if ranks not in (None, topology.size):
+        told = ", ".join(map(str, nodes))
+        raise UsageError(f"nodes of {told} ranks have {topology.size} together, not {ranks}: leave one of them out")
+    return topology

@@ -1,0 +1,187 @@
+"""ringtrain schedule: show, verify, cost and draw. No MPI is needed."""
+
+import click
+
+from ringtrain.cli.options import Numbers
+from ringtrain.collectives.catalogue import GOALS
+
+VERIFIED = 128  # ranks; every expression of every chunk is kept
+SHOWN = 32
+
+
+@click.group()
+def schedule():
+    """How an all-reduce goes: its steps, its proof, its time on a machine, its picture.
+
+    NAME is what --algorithm of `ringtrain train` takes; `ringtrain schedule list` has them all.
+    """
+
+
+def _options(command):
+    for option in (
+        click.option("--pieces", type=click.IntRange(1), default=1, help="Pipelined in so many pieces. [1]"),
+        click.option("--goal", type=click.Choice(GOALS), default=GOALS[0], help="All of it, or one of its halves."),
+        click.option("--nodes", type=Numbers(), help="So many nodes; or the ranks of each, such as 4,2,3. [1]"),
+        click.option("-n", "--ranks", type=int, help="Ranks, dealt out to the nodes as evenly as can be. [4]"),
+        click.argument("name"),
+    ):
+        command = option(command)
+    return command
+
+
+@schedule.command("list")
+def list_schedules():
+    """List the schedules that --algorithm knows by name, with rounds and bytes of 8 ranks on 2 nodes."""
+    from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+    from ringtrain.collectives.topology import even
+    from ringtrain.collectives.verify import verify
+
+    rows = []
+    for name in SCHEDULES:
+        made = make_schedule(name, even(8, 2))
+        proof = verify(made)
+        rows.append((name, proof.rounds, max(proof.messages), f"{max(proof.sent) / made.chunks:.4g} n"))
+    _print_table(("schedule", "rounds", "messages a rank", "bytes a rank"), rows)
+    click.echo("at most, of 8 ranks on 2 nodes; n is the buffer. Any pair: hierarchical:INNER:OUTER")
+
+
+@schedule.command()
+@_options
+@click.option("--rank", type=int, help="This rank alone. [all]")
+def show(name, ranks, nodes, goal, pieces, rank):
+    """Show NAME step by step, as every rank takes it."""
+    from ringtrain.collectives.messages import span
+    from ringtrain.errors import UsageError
+
+    made, topology = _make(name, ranks, nodes, goal, pieces)
+    if rank is None:
+        _limit(topology, SHOWN, "showing all ranks", "name one with --rank")
+    elif not 0 <= rank < topology.size:
+        raise UsageError(f"--rank {rank}: there are ranks 0 to {topology.size - 1}")
+    click.echo(f"{made!r}: {made.goal}")
+    for one in range(topology.size) if rank is None else [rank]:
+        click.echo(f"rank {one}: sends at most {made.wire(one)} of {made.chunks} chunks")
+        for number, step in enumerate(made.steps(one)):
+            moves = [f"→{m.peer} {span(m)}" for m in step.sends]
+            moves += [f"←{m.peer} {'+' if m.add else ''}{span(m)}" for m in step.recvs]
+            click.echo(f"  {number:3}  " + "  ".join(moves))
+
+
+@schedule.command()
+@_options
+def verify(name, ranks, nodes, goal, pieces):
+    """Prove NAME: each contribution once, no deadlock, no hazard, the same rounding, no more bytes than stated."""
+    from ringtrain.collectives.verify import verify as prove
+
+    made, topology = _make(name, ranks, nodes, goal, pieces)
+    _limit(topology, VERIFIED, "a proof", "prove it for fewer")
+    proof = prove(made)
+    click.echo(f"{made!r} is proved: {made.goal}")
+    click.echo(f"rounds             {proof.rounds}")
+    click.echo(f"messages a rank    {_range(proof.messages)}")
+    click.echo(f"bytes a rank       {_range([sent / made.chunks for sent in proof.sent])} of the buffer")
+
+
+@schedule.command()
+@_options
+@click.option("--bytes", "sizes", type=Numbers(), help="Buffers of so many bytes. [1 KiB to 256 MiB]")
+@click.option("--alpha-us", default=2.0, show_default=True, help="Latency between nodes, microseconds.")
+@click.option("--gbit-s", default=100.0, show_default=True, help="Rate of a node's interface, each way, Gbit/s.")
+@click.option("--local-alpha-us", default=0.5, show_default=True, help="Latency within a node, microseconds.")
+@click.option("--local-gb-s", default=10.0, show_default=True, help="Rate between two ranks of a node, GB/s.")
+@click.option("--add-gb-s", default=10.0, show_default=True, help="Rate of adding, GB/s.")
+@click.option("--message-us", default=0.5, show_default=True, help="A rank's own time for a message, microseconds.")
+def cost(name, ranks, nodes, goal, pieces, sizes, **rates):
+    """Predict the time of NAME on a machine whose nodes have one network interface each.
+
+    `of bound` is the share of the rate that no all-reduce by messages can exceed.
+    """
+    from ringtrain.collectives.cost import MOST_RANKS, least_s
+    from ringtrain.collectives.cost import cost as predict
+
+    made, topology = _make(name, ranks, nodes, goal, pieces)
+    _limit(topology, MOST_RANKS, "a prediction", "predict for fewer")
+    fabric, rows = _fabric(**rates), []
+    for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
+        told = predict(made, topology, nbytes, fabric)
+        share = least_s(topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
+        rows.append(
+            (f"{nbytes:,}", f"{1e6 * told.seconds:,.1f}", f"{max(told.interface):,.0f}", f"{100 * share:.1f} %")
+        )
+    click.echo(f"{made!r} on nodes of {', '.join(map(str, topology.counts))} ranks")
+    _print_table(("bytes", "microseconds", "bytes an interface sends", "of bound"), rows)
+
+
+@schedule.command()
+@_options
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: F.svg or F.png. [a table here]")
+def draw(name, ranks, nodes, goal, pieces, output):
+    """Draw NAME: a table of rounds and ranks, or a picture."""
+    from ringtrain.collectives.draw import LEGEND, MOST_RANKS, picture, table
+
+    made, topology = _make(name, ranks, nodes, goal, pieces)
+    _limit(topology, MOST_RANKS, "a drawing", "draw fewer")
+    if output:
+        picture(made, topology, output)
+        click.echo(f"{made!r} is drawn in {output}")
+        return
+    click.echo(f"{made!r}")
+    titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
+    _print_table(titles, [(str(number), *row) for number, row in enumerate(table(made))], lines=True)
+    click.echo(LEGEND)
+
+
+def _make(name, ranks, nodes, goal, pieces):
+    """The schedule, and where its ranks run."""
+    from ringtrain.collectives.catalogue import make_schedule
+    from ringtrain.collectives.pipelined import pipelined
+    from ringtrain.collectives.topology import requested
+
+    topology = requested(ranks, nodes)
+    made = make_schedule(name, topology, goal)
+    if pieces > 1:
+        _limit(topology, VERIFIED, "pipelining here", "leave --pieces out")
+        made = pipelined(made, pieces)
+    return made, topology
+
+
+def _limit(topology, most: int, what: str, instead: str) -> None:
+    from ringtrain.errors import UsageError
+
+    if topology.size > most:
+        raise UsageError(f"{topology.size} ranks are too many for {what}: at most {most}; {instead}")
+
+
+def _fabric(alpha_us, gbit_s, local_alpha_us, local_gb_s, add_gb_s, message_us):
+    from ringtrain.collectives.cost import Fabric
+    from ringtrain.errors import UsageError
+
+    for flag, rate in (("--gbit-s", gbit_s), ("--local-gb-s", local_gb_s), ("--add-gb-s", add_gb_s)):
+        if not rate > 0:
+            raise UsageError(f"{flag} {rate:g}: wanted a rate above 0")
+    return Fabric(
+        alpha_s=1e-6 * alpha_us,
+        beta_s=8e-9 / gbit_s,
+        local_alpha_s=1e-6 * local_alpha_us,
+        local_beta_s=1e-9 / local_gb_s,
+        gamma_s=1e-9 / add_gb_s,
+        o_s=1e-6 * message_us,
+    )
+
+
+def _range(numbers) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def _print_table(titles, rows, lines: bool = False) -> None:
+    """As wide as its cells: a table that is cut to the terminal loses ranks."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_lines=lines)
+    for title in titles:
+        table.add_column(title, justify="left" if lines or title == "schedule" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console(width=max(80, Console().measure(table).maximum)).print(table, soft_wrap=True)

@@ -1,0 +1,93 @@
+"""A schedule to look at: a table for the terminal, and a picture as SVG or PNG.
+
+Both are drawn from the schedule itself, in rounds: what may travel at the same time if all messages take equally long.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+from ringtrain.collectives.messages import Message, all_steps, messages, span
+from ringtrain.collectives.schedule import Schedule
+from ringtrain.collectives.timetable import rounds
+from ringtrain.collectives.topology import Topology
+from ringtrain.errors import UsageError
+
+MOST_RANKS = 32  # more than that cannot be told apart
+FORMATS = (".svg", ".png")
+LEGEND = "→1 0:2 sends chunks 0 and 1 to rank 1 · ←1 +0:2 adds those of rank 1 · ←1 0:2 overwrites · +0:1 adds scratch"
+
+
+def in_rounds(schedule: Schedule) -> list[tuple[int, Message]]:
+    """(round, message) of every message, and of every addition within a rank, in the order of time."""
+    steps = all_steps(schedule)
+    met = messages(schedule, steps)
+    timed = sorted(zip(rounds(schedule, steps, met), range(len(met)), strict=True))
+    return [(max(time[0], 0), met[number]) for time, number in timed]
+
+
+def table(schedule: Schedule) -> list[list[str]]:
+    """A row for each round, with a cell for each rank: what it sends, receives and adds."""
+    cells = defaultdict(list)
+    for round, message in in_rounds(schedule):
+        if message.source == message.target:
+            cells[round, message.target].append(f"{'+' if message.recv.add else '='}{span(message.recv)}")
+            continue
+        cells[round, message.source].append(f"→{message.target} {span(message.send)}")
+        cells[round, message.target].append(f"←{message.source} {'+' if message.recv.add else ''}{span(message.recv)}")
+    last = max((round for round, _ in cells), default=-1)
+    return [["\n".join(cells[round, rank]) for rank in range(schedule.size)] for round in range(last + 1)]
+
+
+def picture(schedule: Schedule, topology: Topology, path) -> None:
+    """Write a picture: a line for each rank, time to the right, an arrow for each message, in the colour of its first
+    chunk. Whole arrows add, dashed ones overwrite. Bands are nodes.
+
+    Raises UsageError for a file that is neither SVG nor PNG, for one that cannot be written, and without matplotlib.
+    """
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise UsageError(f"{path} is no picture that can be drawn: its name must end in {' or '.join(FORMATS)}")
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("matplotlib is not installed: pip install 'ringtrain[plot]' draws pictures") from None
+    timed = [(round, message) for round, message in in_rounds(schedule) if message.source != message.target]
+    last = max((round for round, _ in timed), default=0) + 1
+    figure = Figure(figsize=(min(2 + 0.9 * last, 24), 1.2 + 0.45 * schedule.size), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    _draw(figure.subplots(), schedule, topology, timed, last)
+    try:
+        # Two runs write the same bytes: no date, and ids that do not depend on the process.
+        with rc_context({"svg.hashsalt": schedule.name, "svg.fonttype": "none"}):
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> None:
+    _draw_ranks(axes, topology)
+    for round, message in timed:
+        line = {"color": _colour(message, schedule), "linestyle": "-" if message.recv.add else (0, (3, 2))}
+        ends = {"xytext": (round, message.source), "xy": (round + 0.9, message.target)}
+        axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "linewidth": 1.2, **line})
+    axes.set(title=f"{schedule!r}", xlabel="round", xlim=(-0.2, last), ylim=(schedule.size - 0.5, -0.5))
+    axes.set_xticks(range(last + 1))
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _draw_ranks(axes, topology: Topology) -> None:
+    home = topology.node_of()
+    for rank, node in enumerate(home):
+        axes.axhspan(rank - 0.5, rank + 0.5, color="#f0f0f0" if node % 2 else "#ffffff", zorder=0)
+        axes.axhline(rank, color="#bbbbbb", linewidth=0.8, zorder=1)
+    several = len(topology.nodes) > 1
+    axes.set_yticks(range(topology.size))
+    axes.set_yticklabels([f"rank {r}" + (f", node {n}" if several else "") for r, n in enumerate(home)])
+
+
+def _colour(message: Message, schedule: Schedule):
+    from matplotlib.colors import hsv_to_rgb
+
+    return tuple(hsv_to_rgb((message.send.start % schedule.chunks / schedule.chunks, 0.85, 0.7)))
