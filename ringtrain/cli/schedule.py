@@ -50,7 +50,7 @@ def list_schedules():
 @click.option("--rank", type=int, help="This rank alone. [all]")
 def show(name, ranks, nodes, goal, pieces, rank):
     """Show NAME step by step, as every rank takes it."""
-    from ringtrain.collectives.messages import span
+    from ringtrain.collectives.draw import LEGEND, line
     from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces)
@@ -60,11 +60,10 @@ def show(name, ranks, nodes, goal, pieces, rank):
         raise UsageError(f"--rank {rank}: there are ranks 0 to {topology.size - 1}")
     click.echo(f"{made!r}: {made.goal}")
     for one in range(topology.size) if rank is None else [rank]:
-        click.echo(f"rank {one}: sends at most {made.wire(one)} of {made.chunks} chunks")
+        click.echo(f"rank {one}: sends at most {made.wire(one)} chunks; the buffer has {made.chunks}")
         for number, step in enumerate(made.steps(one)):
-            moves = [f"→{m.peer} {span(m)}" for m in step.sends]
-            moves += [f"←{m.peer} {'+' if m.add else ''}{span(m)}" for m in step.recvs]
-            click.echo(f"  {number:3}  " + "  ".join(moves))
+            click.echo(f"  {number:3}  {line(step, one)}")
+    click.echo(LEGEND)
 
 
 @schedule.command()
@@ -98,10 +97,13 @@ def cost(name, ranks, nodes, goal, pieces, sizes, **rates):
     """
     from ringtrain.collectives.cost import MOST_RANKS, least_s
     from ringtrain.collectives.cost import cost as predict
+    from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces)
     _limit(topology, MOST_RANKS, "a prediction", "predict for fewer")
     fabric, rows = _fabric(**rates), []
+    if min(sizes or [0]) < 0:
+        raise UsageError(f"--bytes {min(sizes)}: wanted 0 or more")
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
         told = predict(made, topology, nbytes, fabric)
         share = least_s(topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
@@ -184,4 +186,5 @@ def _print_table(titles, rows, lines: bool = False) -> None:
         table.add_column(title, justify="left" if lines or title == "schedule" else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(str, row))
-    Console(width=max(80, Console().measure(table).maximum)).print(table, soft_wrap=True)
+    endless = Console(width=10_000)
+    Console(width=max(80, endless.measure(table).maximum)).print(table, soft_wrap=True)

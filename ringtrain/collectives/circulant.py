@@ -20,6 +20,9 @@ Five ranks, what rank 0 does in the reduce-scatter::
     2  1    0 1             1          1     0          4
     1       0
 
+Chunks that go around the end of the buffer are two messages. Each chunk's sum is made once, on one rank, and then
+copied, so that all ranks hold the same bits.
+
 Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, arXiv 2410.14234, algorithms 1 and 2.
 """
 

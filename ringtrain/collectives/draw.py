@@ -7,14 +7,14 @@ from collections import defaultdict
 from pathlib import Path
 
 from ringtrain.collectives.messages import Message, all_steps, messages, span
-from ringtrain.collectives.schedule import Schedule
+from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.timetable import rounds
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 
 MOST_RANKS = 32  # more than that cannot be told apart
 FORMATS = (".svg", ".png")
-LEGEND = "→1 0:2 sends chunks 0 and 1 to rank 1 · ←1 +0:2 adds those of rank 1 · ←1 0:2 overwrites · +0:1 adds scratch"
+LEGEND = "→1 0:2 chunks 0 and 1 go to rank 1 · ←1 +0:2 are added · ←1 0:2 overwrite · 0:2 += 4:6 within the rank"
 
 
 def in_rounds(schedule: Schedule) -> list[tuple[int, Message]]:
@@ -30,12 +30,32 @@ def table(schedule: Schedule) -> list[list[str]]:
     cells = defaultdict(list)
     for round, message in in_rounds(schedule):
         if message.source == message.target:
-            cells[round, message.target].append(f"{'+' if message.recv.add else '='}{span(message.recv)}")
-            continue
-        cells[round, message.source].append(f"→{message.target} {span(message.send)}")
-        cells[round, message.target].append(f"←{message.source} {'+' if message.recv.add else ''}{span(message.recv)}")
+            cells[round, message.target].append(within(message.send, message.recv))
+        else:
+            cells[round, message.source].append(outwards(message.send))
+            cells[round, message.target].append(inwards(message.recv))
     last = max((round for round, _ in cells), default=-1)
     return [["\n".join(cells[round, rank]) for rank in range(schedule.size)] for round in range(last + 1)]
+
+
+def line(step: Step, rank: int) -> str:
+    """A step of ``rank`` in the same signs."""
+    local = zip(*([m for m in moves if m.peer == rank] for moves in (step.sends, step.recvs)), strict=True)
+    out = [outwards(move) for move in step.sends if move.peer != rank]
+    into = [inwards(move) for move in step.recvs if move.peer != rank]
+    return "  ".join([*out, *into, *(within(send, recv) for send, recv in local)])
+
+
+def outwards(send: Move) -> str:
+    return f"→{send.peer} {span(send)}"
+
+
+def inwards(recv: Move) -> str:
+    return f"←{recv.peer} {'+' if recv.add else ''}{span(recv)}"
+
+
+def within(send: Move, recv: Move) -> str:
+    return f"{span(recv)} {'+=' if recv.add else '='} {span(send)}"
 
 
 def picture(schedule: Schedule, topology: Topology, path) -> None:

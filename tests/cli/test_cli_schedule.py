@@ -1,0 +1,109 @@
+"""ringtrain schedule: what people see of schedules, and what they are told when they ask for what cannot be."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from ringtrain.cli.main import run as run_command
+from ringtrain.cli.schedule import schedule
+from ringtrain.collectives.catalogue import SCHEDULES
+
+
+def run(*arguments):
+    done = CliRunner().invoke(schedule, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.exception
+    return done.output
+
+
+def cells(output, start):
+    (found,) = [line for line in output.splitlines() if line.replace("│", " ").split()[:1] == [start]]
+    return [cell.strip() for cell in found.split("│")[1:-1]]
+
+
+def test_list_has_every_schedule():
+    output = run("list")
+    for name in SCHEDULES:
+        assert cells(output, name)
+    assert cells(output, "ring") == ["ring", "14", "14", "1.75 n"]
+
+
+def test_show_prints_the_steps_of_every_rank_or_of_one():
+    output = run("show", "ring", "--ranks", 3)
+    assert (
+        "ring(ranks=3, chunks=3): all-reduce" in output and "rank 2: sends at most 4 chunks; the buffer has 3" in output
+    )
+    assert "  0  →1 0:1  ←2 +2:3\n" in output
+    output = run("show", "ring", "--ranks", 1000, "--rank", 999)
+    assert "rank 998" not in output and "→0 999:1000" in output
+
+
+def test_verify_says_what_it_proved():
+    output = run("verify", "hierarchical", "--nodes", "4,2,3")
+    assert "hierarchical(ranks=9, chunks=12) is proved: all-reduce" in output
+    assert "rounds             14" in output and "1.583 to 1.917 of the buffer" in output
+    assert "ring-all-gather(ranks=5, chunks=5) is proved: all-gather" in run(
+        "verify", "ring", "-n", 5, "--goal", "all-gather"
+    )
+    assert "tree*3(ranks=4, chunks=3) is proved" in run("verify", "tree", "--pieces", 3)
+    assert "hierarchical:sliced:tree(ranks=6, chunks=3)" in run(
+        "verify", "hierarchical:sliced:tree", "-n", 6, "--nodes", 2
+    )
+
+
+def test_cost_predicts():
+    output = run(
+        "cost", "ring", "--nodes", 2, "--bytes", "1000,1000000", "--gbit-s", 8, "--alpha-us", 0, "--message-us", 0
+    )
+    assert "ring(ranks=2, chunks=2) on nodes of 1, 1 ranks" in output
+    # 1 MB: two halves over 1 GB/s, and half a buffer added at 10 GB/s
+    assert cells(output, "1,000,000") == ["1,000,000", "1,050.0", "1,000,000", "95.2 %"]
+    assert cells(run("cost", "ring", "-n", 1, "--bytes", 8), "8") == ["8", "0.0", "0", "100.0 %"]
+
+
+def test_draw_makes_tables_and_pictures(tmp_path):
+    output = run("draw", "sliced", "-n", 2)
+    assert "│ 0:1 += 4:5 │ 1:2 += 3:4 │" in output and "chunks 0 and 1 go to rank 1" in output
+    wide = run("draw", "tree", "-n", 32)
+    assert "rank 31" in wide and "…" not in wide
+    assert "is drawn in" in run("draw", "tree", "-o", tmp_path / "tree.svg")
+    assert (tmp_path / "tree.svg").read_text().count("<svg") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["verify", "rign"], "unknown algorithm 'rign': did you mean 'ring'?"),
+        (["verify", "ring", "--ranks", "0"], "there are 0 ranks: at least 1 is needed"),
+        (["verify", "ring", "--ranks", "3", "--nodes", "4"], "3 ranks cannot run on 4 nodes: wanted 1 to 3 nodes"),
+        (["verify", "ring", "-n", "3", "--nodes", "0"], "3 ranks cannot run on 0 nodes"),
+        (["verify", "ring", "--nodes", "4,0,2"], "node 1 has no ranks"),
+        (["verify", "ring", "--nodes", "4,x"], "'4,x' is not a list of whole numbers"),
+        (["verify", "ring", "-n", "4", "--nodes", "2,3"], "nodes of 2, 3 ranks have 5 together, not 4"),
+        (["verify", "ring", "-n", "129"], "129 ranks are too many for a proof: at most 128; prove it for fewer"),
+        (["cost", "ring", "-n", "513"], "513 ranks are too many for a prediction: at most 512"),
+        (["draw", "ring", "-n", "33"], "33 ranks are too many for a drawing: at most 32"),
+        (["show", "ring", "-n", "33"], "33 ranks are too many for showing all ranks: at most 32; name one with --rank"),
+        (["show", "ring", "-n", "3", "--rank", "3"], "--rank 3: there are ranks 0 to 2"),
+        (["show", "ring", "-n", "129", "--rank", "3", "--pieces", "2"], "129 ranks are too many for pipelining here"),
+        (["cost", "ring", "--gbit-s", "0"], "--gbit-s 0: wanted a rate above 0"),
+        (["cost", "ring", "--alpha-us", "-1"], "alpha_s is -1e-06: wanted a number of seconds, 0 or more"),
+        (["cost", "ring", "--bytes", "-5"], "--bytes -5: wanted 0 or more"),
+        (["draw", "ring", "-o", "ring.pdf"], "ring.pdf is no picture that can be drawn"),
+        (["verify", "hierarchical", "--goal", "all-gather"], "'hierarchical' is not made of two halves"),
+    ],
+)  # fmt: skip
+def test_refusals(capsys, arguments, message):
+    assert run_command(["schedule", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_no_mpi_is_needed():
+    program = (
+        "import sys; from ringtrain.cli.main import run\n"
+        "code = run(['schedule', 'verify', 'sliced', '--ranks', '3'])\n"
+        "sys.exit(code or 'mpi4py' in sys.modules or 'numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

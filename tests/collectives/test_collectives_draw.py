@@ -1,0 +1,88 @@
+"""Tables and pictures, as they are drawn from schedules."""
+
+import builtins
+from xml.etree import ElementTree
+
+import pytest
+
+from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+from ringtrain.collectives.draw import in_rounds, line, picture, table
+from ringtrain.collectives.topology import even, filled
+from ringtrain.collectives.verify import verify
+from ringtrain.errors import UsageError
+
+
+def test_the_ring_of_three():
+    assert table(make_schedule("ring", 3)) == [
+        ["→1 0:1\n←2 +2:3", "←0 +0:1\n→2 1:2", "←1 +1:2\n→0 2:3"],
+        ["→1 2:3\n←2 +1:2", "←0 +2:3\n→2 0:1", "←1 +0:1\n→0 1:2"],
+        ["→1 1:2\n←2 0:1", "←0 1:2\n→2 2:3", "←1 2:3\n→0 0:1"],
+        ["→1 0:1\n←2 2:3", "←0 0:1\n→2 1:2", "←1 1:2\n→0 2:3"],
+    ]
+
+
+def test_arithmetic_within_a_rank_stands_in_the_round_before_it():
+    assert table(make_schedule("sliced", 2)) == [
+        ["→1 1:2\n←1 4:5\n0:1 += 4:5", "←0 3:4\n→0 0:1\n1:2 += 3:4"],
+        ["→1 0:1\n←1 1:2", "←0 0:1\n→0 1:2"],
+    ]
+    schedule = make_schedule("sliced", 2)
+    assert [line(step, 0) for step in schedule.steps(0)] == ["→1 1:2  ←1 4:5", "0:1 += 4:5", "→1 0:1  ←1 1:2"]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_table_has_a_row_for_each_round(name):
+    for counts in ((1,), (3,), (5,), (2, 2), (3, 1)):
+        schedule = make_schedule(name, filled(counts))
+        rows = table(schedule)
+        assert len(rows) == verify(schedule).rounds and all(len(row) == sum(counts) for row in rows)
+
+
+def arrows(path):
+    """(whole, dashed) arrows of an SVG: each has a shaft, in its own style."""
+    shafts = [e.get("style", "") for e in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}path")]
+    shafts = [style for style in shafts if "fill: none" in style and "stroke-width: 1.2" in style]
+    dashed = sum("stroke-dasharray" in style for style in shafts)
+    return len(shafts) - dashed, dashed
+
+
+@pytest.mark.parametrize("name", ["ring", "circulant", "hierarchical"])
+def test_a_picture_has_an_arrow_for_each_message(name, tmp_path):
+    topology = filled((2, 1))
+    schedule = make_schedule(name, topology)
+    sent = [message for _, message in in_rounds(schedule)]
+    picture(schedule, topology, tmp_path / "p.svg")
+    adding = sum(message.recv.add for message in sent)
+    assert arrows(tmp_path / "p.svg") == (adding, len(sent) - adding)
+    text = (tmp_path / "p.svg").read_text()
+    assert "rank 2, node 1" in text and repr(schedule) in text
+
+
+def test_a_picture_is_the_same_bytes_again(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        picture(make_schedule("tree", 5), even(5), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_png_and_what_is_none(tmp_path):
+    picture(make_schedule("star", 1), even(1), tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(
+        UsageError, match=r"p\.gif is no picture that can be drawn: its name must end in \.svg or \.png"
+    ):
+        picture(make_schedule("star", 2), even(2), tmp_path / "p.gif")
+    with pytest.raises(UsageError, match=r"p\.svg cannot be written: No such file"):
+        picture(make_schedule("star", 2), even(2), tmp_path / "nowhere" / "p.svg")
+
+
+def test_without_matplotlib(tmp_path, monkeypatch):
+    found = builtins.__import__
+
+    def refuse(name, *rest, **more):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return found(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(UsageError, match=r"pip install 'ringtrain\[plot\]' draws pictures"):
+        picture(make_schedule("star", 2), even(2), tmp_path / "p.svg")
