@@ -1,1 +1,1 @@
-"""All-reduce schedules as data, and what reads them: execute, verify."""
+"""All-reduce schedules as data, and what reads them: execute, verify, cost, draw."""
