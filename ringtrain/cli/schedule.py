@@ -31,7 +31,10 @@ def _options(command):
 
 @schedule.command("list")
 def list_schedules():
-    """List the schedules that --algorithm knows by name, with rounds and bytes of 8 ranks on 2 nodes."""
+    """List the schedules that --algorithm knows.
+
+    Rounds, messages and bytes are those of 8 ranks on 2 nodes.
+    """
     from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
     from ringtrain.collectives.topology import even
     from ringtrain.collectives.verify import verify
@@ -69,7 +72,11 @@ def show(name, ranks, nodes, goal, pieces, rank):
 @schedule.command()
 @_options
 def verify(name, ranks, nodes, goal, pieces):
-    """Prove NAME: each contribution once, no deadlock, no hazard, the same rounding, no more bytes than stated."""
+    """Prove NAME right, for so many ranks.
+
+    Each contribution is added exactly once, nothing deadlocks, nothing is overwritten while it is read, all ranks
+    round alike, and nobody sends more than the schedule states.
+    """
     from ringtrain.collectives.verify import verify as prove
 
     made, topology = _make(name, ranks, nodes, goal, pieces)
@@ -91,9 +98,10 @@ def verify(name, ranks, nodes, goal, pieces):
 @click.option("--add-gb-s", default=10.0, show_default=True, help="Rate of adding, GB/s.")
 @click.option("--message-us", default=0.5, show_default=True, help="A rank's own time for a message, microseconds.")
 def cost(name, ranks, nodes, goal, pieces, sizes, **rates):
-    """Predict the time of NAME on a machine whose nodes have one network interface each.
+    """Predict the time of NAME on a machine.
 
-    `of bound` is the share of the rate that no all-reduce by messages can exceed.
+    Each node has one network interface, which its ranks share. `of bound` is the share of the rate that no schedule
+    of messages can exceed.
     """
     from ringtrain.collectives.cost import MOST_RANKS, least_s
     from ringtrain.collectives.cost import cost as predict
@@ -106,7 +114,7 @@ def cost(name, ranks, nodes, goal, pieces, sizes, **rates):
         raise UsageError(f"--bytes {min(sizes)}: wanted 0 or more")
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
         told = predict(made, topology, nbytes, fabric)
-        share = least_s(topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
+        share = least_s(made, topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
         rows.append(
             (f"{nbytes:,}", f"{1e6 * told.seconds:,.1f}", f"{max(told.interface):,.0f}", f"{100 * share:.1f} %")
         )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from ringtrain.collectives.messages import Message, all_steps, messages
-from ringtrain.collectives.schedule import Schedule
+from ringtrain.collectives.schedule import ALL_REDUCE, Schedule
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import ScheduleError, UsageError
 
@@ -66,12 +66,12 @@ def cost(schedule: Schedule, topology: Topology, nbytes: float, fabric: Fabric) 
     return _Play(schedule, topology, nbytes / schedule.chunks, fabric).run()
 
 
-def least_s(topology: Topology, nbytes: float, fabric: Fabric) -> float:
-    """What no all-reduce by messages can do better than: the bytes that must pass the interface, 2(m - 1)/m of the
-    buffer for m nodes; or those that must leave a rank, on one node."""
+def least_s(schedule: Schedule, topology: Topology, nbytes: float, fabric: Fabric) -> float:
+    """What no schedule of this goal can do better than, by messages: (m - 1)/m of the buffer must pass the interface of
+    one of m nodes, or leave one of m ranks of a single node; of an all-reduce, twice that."""
     nodes = len(topology.nodes)
     count, beta = (nodes, fabric.beta_s) if nodes > 1 else (topology.size, fabric.local_beta_s)
-    return 2 * (count - 1) / count * nbytes * beta
+    return (2 if schedule.goal == ALL_REDUCE else 1) * (count - 1) / count * nbytes * beta
 
 
 class _Play:

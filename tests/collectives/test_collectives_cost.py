@@ -55,8 +55,9 @@ def test_within_a_node_other_rates_hold():
 def test_ranks_share_their_nodes_interface(nodes, ranks):
     topology, n = even(nodes * ranks, nodes), 48.0 * nodes * ranks
     for name in ("hierarchical", "hierarchical-leader"):
-        told = cost(make_schedule(name, topology), topology, n, WIRE)
-        assert told.seconds == least_s(topology, n, WIRE) == 2 * (nodes - 1) / nodes * n
+        made = make_schedule(name, topology)
+        told = cost(made, topology, n, WIRE)
+        assert told.seconds == least_s(made, topology, n, WIRE) == 2 * (nodes - 1) / nodes * n
         assert told.interface == (2 * (nodes - 1) / nodes * n,) * nodes
     # Every rank of a node exchanges whole buffers with another node at once: they queue.
     if nodes == 2:
@@ -79,14 +80,23 @@ def test_pieces_overlap_what_steps_keep_apart():
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_no_schedule_beats_the_bound(name):
     for topology in (even(4), even(4, 4), even(8, 2), filled((4, 2, 3))):
-        told = cost(make_schedule(name, topology), topology, 1 << 20, Fabric(gamma_s=0.0))
-        assert told.seconds >= least_s(topology, 1 << 20, Fabric())
+        made = make_schedule(name, topology)
+        told = cost(made, topology, 1 << 20, Fabric(gamma_s=0.0))
+        assert told.seconds >= least_s(made, topology, 1 << 20, Fabric())
         assert min(told.sent) > 0
 
 
 def test_one_rank_costs_nothing():
-    assert cost(make_schedule("ring", 1), even(1), 100, FABRIC) == Cost(0.0, (0.0,), (0.0,))
-    assert least_s(even(1), 100, FABRIC) == 0
+    alone = make_schedule("ring", 1)
+    assert cost(alone, even(1), 100, FABRIC) == Cost(0.0, (0.0,), (0.0,))
+    assert least_s(alone, even(1), 100, FABRIC) == 0
+
+
+@pytest.mark.parametrize("goal", ["reduce-scatter", "all-gather"])
+@pytest.mark.parametrize("name", ["ring", "sliced", "circulant"])
+def test_half_of_it_takes_half_the_time(name, goal):
+    made = make_schedule(name, even(4, 4), goal)
+    assert cost(made, even(4, 4), 400.0, WIRE).seconds == least_s(made, even(4, 4), 400.0, WIRE) == 300.0
 
 
 def test_deadlocks_and_times_that_cannot_be():
