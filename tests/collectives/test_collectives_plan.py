@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.plan import ADD, SEND, STAGES, TAKE, Layout, make_plan
+from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+from ringtrain.collectives.plan import ADD, FOLD, SEND, STAGES, TAKE, Layout, make_plan
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 
 
@@ -34,13 +34,13 @@ def test_moves_are_cut_into_segments_and_empty_ones_vanish():
 
 
 def test_two_ranks_agree_on_every_message():
-    for name in ("ring", "star"):
+    for name in SCHEDULES:
         for count in (0, 1, 4, 5, 6, 1000):
             plans = [make_plan(make_schedule(name, 5), rank, count, segment=64) for rank in range(5)]
             for a in range(5):
                 for b in range(5):
                     sent = [p.stop - p.start for p in plans[a].pieces if p.kind == SEND and p.peer == b]
-                    got = [p.stop - p.start for p in plans[b].pieces if p.kind != SEND and p.peer == a]
+                    got = [p.stop - p.start for p in plans[b].pieces if p.kind in (TAKE, ADD) and p.peer == a]
                     assert sent == got
 
 
@@ -83,3 +83,23 @@ def test_scratch_is_as_large_as_the_chunks_it_stands_for():
     assert layout.span(Move(1, 3, 5)) == (8, 13)
     assert layout.span(Move(1, 8, 9)) == (13, 16)
     assert make_plan(Schedule("s", 2, 3, lambda rank: steps, lambda rank: 0), 0, 8, 100).scratch == 8
+
+
+def test_a_fold_waits_for_what_it_reads_and_lets_go_what_reads_it():
+    """Sliced, two ranks: rank 0 adds what is in scratch to its slice, segment by segment, and sends the sum."""
+    plan = make_plan(make_schedule("sliced", 2), 0, count=8, segment=2)
+    folds = [i for i, piece in enumerate(plan.pieces) if piece.kind == FOLD]
+    assert [(plan.pieces[i].source, plan.pieces[i].start) for i in folds] == [(8, 0), (10, 2)]
+    for i in folds:
+        before = [p.kind for j, p in enumerate(plan.pieces) if i in plan.done_start[j]]
+        after = [plan.pieces[j] for j in plan.done_start[i]]
+        assert before == [TAKE] and plan.start_waits[i] == 1
+        assert [(p.kind, p.start) for p in after] == [(SEND, plan.pieces[i].start)]
+
+
+def test_scratch_is_not_overwritten_while_it_is_being_added():
+    plan = make_plan(make_schedule("recursive-doubling", 4), 0, count=2, segment=2)
+    first_fold, second_take = (
+        [i for i, p in enumerate(plan.pieces) if p.kind == kind][at] for kind, at in ((FOLD, 0), (TAKE, 1))
+    )
+    assert second_take in plan.done_start[first_fold]

@@ -31,7 +31,16 @@ def test_float32_losses_agree_for_the_first_iterations(size):
     assert relative(ranks[0][0], one[0]) <= 1e-4
 
 
-@pytest.mark.parametrize("flags", [{"accumulate": 3}, {"algorithm": "star"}, {"bucket_bytes": 64, "segment_bytes": 8}])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"accumulate": 3},
+        {"algorithm": "star"},
+        {"algorithm": "circulant"},
+        {"algorithm": "hierarchical:sliced:tree"},
+        {"bucket_bytes": 64, "segment_bytes": 8},
+    ],
+)
 def test_how_it_is_cut_and_exchanged_does_not_matter(serial, flags):
     ranks = everywhere(3, lambda t: losses(t, DROPOUT_NET, 60, dtype="float64", **flags))
     assert relative(ranks[0][0], serial[0][:60]) <= 1e-9
