@@ -4,6 +4,7 @@ Commands are imported when they are named, so that ``ringtrain --help`` loads no
 """
 
 import importlib
+import os
 
 import click
 
@@ -47,6 +48,9 @@ def ringtrain():
 
 def run(arguments: list[str]) -> int:
     """Run one command; the exit code (the table is in :mod:`ringtrain.errors`)."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        # NumPy's BLAS, which reads this when NumPy is first imported, would take every core, for every rank.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
     except click.exceptions.Exit as exit:
