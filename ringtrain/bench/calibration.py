@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ringtrain.bench.links import exchange, ping_pong, repeated, slowest_s
+from ringtrain.bench.links import exchange, ping_pong, repeated, room, slowest_s
 from ringtrain.transport.base import Transport
 
 ALPHA_BYTES = 8
@@ -88,9 +88,7 @@ def layout_of(transport: Transport) -> Layout:
 def calibrate(transport: Transport, tag: int, combine: Callable, dtype: np.dtype) -> Calibration:
     """Collective; the same on all ranks. ``combine(a, b, y)`` is the addition, on arrays of ``dtype``."""
     layout = layout_of(transport)
-    out, into = (transport.allocate(max(RATE_BYTES), np.uint8) for _ in range(2))
-    for span in (out, into):
-        span[...] = 0  # its pages are there
+    out, into = room(transport, max(RATE_BYTES))
     kinds = [kind for kind in (INSIDE, BETWEEN) if layout.pair(kind)]
     links = {kind: _link(transport, layout, kind, out, into, tag) for kind in kinds}
     gamma = _gamma(transport, combine, out.view(dtype), into.view(dtype))

@@ -25,7 +25,7 @@ def name_of(transport: Transport) -> str:
 
 
 def ranges(numbers) -> str:
-    """"0-3,8" of {0, 1, 2, 3, 8}."""
+    """ "0-3,8" of {0, 1, 2, 3, 8}."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][1] == number - 1:

@@ -4,11 +4,21 @@ done. Preparing one is not collective; playing it is, for those who take part.""
 import statistics
 from collections.abc import Callable
 
+import numpy as np
+
 from ringtrain.bench.timing import timed
 from ringtrain.transport.base import Transport
 
 DEADLINE_S = 120.0
 WARM_UP = 2
+
+
+def room(transport: Transport, nbytes: int) -> tuple:
+    """Two buffers of bytes, to send from and to receive into, whose pages are there."""
+    pair = transport.allocate(nbytes, np.uint8), transport.allocate(nbytes, np.uint8)
+    for span in pair:
+        span[...] = 0
+    return pair
 
 
 def nothing() -> None:

@@ -2,10 +2,8 @@
 
 import statistics
 
-import numpy as np
-
 from ringtrain.bench.calibration import ALPHA_BYTES, ALPHA_ROUNDS
-from ringtrain.bench.links import ping_pong, repeated, slowest_s
+from ringtrain.bench.links import ping_pong, repeated, room, slowest_s
 from ringtrain.transport.base import Transport
 
 RATE_BYTES = 1 << 20
@@ -15,7 +13,7 @@ REPEATS = 11
 def measure_pairs(transport: Transport, tag: int, progress=lambda done, total: None) -> list[dict]:
     """One row a pair, ``latency_s`` and ``bytes_per_s`` of one direction; collective, the same on all ranks. All other
     ranks wait meanwhile, so that p ranks take p(p-1)/2 turns."""
-    out, into = (transport.allocate(RATE_BYTES, np.uint8) for _ in range(2))
+    out, into = room(transport, RATE_BYTES)
     pairs = [(a, b) for a in range(transport.size) for b in range(a + 1, transport.size)]
     rows = []
     for done, (first, second) in enumerate(pairs):

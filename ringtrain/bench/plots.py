@@ -1,8 +1,26 @@
 """A sweep as a picture: bus bandwidth against size, and how many times faster than the MPI."""
 
+from pathlib import Path
+
 from ringtrain.bench import words
+from ringtrain.bench.files import check_writable
 from ringtrain.bench.rows import REFUSED
 from ringtrain.bench.trials import NATIVE
+from ringtrain.errors import UsageError, nearest
+
+
+def check_plot(path) -> None:
+    """Before hours of measuring. Raises UsageError where there could be no picture."""
+    check_writable(path)
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("--plot needs matplotlib: pip install 'ringtrain[plot]'") from None
+    known = FigureCanvasAgg(Figure()).get_supported_filetypes()
+    ending = Path(path).suffix.lstrip(".")
+    if ending not in known:
+        raise UsageError(f"--plot {path}: no picture is of kind {ending!r}; {nearest(ending, known)}")
 
 
 def draw(header: dict, rows: list[dict], path) -> None:
@@ -71,7 +89,8 @@ def _draw_bound(axes, rows: list[dict]) -> None:
 def title_of(header: dict, kind: tuple | None) -> str:
     """What was measured and where; that ranks shared cores, if so."""
     what = f"{kind[0]} {kind[1]}, {kind[2]} place, " if kind else "nothing was measured, "
+    ranks, nodes = words.plural(header["ranks"], "rank"), words.plural(header["nodes"], "node")
     crowd = f", {header['crowded']}" if header["crowded"] else ""
     links = header["calibration"]["links"].values()
     busy = "".join(f", links busy {words.rate(link['busy_bytes_per_s'])}" for link in links)
-    return f"{what}{header['ranks']} ranks on {header['nodes']} nodes, {header['library']}{crowd}{busy}"
+    return f"{what}{ranks} on {nodes}, {header['library']}{crowd}{busy}"

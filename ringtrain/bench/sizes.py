@@ -10,7 +10,7 @@ LARGEST = 1 << 40
 
 
 def parse_bytes(text: str) -> int:
-    """"64K", "1.5MiB" or "4096", as nccl-tests and people write them. Raises UsageError."""
+    """ "64K", "1.5MiB" or "4096", as nccl-tests and people write them. Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match:
         raise UsageError(f"{text!r} is not a size in bytes: write it as 4096, 64K, 1.5M or 2G (of 1024)")

@@ -8,19 +8,19 @@ from ringtrain.bench.rows import REFUSED
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
 COLUMNS = (
-    ("size", 11, lambda row: str(row["bytes"])),
-    ("count", 10, lambda row: str(row["count"])),
+    ("size", 10, lambda row: str(row["bytes"])),
+    ("count", 9, lambda row: str(row["count"])),
     ("type", 8, lambda row: row["dtype"]),
     ("redop", 5, lambda row: row["op"]),
     ("place", 5, lambda row: row["placement"]),
     ("algorithm", 12, lambda row: row["algorithm"]),
-    ("time", 10, lambda row: f"{1e6 * row['median_s']:.1f}"),
+    ("time", 9, lambda row: f"{1e6 * row['median_s']:.1f}"),
     ("algbw", 7, lambda row: f"{row['algbw_bytes_per_s'] / 1e9:.2f}"),
     ("busbw", 7, lambda row: f"{row['busbw_bytes_per_s'] / 1e9:.2f}"),
     ("%bound", 6, lambda row: f"{100 * row['bound_share']:.0f}"),
-    ("wire", 11, lambda row: _or_dash(row["wire_bytes"], str)),
+    ("wire", 10, lambda row: _or_dash(row["wire_bytes"], str)),
     ("x mpi", 18, lambda row: _speedup(row)),
-    ("p95", 10, lambda row: f"{1e6 * row['p95_s']:.1f}"),
+    ("p95", 9, lambda row: f"{1e6 * row['p95_s']:.1f}"),
     ("cv%", 4, lambda row: f"{100 * row['cv']:.0f}"),
     ("skew", 8, lambda row: f"{1e6 * row['skew_s']:.1f}"),
     ("late", 5, lambda row: _or_dash(row["late_cost"], lambda cost: f"{cost:.2f}")),
@@ -48,18 +48,24 @@ def _same(row: dict) -> str:
     return "".join("-" if row[name] is None else mark if row[name] else "." for mark, name in marks)
 
 
-def titles() -> list[str]:
-    names = " ".join(f"{title:>{width}}" for title, width, _ in COLUMNS)
-    units = " ".join(f"{UNITS.get(title, ''):>{width}}" for title, width, _ in COLUMNS)
+def columns_of(header: dict) -> tuple:
+    """All, but for what was not asked for."""
+    late = header["protocol"]["late_rank"] is not None
+    return tuple(column for column in COLUMNS if late or column[0] != "late")
+
+
+def titles(columns=COLUMNS) -> list[str]:
+    names = " ".join(f"{title:>{width}}" for title, width, _ in columns)
+    units = " ".join(f"{UNITS.get(title, ''):>{width}}" for title, width, _ in columns)
     return [f"# {names}", f"# {units.rstrip()}"]
 
 
-def line(row: dict) -> str:
+def line(row: dict, columns=COLUMNS) -> str:
     """A row's line; what makes it unreliable is at its end, and the reason of a refusal in place of figures."""
     if row["status"] == REFUSED:
-        return f"  {_cells(row, COLUMNS[:NAMED])} refused: {row['reason']}"
+        return f"  {_cells(row, columns[:NAMED])} refused: {row['reason']}"
     doubts = "; ".join(row["unreliable"])
-    return f"  {_cells(row, COLUMNS)}" + (f"  unreliable: {doubts}" if doubts else "")
+    return f"  {_cells(row, columns)}" + (f"  unreliable: {doubts}" if doubts else "")
 
 
 def _cells(row: dict, columns) -> str:
@@ -72,10 +78,11 @@ def header_lines(header: dict) -> list[str]:
     lines = [
         f"ringtrain {header['ringtrain']} bench-allreduce {header['at']}",
         f"{header['library']}; transport {header['transport']} ({header['transport_why']})",
-        f"{header['ranks']} ranks on {header['nodes']} nodes: {hosts}; {header['machine']}",
+        f"{words.plural(header['ranks'], 'rank')} on {words.plural(header['nodes'], 'node')}: {hosts}; "
+        f"{header['machine']}",
         f"cores by rank: {' | '.join(header['binding'])}" + _crowd(header["crowded"]),
-        f"{protocol['repeats']} iterations after {protocol['warm_up']}, algorithms interleaved (seed {protocol['seed']}),"
-        f" ranks started by a {header['start']}; time: median of the slowest rank's",
+        f"{protocol['repeats']} iterations after {protocol['warm_up']}, algorithms interleaved (seed "
+        f"{protocol['seed']}), ranks started by a {header['start']}; time: median of the slowest rank's",
         f"caches {'emptied' if protocol['cold_bytes'] else 'left warm'} before an iteration",
         *(f"{name}={value}" for name, value in header["environment"].items()),
         *_calibration(header["calibration"]),
@@ -93,7 +100,8 @@ def _crowd(crowded: str | None) -> str:
 def _calibration(calibration: dict) -> list[str]:
     lines = [
         f"links {kind}: alpha {words.micro(link['alpha_s'])}, one pair {words.rate(link['pair_bytes_per_s'])}, "
-        f"both directions {words.rate(link['both_bytes_per_s'])}, all busy {words.rate(link['busy_bytes_per_s'])} a rank"
+        f"both directions {words.rate(link['both_bytes_per_s'])}, "
+        f"all busy {words.rate(link['busy_bytes_per_s'])} a rank"
         for kind, link in calibration["links"].items()
     ]
     return [*lines, f"adding, all ranks at once: {words.rate(1 / calibration['gamma_s_per_byte'])}"]

@@ -9,6 +9,11 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.4g} B"
 
 
+def plural(count: int, word: str) -> str:
+    """1 → "1 node"; 2 → "2 nodes"."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.3g} GB/s"
 
