@@ -3,7 +3,7 @@
     t(n) = rounds · alpha + sent · n · beta + added · n · gamma
 
 What a schedule does is counted from its steps: ``rounds`` and, in multiples of the buffer, what the busiest rank moves
-and adds. The MPI does not say what it does; it is taken to do the least that is possible.
+and adds. The MPI, like others that are no schedule, does not say what it does; it is taken to do the least possible.
 
 In every all-reduce additions go along with bytes, so times cannot tell beta from gamma. Gamma is therefore the
 calibrated one, but never more than explains all of the slope; alpha and beta are fitted, by least squares of the

@@ -1,6 +1,6 @@
 """The whole benchmark: calibrate, prove that the checks can say no, then measure size after size, and fit."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -14,8 +14,8 @@ from ringtrain.bench.numbers import TYPES
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
-from ringtrain.bench.trials import ALGORITHMS, NATIVE, Job, Refusal, Trial, prepare
-from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.bench.trials import ALGORITHMS, NATIVE, Job, Refusal, Rival, Trial, prepare
+from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.execute import SEGMENT_BYTES
 from ringtrain.transport.base import Transport
 
@@ -36,6 +36,7 @@ class Sweep:
     out_of_place:  measure that too, after in place
     pairs:         map every pair of ranks first
     segment_bytes: where a schedule's moves are cut
+    rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
     """
 
     sizes: Sequence[int]
@@ -47,6 +48,7 @@ class Sweep:
     out_of_place: bool = False
     pairs: bool = False
     segment_bytes: int = SEGMENT_BYTES
+    rivals: Mapping[str, Rival] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -135,7 +137,7 @@ class _Bench:
         trials, refusals = [], {}
         for tag, name in enumerate(self._asked.algorithms):
             try:
-                trials.append(prepare(job, name, tag, self._asked.segment_bytes))
+                trials.append(prepare(job, name, tag, self._asked.segment_bytes, self._asked.rivals))
             except Refusal as reason:
                 refusals[name] = rows.refused(self._named(job, name), str(reason))
         return trials, refusals
@@ -148,7 +150,7 @@ class _Bench:
         if proved not in self.tested and checks.self_test(job, trial, self._asked.protocol.seed):
             self.tested.append(proved)
         otherwise = None
-        if trial.algorithm != NATIVE:
+        if trial.bytes_sent is not None:
             otherwise = prepare(job, trial.algorithm, len(self._asked.algorithms) + tag, self._other_segment(job))
         return checks.judge(job, trial, otherwise, self._asked.protocol.seed)
 
@@ -200,4 +202,4 @@ def _points(made) -> dict[str, list[tuple[int, float]]]:
 
 
 def _work(algorithm: str, ranks: int) -> fit.Work:
-    return fit.least_work(ranks) if algorithm == NATIVE else fit.work_of(make_schedule(algorithm, ranks))
+    return fit.work_of(make_schedule(algorithm, ranks)) if algorithm in SCHEDULES else fit.least_work(ranks)

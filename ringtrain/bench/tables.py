@@ -159,4 +159,4 @@ def verdict_line(rows: list[dict], self_test: list) -> str:
     judged = sum(row["wrong"] is not None for row in rows)
     refused = sum(row["status"] == REFUSED for row in rows)
     text = f"# checked {judged} rows, every element twice: {len(wrong)} wrong, {refused} refused"
-    return f"{text}; a flipped byte was noticed {len(self_test)} times out of {len(self_test)}" if self_test else text
+    return f"{text}; a flipped byte was noticed in each of {len(self_test)} self-tests" if self_test else text

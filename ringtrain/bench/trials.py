@@ -3,7 +3,7 @@
 A schedule joins by being in the catalogue. What cannot run here is refused with a reason, and never silently left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from ringtrain.transport.base import Transport
 NATIVE = "mpi"
 ALGORITHMS = (NATIVE, *SCHEDULES)
 DEADLINE_S = 120.0
+NO_RIVALS: dict = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """run:        all-reduces the job once; collective
-    bytes_sent: by this rank in a run; None where the MPI does not say
+    bytes_sent: by this rank in a run; None where that is not known: all but schedules
     """
 
     algorithm: str
@@ -58,12 +59,20 @@ class Refusal(RingtrainError):
     """An algorithm that does not do this job here. The message is the reason."""
 
 
-def prepare(job: Job, algorithm: str, tag: int, segment_bytes: int) -> Trial:
-    """The algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike."""
+Rival = Callable[[Job], Callable[[], None]]
+
+
+def prepare(job: Job, algorithm: str, tag: int, segment_bytes: int, rivals: Mapping[str, Rival] = NO_RIVALS) -> Trial:
+    """The algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike.
+
+    ``rivals``: all-reduces of others by name, each a function that makes a job's; it sums where a mean is wanted.
+    """
     if job.op == "mean" and job.numbers.integral:
         raise Refusal("the mean of whole numbers is none: use sum")
     if algorithm == NATIVE:
         return Trial(NATIVE, _finished(job, _native(job)), None)
+    if algorithm in rivals:
+        return Trial(algorithm, _finished(job, rivals[algorithm](job)), None)
     try:
         schedule = make_schedule(algorithm, job.transport.size)
     except RingtrainError as error:

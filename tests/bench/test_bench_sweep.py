@@ -119,6 +119,15 @@ def test_a_schedule_joins_by_being_in_the_catalogue(monkeypatch):
     assert (row["algorithm"], row["status"], row["wrong"]) == ("another", "ok", 0)
 
 
+def test_a_rival_takes_part_in_the_same_run():
+    def by_the_transport(job):
+        return lambda: job.transport.native_allreduce(job.target, "sum", job.source)
+
+    asked = {"algorithms": ("ring", "rival"), "ops": ("mean",), "out_of_place": True}
+    for row in by(swept(2, rivals={"rival": by_the_transport}, **asked).rows, algorithm="rival"):
+        assert (row["status"], row["wrong"], row["wire_bytes"], row["same_over_segments"]) == ("ok", 0, None, None)
+
+
 def test_a_late_rank_is_waited_for():
     protocol = Protocol(repeats=3, warm_up=0, late_rank=1, late_s=0.02)
     result = swept(2, sizes=(64,), protocol=protocol)
