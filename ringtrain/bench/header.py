@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 import ringtrain
+from ringtrain.bench.words import plural
 from ringtrain.transport.base import Transport
 
 PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MPICH_", "MV2_", "OMP_", "OPENBLAS_", "NUMBA_")
@@ -41,7 +42,7 @@ def crowded(placements: list[dict]) -> str | None:
         there = [own["cores"] for own in placements if own["host"] == host]
         cores = {core for own in there for core in own}
         if len(there) > len(cores):
-            return f"{len(there)} ranks on {len(cores)} cores"
+            return f"{plural(len(there), 'rank')} on {plural(len(cores), 'core')}"
     return None
 
 

@@ -52,7 +52,7 @@ def _finish(figure, panels, title: str) -> None:
         axes.set_ylim(bottom=0)
         axes.grid(color="#dddddd", linewidth=0.6)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False)
+            axes.legend(frameon=False, fontsize="small")
     figure.suptitle(title, fontsize="small")
 
 

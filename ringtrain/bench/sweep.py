@@ -6,26 +6,18 @@ from itertools import product
 
 import numpy as np
 
-from ringtrain.bench import checks, fit, rows
+from ringtrain.bench import checks, rows
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import Calibration, calibrate
+from ringtrain.bench.fits import fits
 from ringtrain.bench.header import make_header, name_of
 from ringtrain.bench.numbers import TYPES
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import ALGORITHMS, NATIVE, Job, Refusal, Rival, Trial, prepare
-from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.execute import SEGMENT_BYTES
 from ringtrain.transport.base import Transport
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    pass
-
-
-def _untold(rows: list[dict]) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +54,8 @@ class Watcher:
     """Who is told how a sweep goes: ``begun(header)``, ``measured(rows)`` of one size, ``progress(what, done, of)``."""
 
     begun: Callable[[dict], None] = lambda header: None
-    measured: Callable[[list[dict]], None] = _untold
-    progress: Callable[[str, int, int], None] = _silent
+    measured: Callable[[list[dict]], None] = lambda rows: None
+    progress: Callable[[str, int, int], None] = lambda what, done, of: None
 
 
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) -> Result:
@@ -103,7 +95,9 @@ class _Bench:
     tested: the (algorithm, type, operation) whose checks have noticed a flipped byte
     """
 
-    def __init__(self, transport: Transport, asked: Sweep, calibration: Calibration, crowded: str | None, watcher):
+    def __init__(
+        self, transport: Transport, asked: Sweep, calibration: Calibration, crowded: str | None, watcher: Watcher
+    ):
         self._transport, self._asked, self._calibration = transport, asked, calibration
         self._crowded, self._watcher = crowded, watcher
         self.tested: list[list[str]] = []
@@ -175,31 +169,3 @@ def _busiest(wire: list[dict], trial: Trial) -> int | None:
     """What the rank sends that sends most."""
     sent = [own[trial.algorithm] for own in wire]
     return None if None in sent else max(sent)
-
-
-def fits(made: Sequence[dict], calibration: Calibration, ranks: int) -> list[dict]:
-    """For every (type, operation, placement): each algorithm's model, and where they cross. Needs two sizes."""
-    found = []
-    groups = dict.fromkeys((row["dtype"], row["op"], row["placement"]) for row in made)
-    for dtype, op, placement in groups:
-        points = _points(row for row in made if (row["dtype"], row["op"], row["placement"]) == (dtype, op, placement))
-        points = {name: own for name, own in points.items() if len(own) > 1 and ranks > 1}
-        work = {name: _work(name, ranks) for name in points}
-        gamma = calibration.gamma_s_per_byte
-        models = {name: fit.fit(work[name], fit.hold_out(own)[0], gamma) for name, own in points.items()}
-        judged = {name: fit.judged(work[name], own, gamma) for name, own in points.items()}
-        crossed = fit.crossovers(models, points)
-        found.append({"dtype": dtype, "op": op, "placement": placement, "models": judged, "crossovers": crossed})
-    return found
-
-
-def _points(made) -> dict[str, list[tuple[int, float]]]:
-    points: dict[str, list] = {}
-    for row in made:
-        if row["status"] != rows.REFUSED:
-            points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
-    return points
-
-
-def _work(algorithm: str, ranks: int) -> fit.Work:
-    return fit.work_of(make_schedule(algorithm, ranks)) if algorithm in SCHEDULES else fit.least_work(ranks)

@@ -67,7 +67,7 @@ class Delay(click.ParamType):
 @click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
 @click.option("--skew", type=Delay(), help="Also delay a rank, and see which algorithm suffers: 1:0.01.")
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of orders, inputs and resampling.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write one tidy row a measurement.")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF.")
@@ -94,7 +94,7 @@ def _bench(transport, flags: dict) -> int:
     result = sweep(transport, asked, _watcher(transport.rank))
     if transport.rank == 0:
         _tell_end(result)
-        _write(flags, result)
+    on_root(transport, lambda: _write(flags, result))
     complaints = together(transport, lambda: _complaints(flags, old, result.rows))
     if transport.rank == 0:
         for complaint in complaints:

@@ -80,7 +80,7 @@ def test_ranks_that_share_cores_are_counted_by_host():
     two = {"host": "a", "cores": [0, 1]}
     assert crowded([two, two, {"host": "b", "cores": [0]}]) is None
     assert crowded([two, two, two]) == "3 ranks on 2 cores"
-    assert crowded([{"host": "a", "cores": [0]}, {"host": "a", "cores": [0]}]) == "2 ranks on 1 cores"
+    assert crowded([{"host": "a", "cores": [0]}, {"host": "a", "cores": [0]}]) == "2 ranks on 1 core"
 
 
 def test_the_environment_that_matters():

@@ -71,6 +71,7 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("--sizes-of", "lenet", "-e", "1M"), "--sizes-of takes the sizes from a model"),
         (("--sizes-of", "lenett"), "did you mean 'lenet'?"),
         (("--compare", "none.json"), "none.json: No such file"),
+        (("--seed", "-1"), "Invalid value for '--seed'"),
         (("--json", "none/a.json"), "there is no folder"),
     ],
 )

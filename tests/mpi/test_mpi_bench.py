@@ -26,7 +26,9 @@ def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     assert {row["status"] for row in rows} == {"ok"}
     assert all(row["late_median_s"] >= 0.001 for row in rows)
     assert all(row["same_on_ranks"] and row["same_over_repeats"] for row in rows if row["algorithm"] != "mpi")
-    assert done.stdout.count("# ringtrain ") == 1 and "a flipped byte was noticed in each of 3 self-tests" in done.stdout
+    assert (
+        done.stdout.count("# ringtrain ") == 1 and "a flipped byte was noticed in each of 3 self-tests" in done.stdout
+    )
 
 
 def test_types_and_operations(mpirun):
