@@ -8,6 +8,9 @@ from ringtrain.bench.rows import COLUMNS, KEY
 from ringtrain.errors import UsageError
 
 
+COMPARED = {*KEY, "status", "samples_s"}
+
+
 def write_json(path, header: dict, rows: list[dict]) -> None:
     Path(path).write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
 
@@ -30,7 +33,7 @@ def read_json(path) -> dict:
     except ValueError as error:
         raise UsageError(f"{path} is not JSON ({error}): give a file that bench-allreduce --json wrote") from None
     rows = found.get("rows") if isinstance(found, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(KEY) for row in rows):
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= COMPARED for row in rows):
         raise UsageError(f"{path} has no rows of bench-allreduce: give a file that its --json wrote")
     return found
 
