@@ -7,7 +7,6 @@ from pathlib import Path
 from ringtrain.bench.rows import COLUMNS, KEY
 from ringtrain.errors import UsageError
 
-
 COMPARED = {*KEY, "status", "samples_s"}
 
 
