@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": ("ringtrain.cli.evaluate", "Loss and accuracy of a checkpoint on a data set."),
     "predict": ("ringtrain.cli.predict", "Classes, probabilities or a layer's features of every example."),
     "models": ("ringtrain.cli.models", "The models that come with ringtrain."),
+    "bench-allreduce": ("ringtrain.cli.bench_allreduce", "All-reduce algorithms against the MPI's own, under mpirun."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
 
@@ -28,7 +29,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx, name):
         if name not in COMMANDS:
             raise click.UsageError(f"no command {name!r}; {nearest(name, COMMANDS)}", ctx)
-        return getattr(importlib.import_module(COMMANDS[name][0]), name)
+        return getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
 
     def format_commands(self, ctx, formatter):
         with formatter.section("Commands"):
