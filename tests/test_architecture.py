@@ -1,6 +1,7 @@
 """The rooms know only the rooms below them: the drawing in docs/architecture.md, held to by reading the imports."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,22 @@ def test_help_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_command_leaves_blas_one_thread(tmp_path):
+    """Unless the environment says more; what counts is the environment when NumPy is first imported."""
+    program = (
+        "import os, sys\n"
+        "class Look:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'numpy': print('numpy with', os.environ.get('OPENBLAS_NUM_THREADS'))\n"
+        "sys.meta_path.insert(0, Look())\n"
+        "from ringtrain.cli.main import run; run(['train', '--config', 'none.toml'])"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=PACKAGE.parent, env=environment)
+    assert done.stdout.startswith("numpy with 1\n"), done.stdout + done.stderr
 
 
 def test_every_room_is_packaged():

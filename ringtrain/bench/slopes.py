@@ -20,15 +20,16 @@ One call measures one K, under ``mpirun -np K``; rows of several runs are drawn 
 import os
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from ringtrain.bench.links import WARM_UP, exchange, ping_pong, slowest_s
+from ringtrain.bench.timing import timed
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
 from ringtrain.transport.base import Transport
 
 DEADLINE_S = 120.0
-WARM_UP = 2
 BUFFERS: dict[str, Callable[[int], float]] = {"star": lambda k: 2 * (k - 1), "ring": lambda k: 2 * (1 - 1 / k)}
 FORMULAS = {"star": "2(K-1)·n/b", "ring": "2(1-1/K)·n/b"}
 COLOURS = {"star": "tab:red", "ring": "tab:blue"}
@@ -69,18 +70,15 @@ def _times(transport: Transport, runs: dict[str, Execution], repeats: int, rng: 
     times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(WARM_UP + repeats):
         for name in rng.sample(list(runs), len(runs)):
-            took = _timed(transport, runs[name].start, lambda name=name: runs[name].wait(DEADLINE_S))
+            took = timed(transport, partial(_run, runs[name]))
             if repeat >= WARM_UP:
                 times[name].append(took)
     return times
 
 
-def _timed(transport: Transport, *actions: Callable[[], None]) -> float:
-    transport.barrier()
-    began = time.perf_counter()
-    for action in actions:
-        action()
-    return time.perf_counter() - began
+def _run(execution: Execution) -> None:
+    execution.start()
+    execution.wait(DEADLINE_S)
 
 
 def _row(transport: Transport, name: str, nbytes: int, times_by_rank: list[list[float]]) -> dict:
@@ -107,43 +105,10 @@ def calibrate(transport: Transport, buffer, repeats: int, tag: int) -> dict:
         return {"pair_bytes_per_s": 0.0, "busy_bytes_per_s": 0.0}
     nbytes = buffer.size * buffer.dtype.itemsize
     other = transport.allocate(buffer.size, buffer.dtype)
-    ping_s = _slowest(transport, _ping_pong(transport, buffer, other, tag), repeats)
-    shift_s = _slowest(transport, _shift(transport, buffer, other, tag + 1), repeats)
-    return {"pair_bytes_per_s": 2 * nbytes / ping_s, "busy_bytes_per_s": nbytes / shift_s}
-
-
-def _slowest(transport: Transport, action: Callable[[], None], repeats: int) -> float:
-    own = [_timed(transport, action) for _ in range(WARM_UP + repeats)][WARM_UP:]
-    return statistics.median(max(times) for times in zip(*transport.gather_json(own), strict=True))
-
-
-def _ping_pong(transport: Transport, out, into, tag: int) -> Callable[[], None]:
-    """Rank 0 sends, rank 1 sends back; the others have nothing to do."""
-    if transport.rank > 1:
-        return lambda: None
-    peer = 1 - transport.rank
-    send, recv = transport.sends([(peer, out)], tag), transport.recvs([(peer, into)], tag)
-
-    def play() -> None:
-        for handle in (send, recv) if transport.rank == 0 else (recv, send):
-            handle.start()
-            handle.wait(DEADLINE_S)
-
-    return play
-
-
-def _shift(transport: Transport, out, into, tag: int) -> Callable[[], None]:
-    """Everybody sends to the right and receives from the left."""
     right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
-    send, recv = transport.sends([(right, out)], tag), transport.recvs([(left, into)], tag)
-
-    def shift() -> None:
-        recv.start()
-        send.start()
-        recv.wait(DEADLINE_S)
-        send.wait(DEADLINE_S)
-
-    return shift
+    ping_s = slowest_s(transport, ping_pong(transport, 0, 1, buffer, other, tag), repeats)
+    shift_s = slowest_s(transport, exchange(transport, right, left, buffer, other, tag + 1), repeats)
+    return {"pair_bytes_per_s": 2 * nbytes / ping_s, "busy_bytes_per_s": nbytes / shift_s}
 
 
 def formula_s(row: dict, rate: float) -> float:

@@ -4,6 +4,7 @@ Commands are imported when they are named, so that ``ringtrain --help`` loads no
 """
 
 import importlib
+import os
 
 import click
 
@@ -17,6 +18,7 @@ COMMANDS = {
     "predict": ("ringtrain.cli.predict", "Classes, probabilities or a layer's features of every example."),
     "models": ("ringtrain.cli.models", "The models that come with ringtrain."),
     "schedule": ("ringtrain.cli.schedule", "How an all-reduce goes: steps, proof, predicted time, picture."),
+    "bench-allreduce": ("ringtrain.cli.bench_allreduce", "All-reduce algorithms against the MPI's own, under mpirun."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
 
@@ -28,7 +30,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx, name):
         if name not in COMMANDS:
             raise click.UsageError(f"no command {name!r}; {nearest(name, COMMANDS)}", ctx)
-        return getattr(importlib.import_module(COMMANDS[name][0]), name)
+        return getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
 
     def format_commands(self, ctx, formatter):
         with formatter.section("Commands"):
@@ -48,6 +50,9 @@ def ringtrain():
 
 def run(arguments: list[str]) -> int:
     """Run one command; the exit code (the table is in :mod:`ringtrain.errors`)."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        # NumPy's BLAS, which reads this when NumPy is first imported, would take every core, for every rank.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
     except click.exceptions.Exit as exit:

@@ -16,8 +16,6 @@ def in_world(action) -> int:
     An error that every rank raises is told by rank 0, and all end in good order. An error of one rank alone is told by
     that rank, which then aborts the others: they may be waiting for it.
     """
-    if "OMP_NUM_THREADS" not in os.environ:  # else NumPy's BLAS takes every core, for every rank
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ringtrain.transport.world import connect
 
     transport = connect()

@@ -1,5 +1,7 @@
 """Every schedule by its name."""
 
+from collections.abc import Callable
+
 from ringtrain.collectives import butterfly, circulant, double_tree, ring, sliced, star, tree
 from ringtrain.collectives.hierarchical import Builder, hierarchical
 from ringtrain.collectives.recursive_doubling import recursive_doubling
@@ -30,7 +32,19 @@ HALVES: dict[str, tuple[Builder, Builder]] = {
 # Within nodes, and across them. Any other pair is named hierarchical:INNER:OUTER.
 PAIRS: dict[str, tuple[str, str]] = {"hierarchical": ("ring", "ring"), "hierarchical-leader": ("tree", "ring")}
 
-SCHEDULES = (*FLAT, *PAIRS)
+
+def _on_ranks(builder: Builder) -> Callable[[Topology], Schedule]:
+    return lambda topology: builder(topology.size)
+
+
+def _on_nodes(name: str, inner: str, outer: str) -> Callable[[Topology], Schedule]:
+    return lambda topology: hierarchical(name, topology, HALVES[inner], FLAT[outer])
+
+
+SCHEDULES: dict[str, Callable[[Topology], Schedule]] = {
+    **{name: _on_ranks(builder) for name, builder in FLAT.items()},
+    **{name: _on_nodes(name, *pair) for name, pair in PAIRS.items()},
+}
 GOALS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 
 
@@ -43,10 +57,8 @@ def make_schedule(name: str, where: Topology | int, goal: str = ALL_REDUCE) -> S
     topology = even(where) if isinstance(where, int) else where
     if goal != ALL_REDUCE:
         return _half(name, topology.size, goal)
-    if name in FLAT:
-        return FLAT[name](topology.size)
-    inner, outer = _pair(name)
-    return hierarchical(name, topology, HALVES[inner], FLAT[outer])
+    builder = SCHEDULES[name] if name in SCHEDULES else _on_nodes(name, *name.split(":")[1:])
+    return builder(topology)
 
 
 def check_name(name: str) -> None:
@@ -64,10 +76,6 @@ def check_name(name: str) -> None:
 def needs_nodes(name: str) -> bool:
     """Whether the schedule depends on which rank runs on which node."""
     return name not in FLAT
-
-
-def _pair(name: str) -> tuple[str, str]:
-    return PAIRS[name] if name in PAIRS else tuple(name.split(":")[1:])
 
 
 def _half(name: str, size: int, goal: str) -> Schedule:

@@ -35,6 +35,7 @@ class AllReduce(Exchange):
 
     name = "allreduce"
     exact = True
+    state_is_local = True
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class Traffic:
 class Exchange(ABC):
     name: str
     exact: bool  # whether an iteration equals serial SGD on the global batch
+    state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
 
     def roles(self, size: int) -> Roles:
         return Roles(trainers=tuple(range(size)))

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.collectives.catalogue import check_name
 from ringtrain.config import TrainConfig
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.batches import Batches
 from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.data.sampler import Sampler
 from ringtrain.data.synthetic import synthetic
-from ringtrain.errors import ConfigError, DataError, RingtrainError, UsageError, everywhere
+from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Exchange
 from ringtrain.lr import LearningRate, scaled
@@ -141,10 +140,6 @@ def ops_of(config: TrainConfig) -> Ops:
 
 
 def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchange:
-    try:
-        check_name(config.algorithm)
-    except UsageError as error:
-        raise ConfigError(f"--algorithm: {error}") from None
     return AllReduce(
         transport,
         ops,

@@ -110,6 +110,7 @@ class Worker:
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
         self._told_to_stop = told_to_stop
+        self.before_update = lambda: None  # called when weights are about to change
         self.space = Workspace(ops)
         self._ctx = Pass(ops, self.space)
         self._totals = ops.zeros((3,), "float64")
@@ -167,6 +168,7 @@ class Worker:
                     self._explain_divergence()
             case Update():
                 iteration = self._batch.iteration
+                self.before_update()
                 self.exchange.finish(iteration, self.rate(iteration))
 
     def _load(self, start: int, stop: int) -> None:

@@ -17,6 +17,7 @@ from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.train.assemble import Assembly, check_replicas
 from ringtrain.train.evaluate import EVALUATION_BATCH, Score
+from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.loop import Outcome
 from ringtrain.train.state import Progress, capture, per
 from ringtrain.transport.base import Transport
@@ -43,6 +44,9 @@ class Run:
         self._score: Score | None = None  # the last one
         self._saved_at = -1
         self._rates, self._training_s = Rates(), 0.0
+        hasty = transport.size > 1 and folder is not None and assembly.exchange.state_is_local
+        self.lifeboat = Lifeboat(self._save_in_haste if hasty else None)
+        assembly.worker.before_update = self.lifeboat.hold
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
@@ -51,6 +55,7 @@ class Run:
                 began = time.perf_counter()
                 outcome = self._of.worker.iterate(batch)
                 self._account(batch, outcome, time.perf_counter() - began)
+                self.lifeboat.release()
                 self._after(outcome.stop)
                 if outcome.stop and self._progress.iteration < self._of.iterations:
                     self._end("interrupted")
@@ -143,6 +148,13 @@ class Run:
         self._sink.handle(
             CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=time.perf_counter() - began)
         )
+
+    def _save_in_haste(self) -> None:
+        """In a copy of this process: what no other rank is needed for."""
+        if self._progress.iteration == self._saved_at or self._ops.nonfinite(self._of.arena.weights):
+            return
+        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
+        self._folder.save(checkpoint, self._of.config.keep, is_best=False)
 
     def _check_weights(self) -> None:
         """An update may spoil the weights although its loss was finite: they are not saved then."""

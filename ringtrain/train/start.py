@@ -53,7 +53,9 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
             sink.handle(Note(text=text))
         progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
-        Run(run, ops, transport, progress, sink, folder, started).go()
+        training = Run(run, ops, transport, progress, sink, folder, started)
+        stop.in_haste = training.lifeboat.launch
+        training.go()
     finally:
         sink.close()
         stop.remove()

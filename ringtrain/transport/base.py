@@ -53,9 +53,9 @@ class Transport(ABC):
         """A handle for receiving into each ``span`` of (peer, span)."""
 
     @abstractmethod
-    def native_allreduce(self, span, op: str = "sum") -> None:
-        """The MPI's own all-reduce, in place, blocking: op sum, max or min. For small sizes, and as a
-        baseline."""
+    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
+        """The MPI's own all-reduce, blocking: op sum, max or min, of ``source`` into ``span``, or in place where
+        there is no source. For small sizes, and as a baseline."""
 
     @abstractmethod
     def native_allreduce_start(self, span) -> Handle:

@@ -146,8 +146,8 @@ class Loopback(Transport):
     def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
         return LoopbackHandle(self._world, False, moves, [(peer, self.rank, tag) for peer, _ in moves])
 
-    def native_allreduce(self, span, op: str = "sum") -> None:
-        shares = self._meet(span.copy())
+    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
+        shares = self._meet((span if source is None else source).copy())
         total = shares[0].copy()
         for share in shares[1:]:
             REDUCE[op](total, share, out=total)

@@ -20,6 +20,12 @@ from ringtrain.transport.memory import MESSAGE_BYTES, aligned_zeros, as_bytes, c
 from ringtrain.transport.node import gather_text, leaders, shared_window, split_by_node
 from ringtrain.transport.waiting import peers, wait_for
 
+THREAD_LEVELS = {
+    MPI.THREAD_SINGLE: "single",
+    MPI.THREAD_FUNNELED: "funneled",
+    MPI.THREAD_SERIALIZED: "serialized",
+    MPI.THREAD_MULTIPLE: "multiple",
+}
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
@@ -120,9 +126,9 @@ class Messages(Transport):
         self._handles.append(handle)
         return handle
 
-    def native_allreduce(self, span, op: str = "sum") -> None:
+    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
         with _told(lambda: "all-reducing"):
-            self._comm.Allreduce(MPI.IN_PLACE, span, OPS[op])
+            self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
 
     def native_allreduce_start(self, span) -> Handle:
         handle = ReduceHandle(self._comm, span)
@@ -171,7 +177,7 @@ class Messages(Transport):
         self._comm.Free()
 
     def describe(self) -> str:
-        return library()
+        return f"{library()}, thread level {THREAD_LEVELS[MPI.Query_thread()]}"
 
 
 def library() -> str:

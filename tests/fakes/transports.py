@@ -131,8 +131,9 @@ class DeviceTransport(Transport):
         inner = prepare([(peer, span._memory) for peer, span in moves], tag)
         return DeviceHandle(inner, self._ops, [span for _, span in moves])
 
-    def native_allreduce(self, span, op="sum"):
-        self._inner.native_allreduce(settled(self._ops, span), op)
+    def native_allreduce(self, span, op="sum", source=None):
+        given = None if source is None else settled(self._ops, source)
+        self._inner.native_allreduce(settled(self._ops, span), op, given)
 
     def native_allreduce_start(self, span):
         return self._inner.native_allreduce_start(settled(self._ops, span))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -109,6 +110,28 @@ def test_a_signal_ends_the_run_with_a_checkpoint_that_goes_on(mpirun, mpirun_pro
     more = end["iterations"] + 5
     assert mpirun(3, arguments(net, tmp_path / "out", "--iterations", more, "--resume", "auto")).returncode == 0
     assert [r["iteration"] for r in records(tmp_path / "out", "iteration")] == list(range(1, more + 1))
+
+
+SLOW_NET = NET.replace("[8, 8, 1]", "[32, 32, 3]").replace("channels = 6", "channels = 48").replace("60", "1000")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_mpirun_gives_no_time_for_an_iteration_and_a_checkpoint_is_written(mpirun_process, alone, tmp_path, number):
+    """Iterations of seconds, of which mpirun leaves half of one: the checkpoint is of the last finished one."""
+    (tmp_path / "slow.toml").write_text(SLOW_NET)
+    given = ["--model", tmp_path / "slow.toml", "--synthetic", "--ops", "reference", "--epochs", 500, "--lr", 1e-5]
+    given += ["--checkpoint-every", 1000]
+    process = mpirun_process(2, ["-m", "ringtrain", "train", *map(str, given), "--out", str(tmp_path / "out")])
+    read_until(process, "iteration 1/")
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    checkpoints = tmp_path / "out" / "checkpoints"
+    deadline = time.monotonic() + 20  # it is written by a process that nobody waits for
+    while not list(checkpoints.glob("iteration-*.h5")):
+        assert time.monotonic() < deadline, list(checkpoints.iterdir())
+        os.sched_yield()
+    done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--split", "train", "--json"])
+    assert json.loads(done.stdout)["iteration"] >= 1
 
 
 @pytest.mark.parametrize("victim", [0, 2])

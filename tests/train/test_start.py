@@ -167,7 +167,7 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
         ({"data": "none.h5"}, DataError, "there is no data set none.h5"),
         ({"model": "lenet"}, DataError, "images of 8x8x1, but model 'lenet' takes 28x28x1"),
         ({"batch": 1438}, ConfigError, "--batch 1438 is more than the 1437 training examples"),
-        ({"algorithm": "rng"}, ConfigError, "did you mean 'ring'?"),
+        ({"algorithm": "rng"}, UsageError, "did you mean 'ring'?"),
         ({"ops": "cpuu"}, ConfigError, "did you mean 'cpu'?"),
         ({"lr_policy": "multistep"}, ConfigError, "wants lr_steps"),
         ({"resume": "auto", "out": None}, ConfigError, "name it with --out"),

@@ -1,0 +1,184 @@
+"""Whether an all-reduce is right: every element, by two kinds of input, on every rank.
+
+*exact*    whole numbers whose every partial sum is exact in any order, so that right is equal
+*random*   normal numbers, against a sum in the widest type there is: |error| <= depth · u · sum of |x|, with depth the
+           p - 1 additions that an element takes at most in any order, and u the type's roundoff
+
+Inputs repeat with a period of a large prime number of elements, different on every rank. Expected values are then made
+once for a period, and a chunk that lands in the place of another is still seen, since no chunk is that long a
+multiple. Whole types are exact in both kinds, and so are max and min.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ringtrain.bench.numbers import UFUNCS, NumberType
+from ringtrain.bench.trials import Job, Trial
+from ringtrain.errors import RingtrainError
+
+PERIOD = 65521  # elements; prime
+BLOCK = 16 * PERIOD
+KINDS = ("exact", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One period of every rank's input and of the result.
+
+    Made once for all sizes; nobody writes into it.
+
+    own:      this rank's input, as stored
+    expected: of the result, in a type that holds it
+    allowed:  how far each element may be from it
+    """
+
+    own: np.ndarray
+    expected: np.ndarray
+    allowed: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """wrong:                 elements, over all ranks and both kinds of input
+    same_on_ranks:         whether all ranks hold the same bits
+    same_over_repeats:     whether a repetition gives the same bits
+    same_over_segments:    whether other segments give the same bits; None for an algorithm that has none
+    """
+
+    wrong: int
+    same_on_ranks: bool
+    same_over_repeats: bool
+    same_over_segments: bool | None
+
+
+@lru_cache(maxsize=32)
+def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, seed: int) -> Pattern:
+    inputs = [_input(kind, numbers, each, size, seed) for each in range(size)]
+    wide = [_widened(numbers, stored) for stored in inputs]
+    expected = wide[0]
+    for other in wide[1:]:
+        expected = UFUNCS[op](expected, other)
+    if op == "mean":
+        expected = expected / size
+    if kind == "exact":  # the division of a mean rounds once, and so does this
+        expected = _widened(numbers, numbers.encode(expected))
+    return Pattern(inputs[rank], expected, _allowed(kind, numbers, op, wide))
+
+
+def _widened(numbers: NumberType, stored) -> np.ndarray:
+    """In a type whose own rounding does not matter beside that of ``numbers``."""
+    floating = np.longdouble if numbers.itemsize == 8 else np.float64
+    return numbers.decode(stored).astype(np.int64 if numbers.integral else floating)
+
+
+def _input(kind: str, numbers: NumberType, rank: int, size: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng([seed, rank, KINDS.index(kind)])
+    if kind == "random" and not numbers.integral:
+        return numbers.encode(rng.standard_normal(PERIOD))
+    most = min(numbers.whole, 1 << 20) // size
+    if most == 0:  # more ranks than whole numbers: the sum of the first ones is exact still
+        most = int(rank < numbers.whole)
+    return numbers.encode(rng.integers(-most, most + 1, PERIOD))
+
+
+def _allowed(kind: str, numbers: NumberType, op: str, wide: list) -> np.ndarray:
+    size = len(wide)
+    if kind == "exact" or numbers.integral or op in ("max", "min"):
+        return np.zeros(PERIOD)
+    total = sum(np.abs(x) for x in wide)
+    if op == "mean":  # one rounding more, and everything divided
+        return numbers.roundoff * total
+    return (size - 1) * numbers.roundoff * total
+
+
+def blocks(span, pattern: np.ndarray) -> Iterator[tuple]:
+    """Parts of ``span`` beside the repeated pattern, small enough to stay in memory."""
+    repeated = np.tile(pattern, BLOCK // PERIOD) if span.size > PERIOD else pattern
+    for start in range(0, span.size, BLOCK):
+        part = span[start : start + BLOCK]
+        yield part, repeated[: part.size]
+
+
+def fill(span, pattern: Pattern) -> None:
+    for part, values in blocks(span, pattern.own):
+        part[...] = values
+
+
+def count_wrong(numbers: NumberType, span, pattern: Pattern) -> int:
+    """How many elements of a result are not what they may be. A NaN is wrong."""
+    pairs = zip(blocks(span, pattern.expected), blocks(span, pattern.allowed), strict=True)
+    return sum(_wrong(numbers, part, expected, allowed) for (part, expected), (_, allowed) in pairs)
+
+
+def _wrong(numbers: NumberType, part, expected, allowed) -> int:
+    if numbers.integral:
+        return int(np.count_nonzero(part != expected))
+    with np.errstate(invalid="ignore", over="ignore"):  # a wrong result may be a NaN or huge
+        error = np.abs(numbers.decode(part) - expected)
+    return int(np.count_nonzero(~(error <= allowed)))
+
+
+def judge(job: Job, trial: Trial, otherwise: Trial | None, seed: int) -> Verdict:
+    """Run the trial on both kinds of input, and again, and with other segments. Collective; the same everywhere."""
+    exact, random = (pattern_of(job, kind, seed) for kind in KINDS)
+    wrong = _run_on(job, trial, exact) + _run_on(job, trial, random)
+    first = digest(job.target)
+    wrong += _run_on(job, trial, random)
+    again = digest(job.target)
+    other = None
+    if otherwise is not None:
+        wrong += _run_on(job, otherwise, random)
+        other = digest(job.target)
+    return verdict_of(job.transport.gather_json([wrong, first, again, other]))
+
+
+def verdict_of(answers: list) -> Verdict:
+    """From each rank's [wrong, digest of the first run, of a repetition, of other segments or None]."""
+    _, first, _, other = answers[0]
+    return Verdict(
+        wrong=sum(answer[0] for answer in answers),
+        same_on_ranks=all(answer[1] == first for answer in answers),
+        same_over_repeats=all(answer[2] == answer[1] for answer in answers),
+        same_over_segments=None if other is None else all(answer[3] == answer[1] for answer in answers),
+    )
+
+
+def pattern_of(job: Job, kind: str, seed: int) -> Pattern:
+    return make_pattern(kind, job.numbers, job.op, job.transport.rank, job.transport.size, seed)
+
+
+def _run_on(job: Job, trial: Trial, pattern: Pattern) -> int:
+    fill(job.contribution, pattern)
+    trial.run()
+    return count_wrong(job.numbers, job.target, pattern)
+
+
+def digest(span) -> str:
+    return hashlib.sha256(span.view(np.uint8)).hexdigest()
+
+
+def self_test(job: Job, trial: Trial, seed: int) -> bool:
+    """Spoil one byte of a right result on the last rank: both kinds of check must count one wrong element. Whether that
+    was tried: a wrong result needs no spoiling. Collective. Raises RingtrainError where a check does not notice."""
+    for kind in KINDS:
+        pattern = pattern_of(job, kind, seed)
+        if any(job.transport.gather_json(_run_on(job, trial, pattern))):
+            return False
+        if job.transport.rank == job.transport.size - 1:
+            spoil(job.target, seed % job.target.size)
+        noticed = sum(job.transport.gather_json(count_wrong(job.numbers, job.target, pattern)))
+        if noticed != 1:
+            raise RingtrainError(
+                f"the {kind} check of {trial.algorithm}, {job.op} of {job.numbers.name}, saw {noticed} wrong elements "
+                f"where one byte of one was flipped: its verdicts are worth nothing; please report this"
+            )
+    return True
+
+
+def spoil(span, element: int) -> None:
+    """Flip a bit in the most significant byte of one element, which no rounding explains."""
+    span[element : element + 1].view(np.uint8)[-1] ^= 0x40

@@ -1,0 +1,56 @@
+"""What a sweep is held to, for scripts that go by the exit status."""
+
+from ringtrain.bench.rows import KEY, OK
+from ringtrain.bench.statistics import ratio
+from ringtrain.errors import UsageError
+
+
+def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) -> list[str]:
+    """What became worse, in words: rows more than ``most`` (a share) slower than the same row of an earlier sweep, with
+    an interval of the ratio that leaves no doubt that they are slower; and rows that were well and are not.
+
+    Raises UsageError where the two have no row in common: a comparison of nothing must not pass.
+    """
+    before = {_key(row): row for row in old if row.get("status") == OK}
+    common = [(before[_key(row)], row) for row in new if _key(row) in before]
+    if not common:
+        raise UsageError(
+            f"nothing to compare: of {len(before)} rows of the earlier sweep none has the algorithm, size, type, "
+            f"operation, placement, transport, ranks and nodes of one of these {len(new)}"
+        )
+    found = [_regression(a, b, most, seed) for a, b in common]
+    return [text for text in found if text]
+
+
+def _key(row: dict) -> tuple:
+    return tuple(row[name] for name in KEY)
+
+
+def _name(row: dict) -> str:
+    return f"{row['algorithm']} {row['bytes']:,} B {row['dtype']} {row['op']} {row['placement']} place"
+
+
+def _regression(old: dict, new: dict, most: float, seed: int) -> str | None:
+    if new["status"] != OK:
+        return f"{_name(new)}: was ok, is {new['status']}: {new['reason']}"
+    value, low, high = ratio(new["samples_s"], old["samples_s"], False, seed)
+    if value <= 1 + most or low <= 1:
+        return None
+    return f"{_name(new)}: {value:.2f} times the earlier time [{low:.2f},{high:.2f}], allowed {1 + most:.2f}"
+
+
+def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
+    """The algorithms that reach the wanted busbw at no size, in words. One that ran nowhere reaches none."""
+    best: dict[str, float] = {}
+    for row in rows:
+        own = row["busbw_bytes_per_s"] if row["status"] == OK else 0.0
+        best[row["algorithm"]] = max(own, best.get(row["algorithm"], 0.0))
+    return [
+        f"{name}: busbw of at most {rate / 1e9:.3g} GB/s, wanted {least_bytes_per_s / 1e9:.3g}"
+        for name, rate in best.items()
+        if rate < least_bytes_per_s
+    ]
+
+
+def wrong(rows: list[dict]) -> list[str]:
+    return [f"{_name(row)}: {row['reason']}" for row in rows if row["wrong"]]

@@ -1,0 +1,70 @@
+"""Where and how a sweep was made: what a reader must know before comparing it with another."""
+
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Mapping
+
+import ringtrain
+from ringtrain.bench.words import plural
+from ringtrain.transport.base import Transport
+
+PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MPICH_", "MV2_", "OMP_", "OPENBLAS_", "NUMBA_")
+LAUNCHERS_OWN = ("OMPI_MCA_PREFIXES", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir", "OMPI_MCA_cpu_type")
+
+
+def relevant(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the user set that changes how messages and kernels run."""
+    return {k: v for k, v in sorted(environ.items()) if k.startswith(PREFIXES) and k not in LAUNCHERS_OWN}
+
+
+def name_of(transport: Transport) -> str:
+    """As rows have it: "messages", "loopback"."""
+    return type(transport).__name__.lower()
+
+
+def ranges(numbers) -> str:
+    """ "0-3,8" of {0, 1, 2, 3, 8}."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def crowded(placements: list[dict]) -> str | None:
+    """Why ranks must share cores on some host, or None. ``placements`` are by rank: host, cores."""
+    for host in dict.fromkeys(own["host"] for own in placements):
+        there = [own["cores"] for own in placements if own["host"] == host]
+        cores = {core for own in there for core in own}
+        if len(there) > len(cores):
+            return f"{plural(len(there), 'rank')} on {plural(len(cores), 'core')}"
+    return None
+
+
+def make_header(transport: Transport, start: str) -> dict:
+    """Collective; the same on all ranks but for the clock. ``start`` is how ranks are started together."""
+    own = {"host": socket.gethostname(), "cores": sorted(os.sched_getaffinity(0))}
+    placements = transport.gather_json(own)
+    hosts = list(dict.fromkeys(placement["host"] for placement in placements))
+    return {
+        "ringtrain": ringtrain.__version__,
+        "command": " ".join(sys.argv[1:]),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "library": transport.describe(),
+        "transport": name_of(transport),
+        "transport_why": "the only one between processes" if transport.size > 1 else "there is one rank",
+        "ranks": transport.size,
+        "nodes": transport.nodes,
+        "hosts": {host: sum(p["host"] == host for p in placements) for host in hosts},
+        "binding": [ranges(placement["cores"]) for placement in placements],
+        "crowded": crowded(placements),
+        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "start": start,
+        "environment": relevant(os.environ),
+    }

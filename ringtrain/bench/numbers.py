@@ -1,0 +1,80 @@
+"""The types and operations that can be compared, and what is known of their rounding."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.bench import bfloat16
+from ringtrain.errors import UsageError, nearest
+
+UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
+OPS = tuple(UFUNCS)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberType:
+    """name:     as users write it
+    storage:  NumPy's type of the elements in memory
+    roundoff: u, the largest relative error of one rounding; 0 for whole numbers
+    whole:    up to here every whole number has an exact value
+    """
+
+    name: str
+    storage: np.dtype
+    roundoff: float
+    whole: int
+
+    @property
+    def integral(self) -> bool:
+        return self.roundoff == 0
+
+    @property
+    def itemsize(self) -> int:
+        return self.storage.itemsize
+
+    def encode(self, x) -> np.ndarray:
+        """``x`` in this type, rounded where it must be."""
+        if self.name == "bfloat16":
+            return bfloat16.encode(x)
+        return np.asarray(x).astype(self.storage)
+
+    def decode(self, stored) -> np.ndarray:
+        """What is stored, in a type of NumPy that holds it exactly."""
+        return bfloat16.decode(stored) if self.name == "bfloat16" else stored
+
+    def combine(self, op: str) -> Callable:
+        """(a, b, y): y = a op b, where the mean is a sum that :meth:`divide` finishes."""
+        ufunc = UFUNCS[op]
+        if self.name == "bfloat16":
+            return bfloat16.lifted(ufunc)
+        return lambda a, b, y: ufunc(a, b, out=y)
+
+    def divide(self, span, count: int) -> None:
+        """span /= count, rounded once."""
+        if self.name == "bfloat16":
+            span[...] = bfloat16.encode(bfloat16.decode(span) / np.float32(count))
+        else:
+            np.divide(span, self.storage.type(count), out=span)
+
+
+TYPES = {
+    kind.name: kind
+    for kind in (
+        NumberType("float16", np.dtype(np.float16), 2.0**-11, 1 << 11),
+        NumberType("bfloat16", np.dtype(np.uint16), 2.0**-8, 1 << 8),
+        NumberType("float32", np.dtype(np.float32), 2.0**-24, 1 << 24),
+        NumberType("float64", np.dtype(np.float64), 2.0**-53, 1 << 53),
+        NumberType("int32", np.dtype(np.int32), 0, (1 << 31) - 1),
+        NumberType("int64", np.dtype(np.int64), 0, (1 << 63) - 1),
+    )
+}
+
+
+def choose(names: str, known, what: str) -> list[str]:
+    """The names of a list like "ring,mpi", or every known one for "all". Raises UsageError for another name."""
+    chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"unknown {what} {name!r}: {nearest(name, known)}, or all")
+    return list(dict.fromkeys(chosen))

@@ -1,0 +1,94 @@
+"""One row of a sweep: an algorithm on one size, type, operation and placement; measured, wrong, or refused.
+
+Every row has every key; what does not apply is None. Units: ``…_s`` seconds, ``bytes`` of the buffer on each rank,
+``…_per_s`` a second.
+"""
+
+from ringtrain.bench.checks import Verdict
+from ringtrain.bench.statistics import ratio, summary
+from ringtrain.bench.timing import Protocol, Samples
+from ringtrain.bench.trials import Job
+
+OK, WRONG, REFUSED = "ok", "wrong", "refused"
+NOISY_CV = 0.10
+IN_PLACE, OUT_OF_PLACE = "in", "out"
+IDENTITY = ("algorithm", "transport", "ranks", "nodes", "bytes", "count", "dtype", "op", "placement")
+KEY = tuple(name for name in IDENTITY if name != "count")
+MEASURED = (
+    *("repeats", "median_s", "min_s", "p5_s", "p95_s", "p99_s", "cv", "skew_s"),
+    *("algbw_bytes_per_s", "busbw_bytes_per_s", "wire_bytes", "bound_s", "bound_share"),
+    *("speedup", "speedup_low", "speedup_high", "late_s", "late_median_s", "late_cost"),
+)
+JUDGED = ("wrong", "same_on_ranks", "same_over_repeats", "same_over_segments")
+STATED = ("status", "reason", "unreliable", "samples_s")
+COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
+
+
+def identity(job: Job, algorithm: str, transport_name: str) -> dict:
+    return {
+        "algorithm": algorithm,
+        "transport": transport_name,
+        "ranks": job.transport.size,
+        "nodes": job.transport.nodes,
+        "bytes": job.nbytes,
+        "count": job.target.size,
+        "dtype": job.numbers.name,
+        "op": job.op,
+        "placement": IN_PLACE if job.source is None else OUT_OF_PLACE,
+    }
+
+
+def refused(named: dict, reason: str) -> dict:
+    return _complete(named, {"status": REFUSED, "reason": reason})
+
+
+def measured(named: dict, samples: Samples, wire_bytes: int | None, bound_s: float, crowded: str | None) -> dict:
+    """``wire_bytes``: what the busiest rank sends. ``crowded``: why ranks share cores, or None."""
+    figures = summary(samples.slowest)
+    median_s, ranks = figures["median_s"], named["ranks"]
+    algbw = named["bytes"] / median_s
+    noisy = f"cv {figures['cv']:.0%}" if figures["cv"] > NOISY_CV else None
+    facts = {
+        **figures,
+        "repeats": len(samples.plain),
+        "skew_s": summary([max(times) - min(times) for times in samples.plain])["median_s"],
+        "algbw_bytes_per_s": algbw,
+        "busbw_bytes_per_s": algbw * 2 * (ranks - 1) / ranks,
+        "wire_bytes": wire_bytes,
+        "bound_s": bound_s,
+        "bound_share": bound_s / median_s,
+        "status": OK,
+        "unreliable": [why for why in (crowded, noisy) if why],
+        "samples_s": samples.slowest,
+    }
+    return _complete(named, facts)
+
+
+def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
+    """Beside the same row's iterations in which one rank came late: ``late_cost`` is how much longer they took, as a
+    multiple of the delay. 1: everybody waited for it; less: some of the delay was hidden."""
+    if protocol.late_rank is None:
+        return row
+    late = summary([max(ranks) for ranks in samples.skewed])["median_s"]
+    cost = (late - row["median_s"]) / protocol.late_s
+    return {**row, "late_s": protocol.late_s, "late_median_s": late, "late_cost": cost}
+
+
+def with_verdict(row: dict, verdict: Verdict | None) -> dict:
+    if verdict is None:
+        return row
+    judged = {name: getattr(verdict, name) for name in JUDGED}
+    reason = f"{verdict.wrong:,} wrong elements" if verdict.wrong else None
+    return {**row, **judged, "status": WRONG if verdict.wrong else row["status"], "reason": reason or row["reason"]}
+
+
+def with_speedup(row: dict, base: Samples | None, own: Samples, seed: int) -> dict:
+    """How many times faster than the MPI's own all-reduce; None where that was not measured, or is this row."""
+    if base is None or base is own:
+        return row
+    value, low, high = ratio(base.slowest, own.slowest, True, seed)
+    return {**row, "speedup": value, "speedup_low": low, "speedup_high": high}
+
+
+def _complete(named: dict, facts: dict) -> dict:
+    return {**dict.fromkeys(COLUMNS), **named, **facts}

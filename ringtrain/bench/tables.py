@@ -1,0 +1,162 @@
+"""A sweep as text: header, one line a row, and what was fitted."""
+
+from collections.abc import Iterable
+
+from ringtrain.bench import words
+from ringtrain.bench.pairs import slowest_rank, worst
+from ringtrain.bench.rows import REFUSED
+
+# Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
+COLUMNS = (
+    ("size", 10, lambda row: str(row["bytes"])),
+    ("count", 9, lambda row: str(row["count"])),
+    ("type", 8, lambda row: row["dtype"]),
+    ("redop", 5, lambda row: row["op"]),
+    ("place", 5, lambda row: row["placement"]),
+    ("algorithm", 12, lambda row: row["algorithm"]),
+    ("time", 9, lambda row: f"{1e6 * row['median_s']:.1f}"),
+    ("algbw", 7, lambda row: f"{row['algbw_bytes_per_s'] / 1e9:.2f}"),
+    ("busbw", 7, lambda row: f"{row['busbw_bytes_per_s'] / 1e9:.2f}"),
+    ("%bound", 6, lambda row: f"{100 * row['bound_share']:.0f}"),
+    ("wire", 10, lambda row: _or_dash(row["wire_bytes"], str)),
+    ("x mpi", 18, lambda row: _speedup(row)),
+    ("p95", 9, lambda row: f"{1e6 * row['p95_s']:.1f}"),
+    ("cv%", 4, lambda row: f"{100 * row['cv']:.0f}"),
+    ("skew", 8, lambda row: f"{1e6 * row['skew_s']:.1f}"),
+    ("late", 5, lambda row: _or_dash(row["late_cost"], lambda cost: f"{cost:.2f}")),
+    ("#wrong", 6, lambda row: _or_dash(row["wrong"], str)),
+    ("same", 4, lambda row: _same(row)),
+)
+UNITS = {"size": "B", "count": "elements", "time": "us", "algbw": "GB/s", "busbw": "GB/s", "wire": "B/rank"}
+UNITS |= {"x mpi": "[95 % interval]", "p95": "us", "skew": "us", "late": "delay"}
+NAMED = 6  # the columns that a refused row has
+
+
+def _or_dash(value, show) -> str:
+    return "-" if value is None else show(value)
+
+
+def _speedup(row: dict) -> str:
+    if row["speedup"] is None:
+        return "-"
+    return f"{row['speedup']:.2f} [{row['speedup_low']:.2f},{row['speedup_high']:.2f}]"
+
+
+def _same(row: dict) -> str:
+    """k: on all ranks, r: over repeats, s: over segments; a dot where not."""
+    marks = (("k", "same_on_ranks"), ("r", "same_over_repeats"), ("s", "same_over_segments"))
+    return "".join("-" if row[name] is None else mark if row[name] else "." for mark, name in marks)
+
+
+def columns_of(header: dict) -> tuple:
+    """All, but for what was not asked for."""
+    late = header["protocol"]["late_rank"] is not None
+    return tuple(column for column in COLUMNS if late or column[0] != "late")
+
+
+def titles(columns=COLUMNS) -> list[str]:
+    names = " ".join(f"{title:>{width}}" for title, width, _ in columns)
+    units = " ".join(f"{UNITS.get(title, ''):>{width}}" for title, width, _ in columns)
+    return [f"# {names}", f"# {units.rstrip()}"]
+
+
+def line(row: dict, columns=COLUMNS) -> str:
+    """A row's line; what makes it unreliable is at its end, and the reason of a refusal in place of figures."""
+    if row["status"] == REFUSED:
+        return f"  {_cells(row, columns[:NAMED])} refused: {row['reason']}"
+    doubts = "; ".join(row["unreliable"])
+    return f"  {_cells(row, columns)}" + (f"  unreliable: {doubts}" if doubts else "")
+
+
+def _cells(row: dict, columns) -> str:
+    return " ".join(f"{show(row):>{width}}" for _, width, show in columns)
+
+
+def header_lines(header: dict) -> list[str]:
+    hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
+    protocol = header["protocol"]
+    lines = [
+        f"ringtrain {header['ringtrain']} bench-allreduce {header['at']}",
+        f"{header['library']}; transport {header['transport']} ({header['transport_why']})",
+        f"{words.plural(header['ranks'], 'rank')} on {words.plural(header['nodes'], 'node')}: {hosts}; "
+        f"{header['machine']}",
+        f"cores by rank: {' | '.join(header['binding'])}" + _crowd(header["crowded"]),
+        f"{protocol['repeats']} iterations after {protocol['warm_up']}, algorithms interleaved (seed "
+        f"{protocol['seed']}), ranks started by a {header['start']}; time: median of the slowest rank's",
+        f"caches {'emptied' if protocol['cold_bytes'] else 'left warm'} before an iteration",
+        *(f"{name}={value}" for name, value in header["environment"].items()),
+        *_calibration(header["calibration"]),
+        *_pairs(header["pairs"]),
+    ]
+    if protocol["late_rank"] is not None:
+        lines.append(f"late: rank {protocol['late_rank']} also comes {words.micro(protocol['late_s'])} late")
+    return [f"# {text}" for text in lines]
+
+
+def _crowd(crowded: str | None) -> str:
+    return f"; {crowded}: the scheduler is measured" if crowded else ""
+
+
+def _calibration(calibration: dict) -> list[str]:
+    lines = [
+        f"links {kind}: alpha {words.micro(link['alpha_s'])}, one pair {words.rate(link['pair_bytes_per_s'])}, "
+        f"both directions {words.rate(link['both_bytes_per_s'])}, "
+        f"all busy {words.rate(link['busy_bytes_per_s'])} a rank"
+        for kind, link in calibration["links"].items()
+    ]
+    return [*lines, f"adding, all ranks at once: {words.rate(1 / calibration['gamma_s_per_byte'])}"]
+
+
+def _pairs(rows: list[dict] | None) -> list[str]:
+    if not rows:
+        return []
+    lines = [
+        f"pair {row['first']:>3} {row['second']:>3}: {words.micro(row['latency_s']):>10} "
+        f"{words.rate(row['bytes_per_s']):>10}"
+        for row in rows
+    ]
+    found = worst(rows)
+    slow, thin = ((found[kind]["first"], found[kind]["second"]) for kind in ("latency", "bandwidth"))
+    return [
+        *lines,
+        f"worst pairs: latency {slow[0]} and {slow[1]}, bandwidth {thin[0]} and {thin[1]}; "
+        f"rank of the slowest links: {slowest_rank(rows)}",
+    ]
+
+
+def fit_lines(fits: Iterable[dict]) -> list[str]:
+    lines = []
+    for group in fits:
+        lines += [f"# fit of {group['dtype']} {group['op']}, {group['placement']} place:"] if group["models"] else []
+        lines += [f"#   {_model(name, model)}" for name, model in group["models"].items()]
+        lines += [f"#   {_crossover(found)}" for found in group["crossovers"]]
+    return lines
+
+
+def _model(name: str, model: dict) -> str:
+    work, beta, gamma = model["work"], model["beta_s_per_byte"], model["gamma_s_per_byte"]
+    text = (
+        f"{name}: {work['rounds']} x alpha {words.micro(model['alpha_s'])} + n x ({work['sent']:.3g} x beta "
+        f"{1e9 * beta:.3g} + {work['added']:.3g} x gamma {1e9 * gamma:.3g}) ns"
+    )
+    if model["median_error"] is None:
+        return f"{text}; not judged: fewer than four sizes"
+    return (
+        f"{text}; on {len(model['held_out'])} sizes held out off by {words.percent(model['median_error'])} (median), "
+        f"{words.percent(model['worst_error'])} (worst)"
+    )
+
+
+def _crossover(found: dict) -> str:
+    a, b = found["algorithms"]
+    predicted = words.size(found["predicted_bytes"]) if found["predicted_bytes"] else "nowhere"
+    measured = ", ".join(f"{words.size(low)} to {words.size(high)}" for low, high in found["measured_bytes"])
+    return f"{a} and {b} cross: predicted {predicted}, measured {measured or 'nowhere'}"
+
+
+def verdict_line(rows: list[dict], self_test: list) -> str:
+    wrong = [row for row in rows if row["wrong"]]
+    judged = sum(row["wrong"] is not None for row in rows)
+    refused = sum(row["status"] == REFUSED for row in rows)
+    text = f"# checked {judged} rows, every element twice: {len(wrong)} wrong, {refused} refused"
+    return f"{text}; a flipped byte was noticed in each of {len(self_test)} self-tests" if self_test else text

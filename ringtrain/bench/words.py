@@ -1,0 +1,27 @@
+"""Numbers for people."""
+
+
+def size(nbytes: float) -> str:
+    """65536 → "64 KiB"."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.4g} {unit}"
+    return f"{nbytes:.4g} B"
+
+
+def plural(count: int, word: str) -> str:
+    """1 → "1 node"; 2 → "2 nodes"."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.3g} GB/s"
+
+
+def micro(seconds: float) -> str:
+    """1.234e-05 → "12.3 µs"."""
+    return f"{1e6 * seconds:.3g} µs"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,230 @@
+"""``ringtrain bench-allreduce``"""
+
+import re
+import time
+
+import click
+
+PROGRESS_EVERY_S = 5.0
+SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
+
+
+class Size(click.ParamType):
+    """Bytes, as in 64K or 1.5M."""
+
+    name = "bytes"
+
+    def convert(self, value, param, ctx):
+        from ringtrain.bench.sizes import parse_bytes
+        from ringtrain.errors import UsageError
+
+        try:
+            return value if isinstance(value, int) else parse_bytes(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Share(click.ParamType):
+    """5% or 0.05."""
+
+    name = "share"
+
+    def convert(self, value, param, ctx):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", value) if isinstance(value, str) else None
+        if not match:
+            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
+        return float(match[1]) / (100 if match[2] else 1)
+
+
+class Delay(click.ParamType):
+    """RANK:SECONDS."""
+
+    name = "rank:seconds"
+
+    def convert(self, value, param, ctx):
+        match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
+        if not match or not float(match[2]):
+            self.fail(f"{value!r} is not a rank and its delay in seconds: write it as 1:0.01", param, ctx)
+        return int(match[1]), float(match[2])
+
+
+@click.command("bench-allreduce")
+@click.option("-b", "--begin", type=Size(), help="Smallest buffer. [1K]")
+@click.option("-e", "--end", type=Size(), help="Largest buffer. [16M]")
+@click.option("-f", "--factor", type=float, help="Each size is that many times the one before. [4]")
+@click.option("-n", "--iterations", type=click.IntRange(1), default=20, show_default=True, help="Timed, of each row.")
+@click.option("-w", "--warm-up", type=click.IntRange(0), default=5, show_default=True, help="Iterations before.")
+@click.option("-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, or all.")
+@click.option("-o", "--op", "ops", default="sum", show_default=True, help="sum, mean, max, min, or all.")
+@click.option(
+    "-c", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="Check every element."
+)
+@click.option("--algorithm", "algorithms", default="all", show_default=True, help="Names, mpi among them, or all.")
+@click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
+@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K]")
+@click.option("--out-of-place", is_flag=True, help="Measure that too.")
+@click.option("--cold", is_flag=True, help="Empty the caches before every iteration.")
+@click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
+@click.option("--skew", type=Delay(), help="Also delay a rank, and see which algorithm suffers: 1:0.01.")
+@click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
+@click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
+@click.option("--csv", "csv_path", type=click.Path(), help="Write one tidy row a measurement.")
+@click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF.")
+@click.option("--compare", "compare_path", type=click.Path(), help="JSON of an earlier sweep: exit 1 where slower.")
+@click.option("--max-regress", type=Share(), default="5%", show_default=True, help="By how much, with --compare.")
+@click.option("--min-busbw", type=float, metavar="GB/S", help="Exit 1 where an algorithm reaches this at no size.")
+def bench_allreduce(**flags):
+    """Compare all-reduce algorithms, the MPI's own among them: times, bounds, correctness.
+
+    Run it under mpirun. Columns and how to read them: docs/bench.md. Exits with 1 where a result is wrong or a limit
+    is not held.
+    """
+    from ringtrain.cli.world import in_world
+
+    return in_world(lambda transport: _bench(transport, flags))
+
+
+def _bench(transport, flags: dict) -> int:
+    from ringtrain.bench.sweep import sweep
+    from ringtrain.train.together import on_root, together
+
+    asked = together(transport, lambda: _asked(flags, transport.size))
+    old = on_root(transport, lambda: _prepare_files(flags))
+    result = sweep(transport, asked, _watcher(transport.rank))
+    if transport.rank == 0:
+        _tell_end(result)
+    on_root(transport, lambda: _write(flags, result))
+    complaints = together(transport, lambda: _complaints(flags, old, result.rows))
+    if transport.rank == 0:
+        for complaint in complaints:
+            click.echo(f"ringtrain: {complaint}", err=True)
+    return 1 if complaints else 0
+
+
+def _asked(flags: dict, ranks: int):
+    """The sweep that the flags ask for. Raises UsageError."""
+    from ringtrain.bench.caches import scrub_bytes
+    from ringtrain.bench.numbers import OPS, TYPES, choose
+    from ringtrain.bench.sweep import Sweep
+    from ringtrain.bench.timing import Protocol
+    from ringtrain.bench.trials import ALGORITHMS
+    from ringtrain.collectives.execute import SEGMENT_BYTES
+    from ringtrain.errors import UsageError
+
+    late_rank, late_s = flags["skew"] or (None, 0.0)
+    if late_rank is not None and late_rank >= ranks:
+        raise UsageError(f"--skew delays rank {late_rank}, but there are {ranks} ranks, counted from 0")
+    dtypes = choose(flags["dtypes"], TYPES, "type")
+    protocol = Protocol(
+        repeats=flags["iterations"],
+        warm_up=flags["warm_up"],
+        budget_s=flags["budget_s"],
+        cold_bytes=scrub_bytes() if flags["cold"] else 0,
+        late_rank=late_rank,
+        late_s=late_s,
+        seed=flags["seed"],
+    )
+    return Sweep(
+        sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
+        algorithms=choose(flags["algorithms"], ALGORITHMS, "algorithm"),
+        dtypes=dtypes,
+        ops=choose(flags["ops"], OPS, "operation"),
+        protocol=protocol,
+        checked=flags["check"] == "1",
+        out_of_place=flags["out_of_place"],
+        pairs=flags["pairs"],
+        segment_bytes=flags["segment_bytes"] or SEGMENT_BYTES,
+    )
+
+
+def _sizes(flags: dict, itemsize: int) -> list[int]:
+    from ringtrain.bench.sizes import of_buckets, swept
+    from ringtrain.errors import UsageError
+
+    given = {name: flags[name] for name in SWEPT if flags[name] is not None}
+    if flags["sizes_of"] is None:
+        first, last, factor = (SWEPT | given).values()
+        return swept(first, last, factor)
+    if given:
+        raise UsageError("--sizes-of takes the sizes from a model: leave out -b, -e and -f")
+    from ringtrain.exchange.allreduce import BUCKET_BYTES
+    from ringtrain.nn import spec
+    from ringtrain.nn.arena import lay_out
+
+    return of_buckets(lay_out(spec.load(flags["sizes_of"]).graph().parameters()), itemsize, BUCKET_BYTES)
+
+
+def _prepare_files(flags: dict) -> dict | None:
+    """The earlier sweep, if one is to be compared with; all that could fail after hours is tried now."""
+    from ringtrain.bench.files import check_writable, read_json
+    from ringtrain.bench.plots import check_plot
+
+    for path in (flags["json_path"], flags["csv_path"]):
+        if path is not None:
+            check_writable(path)
+    if flags["plot_path"] is not None:
+        check_plot(flags["plot_path"])
+    return None if flags["compare_path"] is None else read_json(flags["compare_path"])
+
+
+def _watcher(rank: int):
+    """Rank 0 tells: a size's rows as soon as they are there, and where a long one is."""
+    from ringtrain.bench import tables
+    from ringtrain.bench.sweep import Watcher
+
+    if rank != 0:
+        return Watcher()
+
+    columns = list(tables.COLUMNS)
+
+    def begun(header: dict) -> None:
+        columns[:] = tables.columns_of(header)
+        _say([*tables.header_lines(header), *tables.titles(columns)])
+
+    return Watcher(begun, lambda rows: _say(tables.line(row, columns) for row in rows), Progress())
+
+
+class Progress:
+    """A line on standard error, now and then: mpirun's pipes are no terminal, where one line could be redrawn."""
+
+    def __init__(self, clock=time.monotonic):
+        self._clock, self._told = clock, clock()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._clock() - self._told > PROGRESS_EVERY_S:
+            self._told = self._clock()
+            click.echo(f"# {what}: {done} of {total} done", err=True)
+
+
+def _say(lines) -> None:
+    click.echo("\n".join(lines))
+
+
+def _tell_end(result) -> None:
+    from ringtrain.bench import tables
+
+    _say([*tables.fit_lines(result.header["fits"]), tables.verdict_line(result.rows, result.header["self_test"])])
+
+
+def _write(flags: dict, result) -> None:
+    from ringtrain.bench.files import write_csv, write_json
+    from ringtrain.bench.plots import draw
+
+    if flags["json_path"] is not None:
+        write_json(flags["json_path"], result.header, result.rows)
+    if flags["csv_path"] is not None:
+        write_csv(flags["csv_path"], result.rows)
+    if flags["plot_path"] is not None:
+        draw(result.header, result.rows, flags["plot_path"])
+
+
+def _complaints(flags: dict, old: dict | None, rows: list[dict]) -> list[str]:
+    from ringtrain.bench import gates
+
+    found = gates.wrong(rows)
+    if old is not None:
+        found += gates.regressions(old["rows"], rows, flags["max_regress"], flags["seed"])
+    if flags["min_busbw"] is not None:
+        found += gates.too_slow(rows, flags["min_busbw"] * 1e9)
+    return found

@@ -1,0 +1,103 @@
+"""Sizes, bounds, layouts, cores, words: pure functions of what was found."""
+
+import pytest
+
+from ringtrain.bench import words
+from ringtrain.bench.bound import bound_s
+from ringtrain.bench.caches import UNKNOWN_BYTES, scrub_bytes
+from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Layout, Link
+from ringtrain.bench.header import crowded, ranges, relevant
+from ringtrain.bench.pairs import slowest_rank, worst
+from ringtrain.bench.sizes import of_buckets, parse_bytes, swept, whole_elements
+from ringtrain.errors import UsageError
+from ringtrain.nn import spec
+from ringtrain.nn.arena import lay_out
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("4096", 4096), ("64K", 65536), ("1.5MiB", 3 << 19), ("2g", 2 << 30), ("0", 0), ("8B", 8)]
+)
+def test_sizes_as_people_write_them(text, nbytes):
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "K", "-4", "1e6", "4 furlongs", "9999999G"])
+def test_what_is_no_size(text):
+    with pytest.raises(UsageError, match=r"is not a size in bytes|is more than this can address"):
+        parse_bytes(text)
+
+
+def test_a_sweep_of_sizes():
+    assert swept(1024, 10_000, 2) == [1024, 2048, 4096, 8192]
+    assert swept(5, 5, 2) == [5]
+    assert whole_elements([1, 5, 7, 4096], 4) == [4, 4096]
+    for wrong in ((2, 1, 2), (1, 2, 1), (0, 2, 2)):
+        with pytest.raises(UsageError, match=r"-b|-f"):
+            swept(*wrong)
+
+
+def test_sizes_of_a_model_are_those_of_its_buckets():
+    spans = lay_out(spec.load("lenet").graph().parameters())
+    assert of_buckets(spans, 4, bucket_bytes=1 << 40) == [4 * spans[-1].stop]
+    assert len(of_buckets(spans, 4, bucket_bytes=1)) == len({s.stop - s.start for s in spans})
+
+
+SLOW, FAST = Link(1e-5, 2e9, 2e9, 1e9), Link(1e-6, 2e10, 2e10, 1e10)
+
+
+def test_the_bound_is_the_largest_of_what_cannot_be_less():
+    inside = Calibration({INSIDE: FAST}, 1e-12, 4)
+    assert bound_s(inside, 4, 1, 8) == pytest.approx(2e-6)  # two messages follow one another
+    assert bound_s(inside, 4, 1, 10**9) == pytest.approx(0.15)  # 1.5 GB over 10 GB/s
+    assert bound_s(Calibration({INSIDE: FAST}, 1e-9, 4), 4, 1, 10**9) == pytest.approx(0.75)  # additions
+    assert bound_s(Calibration({}, 1e-9, 1), 1, 1, 10**9) == 0
+
+
+def test_between_nodes_the_shared_link_bounds():
+    both = Calibration({INSIDE: FAST, BETWEEN: SLOW}, 1e-12, 2)
+    assert bound_s(both, 4, 2, 10**9) == pytest.approx(0.5)  # 1 GB over 2 x 1 GB/s
+
+
+def test_layouts_name_pairs_and_neighbours():
+    layout = Layout(((0, 1, 4), (2, 3)))
+    assert (layout.pair(INSIDE), layout.pair(BETWEEN)) == ((0, 1), (0, 2))
+    assert [layout.neighbours(INSIDE, rank) for rank in (0, 1, 4)] == [(1, 4), (4, 0), (0, 1)]
+    assert [layout.neighbours(BETWEEN, rank) for rank in (0, 2, 4)] == [(2, 2), (0, 0), (None, None)]
+    alone = Layout(((0,), (1,)))
+    assert alone.pair(INSIDE) is None and Layout(((0, 1),)).pair(BETWEEN) is None
+
+
+def test_the_worst_pair_and_the_sick_rank():
+    rates = {(0, 1): 9, (0, 2): 2, (0, 3): 8, (1, 2): 1, (1, 3): 7, (2, 3): 3}
+    rows = [{"first": a, "second": b, "latency_s": a + b, "bytes_per_s": rate} for (a, b), rate in rates.items()]
+    found = worst(rows)
+    assert (found["latency"]["first"], found["latency"]["second"]) == (2, 3)
+    assert (found["bandwidth"]["first"], found["bandwidth"]["second"]) == (1, 2)
+    assert slowest_rank(rows) == 2
+
+
+def test_ranks_that_share_cores_are_counted_by_host():
+    two = {"host": "a", "cores": [0, 1]}
+    assert crowded([two, two, {"host": "b", "cores": [0]}]) is None
+    assert crowded([two, two, two]) == "3 ranks on 2 cores"
+    assert crowded([{"host": "a", "cores": [0]}, {"host": "a", "cores": [0]}]) == "2 ranks on 1 core"
+
+
+def test_the_environment_that_matters():
+    given = {"OMPI_MCA_btl": "tcp", "OMPI_MCA_initial_wdir": "/x", "HOME": "/y", "OMP_NUM_THREADS": "1"}
+    assert relevant(given) == {"OMPI_MCA_btl": "tcp", "OMP_NUM_THREADS": "1"}
+
+
+def test_the_largest_cache_is_emptied_twice_over(tmp_path):
+    assert scrub_bytes(tmp_path) == UNKNOWN_BYTES
+    for level, size in enumerate(("48K", "2048K", "32M")):
+        (tmp_path / f"index{level}").mkdir()
+        (tmp_path / f"index{level}" / "size").write_text(size + "\n")
+    assert scrub_bytes(tmp_path) == 64 << 20
+
+
+def test_numbers_for_people():
+    assert ranges([8, 0, 1, 2, 5]) == "0-2,5,8" and ranges([]) == ""
+    assert [words.size(n) for n in (3, 65536, 1.5 * 2**20, 2**31)] == ["3 B", "64 KiB", "1.5 MiB", "2 GiB"]
+    assert (words.micro(1.234e-5), words.rate(2.5e9), words.percent(0.125)) == ("12.3 µs", "2.5 GB/s", "12.5 %")
+    assert (words.plural(1, "node"), words.plural(0, "node")) == ("1 node", "0 nodes")

@@ -1,0 +1,240 @@
+"""Sweeps of a world in one process: rows, refusals, files, gates."""
+
+import csv
+import json
+
+import pytest
+
+from ringtrain.bench import files, gates, plots, tables
+from ringtrain.bench.rows import COLUMNS
+from ringtrain.bench.sweep import Result, Sweep, Watcher, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.bench.trials import ALGORITHMS
+from ringtrain.collectives import catalogue
+from ringtrain.collectives.ring import ring
+from ringtrain.errors import ScheduleError, UsageError
+from ringtrain.transport.loopback import LoopbackWorld
+
+QUICK = Protocol(repeats=3, warm_up=1)
+
+
+def swept(size=3, nodes=1, watcher=None, **asked) -> Result:
+    asked = Sweep(**{"sizes": (4, 20_000), "protocol": QUICK, **asked})
+
+    def body(transport):
+        return sweep(transport, asked, watcher if transport.rank == 0 else None)
+
+    results = LoopbackWorld(size, nodes).run(body)
+    assert all(own.rows == results[0].rows for own in results)
+    return results[0]
+
+
+@pytest.fixture(scope="module")
+def result():
+    return swept(pairs=True, out_of_place=True, sizes=(4, 100, 2000, 20_000))
+
+
+def by(rows, **wanted):
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def test_every_row_has_every_column_and_its_figures_agree(result):
+    assert len(result.rows) == len(ALGORITHMS) * 4 * 2
+    for row in result.rows:
+        assert tuple(row) == COLUMNS
+        assert (row["status"], row["wrong"], row["transport"], row["ranks"]) == ("ok", 0, "loopback", 3)
+        assert row["min_s"] <= row["p5_s"] <= row["median_s"] <= row["p95_s"] <= row["p99_s"]
+        assert len(row["samples_s"]) == row["repeats"] == 3
+        assert row["algbw_bytes_per_s"] == row["bytes"] / row["median_s"]
+        assert row["busbw_bytes_per_s"] == pytest.approx(4 / 3 * row["algbw_bytes_per_s"])
+        assert row["bound_share"] == row["bound_s"] / row["median_s"] > 0
+        assert row["same_on_ranks"] and row["same_over_repeats"]
+        assert (row["speedup"] is None) == (row["same_over_segments"] is None) == (row["algorithm"] == "mpi")
+
+
+def test_wire_bytes_are_those_of_the_busiest_rank(result):
+    ring, star, mpi = (by(result.rows, algorithm=a, bytes=20_000)[0]["wire_bytes"] for a in ("ring", "star", "mpi"))
+    assert abs(ring - 4 / 3 * 20_000) < 20 and star == 2 * 20_000 and mpi is None
+
+
+def test_the_header_says_how_and_where(result):
+    header = json.loads(json.dumps(result.header))
+    assert (header["ranks"], header["nodes"], header["start"]) == (3, 1, "barrier")
+    assert header["library"] == "3 threads of one process, no MPI"
+    assert sum(header["hosts"].values()) == len(header["binding"]) == 3
+    assert header["self_test"] == [[name, "float32", "sum"] for name in ALGORITHMS]
+    assert list(header["calibration"]["links"]) == ["inside a node"]
+    assert {(row["first"], row["second"]) for row in header["pairs"]} == {(0, 1), (0, 2), (1, 2)}
+    assert [set(group["models"]) for group in header["fits"]] == [set(ALGORITHMS)] * 2
+    text = "\n".join(tables.header_lines(result.header))
+    assert "worst pairs: latency " in text and "ranks started by a barrier" in text
+
+
+def test_links_between_nodes_are_calibrated_apart():
+    links = swept(4, nodes=2, sizes=(64,)).header["calibration"]["links"]
+    assert list(links) == ["inside a node", "between nodes"]
+    assert all(value > 0 for link in links.values() for value in link.values())
+
+
+def test_one_rank_has_no_links_and_no_bound():
+    result = swept(1)
+    assert result.header["calibration"]["links"] == {}
+    assert {row["bound_share"] for row in result.rows} == {0.0}
+    assert tables.fit_lines(result.header["fits"]) == []
+
+
+def test_refusals_are_rows_with_a_reason():
+    result = swept(2, dtypes=("bfloat16", "int32"), ops=("sum", "mean"), sizes=(64,))
+    refused = by(result.rows, status="refused")
+    assert {(row["algorithm"], row["dtype"], row["op"]) for row in refused} == {
+        *(("mpi", "bfloat16", op) for op in ("sum", "mean")),
+        *((name, "int32", "mean") for name in ALGORITHMS),
+    }
+    assert "MPI has no bfloat16" in by(refused, dtype="bfloat16")[0]["reason"]
+    assert by(refused, dtype="int32")[0]["reason"] == "the mean of whole numbers is none: use sum"
+    assert all(tuple(row) == COLUMNS and row["median_s"] is None for row in refused)
+    assert tables.line(refused[0]).endswith("refused: " + refused[0]["reason"])
+    assert all(row["wrong"] == 0 for row in by(result.rows, status="ok"))
+
+
+def test_what_a_schedule_or_the_mpi_cannot_do_is_refused(monkeypatch):
+    def fussy(topology):
+        raise ScheduleError(f"fussy has no schedule for {topology.size} ranks")
+
+    def unknown(self, span, op="sum", source=None):
+        raise KeyError("e")
+
+    monkeypatch.setitem(catalogue.SCHEDULES, "fussy", fussy)
+    monkeypatch.setattr("ringtrain.transport.loopback.Loopback.native_allreduce", unknown)
+    rows = swept(2, algorithms=("mpi", "fussy", "ring"), dtypes=("float16",), sizes=(64,)).rows
+    assert [row["status"] for row in rows] == ["refused", "refused", "ok"]
+    assert rows[0]["reason"] == "MPI does not reduce float16 by sum: 'e'"
+    assert rows[1]["reason"] == "fussy has no schedule for 2 ranks"
+    assert rows[2]["speedup"] is None
+
+
+def test_a_schedule_joins_by_being_in_the_catalogue(monkeypatch):
+    monkeypatch.setitem(catalogue.SCHEDULES, "another", lambda topology: ring(topology.size))
+    (row,) = swept(2, algorithms=("another",), sizes=(64,)).rows
+    assert (row["algorithm"], row["status"], row["wrong"]) == ("another", "ok", 0)
+
+
+def test_a_rival_takes_part_in_the_same_run():
+    def by_the_transport(job):
+        return lambda: job.transport.native_allreduce(job.target, "sum", job.source)
+
+    asked = {"algorithms": ("ring", "rival"), "ops": ("mean",), "out_of_place": True}
+    for row in by(swept(2, rivals={"rival": by_the_transport}, **asked).rows, algorithm="rival"):
+        assert (row["status"], row["wrong"], row["wire_bytes"], row["same_over_segments"]) == ("ok", 0, None, None)
+
+
+def test_a_late_rank_is_waited_for():
+    protocol = Protocol(repeats=3, warm_up=0, late_rank=1, late_s=0.02)
+    result = swept(2, sizes=(64,), protocol=protocol)
+    for row in result.rows:
+        assert row["late_median_s"] >= 0.02 and 0.5 < row["late_cost"] < 2
+    assert any("late: rank 1 also comes" in text for text in tables.header_lines(result.header))
+    assert "late" in tables.titles(tables.columns_of(result.header))[0]
+
+
+def test_a_spent_budget_leaves_three_repetitions_and_cold_buffers_are_measured_too():
+    protocol = Protocol(repeats=50, warm_up=0, budget_s=0.0, cold_bytes=1 << 16)
+    assert {row["repeats"] for row in swept(2, sizes=(64,), protocol=protocol).rows} == {3}
+
+
+def test_unchecked_rows_say_so():
+    rows = swept(2, checked=False, sizes=(64,)).rows
+    assert {row["wrong"] for row in rows} == {row["same_on_ranks"] for row in rows} == {None}
+    assert tables.line(rows[0], [column for column in tables.COLUMNS if column[0] == "#wrong"]).strip().startswith("-")
+
+
+def test_rows_are_told_as_they_come():
+    told, where = [], []
+    watcher = Watcher(measured=told.append, progress=lambda *at: where.append(at))
+    result = swept(2, watcher=watcher)
+    assert told == [result.rows[: len(ALGORITHMS)], result.rows[len(ALGORITHMS) :]]
+    assert ("20,000 bytes of float32", 2, 3) in where
+
+
+def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
+    def silent(self, span, op="sum", source=None):
+        """Leaves every rank with its own contribution."""
+
+    monkeypatch.setattr("ringtrain.transport.loopback.Loopback.native_allreduce", silent)
+    rows = swept(2, sizes=(4000,)).rows
+    (row,) = by(rows, algorithm="mpi")
+    assert row["status"] == "wrong" and row["wrong"] > 5000 and not row["same_on_ranks"]
+    assert gates.wrong(rows) == [f"mpi 4,000 B float32 sum in place: {row['wrong']:,} wrong elements"]
+
+
+def test_files_hold_what_was_measured(result, tmp_path):
+    files.write_json(tmp_path / "a.json", result.header, result.rows)
+    assert files.read_json(tmp_path / "a.json")["rows"] == result.rows
+    files.write_csv(tmp_path / "a.csv", result.rows)
+    with open(tmp_path / "a.csv") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["algorithm"] for line in lines] == [row["algorithm"] for row in result.rows]
+    assert float(lines[1]["median_s"]) == result.rows[1]["median_s"]
+    assert "samples_s" not in lines[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}', '{"rows": [{"algorithm": "ring"}]}'])
+def test_other_files_are_not_taken_for_sweeps(tmp_path, text):
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(UsageError, match=r"b\.json (is not JSON|has no rows of bench-allreduce)"):
+        files.read_json(tmp_path / "b.json")
+
+
+def test_paths_that_cannot_be_written_are_told_at_once(tmp_path):
+    with pytest.raises(UsageError, match="there is no folder"):
+        files.check_writable(tmp_path / "none" / "a.json")
+    with pytest.raises(UsageError, match="cannot be written: Is a directory"):
+        files.check_writable(tmp_path)
+    with pytest.raises(UsageError, match="No such file"):
+        files.read_json(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_plot(result, tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"a.{ending}"
+    plots.check_plot(path)
+    plots.draw(result.header, result.rows, path)
+    assert path.stat().st_size > 5000
+    with pytest.raises(UsageError, match=r"no picture is of kind 'pmg'; did you mean 'png'\?"):
+        plots.check_plot(tmp_path / "a.pmg")
+    plots.draw(result.header, [], path)
+
+
+def slower(rows, factor):
+    return [{**row, "samples_s": [factor * s for s in row["samples_s"]]} for row in rows]
+
+
+def test_only_what_is_slower_beyond_doubt_is_a_regression(result):
+    ring = by(result.rows, algorithm="ring")
+    assert gates.regressions(ring, ring, 0.05) == []
+    steady = [{**row, "samples_s": [1.0, 1.01, 1.02]} for row in ring]
+    assert gates.regressions(steady, slower(steady, 1.04), 0.05) == []
+    found = gates.regressions(steady, slower(steady, 1.2), 0.05)
+    assert len(found) == len(ring) and "1.20 times the earlier time" in found[0]
+    noisy = [{**row, "samples_s": [0.1, 1.2, 9.0]} for row in ring]
+    assert gates.regressions(noisy, [{**row, "samples_s": [0.1, 1.3, 9.0]} for row in ring], 0.05) == []
+
+
+def test_what_was_well_and_is_not_is_a_regression(result):
+    old = result.rows[:1]
+    (found,) = gates.regressions(old, [{**old[0], "status": "refused", "reason": "it is gone"}], 0.05)
+    assert found.endswith("was ok, is refused: it is gone")
+
+
+def test_a_comparison_of_nothing_does_not_pass(result):
+    with pytest.raises(UsageError, match="nothing to compare: of 1 rows of the earlier sweep none"):
+        gates.regressions(result.rows[:1], result.rows[1:2], 0.05)
+
+
+def test_an_algorithm_must_reach_the_wanted_rate_at_one_size(result):
+    best = max(row["busbw_bytes_per_s"] for row in by(result.rows, algorithm="ring"))
+    ring = by(result.rows, algorithm="ring")
+    assert gates.too_slow(ring, best) == []
+    assert gates.too_slow(ring, 2 * best)[0].startswith("ring: busbw of at most ")
+    assert gates.too_slow([{**ring[0], "status": "refused", "busbw_bytes_per_s": None}], 1.0) != []

@@ -1,0 +1,89 @@
+"""ringtrain bench-allreduce, as a user types it, in one process; tests/mpi has several."""
+
+import json
+
+import pytest
+
+from ringtrain.bench.trials import ALGORITHMS
+from ringtrain.cli.bench_allreduce import PROGRESS_EVERY_S, Progress
+from ringtrain.cli.main import run
+
+TINY = ("-b", "1K", "-e", "4K", "-f", "4", "-n", "3", "-w", "1")
+
+
+def ringtrain(capfd, *arguments):
+    """(exit code, standard output, standard error)"""
+    code = run(["bench-allreduce", *map(str, arguments)])
+    return code, *capfd.readouterr()
+
+
+def test_help_is_found_by_the_name_with_a_hyphen(capfd):
+    code, out, _ = ringtrain(capfd, "--help")
+    assert code == 0 and "Usage: ringtrain bench-allreduce [OPTIONS]" in out
+
+
+def test_a_sweep_with_all_its_files(capfd, tmp_path):
+    paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv")}
+    code, out, err = ringtrain(capfd, *TINY, "--json", paths["json"], "--csv", paths["csv"], "-d", "all", "-o", "all")
+    assert code == 0, err
+    assert out.count("refused: the mean of whole numbers is none") == 2 * len(ALGORITHMS) * 2
+    assert "checked " in out and " 0 wrong, " in out
+    rows = json.loads(paths["json"].read_text())["rows"]
+    assert len(rows) == len(ALGORITHMS) * 2 * 6 * 4 == len(paths["csv"].read_text().splitlines()) - 1
+
+
+def test_sizes_of_a_model(capfd, tmp_path):
+    path = tmp_path / "a.json"
+    code, _, err = ringtrain(capfd, "--sizes-of", "lenet", "-n", "1", "-w", "0", "--json", path)
+    assert code == 0, err
+    assert {row["bytes"] for row in json.loads(path.read_text())["rows"]} == {1724608}
+
+
+def test_limits_decide_the_exit_status(capfd, tmp_path):
+    path = tmp_path / "a.json"
+    assert ringtrain(capfd, *TINY, "--json", path)[0] == 0
+    assert ringtrain(capfd, *TINY, "--compare", path, "--max-regress", "100000%")[0] == 0
+    kept = json.loads(path.read_text())
+    for row in kept["rows"]:
+        row["samples_s"] = [s / 1e6 for s in row["samples_s"]]
+    path.write_text(json.dumps(kept))
+    code, _, err = ringtrain(capfd, *TINY, "--compare", path, "--max-regress", "0.05")
+    assert code == 1 and "times the earlier time" in err
+    code, _, err = ringtrain(capfd, *TINY, "--min-busbw", "1")
+    assert code == 1 and "ring: busbw of at most 0 GB/s, wanted 1" in err
+    code, _, err = ringtrain(capfd, *TINY, "-d", "float64", "--compare", path)
+    assert code == 2 and "nothing to compare" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--algorithm", "rign"), "unknown algorithm 'rign': did you mean 'ring'?"),
+        (("-d", "float31"), "unknown type 'float31'"),
+        (("-o", "summ"), "unknown operation 'summ': did you mean 'sum'?"),
+        (("-b", "lots"), "'lots' is not a size in bytes"),
+        (("-e", "99999G"), "is more than this can address"),
+        (("-b", "2M", "-e", "1M"), "-b must not be more than -e"),
+        (("-f", "1"), "-f 1: each size"),
+        (("--skew", "1"), "'1' is not a rank and its delay in seconds"),
+        (("--skew", "0:0"), "'0:0' is not a rank and its delay"),
+        (("--skew", "3:0.1"), "--skew delays rank 3, but there are 1 ranks"),
+        (("--max-regress", "much"), "'much' is not a share"),
+        (("--sizes-of", "lenet", "-e", "1M"), "--sizes-of takes the sizes from a model"),
+        (("--sizes-of", "lenett"), "did you mean 'lenet'?"),
+        (("--compare", "none.json"), "none.json: No such file"),
+        (("--seed", "-1"), "Invalid value for '--seed'"),
+        (("--json", "none/a.json"), "there is no folder"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(capfd, arguments, message):
+    code, out, err = ringtrain(capfd, *arguments)
+    assert code == 2 and message in err and out == ""
+
+
+def test_progress_is_told_now_and_then(capfd):
+    now = [0.0]
+    progress = Progress(clock=lambda: now[0])
+    for now[0] in (1.0, PROGRESS_EVERY_S + 1, PROGRESS_EVERY_S + 2):
+        progress("something", 3, 7)
+    assert capfd.readouterr().err == "# something: 3 of 7 done\n"

@@ -1,0 +1,50 @@
+"""`ringtrain bench-allreduce` under real mpirun."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+TINY = ("-b", "1K", "-e", "64K", "-f", "8", "-n", "3", "-w", "1")
+
+
+def arguments(*more):
+    return ["-m", "ringtrain", "bench-allreduce", *TINY, *map(str, more)]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
+    path = tmp_path / "a.json"
+    done = mpirun(ranks, arguments("--json", path, "--pairs", "--out-of-place", "--skew", "1:0.001"))
+    assert done.returncode == 0, done.stderr
+    kept = json.loads(path.read_text())
+    header, rows = kept["header"], kept["rows"]
+    assert (header["ranks"], header["transport"]) == (ranks, "messages")
+    assert len(header["pairs"]) == ranks * (ranks - 1) // 2
+    assert len(rows) == 3 * 3 * 2 and {row["wrong"] for row in rows} == {0}
+    assert {row["status"] for row in rows} == {"ok"}
+    assert all(row["late_median_s"] >= 0.001 for row in rows)
+    assert all(row["same_on_ranks"] and row["same_over_repeats"] for row in rows if row["algorithm"] != "mpi")
+    assert (
+        done.stdout.count("# ringtrain ") == 1 and "a flipped byte was noticed in each of 3 self-tests" in done.stdout
+    )
+
+
+def test_types_and_operations(mpirun):
+    done = mpirun(3, arguments("-e", "1K", "-d", "float16,bfloat16,int64", "-o", "all"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("refused: MPI has no bfloat16") == 4
+    assert " 0 wrong, " in done.stdout
+
+
+def test_every_rank_ends_with_the_status_of_the_gate(mpirun):
+    done = mpirun(2, arguments("-e", "1K", "--min-busbw", "100000"))
+    assert done.returncode == 1
+    assert done.stderr.count("star: busbw of at most") == 1
+
+
+def test_a_mistake_is_told_once(mpirun):
+    done = mpirun(2, arguments("--algorithm", "rign"))
+    assert done.returncode == 2
+    assert done.stderr.count("unknown algorithm 'rign': did you mean 'ring'?") == 1

@@ -1,0 +1,111 @@
+"""What ranks do together: one error for all, one value for all, turns in compiling; and the lifeboat."""
+
+import os
+from pathlib import Path
+
+import pytest
+from small_runs import everywhere
+
+from ringtrain.errors import DataError, UsageError
+from ringtrain.train.lifeboat import Lifeboat
+from ringtrain.train.loop import take_turns
+from ringtrain.train.together import agree, on_root, together, together_json
+
+
+def raised(size, function):
+    """The error that every rank raised, which must be the same on all."""
+
+    def caught(transport):
+        with pytest.raises(UsageError) as error:
+            function(transport)
+        assert error.value.everywhere
+        return type(error.value), str(error.value)
+
+    (found,) = set(everywhere(size, caught))
+    return found
+
+
+def test_values_where_nothing_fails():
+    assert everywhere(3, lambda t: together(t, lambda: t.rank**2)) == [0, 1, 4]
+    assert everywhere(3, lambda t: together_json(t, lambda: [t.rank])) == [[[0], [1], [2]]] * 3
+    assert everywhere(3, lambda t: on_root(t, lambda: f"of {t.rank}")) == ["of 0"] * 3
+
+
+def test_an_error_of_some_ranks_is_every_ranks():
+    def fails(transport):
+        together(transport, lambda: missing() if transport.rank in (1, 2) else None)
+
+    def missing():
+        raise DataError("there is no data set x.h5")
+
+    assert raised(4, fails) == (DataError, "ranks 1, 2: there is no data set x.h5")
+
+
+def test_what_the_system_refuses_is_an_error_of_use():
+    kind, message = raised(2, lambda t: on_root(t, lambda: Path("/" + 300 * "x").read_text()))
+    assert kind is UsageError and "File name too long" in message
+
+
+def test_ranks_that_disagree():
+    def disagree(transport):
+        agree(transport, {"seed": min(transport.rank, 1), "batch": 64})
+
+    many = ", ".join(map(str, range(1, 9)))
+    assert (
+        raised(12, disagree)[1]
+        == f"the ranks do not agree on the run:\n  seed: 0 on rank 0; 1 on ranks {many} and 3 more"
+    )
+    everywhere(3, lambda t: agree(t, {"seed": 1}))
+
+
+def test_one_rank_a_node_compiles_first():
+    order = []  # appending is atomic
+
+    def rehearse(transport):
+        return take_turns(transport, lambda: order.append((transport.node, transport.local_rank)))
+
+    everywhere(6, rehearse, nodes=2)
+    for node in (0, 1):
+        ranks = [local for n, local in order if n == node]
+        assert ranks[0] == 0 and sorted(ranks) == [0, 1, 2]
+
+
+@pytest.fixture
+def boat():
+    """A lifeboat that says so when it is at sea, and the end of a pipe to hear it."""
+    hear, say = os.pipe()
+    os.set_inheritable(say, True)
+    opened = os.fdopen(hear)
+    path = f"/proc/{os.getpid()}/fd/{say}"
+
+    def save():
+        with open(path, "w") as told:
+            told.write("saved")
+
+    yield Lifeboat(save), lambda: (os.close(say), opened.read())[1]
+    opened.close()
+
+
+def test_a_lifeboat_saves_in_another_process(boat):
+    lifeboat, heard = boat
+    lifeboat.launch()
+    lifeboat.launch()  # there is one only
+    os.wait()
+    assert heard() == "saved"
+
+
+def test_a_lifeboat_waits_for_the_state_to_be_whole(boat):
+    lifeboat, heard = boat
+    lifeboat.hold()
+    lifeboat.launch()
+    with pytest.raises(ChildProcessError):
+        os.wait()
+    lifeboat.release()
+    os.wait()
+    assert heard() == "saved"
+
+
+def test_without_need_nothing_is_launched():
+    Lifeboat(None).launch()
+    with pytest.raises(ChildProcessError):
+        os.wait()
