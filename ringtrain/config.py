@@ -148,18 +148,19 @@ def _checked(source: str, key: str, value):
     where = f"{source}: {key}"
     if value is None:
         return None
-    if isinstance(_default(spec), tuple):
+    if isinstance(default_of(spec), tuple):
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{where} is {value!r}; it wants a list of whole numbers")
         return tuple(_scalar(where, int, spec.metadata, item) for item in value)
-    return _scalar(where, _kind(spec), spec.metadata, value)
+    return _scalar(where, kind_of(spec), spec.metadata, value)
 
 
-def _default(spec):
+def default_of(spec):
+    """What a field is where nobody sets it."""
     return spec.default_factory() if spec.default is MISSING else spec.default
 
 
-def _kind(spec) -> type:
+def kind_of(spec) -> type:
     """The scalar type of a field annotated ``T`` or ``T | None``."""
     return spec.type.__args__[0] if isinstance(spec.type, type(int | None)) else spec.type
 

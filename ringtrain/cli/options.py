@@ -1,10 +1,8 @@
 """Flags made from the fields of a configuration record: every flag is a key of a run file and the reverse."""
 
-import types
-
 import click
 
-from ringtrain.config import config_fields
+from ringtrain.config import config_fields, default_of, kind_of
 
 
 class Numbers(click.ParamType):
@@ -37,8 +35,7 @@ def given(flags: dict) -> dict:
 
 def _option(spec):
     name = spec.name.replace("_", "-")
-    default = spec.default_factory() if callable(spec.default_factory) else spec.default
-    kind = spec.type.__args__[0] if isinstance(spec.type, types.UnionType) else spec.type
+    default, kind = default_of(spec), kind_of(spec)
     help = spec.metadata["help"]
     if kind is bool:
         shown = "on" if default else "off"

@@ -20,11 +20,8 @@ class PredictionFile(ABC):
     """Blocks of rows, in order; then :meth:`finish`. :meth:`discard` afterwards removes what was not finished."""
 
     def __init__(self, path: Path, features: bool):
-        self._path, self._aside, self._features = (
-            path,
-            path.with_name(f".{path.name}.{os.getpid()}.partial"),
-            features,
-        )
+        self._path, self._features = path, features
+        self._aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._correct = self._labelled = 0
 
     @property

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ringtrain.checkpoint import run_folder, store
 from ringtrain.checkpoint.run_folder import Found
 from ringtrain.config import TrainConfig, parse_toml, resolve
@@ -21,7 +19,7 @@ from ringtrain.train.assemble import check_images, open_data, ops_of
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import take_turns
-from ringtrain.train.state import flat_of, parameter_shapes, place
+from ringtrain.train.state import from_root, parameter_shapes, place
 from ringtrain.train.together import agree, on_root, together
 from ringtrain.transport.base import Transport
 
@@ -65,7 +63,8 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
     graph.bind(arena)
     together(transport, lambda: held and store.fits(held[0].checkpoint, parameter_shapes(arena), str(held[0].path)))
-    _take_weights(transport, ops, arena, held[0].checkpoint.weights if held else None)
+    weights = held[0].checkpoint.weights if held else None
+    ops.upload(from_root(transport, arena, weights, ops.dtype), arena.weights)
     trained = Trained(
         path=found["path"],
         iteration=found["iteration"],
@@ -109,9 +108,3 @@ def _split(data: DataSet, name: str, model: ModelSpec) -> Split:
     if name not in found:
         raise DataError(f"data set {data.name!r} has no {name} part; it has {', '.join(found)}: choose with --split")
     return found[name]
-
-
-def _take_weights(transport: Transport, ops: Ops, arena: Arena, named) -> None:
-    host = flat_of(arena, named, ops.dtype) if named else np.empty(arena.count, ops.dtype)
-    transport.broadcast(host)
-    ops.upload(host, arena.weights)

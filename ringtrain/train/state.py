@@ -56,6 +56,13 @@ def flat_of(arena: Arena, named: Mapping[str, np.ndarray], dtype) -> np.ndarray:
     return flat
 
 
+def from_root(transport: Transport, arena: Arena, named: Mapping[str, np.ndarray] | None, dtype) -> np.ndarray:
+    """Rank 0's arrays by name, as a flat host array on every rank; the others give None. Collective."""
+    flat = np.empty(arena.count, dtype) if named is None else flat_of(arena, named, dtype)
+    transport.broadcast(flat)
+    return flat
+
+
 def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
     """The state between two iterations, on rank 0. Collective: a strategy may have to gather what it keeps in parts."""
     run.exchange.settle()
@@ -92,14 +99,12 @@ def place(checkpoint: Checkpoint) -> dict:
 
 def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoint: Checkpoint | None) -> Progress:
     """Take up a checkpoint's state, which rank 0 holds and all ranks have the :func:`place` of; collective."""
-
-    def from_root(named) -> np.ndarray:
-        mine = flat_of(run.arena, named, ops.dtype) if named else np.empty(run.arena.count, ops.dtype)
-        transport.broadcast(mine)
-        return mine
-
-    ops.upload(from_root(checkpoint and checkpoint.weights), run.arena.weights)
-    slots = {name: from_root(checkpoint and checkpoint.optimizer[name]) for name in found["slots"]}
+    weights = checkpoint and checkpoint.weights
+    ops.upload(from_root(transport, run.arena, weights, ops.dtype), run.arena.weights)
+    slots = {
+        name: from_root(transport, run.arena, checkpoint and checkpoint.optimizer[name], ops.dtype)
+        for name in found["slots"]
+    }
     run.exchange.restore({"step": int(found["scalars"]["step"]), **slots})
     sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
     return Progress(iteration=run.sampler.iteration_at(found["examples_seen"]), best=found["best"], epoch_sums=sums)
