@@ -5,8 +5,8 @@ from pathlib import Path
 from ringtrain.bench import words
 from ringtrain.bench.files import check_writable
 from ringtrain.bench.rows import REFUSED
-from ringtrain.bench.trials import NATIVE
 from ringtrain.errors import UsageError, nearest
+from ringtrain.exchange.reductions import NATIVE
 
 
 def check_plot(path) -> None:

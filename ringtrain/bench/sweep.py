@@ -15,8 +15,9 @@ from ringtrain.bench.numbers import TYPES
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
-from ringtrain.bench.trials import ALGORITHMS, NATIVE, Job, Refusal, Rival, Trial, prepare
+from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.exchange.reductions import ALGORITHMS, NATIVE
 from ringtrain.transport.base import Transport
 
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.bench.numbers import NumberType
-from ringtrain.collectives.catalogue import SCHEDULES
-from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import RingtrainError, TransportError
-from ringtrain.exchange.allreduce import schedule_for
+from ringtrain.exchange import reductions
+from ringtrain.exchange.reductions import NATIVE
 from ringtrain.transport.base import Transport
 
-NATIVE = "mpi"
-ALGORITHMS = (NATIVE, *SCHEDULES)
 DEADLINE_S = 120.0
 NO_RIVALS: dict = {}
 
@@ -74,20 +72,21 @@ def prepare(job: Job, algorithm: str, tag: int, segment_bytes: int, rivals: Mapp
         return Trial(NATIVE, _finished(job, _native(job)), None)
     if algorithm in rivals:
         return Trial(algorithm, _finished(job, rivals[algorithm](job)), None)
+    combine, op = job.numbers.combine(job.op), _summed(job.op)
     try:
-        schedule = schedule_for(algorithm, job.transport)
+        reduction = reductions.prepare(
+            job.transport, job.target, algorithm, combine, op=op, tag=tag, segment_bytes=segment_bytes
+        )
     except RingtrainError as error:
         raise Refusal(str(error)) from error
-    combine = job.numbers.combine(job.op)
-    execution = Execution(schedule, job.transport, job.target, combine, tag, segment_bytes)
-    return Trial(algorithm, _finished(job, _executed(job, execution)), execution.bytes_sent)
+    return Trial(algorithm, _finished(job, _reduced(job, reduction)), reduction.bytes_sent)
 
 
 def _native(job: Job) -> Callable[[], None]:
     # Open MPI has no such type, takes the bits for whole numbers, adds those, and reports success.
     if job.numbers.name == "bfloat16":
         raise Refusal("MPI has no bfloat16: it would add the bits as whole numbers")
-    op = "sum" if job.op == "mean" else job.op
+    op = _summed(job.op)
     try:
         job.transport.native_allreduce(np.zeros(1, job.numbers.storage), op)
     except (TransportError, KeyError) as error:  # KeyError: mpi4py found no MPI type for the elements
@@ -95,12 +94,17 @@ def _native(job: Job) -> Callable[[], None]:
     return lambda: job.transport.native_allreduce(job.target, op, job.source)
 
 
-def _executed(job: Job, execution: Execution) -> Callable[[], None]:
+def _summed(op: str) -> str:
+    """A mean is a sum that is divided afterwards."""
+    return "sum" if op == "mean" else op
+
+
+def _reduced(job: Job, reduction: Reduction) -> Callable[[], None]:
     def run() -> None:
         if job.source is not None:
             np.copyto(job.target, job.source)
-        execution.start()
-        execution.wait(DEADLINE_S)
+        reduction.start()
+        reduction.wait(DEADLINE_S)
 
     return run
 

@@ -108,9 +108,9 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.bench.numbers import OPS, TYPES, choose
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
-    from ringtrain.bench.trials import ALGORITHMS
     from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
+    from ringtrain.exchange.reductions import ALGORITHMS
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:

@@ -10,19 +10,21 @@ from collections import deque
 from collections.abc import Callable
 
 from ringtrain.collectives.plan import ADD, FOLD, LOCAL, SEND, Piece, Plan, make_plan
+from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
 SEGMENT_BYTES = 1 << 18
+MESSAGES = "messages"
 
 
 def _nothing() -> None:
     pass
 
 
-class Execution:
+class Execution(Reduction):
     """One schedule on one buffer: prepared once, started again and again.
 
     transport:     moves bytes; this rank is its rank
@@ -32,7 +34,7 @@ class Execution:
     segment_bytes: where moves are cut: the same on all ranks
     synchronize:   waits for what is still being computed; called before a message takes or replaces computed
                    data
-    allocate:      allocate(count, dtype): staging and scratch; the transport's memory unless given
+    allocate:      allocate(count, dtype): staging and scratch; the transport's own unless given
     """
 
     def __init__(
@@ -46,12 +48,13 @@ class Execution:
         synchronize: Callable[[], None] = _nothing,
         allocate: Callable | None = None,
     ):
+        self.algorithm, self.transport = schedule.name, MESSAGES
         self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
         self._add, self._synchronize = add, synchronize
         itemsize = buffer.dtype.itemsize
         plan = make_plan(schedule, transport.rank, buffer.size, max(segment_bytes // itemsize, 1))
         self._plan, self._pieces = plan, plan.pieces
-        self._spans, self._messages = _views(plan, buffer, allocate or transport.allocate)
+        self._spans, self._messages = _views(plan, buffer, allocate or transport.scratch)
         self._handles = [
             self._prepare(transport, piece, message) for piece, message in zip(plan.pieces, self._messages, strict=True)
         ]
@@ -92,6 +95,10 @@ class Execution:
     def wait(self, deadline_s: float) -> None:
         """Return when done. Raises StalledError when nothing has moved for ``deadline_s`` seconds."""
         wait_for(self.test, deadline_s, self._awaited, progress=lambda: self._moved)
+
+    @property
+    def moved(self) -> int:
+        return self._moved
 
     def _free(self, i: int) -> None:
         kind = self._pieces[i].kind

@@ -9,14 +9,13 @@ before. All ranks start buckets in the same order, whatever the order in which t
 import time
 from collections import deque
 
-from ringtrain.collectives.catalogue import check_name, make_schedule, needs_nodes
-from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
-from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.topology import placed
+from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, trained_runs
+from ringtrain.exchange.reductions import check_algorithm, prepare
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
@@ -24,9 +23,7 @@ DEADLINE_S = 600.0
 
 
 class AllReduce(Exchange):
-    """Collective to make, where the algorithm depends on nodes.
-
-    algorithm:     a name in the catalogue of schedules
+    """algorithm:     a name among the algorithms (:mod:`ringtrain.exchange.reductions`)
     bucket_bytes:  gradients are exchanged in buckets of about this size
     segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next
     clip_norm:     the largest global norm of the summed gradient; None for no limit
@@ -48,7 +45,8 @@ class AllReduce(Exchange):
         deadline_s: float = DEADLINE_S,
     ):
         self._transport, self._ops = transport, ops
-        self._schedule = schedule_for(algorithm, transport)
+        check_algorithm(algorithm)
+        self._algorithm = algorithm
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._bytes_sent, self._exposed_s = 0, 0.0
@@ -59,16 +57,21 @@ class AllReduce(Exchange):
         grads = arena.grads
         self._slots = {name: self._ops.zeros((grads.size,), grads.dtype) for name in optimizer.slots}
         self._buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
-        self._executions = [self._prepare(tag, bucket) for tag, bucket in enumerate(self._buckets)]
+        self._reductions = [self._prepare(tag, bucket) for tag, bucket in enumerate(self._buckets)]
         self._home = {span.name: tag for tag, bucket in enumerate(self._buckets) for span in bucket.spans}
         self._trained = trained_runs(arena.spans)
-        self._flying: deque[Execution] = deque()
+        self._flying: deque[Reduction] = deque()
         self._begin_iteration()
 
-    def _prepare(self, tag: int, bucket) -> Execution:
-        span = self._arena.grads[bucket.start : bucket.stop]
-        return Execution(
-            self._schedule, self._transport, span, self._ops.add, tag, self._segment_bytes, self._ops.synchronize
+    def _prepare(self, tag: int, bucket) -> Reduction:
+        return prepare(
+            self._transport,
+            self._arena.grads[bucket.start : bucket.stop],
+            self._algorithm,
+            self._ops.add,
+            tag=tag,
+            segment_bytes=self._segment_bytes,
+            synchronize=self._ops.synchronize,
         )
 
     def rehearse(self) -> None:
@@ -90,16 +93,16 @@ class AllReduce(Exchange):
         self._missing[self._home[span.name]] -= 1
         while self._started < len(self._buckets) and not self._missing[self._started]:
             self._start_next()
-        for execution in self._flying:
-            execution.test()
+        for reduction in self._flying:
+            reduction.test()
         self._exposed_s += time.perf_counter() - began
 
     def _start_next(self) -> None:
-        execution = self._executions[self._started]
+        reduction = self._reductions[self._started]
         self._started += 1
-        self._bytes_sent += execution.bytes_sent
-        execution.start()
-        self._flying.append(execution)
+        self._bytes_sent += reduction.bytes_sent or 0
+        reduction.start()
+        self._flying.append(reduction)
 
     def finish(self, iteration: int, lr: float) -> None:
         """Gradients are final, announced or not. Buckets are updated as they arrive; all at once where the
@@ -120,8 +123,8 @@ class AllReduce(Exchange):
         """Wait for the oldest bucket in flight, and let the others go on meanwhile."""
         began = time.perf_counter()
         oldest = self._flying.popleft()
-        for execution in self._flying:
-            execution.test()
+        for reduction in self._flying:
+            reduction.test()
         oldest.wait(self._deadline_s)
         self._exposed_s += time.perf_counter() - began
 
@@ -157,13 +160,4 @@ class AllReduce(Exchange):
         return Traffic(self._bytes_sent, self._exposed_s)
 
     def close(self) -> None:
-        self._executions, self._flying = [], deque()
-
-
-def schedule_for(algorithm: str, transport: Transport) -> Schedule:
-    """The schedule of that name for the ranks of this transport, on the nodes they are on; collective where the
-    algorithm depends on nodes. Raises UsageError."""
-    check_name(algorithm)
-    if not needs_nodes(algorithm):
-        return make_schedule(algorithm, transport.size)
-    return make_schedule(algorithm, placed(transport.gather_json(transport.node)))
+        self._reductions, self._flying = [], deque()

@@ -42,7 +42,12 @@ class Transport(ABC):
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def allocate(self, count: int, dtype):
-        """Memory for an arena, zeroed: whatever this transport moves fastest."""
+        """Memory for an arena, zeroed: whatever this transport moves fastest. Collective over the node: all of its
+        ranks ask for the same."""
+
+    @abstractmethod
+    def scratch(self, count: int, dtype):
+        """Memory of this rank alone, of the same kind: what messages arrive in before they are added."""
 
     @abstractmethod
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:

@@ -140,6 +140,9 @@ class Loopback(Transport):
     def allocate(self, count: int, dtype):
         return self._allocate(count, dtype)
 
+    def scratch(self, count: int, dtype):
+        return self._allocate(count, dtype)
+
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
         return LoopbackHandle(self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves])
 

@@ -110,6 +110,9 @@ class Messages(Transport):
     def allocate(self, count: int, dtype):
         return self._allocate(count, dtype)
 
+    def scratch(self, count: int, dtype):
+        return self._allocate(count, dtype)
+
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
         return self._prepare(self._comm.Send_init, moves, "receive", tag)
 

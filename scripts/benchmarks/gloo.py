@@ -15,7 +15,8 @@ from ringtrain.bench.numbers import choose
 from ringtrain.bench.sizes import parse_bytes, swept
 from ringtrain.bench.sweep import Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
-from ringtrain.bench.trials import ALGORITHMS, Refusal
+from ringtrain.bench.trials import Refusal
+from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.world import connect
 
 TORCH = "torch==2.13.0"

@@ -9,10 +9,10 @@ from ringtrain.bench import files, gates, plots, tables
 from ringtrain.bench.rows import COLUMNS
 from ringtrain.bench.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
-from ringtrain.bench.trials import ALGORITHMS
 from ringtrain.collectives import catalogue
 from ringtrain.collectives.ring import ring
 from ringtrain.errors import ScheduleError, UsageError
+from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.loopback import LoopbackWorld
 
 QUICK = Protocol(repeats=3, warm_up=1)

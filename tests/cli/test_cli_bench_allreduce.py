@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ringtrain.bench.trials import ALGORITHMS
 from ringtrain.cli.bench_allreduce import PROGRESS_EVERY_S, Progress
 from ringtrain.cli.main import run
+from ringtrain.exchange.reductions import ALGORITHMS
 
 TINY = ("-b", "1K", "-e", "4K", "-f", "4", "-n", "3", "-w", "1")
 

@@ -150,7 +150,7 @@ def test_an_execution_is_started_again_and_again_and_allocates_once(name):
 
         def allocate(count, dtype):
             rooms.append(count)
-            return transport.allocate(count, dtype)
+            return transport.scratch(count, dtype)
 
         buffer = np.zeros(1001, "f4")
         run = Execution(make_schedule(name, 3), transport, buffer, add, segment_bytes=100, allocate=allocate)

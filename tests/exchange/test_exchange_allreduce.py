@@ -7,10 +7,11 @@ import pytest
 
 from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.errors import CheckpointError, StalledError, UsageError
-from ringtrain.exchange.allreduce import AllReduce, schedule_for
+from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, trained_runs
+from ringtrain.exchange.reductions import schedule_for
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps

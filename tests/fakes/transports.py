@@ -53,7 +53,8 @@ class Wrapping:
 
     def __init__(self, inner, wrap):
         self._inner, self._wrap = inner, wrap
-        self.rank, self.size, self.allocate = inner.rank, inner.size, inner.allocate
+        self.rank, self.size = inner.rank, inner.size
+        self.allocate, self.scratch = inner.allocate, inner.scratch
 
     def sends(self, moves, tag):
         return self._wrap(self._inner.sends(moves, tag), "send", moves, tag)
@@ -120,6 +121,9 @@ class DeviceTransport(Transport):
         array = self._ops.zeros((count,), dtype)
         self._ops.synchronize()
         return array
+
+    def scratch(self, count, dtype):
+        return self.allocate(count, dtype)
 
     def sends(self, moves, tag):
         return self._wrap(self._inner.sends, moves, tag)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ringtrain.bench.trials import ALGORITHMS
+from ringtrain.exchange.reductions import ALGORITHMS
 
 pytestmark = pytest.mark.mpi
 

@@ -1,0 +1,23 @@
+"""One buffer's all-reduce, prepared once and run again and again: what a schedule, a fused plan and the MPI's own
+have in common."""
+
+from ringtrain.transport.base import Handle
+
+
+class Reduction(Handle):
+    """:meth:`start` when the buffer is final on this rank; the result lies in it when :meth:`test` says True, or
+    :meth:`wait` returns. Whoever has several in flight starts them in the same order on all ranks.
+
+    algorithm:  what runs, by its name among the algorithms
+    transport:  what carries it: "messages", "mapped", "routed", or "mpi"
+    bytes_sent: by this rank to others in a run; None where nobody tells
+    """
+
+    algorithm: str
+    transport: str
+    bytes_sent: int | None
+
+    @property
+    def moved(self) -> int:
+        """Grows as a run gets on, whoever looks: what a watchdog watches. Starts from 0 in each run."""
+        return 0
