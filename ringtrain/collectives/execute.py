@@ -94,7 +94,7 @@ class Execution(Reduction):
 
     def wait(self, deadline_s: float) -> None:
         """Return when done. Raises StalledError when nothing has moved for ``deadline_s`` seconds."""
-        wait_for(self.test, deadline_s, self._awaited, progress=lambda: self._moved)
+        wait_for(self.test, deadline_s, self.awaited, progress=lambda: self._moved)
 
     @property
     def moved(self) -> int:
@@ -172,7 +172,8 @@ class Execution(Reduction):
             if not self._start_waits[follower]:
                 self._free(follower)
 
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
+        """Whom this rank waits for, in words."""
         late = [channel for channel, flying in self._flying.items() if flying]
         verbs = ((False, "send"), (True, "receive"))  # what is awaited of a peer: the other end
         named = {verb: [peer for sending, peer in late if sending == own] for own, verb in verbs}

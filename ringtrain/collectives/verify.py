@@ -101,7 +101,7 @@ def _needs(steps: Steps, met: list[Message]) -> list[list[set[tuple[int, int]]]]
     return needs
 
 
-class _Sums:
+class Sums:
     """Expressions as integers. The first ``size`` are the ranks' contributions."""
 
     def __init__(self, size: int):
@@ -121,7 +121,7 @@ class _Run:
 
     def __init__(self, schedule: Schedule, steps, needs):
         self.schedule, self.steps, self.needs = schedule, steps, needs
-        self.sums = _Sums(schedule.size)
+        self.sums = Sums(schedule.size)
         self.values = [dict.fromkeys(range(schedule.chunks), rank) for rank in range(schedule.size)]
         self.at = [0] * schedule.size  # the step that each rank has posted; those before it have ended
         self.wires: dict[tuple[int, int], deque] = defaultdict(deque)

@@ -1,19 +1,28 @@
-"""Every way to all-reduce, by its name: the schedules of the catalogue over messages, and the MPI's own.
+"""Every way to all-reduce, by its name: the schedules of the catalogue over messages, the fused plans in shared memory,
+and the MPI's own.
 
 Whoever all-reduces (training, the benchmark, the Python door) asks here, and so has the same names and the same ways.
 """
 
 from collections.abc import Callable
+from functools import cache
 
-from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
+from ringtrain.collectives import sliced
+from ringtrain.collectives.catalogue import FLAT, SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
+from ringtrain.collectives.fused import Fused, fuse
+from ringtrain.collectives.mapped import Mapped
 from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.routed import LEAST_BYTES, Routed, make_piece, portions
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.topology import placed
+from ringtrain.collectives.topology import Topology, placed
+from ringtrain.errors import UsageError, nearest
 from ringtrain.transport.base import Transport
+from ringtrain.transport.waiting import peers
 
-NATIVE = "mpi"
-ALGORITHMS = (NATIVE, *SCHEDULES)
+NATIVE, MAPPED, ROUTED = "mpi", "mapped", "routed"
+ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
+OUTER = "ring"  # of routed, between nodes, unless it is named: routed:OUTER
 
 
 def _nothing() -> None:
@@ -43,8 +52,45 @@ def prepare(
     """
     if algorithm == NATIVE:
         return Native(transport, buffer, op, synchronize)
+    if is_shared(algorithm):
+        check_algorithm(algorithm)
+        topology = topology_of(transport)
+        why = unavailable(transport, buffer, algorithm)
+        if why is not None:
+            raise Unavailable(f"{algorithm} cannot run here: {why}")
+        fused, lane = fused_plan(transport.local_size), transport.lane(tag)
+        twins = transport.twins(buffer)
+        if algorithm == MAPPED:
+            return Mapped(fused, transport, twins, lane, combine, synchronize)
+        outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes)
+        mine = portions(topology, transport.rank, buffer.size, LEAST_BYTES // buffer.itemsize, tag)
+        made = [make_piece(portion, fused, outer, transport, twins, combine, segment_bytes) for portion in mine]
+        return Routed(made, transport, lane, synchronize)
     schedule = schedule_for(algorithm, transport)
     return Execution(schedule, transport, buffer, combine, tag, segment_bytes, synchronize)
+
+
+class Unavailable(UsageError):
+    """An algorithm that is there, but not for these ranks, or not for this memory."""
+
+
+def is_shared(algorithm: str) -> bool:
+    """Whether it works in memory that ranks share."""
+    return algorithm.partition(":")[0] in (MAPPED, ROUTED)
+
+
+def unavailable(transport: Transport, buffer, algorithm: str) -> str | None:
+    """Why an algorithm in shared memory cannot run on this buffer; None where it can. Collective."""
+    if algorithm == MAPPED and transport.nodes > 1:
+        return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
+    apart = [rank for rank, lies in enumerate(transport.gather_json(transport.twins(buffer) is not None)) if not lies]
+    return f"the buffer does not lie in memory that the ranks of a node share, on {peers(apart)}" if apart else None
+
+
+@cache
+def fused_plan(size: int) -> Fused:
+    """For the ranks of one node. Its chunks are as many."""
+    return fuse("sliced", sliced.reduce_scatter(size), sliced.all_gather(size))
 
 
 class Native(Reduction):
@@ -69,8 +115,16 @@ class Native(Reduction):
 
 def check_algorithm(name: str) -> None:
     """Raises UsageError for a name that is not there."""
-    if name != NATIVE:
+    kind, _, outer = name.partition(":")
+    if kind == ROUTED and outer and outer not in FLAT:
+        raise UsageError(f"unknown algorithm {outer!r} between nodes in {name!r}: {nearest(outer, FLAT)}")
+    if name not in (NATIVE, MAPPED) and kind != ROUTED:
         check_name(name)
+
+
+def topology_of(transport: Transport) -> Topology:
+    """Which rank is on which node. Collective."""
+    return placed(transport.gather_json(transport.node))
 
 
 def schedule_for(algorithm: str, transport: Transport) -> Schedule:
@@ -79,4 +133,4 @@ def schedule_for(algorithm: str, transport: Transport) -> Schedule:
     check_name(algorithm)
     if not needs_nodes(algorithm):
         return make_schedule(algorithm, transport.size)
-    return make_schedule(algorithm, placed(transport.gather_json(transport.node)))
+    return make_schedule(algorithm, topology_of(transport))

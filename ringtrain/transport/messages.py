@@ -11,13 +11,15 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
+from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import MESSAGE_BYTES, aligned_zeros, as_bytes, cut
-from ringtrain.transport.node import gather_text, leaders, shared_window, split_by_node
+from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
 from ringtrain.transport.waiting import peers, wait_for
 
 THREAD_LEVELS = {
@@ -95,20 +97,40 @@ class Messages(Transport):
     """This rank's end of a communicator. Collective to make. ``claims`` are the launcher's words about local
     ranks (:func:`local_claims`); ``message_bytes`` is where messages are cut."""
 
-    def __init__(self, comm, claims: dict, allocate=aligned_zeros, message_bytes: int = MESSAGE_BYTES):
+    def __init__(self, comm, claims: dict, allocate=None, message_bytes: int = MESSAGE_BYTES):
         self._comm = comm.Dup()
         self._node_comm = split_by_node(self._comm)
-        self._allocate, self._limit = allocate, message_bytes
+        self._allocate, self._limit = allocate or aligned_zeros, message_bytes
+        self._shares = allocate is None and self._node_comm.size > 1
         self._handles: list[PersistentHandle] = []
         self._windows: list = []
+        self._arenas: list[Arena] = []
+        self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))
         self.node, self.nodes = node_of[self.rank], max(node_of) + 1
         self.local_rank = choose_local_ranks(self.gather_json(claims), node_of)[self.rank]
         self.local_size = node_of.count(self.node)
+        self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
+        self.crowded = crowded(self._node_comm)
 
     def allocate(self, count: int, dtype):
-        return self._allocate(count, dtype)
+        """In a shared window of the node, where there is one to be had."""
+        nbytes = count * np.dtype(dtype).itemsize
+        pieces = self._share([nbytes] * self.local_size) if self._shares and nbytes else None
+        if pieces is None:
+            return self._allocate(count, dtype)
+        self._arenas.append(Arena(pieces, self._node_comm.rank))
+        return pieces[self._node_comm.rank].view(dtype)
+
+    def _share(self, sizes: Sequence[int]) -> list | None:
+        """Arrays of so many bytes, by place in the node, that all of its ranks read and write."""
+        # The memory is the window's: it is gone after close, also for arrays that still point to it.
+        window = shared_window(self._node_comm, sizes[self._node_comm.rank])
+        if window is None:
+            return None
+        self._windows.append(window)
+        return pieces_of(window, self._node_comm, sizes)
 
     def scratch(self, count: int, dtype):
         return self._allocate(count, dtype)
@@ -157,13 +179,22 @@ class Messages(Transport):
             self._node_comm.Barrier()
 
     def node_window(self, nbytes: int):
-        # The memory is the window's: it is gone after close, also for arrays that still point to it.
-        got = shared_window(self._node_comm, nbytes)
-        if got is None:
-            return None
-        window, array = got
-        self._windows.append(window)
-        return array
+        pieces = self._share([nbytes] + [0] * (self.local_size - 1))
+        return None if pieces is None else pieces[0]
+
+    def twins(self, span) -> list | None:
+        return [span] if self.local_size == 1 else twins(self._arenas, span)
+
+    def lane(self, tag: int) -> Lane | None:
+        return self._lanes.lane(tag)
+
+    def _sync(self) -> None:
+        if self._windows:
+            self._windows[0].Sync()  # one orders the memory of all
+
+    def poll(self) -> None:
+        with _told(lambda: "polling"):
+            self._comm.Iprobe()
 
     def abort(self, code: int) -> None:
         sys.stdout.flush()
@@ -174,7 +205,7 @@ class Messages(Transport):
         for handle in self._handles:
             handle.free()
         for window in self._windows:
-            window.Free()
+            free(window)
         self._handles, self._windows = [], []
         self._node_comm.Free()
         self._comm.Free()

@@ -21,15 +21,22 @@ def _steady() -> int:
     return 0
 
 
+def _nothing() -> None:
+    pass
+
+
 def wait_for(
     test: Callable[[], bool],
     deadline_s: float,
     awaited: Callable[[], str],
     progress: Callable[[], int] = _steady,
+    spin_s: float = SPIN_S,
+    poll: Callable[[], None] = _nothing,
 ) -> None:
     """Return when ``test()`` is true. Raises StalledError when ``deadline_s`` seconds pass without a change
     of ``progress()``, a number that grows as parts of the whole are done; ``awaited()`` says for whom and
-    what."""
+    what. ``poll()`` is for tests that do not make the MPI progress themselves: it is called between them once the
+    first ``spin_s`` seconds are over."""
     if test():
         return
     seen, since = progress(), time.perf_counter()
@@ -39,13 +46,15 @@ def wait_for(
             seen, since = progress(), now
         elif now - since > deadline_s:
             raise StalledError(f"no progress for {deadline_s:g} s, waiting for {awaited()}")
-        _pause(now - since)
+        if now - since > spin_s:
+            poll()
+            _pause(now - since)
 
 
 def _pause(idle_s: float) -> None:
     if idle_s > YIELD_S:
         time.sleep(SLEEP_S)
-    elif idle_s > SPIN_S:
+    else:
         time.sleep(0)  # lets another thread of this process have the interpreter
         os.sched_yield()
 

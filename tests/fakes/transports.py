@@ -116,6 +116,7 @@ class DeviceTransport(Transport):
         self._inner, self._ops = inner, ops
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
+        self.neighbours, self.crowded = inner.neighbours, inner.crowded
 
     def allocate(self, count, dtype):
         array = self._ops.zeros((count,), dtype)
@@ -156,6 +157,15 @@ class DeviceTransport(Transport):
 
     def node_window(self, nbytes):
         return self._inner.node_window(nbytes)
+
+    def twins(self, span):
+        return None  # device memory is not mapped
+
+    def lane(self, tag):
+        return self._inner.lane(tag)
+
+    def poll(self):
+        self._inner.poll()
 
     def abort(self, code):
         self._inner.abort(code)
