@@ -15,7 +15,7 @@ from ringtrain.errors import CheckpointError
 from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, trained_runs
-from ringtrain.exchange.reductions import check_algorithm, prepare
+from ringtrain.exchange.reductions import check_algorithm, or_messages, prepare
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
@@ -55,6 +55,8 @@ class AllReduce(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena, self._optimizer = arena, optimizer
         grads = arena.grads
+        self._algorithm, note = or_messages(self._transport, grads, self._algorithm)
+        self.notes = [note] if note else []
         self._slots = {name: self._ops.zeros((grads.size,), grads.dtype) for name in optimizer.slots}
         self._buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
         self._reductions = [self._prepare(tag, bucket) for tag, bucket in enumerate(self._buckets)]

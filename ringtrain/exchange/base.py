@@ -6,6 +6,7 @@ average) the same shape. *An all-reduce sums; means are made by the loss's denom
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -28,6 +29,7 @@ class Traffic:
 class Exchange(ABC):
     name: str
     exact: bool  # whether an iteration equals serial SGD on the global batch
+    notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, in sentences
     state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
 
     def roles(self, size: int) -> Roles:

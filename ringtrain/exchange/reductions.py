@@ -22,6 +22,7 @@ from ringtrain.transport.waiting import peers
 
 NATIVE, MAPPED, ROUTED = "mpi", "mapped", "routed"
 ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
+HIERARCHICAL = "hierarchical"
 OUTER = "ring"  # of routed, between nodes, unless it is named: routed:OUTER
 
 
@@ -85,6 +86,16 @@ def unavailable(transport: Transport, buffer, algorithm: str) -> str | None:
         return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
     apart = [rank for rank, lies in enumerate(transport.gather_json(transport.twins(buffer) is not None)) if not lies]
     return f"the buffer does not lie in memory that the ranks of a node share, on {peers(apart)}" if apart else None
+
+
+def or_messages(transport: Transport, buffer, algorithm: str) -> tuple[str, str | None]:
+    """The algorithm; or, of one in shared memory that cannot run on this buffer, what comes nearest over messages, and
+    a sentence that says so. Collective."""
+    why = unavailable(transport, buffer, algorithm) if is_shared(algorithm) else None
+    if why is None:
+        return algorithm, None
+    instead = "sliced" if algorithm == MAPPED else HIERARCHICAL
+    return instead, f"{algorithm} cannot run here: {why}; it is {instead} over messages instead"
 
 
 @cache

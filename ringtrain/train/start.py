@@ -127,7 +127,7 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
 
 def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
-    notes = [f"passed over: {text}" for text in (origin.found.skipped if origin.found else ())]
+    notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     return notes

@@ -1,11 +1,15 @@
 """The ranks that share a machine: who they are, and memory that they share."""
 
 import os
+import shutil
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
+
+SHARED_MEMORY = "/dev/shm"  # where it lies on Linux, whoever makes it
+ROOM = 1.05  # the MPI keeps some for itself
 
 
 def gather_text(comm, text: str) -> list[str]:
@@ -53,6 +57,8 @@ def crowded(node_comm) -> bool:
 def shared_window(node_comm, nbytes: int):
     """A window of shared memory, to which this rank adds ``nbytes``; None where any of the ranks cannot have it.
     Collective over ``node_comm``."""
+    if not _all(node_comm, _has_room(_sum(node_comm, nbytes))):
+        return None
     info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # every piece on pages of its own
     try:
         window = MPI.Win.Allocate_shared(nbytes, 1, info=info, comm=node_comm)
@@ -64,6 +70,12 @@ def shared_window(node_comm, nbytes: int):
         return None
     window.Lock_all(MPI.MODE_NOCHECK)  # until it is freed: window.Sync then orders reads and writes
     return window
+
+
+def _has_room(nbytes: int) -> bool:
+    """Whether the file system of shared memory has room for so much. One without room is noticed by some MPIs on one
+    rank alone, while the others wait for it, and by others when the memory is first touched, by a bus error."""
+    return not os.path.isdir(SHARED_MEMORY) or shutil.disk_usage(SHARED_MEMORY).free > ROOM * nbytes
 
 
 def pieces_of(window, node_comm, sizes: Sequence[int]) -> list[np.ndarray]:
@@ -85,6 +97,14 @@ def free(window) -> None:
 
 
 def _all(comm, own: bool) -> bool:
+    return bool(_reduced(comm, own, MPI.MIN))
+
+
+def _sum(comm, own: int) -> int:
+    return _reduced(comm, own, MPI.SUM)
+
+
+def _reduced(comm, own: int, op) -> int:
     every = np.zeros(1, np.int64)
-    comm.Allreduce(np.array([own], np.int64), every, MPI.MIN)
-    return bool(every[0])
+    comm.Allreduce(np.array([own], np.int64), every, op)
+    return int(every[0])
