@@ -126,10 +126,12 @@ class Native(Reduction):
 
 def check_algorithm(name: str) -> None:
     """Raises UsageError for a name that is not there."""
-    kind, _, outer = name.partition(":")
-    if kind == ROUTED and outer and outer not in FLAT:
+    kind, pair, outer = name.partition(":")
+    if not pair and name not in ALGORITHMS:
+        raise UsageError(f"unknown algorithm {name!r}: {nearest(name, ALGORITHMS)}")
+    if pair and kind == ROUTED and outer not in FLAT:
         raise UsageError(f"unknown algorithm {outer!r} between nodes in {name!r}: {nearest(outer, FLAT)}")
-    if name not in (NATIVE, MAPPED) and kind != ROUTED:
+    if pair and kind != ROUTED:
         check_name(name)
 
 
