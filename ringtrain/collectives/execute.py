@@ -50,7 +50,7 @@ class Execution(Reduction):
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
         self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
-        self._add, self._synchronize = add, synchronize
+        self._add, self._synchronize, self._patience = add, synchronize, transport.patience
         itemsize = buffer.dtype.itemsize
         plan = make_plan(schedule, transport.rank, buffer.size, max(segment_bytes // itemsize, 1))
         self._plan, self._pieces = plan, plan.pieces
@@ -94,7 +94,7 @@ class Execution(Reduction):
 
     def wait(self, deadline_s: float) -> None:
         """Return when done. Raises StalledError when nothing has moved for ``deadline_s`` seconds."""
-        wait_for(self.test, deadline_s, self.awaited, progress=lambda: self._moved)
+        wait_for(self.test, deadline_s, self.awaited, lambda: self._moved, self._patience)
 
     @property
     def moved(self) -> int:

@@ -11,9 +11,9 @@ from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.mapped import Lane
-from ringtrain.transport.waiting import SPIN_S, peers, wait_for
+from ringtrain.transport.waiting import peers, wait_for
 
-PIECE_BYTES = 1 << 18  # of a chunk: what is added is then still in the cache when it is pushed
+WORK_BYTES = 1 << 18  # of all twins of a piece: what is added is then still in the cache when it is pushed
 IDLE, COMING, LEAVING = range(3)  # what a rank waits for: nothing; all to have come; all to be done
 
 
@@ -36,20 +36,19 @@ class Mapped(Reduction):
         lane: Lane,
         combine: Callable,
         synchronize: Callable[[], None],
-        piece_bytes: int = PIECE_BYTES,
+        work_bytes: int = WORK_BYTES,
     ):
         place = transport.neighbours.index(transport.rank)
         start, stop = spans(twins[place].size, fused.chunks)[place]
         self._work = [
             action
-            for a, b in pieces(start, stop, piece_bytes // twins[place].itemsize)
+            for a, b in pieces(start, stop, max(work_bytes // len(twins) // twins[place].itemsize, 1))
             for action in actions(fused.tasks[place], [twin[a:b] for twin in twins], combine)
         ]
         # Each contribution to the own chunk is fetched, and its sum written to where that came from.
         self.bytes_sent = 2 * (len(twins) - 1) * (stop - start) * twins[place].itemsize
-        self._lane, self._synchronize, self._poll = lane, synchronize, transport.poll
+        self._lane, self._synchronize, self._patience = lane, synchronize, transport.patience
         self._neighbours, self._rank = transport.neighbours, transport.rank
-        self._spin_s = 0.0 if transport.crowded else SPIN_S
         self._state = IDLE
 
     def start(self) -> None:
@@ -71,7 +70,7 @@ class Mapped(Reduction):
         return self._state == IDLE
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, self._progress, self._spin_s, self._poll)
+        wait_for(self.test, deadline_s, self._awaited, self._progress, self._patience)
 
     def _progress(self) -> int:
         return self._state

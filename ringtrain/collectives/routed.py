@@ -27,7 +27,7 @@ from ringtrain.collectives.topology import Topology
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.mapped import Lane
-from ringtrain.transport.waiting import SPIN_S, peers, wait_for
+from ringtrain.transport.waiting import peers, wait_for
 
 PIECES = 8  # of a slice, at most: the first addition and the last push are then little of the whole
 LEAST_BYTES = 1 << 18  # of a piece, but for the last: below that, messages cost more than their bytes
@@ -101,8 +101,7 @@ class Routed(Reduction):
     def __init__(self, made: list[Piece], transport: Transport, lane: Lane, synchronize: Callable[[], None]):
         self._pieces, self._lane, self._synchronize = made, lane, synchronize
         self.bytes_sent = sum(piece.outer.bytes_sent for piece in made)
-        self._neighbours, self._rank, self._poll = transport.neighbours, transport.rank, transport.poll
-        self._spin_s = 0.0 if transport.crowded else SPIN_S
+        self._neighbours, self._rank, self._patience = transport.neighbours, transport.rank, transport.patience
         self._state, self._begun, self._pushed = IDLE, 0, 0
         self._flying: deque[Piece] = deque()
 
@@ -140,7 +139,7 @@ class Routed(Reduction):
         return self._pushed == len(self._pieces)
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, lambda: self.moved, self._spin_s, self._poll)
+        wait_for(self.test, deadline_s, self._awaited, lambda: self.moved, self._patience)
 
     @property
     def moved(self) -> int:

@@ -61,7 +61,7 @@ def prepare(
             raise Unavailable(f"{algorithm} cannot run here: {why}")
         fused, lane = fused_plan(transport.local_size), transport.lane(tag)
         twins = transport.twins(buffer)
-        if algorithm == MAPPED:
+        if transport.nodes == 1:
             return Mapped(fused, transport, twins, lane, combine, synchronize)
         outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes)
         mine = portions(topology, transport.rank, buffer.size, LEAST_BYTES // buffer.itemsize, tag)

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from ringtrain.transport.mapped import Lane
+from ringtrain.transport.waiting import Patience
 
 
 class Handle(ABC):
@@ -41,7 +42,7 @@ class Transport(ABC):
     local_rank: int
     local_size: int
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
-    crowded: bool  # whether ranks of this node must share cores: waiting must then leave them
+    patience: Patience  # how to wait here
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -101,10 +102,6 @@ class Transport(ABC):
     def lane(self, tag: int) -> Lane | None:
         """Counters by which the ranks of this node wait for one another, for the work of this tag; None where there is
         no shared memory. Collective over the node."""
-
-    @abstractmethod
-    def poll(self) -> None:
-        """Let the MPI get on, and notice what it has to say: whoever waits on shared memory calls it now and then."""
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

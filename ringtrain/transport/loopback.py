@@ -7,6 +7,7 @@ buffering stalls here for sure rather than elsewhere sometimes.
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -16,7 +17,7 @@ from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import aligned_zeros, as_bytes
-from ringtrain.transport.waiting import peers, wait_for
+from ringtrain.transport.waiting import Patience, peers, wait_for
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -109,7 +110,7 @@ class LoopbackHandle(Handle):
         return False
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited)
+        wait_for(self.test, deadline_s, self._awaited, patience=PATIENCE)
 
     def _awaited(self) -> str:
         late = [peer for peer, (_, message) in zip(self._peers, self._moves, strict=True) if not message.done]
@@ -128,6 +129,13 @@ def _match(key, sends: deque, recvs: deque) -> None:
         out.done = into.done = True
 
 
+def _let_others() -> None:
+    time.sleep(0)  # another thread has the interpreter
+
+
+PATIENCE = Patience(pause=_let_others)
+
+
 def _in_order() -> None:
     """Threads of one interpreter see one another's writes in order."""
 
@@ -142,7 +150,7 @@ class Loopback(Transport):
         self.local_rank = world.node_of[:rank].count(self.node)
         self.local_size = world.node_of.count(self.node)
         self.neighbours = tuple(other for other, node in enumerate(world.node_of) if node == self.node)
-        self.crowded = self.local_size > 1  # threads share an interpreter
+        self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[Arena] = []
         self._lanes = Lanes(self.node_window, self.local_rank, self.local_size, _in_order)
 
@@ -198,9 +206,6 @@ class Loopback(Transport):
 
     def lane(self, tag: int) -> Lane | None:
         return self._lanes.lane(tag) if self._world.shares else None
-
-    def poll(self) -> None:
-        self._world.check()
 
     def abort(self, code: int) -> None:
         error = SystemExit(code)

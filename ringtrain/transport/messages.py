@@ -20,7 +20,7 @@ from ringtrain.transport.launcher import choose_local_ranks, number_nodes
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import MESSAGE_BYTES, aligned_zeros, as_bytes, cut
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
-from ringtrain.transport.waiting import peers, wait_for
+from ringtrain.transport.waiting import SPIN_S, Patience, peers, wait_for
 
 THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "single",
@@ -112,7 +112,7 @@ class Messages(Transport):
         self.local_rank = choose_local_ranks(self.gather_json(claims), node_of)[self.rank]
         self.local_size = node_of.count(self.node)
         self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
-        self.crowded = crowded(self._node_comm)
+        self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
 
     def allocate(self, count: int, dtype):
         """In a shared window of the node, where there is one to be had."""
@@ -192,7 +192,7 @@ class Messages(Transport):
         if self._windows:
             self._windows[0].Sync()  # one orders the memory of all
 
-    def poll(self) -> None:
+    def _poll(self) -> None:
         with _told(lambda: "polling"):
             self._comm.Iprobe()
 

@@ -33,7 +33,7 @@ def test_every_name_sums(name):
         return run.algorithm
 
     (told,) = set(LoopbackWorld(3).run(body))
-    assert name.startswith(told.split("(")[0])
+    assert told == ("mapped" if name.startswith("routed") else name)  # on one node there is nothing between
 
 
 @pytest.mark.parametrize(
