@@ -8,8 +8,9 @@ that was built for the device. An MPI error becomes a TransportError that names 
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -31,35 +32,49 @@ THREAD_LEVELS = {
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
+def _told(what: str, error: MPI.Exception) -> TransportError:
+    """An MPI error as one that says what was being done, and with whom."""
+    return TransportError(f"MPI failed while {what}: {error.Get_error_string()}")
+
+
 @contextmanager
-def _told(what: Callable[[], str]):
-    """Turn an MPI error into one that says what was being done, and with whom."""
+def _telling(what: str):
     try:
         yield
     except MPI.Exception as error:
-        raise TransportError(f"MPI failed while {what()}: {error.Get_error_string()}") from error
+        raise _told(what, error) from error
 
 
 class PersistentHandle(Handle):
-    """Prepared sends or receives: started all at once, tested all at once."""
+    """Prepared sends or receives: started all at once, tested all at once.
 
-    def __init__(self, requests: list, ranks: list[int], verb: str, tag: int):
-        self._requests, self._ranks, self._verb, self._tag = requests, ranks, verb, tag
+    Most are one message, and are tested often: no call is made that need not be.
+    """
+
+    def __init__(self, requests: list, ranks: list[int], verb: str, tag: int, patience: Patience):
+        self._requests, self._ranks, self._verb, self._tag, self._patience = requests, ranks, verb, tag, patience
+        one = requests[0] if len(requests) == 1 else None
+        self._start = one.Start if one else partial(MPI.Prequest.Startall, requests)
+        self._test = one.Test if one else partial(MPI.Request.Testall, requests)
         self._active = False
 
     def start(self) -> None:
-        with _told(self._waiting):
-            MPI.Prequest.Startall(self._requests)
-        self._active = bool(self._requests)
+        try:
+            self._start()
+        except MPI.Exception as error:
+            raise _told(self._waiting(), error) from error
+        self._active = True
 
     def test(self) -> bool:
         if self._active:
-            with _told(self._waiting):
-                self._active = not MPI.Request.Testall(self._requests)
+            try:
+                self._active = not self._test()
+            except MPI.Exception as error:
+                raise _told(self._waiting(), error) from error
         return not self._active
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited)
+        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
 
     def free(self) -> None:
         for request in self._requests:
@@ -82,11 +97,11 @@ class ReduceHandle(Handle):
         self._request = MPI.REQUEST_NULL
 
     def start(self) -> None:
-        with _told(lambda: "all-reducing"):
+        with _telling("all-reducing"):
             self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._span, MPI.SUM)
 
     def test(self) -> bool:
-        with _told(lambda: "all-reducing"):
+        with _telling("all-reducing"):
             return self._request.Test()
 
     def wait(self, deadline_s: float) -> None:
@@ -145,15 +160,17 @@ class Messages(Transport):
         requests = []
         for peer, span in moves:
             data = as_bytes(span)
-            with _told(lambda peer=peer: f"preparing a message for rank {peer} to {verb} (tag {tag})"):
+            with _telling(f"preparing a message for rank {peer} to {verb} (tag {tag})"):
                 requests += [prepare([data[a:b], MPI.BYTE], peer, tag) for a, b in cut(data.size, self._limit)]
-        handle = PersistentHandle(requests, [peer for peer, _ in moves], verb, tag)
+        handle = PersistentHandle(requests, [peer for peer, _ in moves], verb, tag, self.patience)
         self._handles.append(handle)
         return handle
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        with _told(lambda: "all-reducing"):
+        try:
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
+        except MPI.Exception as error:
+            raise _told("all-reducing", error) from error
 
     def native_allreduce_start(self, span) -> Handle:
         handle = ReduceHandle(self._comm, span)
@@ -162,20 +179,20 @@ class Messages(Transport):
 
     def broadcast(self, span, root: int = 0) -> None:
         data = as_bytes(span)
-        with _told(lambda: f"rank {root} broadcasts"):
+        with _telling(f"rank {root} broadcasts"):
             for start, stop in cut(data.size, self._limit):
                 self._comm.Bcast([data[start:stop], MPI.BYTE], root)
 
     def gather_json(self, value) -> list:
-        with _told(lambda: "gathering values"):
+        with _telling("gathering values"):
             return [json.loads(text) for text in gather_text(self._comm, json.dumps(value))]
 
     def barrier(self) -> None:
-        with _told(lambda: "waiting in a barrier"):
+        with _telling("waiting in a barrier"):
             self._comm.Barrier()
 
     def node_barrier(self) -> None:
-        with _told(lambda: "waiting in a barrier of this node"):
+        with _telling("waiting in a barrier of this node"):
             self._node_comm.Barrier()
 
     def node_window(self, nbytes: int):
@@ -193,7 +210,7 @@ class Messages(Transport):
             self._windows[0].Sync()  # one orders the memory of all
 
     def _poll(self) -> None:
-        with _told(lambda: "polling"):
+        with _telling("polling"):
             self._comm.Iprobe()
 
     def abort(self, code: int) -> None:
