@@ -110,7 +110,7 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.bench.timing import Protocol
     from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
-    from ringtrain.exchange.reductions import ALGORITHMS
+    from ringtrain.exchange import reductions
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:
@@ -127,7 +127,7 @@ def _asked(flags: dict, ranks: int):
     )
     return Sweep(
         sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
-        algorithms=choose(flags["algorithms"], ALGORITHMS, "algorithm"),
+        algorithms=reductions.choose(flags["algorithms"]),
         dtypes=dtypes,
         ops=choose(flags["ops"], OPS, "operation"),
         protocol=protocol,

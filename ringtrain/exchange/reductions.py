@@ -135,6 +135,16 @@ def check_algorithm(name: str) -> None:
         check_name(name)
 
 
+def choose(names: str) -> list[str]:
+    """The algorithms of a list like "mpi,ring,routed:sliced", or all for "all". Raises UsageError for another name."""
+    if names == "all":
+        return list(ALGORITHMS)
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
+        check_algorithm(name)
+    return list(dict.fromkeys(chosen))
+
+
 def topology_of(transport: Transport) -> Topology:
     """Which rank is on which node. Collective."""
     return placed(transport.gather_json(transport.node))

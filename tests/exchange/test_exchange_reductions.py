@@ -9,6 +9,7 @@ from ringtrain.exchange.reductions import (
     ALGORITHMS,
     Unavailable,
     check_algorithm,
+    choose,
     fused_plan,
     or_messages,
     prepare,
@@ -48,6 +49,13 @@ def test_every_name_sums(name):
 def test_a_name_that_is_not_there(name, message):
     with pytest.raises(UsageError, match=message):
         check_algorithm(name)
+
+
+def test_lists_of_names():
+    assert choose("all") == list(ALGORITHMS)
+    assert choose("ring, mpi,ring,routed:tree") == ["ring", "mpi", "routed:tree"]
+    with pytest.raises(UsageError, match="unknown algorithm 'mappe': did you mean 'mapped'"):
+        choose("ring,mappe")
 
 
 def refused(world, name, own=False):
