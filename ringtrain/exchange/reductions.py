@@ -10,6 +10,8 @@ from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import placed
+from ringtrain.collectives.wire import Wire
+from ringtrain.errors import UsageError
 from ringtrain.transport.base import Transport
 
 NATIVE = "mpi"
@@ -30,6 +32,7 @@ def prepare(
     tag: int = 0,
     segment_bytes: int = SEGMENT_BYTES,
     synchronize: Callable[[], None] = _nothing,
+    wire: Wire | None = None,
 ) -> Reduction:
     """The all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks.
 
@@ -38,13 +41,18 @@ def prepare(
     tag:           tells its messages from those of others in flight
     segment_bytes: where messages are cut
     synchronize:   waits for what is still being computed in the buffer
+    wire:          how messages are packed (:mod:`ringtrain.exchange.wires`); None: they are not. Every rank ends with
+                   the same bits, all of them numbers of the wire
 
-    Raises UsageError for a name that is not there.
+    Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
+    check_algorithm(algorithm, wire is not None)
     if algorithm == NATIVE:
         return Native(transport, buffer, op, synchronize)
-    schedule = schedule_for(algorithm, transport)
-    return Execution(schedule, transport, buffer, combine, tag, segment_bytes, synchronize)
+    if wire is not None:
+        _check_wire(wire, str(buffer.dtype), op)
+    schedule = schedule_for(algorithm, transport, wire is not None)
+    return Execution(schedule, transport, buffer, combine, tag, segment_bytes, synchronize, wire=wire)
 
 
 class Native(Reduction):
@@ -67,16 +75,26 @@ class Native(Reduction):
         pass
 
 
-def check_algorithm(name: str) -> None:
-    """Raises UsageError for a name that is not there."""
+def check_algorithm(name: str, wired: bool = False) -> None:
+    """Raises UsageError for a name that is not there, and for one that has no use for a wire where that is wanted."""
     if name != NATIVE:
-        check_name(name)
+        check_name(name, wired)
+    elif wired:
+        raise UsageError(
+            f"{NATIVE!r}, the MPI's own all-reduce, sends a buffer as it is: leave the wire out, or name a schedule"
+        )
 
 
-def schedule_for(algorithm: str, transport: Transport) -> Schedule:
+def _check_wire(wire: Wire, dtype: str, op: str) -> None:
+    if dtype != "float32":
+        raise UsageError(f"a wire of {wire.name} carries float32, and this is {dtype}: leave the wire out")
+    if op != "sum":
+        raise UsageError(f"a wire of {wire.name} carries sums, and this is {op}: leave the wire out")
+
+
+def schedule_for(algorithm: str, transport: Transport, rounded: bool = False) -> Schedule:
     """The schedule of that name for the ranks of this transport, on the nodes they are on; collective where the
-    algorithm depends on nodes. Raises UsageError."""
-    check_name(algorithm)
-    if not needs_nodes(algorithm):
-        return make_schedule(algorithm, transport.size)
-    return make_schedule(algorithm, placed(transport.gather_json(transport.node)))
+    algorithm depends on nodes. ``rounded``: for a wire that rounds. Raises UsageError."""
+    check_name(algorithm, rounded)
+    nodes = placed(transport.gather_json(transport.node)) if needs_nodes(algorithm) else transport.size
+    return make_schedule(algorithm, nodes, rounded=rounded)
