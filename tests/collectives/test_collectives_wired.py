@@ -332,3 +332,17 @@ def test_a_copy_elsewhere_is_not_rounded():
     schedule = Schedule("aside", 1, 1, steps, lambda rank: 0)
     (buffer,) = executed(schedule, normal(1, 77), "bfloat16")
     assert buffer.tobytes() == normal(1, 77)[0].tobytes()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_arrives_early_waits_for_what_it_overwrites(seed):
+    """Rank 0 adds what rank 1 sends, and is then overwritten by rank 2, who waits for nobody."""
+
+    def steps(rank):
+        yield Step((Move(0, 0, 1),)) if rank else Step((), (Move(1, 0, 1, add=True),))
+        if rank == 0:
+            yield Step((), (Move(2, 0, 1),))
+
+    schedule, inputs = Schedule("overwritten", 3, 1, steps, lambda rank: 1), normal(3, 77)
+    buffers = executed(schedule, inputs, "bfloat16", 40, lambda transport: delaying(transport, seed))
+    assert buffers[0].tobytes() == through("bfloat16", inputs[2]).tobytes()
