@@ -68,6 +68,11 @@ class TrainConfig:
         "hierarchical, hierarchical-leader or hierarchical:INNER:OUTER.",
         short="a",
     )
+    wire: str = option(
+        "none",
+        "What gradients are rounded to on their way, to halve the bytes; sums are float32.",
+        choices=("none", "float16", "bfloat16"),
+    )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
     segment_bytes: int = option(256 << 10, "Bytes of a message: the addition of one overlaps the next.", low=1)
     deadline_s: float = option(600.0, "Seconds without progress of a peer until the run ends as stalled.", above=0)

@@ -24,6 +24,7 @@ from ringtrain.collectives.mapped import actions, pieces, spans
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import Topology
+from ringtrain.collectives.wire import Wire
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.mapped import Lane
@@ -78,10 +79,17 @@ class Piece:
 
 
 def make_piece(
-    portion: Portion, fused: Fused, outer: Schedule, transport: Transport, twins: Sequence, combine: Callable, segment
+    portion: Portion,
+    fused: Fused,
+    outer: Schedule,
+    transport: Transport,
+    twins: Sequence,
+    combine: Callable,
+    segment_bytes: int,
+    wire: Wire | None = None,
 ) -> Piece:
     """``fused``: the plan of this rank's node. ``outer``: an all-reduce of one rank of each node, in their order.
-    ``twins``: the buffer on every rank of the node, by place. ``segment``: bytes, where messages are cut."""
+    ``twins``: the buffer on every rank of the node, by place. ``wire``: how messages between nodes are packed."""
     place = transport.neighbours.index(transport.rank)
     views = [twin[portion.start : portion.stop] for twin in twins]
     additions, copies = (
@@ -89,7 +97,8 @@ def make_piece(
     )
     seats = [[(chunk, chunk + 1)] for chunk in range(outer.chunks)]
     schedule = embed(outer, portion.carriers, seats, transport.size, outer.chunks)
-    return Piece(additions, Execution(schedule, transport, views[place], combine, portion.tag, segment), copies)
+    messages = Execution(schedule, transport, views[place], combine, portion.tag, segment_bytes, wire=wire)
+    return Piece(additions, messages, copies)
 
 
 class Routed(Reduction):

@@ -148,6 +148,7 @@ def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchan
         segment_bytes=config.segment_bytes,
         clip_norm=config.clip_norm,
         deadline_s=config.deadline_s,
+        wire=config.wire,
     )
 
 

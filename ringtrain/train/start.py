@@ -106,7 +106,7 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
         data=run.data.name,
         train_examples=run.data.train.count,
         test_examples=run.data.test.count if run.data.test else 0,
-        strategy=f"{exchange.name} ({config.algorithm})",
+        strategy=_strategy_words(config, exchange.name),
         exact=exchange.exact,
         ranks=transport.size,
         nodes=transport.nodes,
@@ -131,6 +131,11 @@ def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     return notes
+
+
+def _strategy_words(config: TrainConfig, name: str) -> str:
+    rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
+    return f"{name} ({config.algorithm}{rounding})"
 
 
 def _optimizer_words(config: TrainConfig) -> str:

@@ -54,7 +54,7 @@ def test_pieces_are_few_and_not_small():
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("algorithm", ["routed", "routed:sliced", "routed:butterfly"])
 def test_sums_are_exact_and_replicas_equal(layout, algorithm, monkeypatch):
-    monkeypatch.setattr("ringtrain.exchange.reductions.LEAST_BYTES", 64)
+    monkeypatch.setattr("ringtrain.exchange.shared.LEAST_BYTES", 64)
     counts, size = [0, 1, len(layout), 997], len(layout)
 
     def body(t):
@@ -82,7 +82,7 @@ def test_messages_that_end_late_change_nothing(monkeypatch):
     """Pieces come back in any order, while others begin."""
     import random
 
-    monkeypatch.setattr("ringtrain.exchange.reductions.LEAST_BYTES", 64)
+    monkeypatch.setattr("ringtrain.exchange.shared.LEAST_BYTES", 64)
 
     def body(t):
         rng = random.Random(t.rank)

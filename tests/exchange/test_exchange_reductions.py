@@ -5,15 +5,8 @@ import pytest
 
 from ringtrain.collectives.fused import verify_fused
 from ringtrain.errors import UsageError
-from ringtrain.exchange.reductions import (
-    ALGORITHMS,
-    Unavailable,
-    check_algorithm,
-    choose,
-    fused_plan,
-    or_messages,
-    prepare,
-)
+from ringtrain.exchange.reductions import ALGORITHMS, check_algorithm, choose, prepare
+from ringtrain.exchange.shared import Unavailable, fused_plan, or_messages
 from ringtrain.transport.loopback import LoopbackWorld
 
 
@@ -41,9 +34,9 @@ def test_every_name_sums(name):
     "name, message",
     [
         ("rings", r"unknown algorithm 'rings': did you mean 'ring'\?"),
-        ("routed:stars", r"unknown algorithm 'stars' between nodes in 'routed:stars': did you mean 'star'\?"),
+        ("routed:stars", r"unknown algorithm 'routed:stars': routed:OUTER names .* did you mean 'star'\?"),
         ("mapped:ring", r"unknown algorithm 'mapped:ring'"),
-        ("routed:", r"unknown algorithm '' between nodes in 'routed:'"),
+        ("routed:", r"unknown algorithm 'routed:': routed:OUTER names what goes between nodes: known: butter"),
     ],
 )
 def test_a_name_that_is_not_there(name, message):
