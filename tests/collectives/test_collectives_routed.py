@@ -10,8 +10,10 @@ import pytest
 from ringtrain.collectives import routed
 from ringtrain.collectives.routed import portions
 from ringtrain.collectives.topology import placed
-from ringtrain.errors import StalledError, TransportError
+from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.exchange.reductions import prepare
+from ringtrain.exchange.wires import make_wire
+from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import Late
 
@@ -107,6 +109,40 @@ def test_bytes_are_those_of_the_outer_schedule():
         return prepare(t, t.allocate(1200, "f4"), "routed", add).bytes_sent
 
     assert LoopbackWorld(4, 2).run(body) == [2400] * 4
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("outer", ["ring", "sliced", "butterfly"])
+def test_messages_between_nodes_are_packed_and_replicas_stay_equal(name, outer):
+    wire, layout = make_wire(name, ReferenceOps("float32")), [0, 0, 1, 1, 1, 2]
+
+    def body(t):
+        buffer = t.allocate(1001, "f4")
+        plain = prepare(t, buffer, f"routed:{outer}", add)
+        run = prepare(t, buffer, f"routed:{outer}", add, wire=wire)
+        buffer[:] = np.random.default_rng(t.rank).standard_normal(1001)
+        run.start()
+        run.wait(20.0)
+        assert 2 * run.bytes_sent == plain.bytes_sent
+        return buffer.tobytes()
+
+    (bits,) = set(LoopbackWorld(6, layout).run(body))
+    got, exact = np.frombuffer(bits, "f4"), sum(np.random.default_rng(r).standard_normal(1001) for r in range(6))
+    assert 1e-4 < np.abs(got - exact).max() < 0.05  # rounded, and no more than that
+    packed, again = np.empty(1001, wire.dtype), np.empty(1001, "f4")
+    wire.pack(got, packed)
+    wire.unpack(packed, again)
+    assert again.tobytes() == bits  # numbers of the wire, on their owners too
+
+
+def test_no_wire_without_messages_or_owners():
+    wire = make_wire("bfloat16", ReferenceOps("float32"))
+    for name, message in [
+        ("mapped", "'mapped' sends no messages that could be packed"),
+        ("routed:recursive-doubling", "recursive-doubling"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            prepare(LoopbackWorld(1).transport(0), np.zeros(3, "f4"), name, add, wire=wire)
 
 
 def test_who_is_awaited():
