@@ -6,10 +6,12 @@ first), looks at the oldest message of each channel, adds what has arrived, and 
 more.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
-from ringtrain.collectives.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, TAKE, Piece, Plan, make_plan
+from ringtrain.collectives.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Piece, Plan, make_plan
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.wire import Wire
@@ -53,30 +55,32 @@ class Execution(Reduction):
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
         self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
-        self._synchronize, self._patience, self._pack = synchronize, transport.patience, wire and wire.pack
-        self._work = _work(add, wire)
+        self._synchronize, self._patience = synchronize, transport.patience
         travels = wire.dtype if wire else buffer.dtype
         segment = max(segment_bytes // travels.itemsize, 1)
         plan = make_plan(schedule, transport.rank, buffer.size, segment, packed=wire is not None)
-        self._plan, self._pieces = plan, plan.pieces
-        self._spans, self._messages = _views(plan, buffer, travels, allocate or transport.scratch)
-        self._handles = [
-            self._prepare(transport, piece, message) for piece, message in zip(plan.pieces, self._messages, strict=True)
-        ]
+        spans, messages = _views(plan, buffer, travels, allocate or transport.scratch)
         self.bytes_sent = travels.itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
-        self._flying: dict[tuple[bool, int], deque[int]] = {
-            (p.kind == SEND, p.peer): deque() for p in plan.pieces if p.kind not in LOCAL
-        }
+        self._plan = plan
         self._sends, self._recvs, self._local = deque(), deque(), deque()  # pieces that may start
+        self._flying: dict[tuple[bool, int], deque[int]] = defaultdict(deque)
+        self._pieces = [
+            self._prepare(transport, *each, add, wire) for each in zip(plan.pieces, spans, messages, strict=True)
+        ]
         self._left = self._moved = 0
         self._landed: set[int] = set()  # arrived, and not yet to be added or unpacked
         self._computing = False
 
-    def _prepare(self, transport: Transport, piece: Piece, message):
-        """The handle of the piece's message, if it is one."""
+    def _prepare(self, transport: Transport, piece: Piece, span, message, add: Callable, wire: Wire | None) -> "_Piece":
         if piece.kind in LOCAL:
-            return None
-        return (transport.sends if piece.kind == SEND else transport.recvs)([(piece.peer, message)], self._tag)
+            return _Piece(self._local, None, None, None, None, _work(piece.kind, message, span, add, wire))
+        if piece.kind == SEND:
+            handle = transport.sends([(piece.peer, message)], self._tag)
+            pack = wire and partial(wire.pack, span, message)
+            return _Piece(self._sends, self._flying[True, piece.peer], pack, handle.start, handle.test, None)
+        handle = transport.recvs([(piece.peer, message)], self._tag)
+        work = _work(piece.kind, message, span, add, wire)
+        return _Piece(self._recvs, self._flying[False, piece.peer], None, handle.start, handle.test, work)
 
     def start(self) -> None:
         """The buffer is final on this rank: begin. It belongs to the execution until :meth:`test` says
@@ -88,7 +92,7 @@ class Execution(Reduction):
         self._computing = True
         for i, waits in enumerate(self._start_waits):
             if not waits:
-                self._free(i)
+                self._pieces[i].queue.append(i)
         self.test()
 
     def test(self) -> bool:
@@ -105,62 +109,54 @@ class Execution(Reduction):
     def moved(self) -> int:
         return self._moved
 
-    def _free(self, i: int) -> None:
-        kind = self._pieces[i].kind
-        (self._local if kind in LOCAL else self._sends if kind == SEND else self._recvs).append(i)
-
     def _post(self) -> bool:
         """Start every piece that may start, receives before sends. Whether there was one."""
-        if not (self._recvs or self._sends or self._local):
+        local, recvs, sends = self._local, self._recvs, self._sends
+        if not (recvs or sends or local):
             return False
-        while self._local:
+        while local:
             self._moved += 1
-            self._finish([self._local.popleft()])
-        while self._recvs or self._sends:
-            i = (self._recvs or self._sends).popleft()
+            self._finish(local.popleft())
+        while recvs or sends:
+            i = (recvs or sends).popleft()
             piece = self._pieces[i]
-            if self._pack and piece.kind == SEND:
-                self._pack(self._spans[i], self._messages[i])
+            if piece.pack:
+                piece.pack()
                 self._computing = True
             if self._computing:
                 self._synchronize()
                 self._computing = False
-            self._handles[i].start()
-            self._flying[piece.kind == SEND, piece.peer].append(i)
+            piece.start()
+            piece.channel.append(i)
             self._moved += 1
             self._release(self._plan.started[i])
         return True
 
     def _collect(self) -> bool:
         """Take the messages that have ended, oldest first on each channel. Whether there was one."""
-        moved = self._moved
+        moved, pieces = self._moved, self._pieces
         for channel in self._flying.values():
-            while channel and self._handles[channel[0]].test():
-                self._arrived(channel.popleft())
+            while channel and pieces[channel[0]].test():
+                i = channel.popleft()
+                self._moved += 1
+                if self._add_waits[i]:
+                    self._landed.add(i)
+                else:
+                    self._finish(i)
         return self._moved != moved
 
-    def _arrived(self, i: int) -> None:
-        self._moved += 1
-        if self._add_waits[i]:
-            self._landed.add(i)
-        else:
-            self._finish([i])
-
-    def _finish(self, ready: list[int]) -> None:
-        """Add or unpack these pieces' contributions, and those that have waited for them alone: they are done."""
+    def _finish(self, i: int) -> None:
+        """Do what is left of a piece that has arrived, and of those that have waited for it alone: they are done."""
+        ready = [i]
         while ready:
             i = ready.pop()
-            self._compute(i)
+            work = self._pieces[i].work
+            if work:
+                work()
+                self._computing = True
             self._left -= 1
             self._release(self._plan.done_start[i])
             ready += self._let_add(self._plan.done_add[i])
-
-    def _compute(self, i: int) -> None:
-        """What the piece does besides travelling."""
-        work = self._work.get(self._pieces[i].kind)
-        if work:
-            work(self._messages[i], self._spans[i])
-            self._computing = True
 
     def _let_add(self, followers: list[int]) -> list[int]:
         """Those of the followers that have arrived, and now wait for nothing more."""
@@ -176,7 +172,7 @@ class Execution(Reduction):
         for follower in followers:
             self._start_waits[follower] -= 1
             if not self._start_waits[follower]:
-                self._free(follower)
+                self._pieces[follower].queue.append(follower)
 
     def awaited(self) -> str:
         """Whom this rank waits for, in words."""
@@ -188,22 +184,35 @@ class Execution(Reduction):
         return f"{whom}: rank {self._rank} in {self._name}, tag {self._tag}, {done} of {total} messages done"
 
 
-def _work(add: Callable, wire: Wire | None) -> dict[str, Callable]:
-    """By kind of piece what is done when it has arrived, as a function of (what came, the elements it is about)."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece as it is run. ``queue``: where it waits to be started; ``channel``: where it is in flight. There may be
+    nothing to do before it is started (``pack``), and nothing when it has arrived (``work``)."""
 
-    def fold(message, span) -> None:
-        add(span, message, span)
+    queue: deque
+    channel: deque | None
+    pack: Callable[[], None] | None
+    start: Callable[[], None] | None
+    test: Callable[[], bool] | None
+    work: Callable[[], None] | None
 
-    def copy(message, span) -> None:
-        span[...] = message
 
-    def round(message, span) -> None:
-        wire.pack(span, message)
-        wire.unpack(message, span)
-
+def _work(kind: str, message, span, add: Callable, wire: Wire | None) -> Callable[[], None] | None:
+    """What is done to the elements ``span`` when ``message``, which is about them, has arrived."""
+    if kind == FOLD or (kind == ADD and wire is None):
+        return partial(add, span, message, span)
+    if kind == COPY:
+        return partial(span.__setitem__, Ellipsis, message)
+    if kind == ROUND:
+        return partial(_round, wire, message, span)
     if wire is None:
-        return {ADD: fold, FOLD: fold, COPY: copy}
-    return {ADD: wire.add, TAKE: wire.unpack, FOLD: fold, COPY: copy, ROUND: round}
+        return None
+    return partial(wire.add if kind == ADD else wire.unpack, message, span)
+
+
+def _round(wire: Wire, message, span) -> None:
+    wire.pack(span, message)
+    wire.unpack(message, span)
 
 
 def _views(plan: Plan, buffer, travels, allocate: Callable) -> tuple[list, list]:
