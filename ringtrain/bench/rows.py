@@ -42,8 +42,10 @@ def refused(named: dict, reason: str) -> dict:
     return _complete(named, {"status": REFUSED, "reason": reason})
 
 
-def measured(named: dict, samples: Samples, wire_bytes: int | None, bound_s: float, crowded: str | None) -> dict:
-    """``wire_bytes``: what the busiest rank sends. ``crowded``: why ranks share cores, or None."""
+def measured(
+    named: dict, samples: Samples, wire_bytes: int | None, bound_s: float, crowded: str | None, why: str | None = None
+) -> dict:
+    """``wire_bytes``: what the busiest rank sends. ``crowded``: why ranks share cores, or None. ``why``: a choice's."""
     figures = summary(samples.slowest)
     median_s, ranks = figures["median_s"], named["ranks"]
     algbw = named["bytes"] / median_s
@@ -58,6 +60,7 @@ def measured(named: dict, samples: Samples, wire_bytes: int | None, bound_s: flo
         "bound_s": bound_s,
         "bound_share": bound_s / median_s,
         "status": OK,
+        "reason": why,
         "unreliable": [why for why in (crowded, noisy) if why],
         "samples_s": samples.slowest,
     }

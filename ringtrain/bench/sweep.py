@@ -17,7 +17,8 @@ from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
-from ringtrain.exchange.reductions import ALGORITHMS, NATIVE
+from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
+from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
 
@@ -30,6 +31,7 @@ class Sweep:
     pairs:         map every pair of ranks first
     segment_bytes: where a schedule's moves are cut
     rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
+    tuning:        what ``auto`` among the algorithms chooses by, before anything is timed
     """
 
     sizes: Sequence[int]
@@ -42,6 +44,7 @@ class Sweep:
     pairs: bool = False
     segment_bytes: int = SEGMENT_BYTES
     rivals: Mapping[str, Rival] = field(default_factory=dict)
+    tuning: Table | None = None
 
 
 @dataclass(slots=True)
@@ -75,7 +78,8 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) ->
         watcher.measured(fresh)
         result.rows += fresh
     result.header["self_test"] = bench.tested
-    result.header["fits"] = fits(result.rows, calibration, transport.size)
+    own = [row for row in result.rows if not row["algorithm"].startswith(AUTO)]  # a choice is none of its own
+    result.header["fits"] = fits(own, calibration, transport.size)
     return result
 
 
@@ -117,22 +121,23 @@ class _Bench:
 
     def measure(self, job: Job) -> list[dict]:
         """The rows of all algorithms on one job, in the order asked for."""
-        trials, refusals = self._prepare(job)
+        by_name, refusals = self._prepare(job)
+        trials = list(by_name.values())
         verdicts = {trial.algorithm: self._judge(job, trial, tag) for tag, trial in enumerate(trials)}
         what = f"{job.nbytes:,} bytes of {job.numbers.name}"
         samples = measure(job, trials, self._asked.protocol, lambda done, of: self._watcher.progress(what, done, of))
         wire = self._transport.gather_json({trial.algorithm: trial.bytes_sent for trial in trials})
         made = {
-            trial.algorithm: self._row(job, samples, verdicts, _busiest(wire, trial), trial.algorithm)
-            for trial in trials
+            name: self._row(job, samples, verdicts, _busiest(wire, trial), trial) for name, trial in by_name.items()
         }
         return [refusals[name] if name in refusals else made[name] for name in self._asked.algorithms]
 
-    def _prepare(self, job: Job) -> tuple[list[Trial], dict[str, dict]]:
-        trials, refusals = [], {}
-        for tag, name in enumerate(self._asked.algorithms):
+    def _prepare(self, job: Job) -> tuple[dict[str, Trial], dict[str, dict]]:
+        """Trials, and rows of refusals, by the name that was asked for."""
+        asked, trials, refusals = self._asked, {}, {}
+        for tag, name in enumerate(asked.algorithms):
             try:
-                trials.append(prepare(job, name, tag, self._asked.segment_bytes, self._asked.rivals))
+                trials[name] = prepare(job, name, tag, asked.segment_bytes, asked.rivals, asked.tuning)
             except Refusal as reason:
                 refusals[name] = rows.refused(self._named(job, name), str(reason))
         return trials, refusals
@@ -146,7 +151,8 @@ class _Bench:
             self.tested.append(proved)
         otherwise = None
         if trial.bytes_sent is not None:
-            otherwise = prepare(job, trial.algorithm, len(self._asked.algorithms) + tag, self._other_segment(job))
+            runs = trial.algorithm.removeprefix(f"{AUTO}:")
+            otherwise = prepare(job, runs, len(self._asked.algorithms) + tag, self._other_segment(job))
         return checks.judge(job, trial, otherwise, self._asked.protocol.seed)
 
     def _other_segment(self, job: Job) -> int:
@@ -157,13 +163,13 @@ class _Bench:
     def _named(self, job: Job, algorithm: str) -> dict:
         return rows.identity(job, algorithm, name_of(self._transport))
 
-    def _row(self, job: Job, samples: dict[str, Samples], verdicts: dict, wire: int | None, algorithm: str) -> dict:
-        own, protocol = samples[algorithm], self._asked.protocol
+    def _row(self, job: Job, samples: dict[str, Samples], verdicts: dict, wire: int | None, trial: Trial) -> dict:
+        own, protocol = samples[trial.algorithm], self._asked.protocol
         bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes)
-        row = rows.measured(self._named(job, algorithm), own, wire, bound, self._crowded)
+        row = rows.measured(self._named(job, trial.algorithm), own, wire, bound, self._crowded, trial.why)
         row = rows.with_late(row, own, protocol)
         row = rows.with_speedup(row, samples.get(NATIVE), own, protocol.seed)
-        return rows.with_verdict(row, verdicts[algorithm])
+        return rows.with_verdict(row, verdicts[trial.algorithm])
 
 
 def _busiest(wire: list[dict], trial: Trial) -> int | None:

@@ -14,8 +14,10 @@ from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.buckets import make_buckets
+from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, trained_runs
-from ringtrain.exchange.reductions import check_algorithm, prepare
+from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
+from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
@@ -23,7 +25,8 @@ DEADLINE_S = 600.0
 
 
 class AllReduce(Exchange):
-    """algorithm:     a name among the algorithms (:mod:`ringtrain.exchange.reductions`)
+    """algorithm:     a name among the algorithms (:mod:`ringtrain.exchange.reductions`); ``auto`` chooses by bucket
+    tuning:        what ``auto`` chooses by, on rank 0; None where nothing was measured
     bucket_bytes:  gradients are exchanged in buckets of about this size
     segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next
     clip_norm:     the largest global norm of the summed gradient; None for no limit
@@ -43,10 +46,11 @@ class AllReduce(Exchange):
         segment_bytes: int = SEGMENT_BYTES,
         clip_norm: float | None = None,
         deadline_s: float = DEADLINE_S,
+        tuning: Table | None = None,
     ):
         self._transport, self._ops = transport, ops
         check_algorithm(algorithm)
-        self._algorithm = algorithm
+        self._algorithm, self._tuning = algorithm, tuning
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._bytes_sent, self._exposed_s = 0, 0.0
@@ -72,7 +76,19 @@ class AllReduce(Exchange):
             tag=tag,
             segment_bytes=self._segment_bytes,
             synchronize=self._ops.synchronize,
+            tuning=self._tuning,
         )
+
+    def remarks(self) -> list[str]:
+        """What ``auto`` gave to which buckets: a line for each algorithm, with the reason at the largest size."""
+        if self._algorithm != AUTO or self._transport.size == 1:
+            return []
+        given: dict[str, dict[int, str]] = {}
+        itemsize = self._arena.grads.dtype.itemsize
+        for bucket, reduction in zip(self._buckets, self._reductions, strict=True):
+            name = reduction.algorithm.partition(":")[2]
+            given.setdefault(name, {})[(bucket.stop - bucket.start) * itemsize] = reduction.why
+        return [f"{AUTO}: {name} for {_sizes(reasons)}" for name, reasons in given.items()]
 
     def rehearse(self) -> None:
         ops, nothing = self._ops, self._arena.grads[:0]
@@ -161,3 +177,11 @@ class AllReduce(Exchange):
 
     def close(self) -> None:
         self._reductions, self._flying = [], deque()
+
+
+def _sizes(reasons: dict[int, str]) -> str:
+    """ "1.5 MiB, 4 MiB (measured 1.2 ms; mpi 1.5 ms)" """
+    sizes = sorted(reasons)
+    named = ", ".join(map(say_bytes, sizes)) if len(sizes) < 4 else f"{say_bytes(sizes[0])} to {say_bytes(sizes[-1])}"
+    at = f"at {say_bytes(sizes[-1])}: " if len(sizes) > 1 else ""
+    return f"{named} ({at}{reasons[sizes[-1]]})"

@@ -78,6 +78,10 @@ class Exchange(ABC):
     @abstractmethod
     def traffic(self) -> Traffic: ...
 
+    def remarks(self) -> list[str]:
+        """What a person should know of how this exchange goes, once it is bound."""
+        return []
+
     def serve(self) -> None:  # noqa: B027
         """What a server rank runs in place of the loop."""
 
