@@ -93,5 +93,10 @@ def with_speedup(row: dict, base: Samples | None, own: Samples, seed: int) -> di
     return {**row, "speedup": value, "speedup_low": low, "speedup_high": high}
 
 
+def quieter(row: dict, other: dict) -> dict:
+    """Of two rows of the same, the one that was disturbed less: the faster one."""
+    return min(row, other, key=lambda own: own["median_s"] or 0)
+
+
 def _complete(named: dict, facts: dict) -> dict:
     return {**dict.fromkeys(COLUMNS), **named, **facts}

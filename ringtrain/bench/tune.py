@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from ringtrain.bench.rows import OK, REFUSED
+from ringtrain.bench.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.sweep import Result
 from ringtrain.exchange.choice import Choice, Here, choose, say_bytes, say_seconds
 from ringtrain.exchange.machine import Layout
@@ -42,6 +42,18 @@ def barred(table: Table) -> list[str]:
         "auto takes it at no size"
         for (algorithm, dtype, op), nbytes in found.items()
     ]
+
+
+def doubts(result: Result) -> list[str]:
+    """A line where the machine was too busy for its times to be believed."""
+    measured = [row for row in result.rows if row["status"] != REFUSED]
+    noisy = sum(row["cv"] > NOISY_CV for row in measured)
+    crowded = result.header["crowded"]
+    lines = [f"{crowded}: the scheduler was measured too"] if crowded else []
+    if noisy > len(measured) / 2:
+        told = f"{noisy} of {len(measured)} rows vary by more than {NOISY_CV:.0%}, even in their quietest pass"
+        lines.append(f"{told}: tune again when the machine is idle")
+    return lines
 
 
 def choice_lines(table: Table | None, here: Here, sizes: Sequence[int], dtype: str, op: str, whole: bool) -> list[str]:

@@ -22,13 +22,14 @@ class Sizes(click.ParamType):
 @click.option("-b", "--begin", type=Size(), default="1K", show_default=True, help="Smallest buffer.")
 @click.option("-e", "--end", type=Size(), default="64M", show_default=True, help="Largest buffer.")
 @click.option("-f", "--factor", type=float, default=4, show_default=True, help="Each size: times the one before.")
-@click.option("-n", "--iterations", type=click.IntRange(3), default=25, show_default=True, help="Timed, of each row.")
+@click.option("-n", "--iterations", type=click.IntRange(3), default=10, show_default=True, help="Timed, of each row.")
 @click.option("-w", "--warm-up", type=click.IntRange(0), default=3, show_default=True, help="Iterations before.")
+@click.option("--passes", type=click.IntRange(1), default=3, show_default=True, help="The quietest counts.")
 @click.option("-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, or all.")
 @click.option("-o", "--op", "ops", default="sum", show_default=True, help="sum, max, min, or all.")
 @click.option("--algorithm", "algorithms", default="all", show_default=True, help="Candidates, or all that run here.")
 @click.option("--segment-bytes", type=Size(), default="256K", show_default=True, help="Where messages are cut.")
-@click.option("--budget-s", type=click.FloatRange(0), default=5, show_default=True, help="Seconds for a size, about.")
+@click.option("--budget-s", type=click.FloatRange(0), default=3, show_default=True, help="For a size in a pass, about.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and inputs.")
 @click.option(
     "--tuning", metavar="FILE", help="File to write or explain. [RINGTRAIN_TUNING, or ~/.config/ringtrain/tuning.json]"
@@ -51,7 +52,7 @@ def tune(**flags):
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────
 def _tune(transport, flags: dict) -> int:
     from ringtrain.bench.sweep import sweep
-    from ringtrain.bench.tune import barred, choice_lines, table_from
+    from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
     from ringtrain.exchange.machine import look
     from ringtrain.exchange.reductions import consider
     from ringtrain.train.together import on_root, together
@@ -68,7 +69,7 @@ def _tune(transport, flags: dict) -> int:
         if transport.rank == 0:
             click.echo("\n".join(choice_lines(table, here, asked.sizes, dtype, op, whole=False)))
     if transport.rank == 0:
-        for line in barred(table):
+        for line in [*barred(table), *doubts(result)]:
             click.echo(f"ringtrain: {line}", err=True)
         click.echo(f"written to {kept[0][0].path}")
     return 0
@@ -102,6 +103,7 @@ def _asked(transport, flags: dict):
         dtypes=dtypes,
         ops=ops,
         protocol=protocol,
+        passes=flags["passes"],
         segment_bytes=flags["segment_bytes"],
     )
 
