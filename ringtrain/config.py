@@ -64,7 +64,8 @@ class TrainConfig:
 
     algorithm: str = option(
         "auto",
-        "All-reduce: auto, by size and what `ringtrain tune` measured; mpi, the MPI's own; or a schedule: ring, tree, "
+        "All-reduce: auto, by size and what `ringtrain tune` measured; mpi, the MPI's own; mapped or routed, in memory "
+        "that the ranks of a node share; or a schedule: ring, tree, "
         "double-tree, butterfly, circulant, recursive-doubling, star, sliced, hierarchical, hierarchical-leader or "
         "hierarchical:INNER:OUTER.",
         short="a",
@@ -73,6 +74,11 @@ class TrainConfig:
         None,
         "Tuning file that `auto` goes by; it must be of this machine. [RINGTRAIN_TUNING, or ringtrain/tuning.json "
         "under ~/.config where it is there and fits]",
+    )
+    wire: str = option(
+        "none",
+        "What gradients are rounded to on their way, to halve the bytes; sums are float32.",
+        choices=("none", "float16", "bfloat16"),
     )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
     segment_bytes: int = option(256 << 10, "Bytes of a message: the addition of one overlaps the next.", low=1)

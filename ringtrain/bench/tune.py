@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from ringtrain.bench.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.sweep import Result
-from ringtrain.exchange.choice import Choice, Here, choose, say_bytes, say_seconds
+from ringtrain.exchange.choice import Choice, Here, say_bytes, say_seconds, take
 from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.tuning import Model, Row, Table
 
@@ -58,7 +58,7 @@ def doubts(result: Result) -> list[str]:
 
 def choice_lines(table: Table | None, here: Here, sizes: Sequence[int], dtype: str, op: str, whole: bool) -> list[str]:
     """A line a size, then where the choice changes. ``whole``: with the times of all candidates."""
-    choices = {nbytes: choose(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
+    choices = {nbytes: take(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
     lines = [f"{dtype} {op}, {here.layout.words()}:"]
     for nbytes, choice in choices.items():
         lines.append(f"  {say_bytes(nbytes):>10}  {choice.algorithm:20}  {choice.why}")
@@ -74,10 +74,10 @@ def _all_times(choice: Choice) -> str:
 
 def _change(table: Table | None, here: Here, low: int, high: int, dtype: str, op: str) -> str:
     """From which size on the upper end's algorithm is taken, to a few percent."""
-    before, after = (choose(nbytes, dtype, op, here, table).algorithm for nbytes in (low, high))
+    before, after = (take(nbytes, dtype, op, here, table).algorithm for nbytes in (low, high))
     for _ in range(HALVINGS):
         middle = round((low * high) ** 0.5)
-        if choose(middle, dtype, op, here, table).algorithm == after:
+        if take(middle, dtype, op, here, table).algorithm == after:
             high = middle
         else:
             low = middle

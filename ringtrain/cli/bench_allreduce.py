@@ -156,14 +156,12 @@ def _asked(flags: dict, ranks: int):
 
 
 def _algorithms(flags: dict) -> list[str]:
-    """All: every way there is; ``auto`` is one of them, and joins when it is named. Raises UsageError."""
-    from ringtrain.bench.numbers import choose
+    """Raises UsageError."""
     from ringtrain.errors import UsageError
-    from ringtrain.exchange.reductions import ALGORITHMS, AUTO
+    from ringtrain.exchange import reductions
 
-    names = flags["algorithms"]
-    chosen = choose(names, ALGORITHMS if names == "all" else (AUTO, *ALGORITHMS), "algorithm")
-    if flags["tuning"] is not None and AUTO not in chosen:
+    chosen = reductions.choose(flags["algorithms"])
+    if flags["tuning"] is not None and reductions.AUTO not in chosen:
         raise UsageError(
             f"--tuning {flags['tuning']} is what auto chooses by: name auto in --algorithm, or leave it out"
         )

@@ -88,10 +88,12 @@ def _asked(transport, flags: dict):
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
     from ringtrain.errors import UsageError
-    from ringtrain.exchange.reductions import ALGORITHMS
+    from ringtrain.exchange import reductions
 
     dtypes, ops = choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation")
-    names = choose(flags["algorithms"], ALGORITHMS, "algorithm")
+    names = reductions.choose(flags["algorithms"])
+    if reductions.AUTO in names:
+        raise UsageError("auto is what is tuned: name the candidates it is to choose among, or all")
     if transport.size == 1:
         raise UsageError("one rank has nothing to exchange: start it as `mpirun -np 4 ringtrain tune`")
     protocol = Protocol(

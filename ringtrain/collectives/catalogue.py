@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ringtrain.collectives import butterfly, circulant, double_tree, ring, sliced, star, tree
+from ringtrain.collectives import butterfly, circulant, compose, double_tree, ring, sliced, star, tree
 from ringtrain.collectives.hierarchical import Builder, hierarchical
 from ringtrain.collectives.recursive_doubling import recursive_doubling
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Schedule
@@ -37,32 +37,53 @@ def _on_ranks(builder: Builder) -> Callable[[Topology], Schedule]:
     return lambda topology: builder(topology.size)
 
 
-def _on_nodes(name: str, inner: str, outer: str) -> Callable[[Topology], Schedule]:
-    return lambda topology: hierarchical(name, topology, HALVES[inner], FLAT[outer])
+def _on_nodes(name: str, inner: str, outer: Builder) -> Callable[[Topology], Schedule]:
+    return lambda topology: hierarchical(name, topology, HALVES[inner], outer)
 
 
 SCHEDULES: dict[str, Callable[[Topology], Schedule]] = {
     **{name: _on_ranks(builder) for name, builder in FLAT.items()},
-    **{name: _on_nodes(name, *pair) for name, pair in PAIRS.items()},
+    **{name: _on_nodes(name, inner, FLAT[outer]) for name, (inner, outer) in PAIRS.items()},
 }
 GOALS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 
 
-def make_schedule(name: str, where: Topology | int, goal: str = ALL_REDUCE) -> Schedule:
-    """The schedule of that name for ranks on nodes; or for so many ranks, on one node if it matters.
+def make_schedule(name: str, where: Topology | int, goal: str = ALL_REDUCE, rounded: bool = False) -> Schedule:
+    """The schedule of that name for ranks on nodes; or for so many ranks, on one node if it matters. ``rounded``: for a
+    wire that rounds, so that owners round their own copies too.
 
-    Raises UsageError for a name that is not there, and for a goal that the schedule has no part for.
+    Raises UsageError for a name that is not there, for a goal that the schedule has no part for, and for a schedule
+    that a wire that rounds would make differ from rank to rank.
     """
-    check_name(name)
+    check_name(name, rounded)
     topology = even(where) if isinstance(where, int) else where
     if goal != ALL_REDUCE:
-        return _half(name, topology.size, goal)
-    builder = SCHEDULES[name] if name in SCHEDULES else _on_nodes(name, *name.split(":")[1:])
-    return builder(topology)
+        return _half(name, topology.size, goal, rounded)
+    return (_rounded(name) if rounded else _plain(name))(topology)
 
 
-def check_name(name: str) -> None:
-    """Raises UsageError for a name that is not there."""
+def _plain(name: str) -> Callable[[Topology], Schedule]:
+    if name in SCHEDULES:
+        return SCHEDULES[name]
+    _, inner, outer = name.split(":")
+    return _on_nodes(name, inner, FLAT[outer])
+
+
+def _rounded(name: str) -> Callable[[Topology], Schedule]:
+    """Across nodes owners round, and every node then holds the same; within, that is only handed on."""
+    if name in HALVES:
+        return _on_ranks(_rounded_in_halves(name))
+    inner, outer = PAIRS[name] if name in PAIRS else name.split(":")[1:]
+    return _on_nodes(name, inner, _rounded_in_halves(outer))
+
+
+def _rounded_in_halves(name: str) -> Builder:
+    scatter, gather = HALVES[name]
+    return lambda size: compose.all_reduce(name, scatter(size), compose.rounded(gather(size)))
+
+
+def check_name(name: str, rounded: bool = False) -> None:
+    """Raises UsageError for a name that is not there; and, for a wire that rounds, where no rank owns a sum."""
     kind, *pair = name.split(":")
     if not pair and name not in SCHEDULES:
         raise UsageError(f"unknown algorithm {name!r}: {nearest(name, SCHEDULES)}")
@@ -71,6 +92,12 @@ def check_name(name: str) -> None:
     for part, known, place in zip(pair, (HALVES, FLAT), ("within nodes", "across nodes"), strict=False):
         if part not in known:
             raise UsageError(f"unknown algorithm {part!r} {place} in {name!r}: {nearest(part, known)}")
+    owning = PAIRS[name][1] if name in PAIRS else name.split(":")[-1]
+    if rounded and owning not in HALVES:
+        raise UsageError(
+            f"{name!r} cannot use a wire that rounds: no rank owns a sum, each adds its own number to the other's "
+            f"rounded one, and they would end with different bits. Use one with owners: {', '.join(HALVES)}"
+        )
 
 
 def needs_nodes(name: str) -> bool:
@@ -78,9 +105,10 @@ def needs_nodes(name: str) -> bool:
     return name not in FLAT
 
 
-def _half(name: str, size: int, goal: str) -> Schedule:
+def _half(name: str, size: int, goal: str, rounded: bool) -> Schedule:
     if goal not in GOALS:
         raise UsageError(f"unknown goal {goal!r}: {nearest(goal, GOALS)}")
     if name not in HALVES:
         raise UsageError(f"{name!r} is not made of two halves, so that it has no {goal}: {', '.join(HALVES)} have one")
-    return HALVES[name][GOALS.index(goal) - 1](size)
+    half = HALVES[name][GOALS.index(goal) - 1](size)
+    return compose.rounded(half) if rounded and goal == ALL_GATHER else half

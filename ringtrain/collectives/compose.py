@@ -5,7 +5,7 @@ Whatever is composed is proved like anything else: nothing here has to be truste
 
 from collections.abc import Iterator, Sequence
 
-from ringtrain.collectives.schedule import ALL_REDUCE, Move, Schedule, Step
+from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, Move, Schedule, Step
 
 Span = tuple[int, int]
 
@@ -13,6 +13,19 @@ Span = tuple[int, int]
 def all_reduce(name: str, scatter: Schedule, gather: Schedule) -> Schedule:
     """A reduce-scatter, then the all-gather of what it made: an all-reduce."""
     return concat(name, [scatter, gather])
+
+
+def rounded(gather: Schedule) -> Schedule:
+    """An all-gather for a wire that rounds: first every owner does to its own chunks what the wire will do to all other
+    copies of them. To round again changes nothing, so that all ranks end with the same bits."""
+
+    def steps(rank: int) -> Iterator[Step]:
+        own = tuple(Move(rank, i, i + 1) for i in range(gather.chunks) if gather.owner(i) == rank)
+        if own:
+            yield Step(own, own)
+
+    first = Schedule("rounding", gather.size, gather.chunks, steps, lambda rank: 0)
+    return concat(gather.name, [first, gather], ALL_GATHER, gather.owner)
 
 
 def concat(name: str, parts: Sequence[Schedule], goal: str = ALL_REDUCE, owner=None) -> Schedule:

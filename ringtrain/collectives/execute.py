@@ -9,9 +9,10 @@ more.
 from collections import deque
 from collections.abc import Callable
 
-from ringtrain.collectives.plan import ADD, FOLD, LOCAL, SEND, Piece, Plan, make_plan
+from ringtrain.collectives.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, TAKE, Piece, Plan, make_plan
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
+from ringtrain.collectives.wire import Wire
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
@@ -35,6 +36,7 @@ class Execution(Reduction):
     synchronize:   waits for what is still being computed; called before a message takes or replaces computed
                    data
     allocate:      allocate(count, dtype): staging and scratch; the transport's own unless given
+    wire:          how messages are packed; None: they are not. It may round, and then wants a schedule for that
     """
 
     def __init__(
@@ -47,24 +49,27 @@ class Execution(Reduction):
         segment_bytes: int = SEGMENT_BYTES,
         synchronize: Callable[[], None] = _nothing,
         allocate: Callable | None = None,
+        wire: Wire | None = None,
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
         self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
-        self._add, self._synchronize = add, synchronize
-        itemsize = buffer.dtype.itemsize
-        plan = make_plan(schedule, transport.rank, buffer.size, max(segment_bytes // itemsize, 1))
+        self._synchronize, self._patience, self._pack = synchronize, transport.patience, wire and wire.pack
+        self._work = _work(add, wire)
+        travels = wire.dtype if wire else buffer.dtype
+        segment = max(segment_bytes // travels.itemsize, 1)
+        plan = make_plan(schedule, transport.rank, buffer.size, segment, packed=wire is not None)
         self._plan, self._pieces = plan, plan.pieces
-        self._spans, self._messages = _views(plan, buffer, allocate or transport.scratch)
+        self._spans, self._messages = _views(plan, buffer, travels, allocate or transport.scratch)
         self._handles = [
             self._prepare(transport, piece, message) for piece, message in zip(plan.pieces, self._messages, strict=True)
         ]
-        self.bytes_sent = itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
+        self.bytes_sent = travels.itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
         self._flying: dict[tuple[bool, int], deque[int]] = {
             (p.kind == SEND, p.peer): deque() for p in plan.pieces if p.kind not in LOCAL
         }
         self._sends, self._recvs, self._local = deque(), deque(), deque()  # pieces that may start
         self._left = self._moved = 0
-        self._landed: set[int] = set()  # arrived, and not yet to be added
+        self._landed: set[int] = set()  # arrived, and not yet to be added or unpacked
         self._computing = False
 
     def _prepare(self, transport: Transport, piece: Piece, message):
@@ -94,7 +99,7 @@ class Execution(Reduction):
 
     def wait(self, deadline_s: float) -> None:
         """Return when done. Raises StalledError when nothing has moved for ``deadline_s`` seconds."""
-        wait_for(self.test, deadline_s, self._awaited, progress=lambda: self._moved)
+        wait_for(self.test, deadline_s, self.awaited, lambda: self._moved, self._patience)
 
     @property
     def moved(self) -> int:
@@ -111,12 +116,15 @@ class Execution(Reduction):
         while self._local:
             self._moved += 1
             self._finish([self._local.popleft()])
-        if self._computing:
-            self._synchronize()
-            self._computing = False
         while self._recvs or self._sends:
             i = (self._recvs or self._sends).popleft()
             piece = self._pieces[i]
+            if self._pack and piece.kind == SEND:
+                self._pack(self._spans[i], self._messages[i])
+                self._computing = True
+            if self._computing:
+                self._synchronize()
+                self._computing = False
             self._handles[i].start()
             self._flying[piece.kind == SEND, piece.peer].append(i)
             self._moved += 1
@@ -133,13 +141,13 @@ class Execution(Reduction):
 
     def _arrived(self, i: int) -> None:
         self._moved += 1
-        if self._pieces[i].kind == ADD and self._add_waits[i]:
+        if self._add_waits[i]:
             self._landed.add(i)
         else:
             self._finish([i])
 
     def _finish(self, ready: list[int]) -> None:
-        """Add these pieces' contributions, and those that have waited for them alone: they are done."""
+        """Add or unpack these pieces' contributions, and those that have waited for them alone: they are done."""
         while ready:
             i = ready.pop()
             self._compute(i)
@@ -149,12 +157,10 @@ class Execution(Reduction):
 
     def _compute(self, i: int) -> None:
         """What the piece does besides travelling."""
-        kind, span = self._pieces[i].kind, self._spans[i]
-        if kind in (ADD, FOLD):
-            self._add(span, self._messages[i], span)
-        elif kind in LOCAL:
-            span[...] = self._messages[i]
-        self._computing |= kind == ADD or kind in LOCAL
+        work = self._work.get(self._pieces[i].kind)
+        if work:
+            work(self._messages[i], self._spans[i])
+            self._computing = True
 
     def _let_add(self, followers: list[int]) -> list[int]:
         """Those of the followers that have arrived, and now wait for nothing more."""
@@ -172,7 +178,8 @@ class Execution(Reduction):
             if not self._start_waits[follower]:
                 self._free(follower)
 
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
+        """Whom this rank waits for, in words."""
         late = [channel for channel, flying in self._flying.items() if flying]
         verbs = ((False, "send"), (True, "receive"))  # what is awaited of a peer: the other end
         named = {verb: [peer for sending, peer in late if sending == own] for own, verb in verbs}
@@ -181,19 +188,37 @@ class Execution(Reduction):
         return f"{whom}: rank {self._rank} in {self._name}, tag {self._tag}, {done} of {total} messages done"
 
 
-def _views(plan: Plan, buffer, allocate: Callable) -> tuple[list, list]:
+def _work(add: Callable, wire: Wire | None) -> dict[str, Callable]:
+    """By kind of piece what is done when it has arrived, as a function of (what came, the elements it is about)."""
+
+    def fold(message, span) -> None:
+        add(span, message, span)
+
+    def copy(message, span) -> None:
+        span[...] = message
+
+    def round(message, span) -> None:
+        wire.pack(span, message)
+        wire.unpack(message, span)
+
+    if wire is None:
+        return {ADD: fold, FOLD: fold, COPY: copy}
+    return {ADD: wire.add, TAKE: wire.unpack, FOLD: fold, COPY: copy, ROUND: round}
+
+
+def _views(plan: Plan, buffer, travels, allocate: Callable) -> tuple[list, list]:
     """For every piece the elements that it is about, in the buffer or in scratch; and what comes to them, or
-    travels: those elements themselves, the staging in which a contribution to them arrives, or other elements
-    of this rank."""
+    travels: those elements themselves, their place in staging, whose type is ``travels``, or other elements of this
+    rank."""
     count = buffer.size
     scratch = allocate(plan.scratch, buffer.dtype) if plan.scratch else None
-    staging = allocate(plan.stages * plan.segment, buffer.dtype) if plan.segment else None
+    staging = allocate(plan.stages * plan.segment, travels) if plan.segment else None
 
     def elements(start: int, stop: int):
         return buffer[start:stop] if start < count else scratch[start - count : stop - count]
 
     def message(piece: Piece):
-        if piece.kind == ADD:
+        if piece.stage >= 0:
             start = piece.stage * plan.segment
             return staging[start : start + piece.stop - piece.start]
         return elements(*(piece.read or piece.written))

@@ -15,6 +15,10 @@ A piece *starts* (its message is posted) and is *done* (sent; arrived; arrived a
 
 A move to oneself is one piece, which is no message: it waits for the elements that it reads and for those that
 it writes, and is done when it starts.
+
+Where messages travel packed (:mod:`ringtrain.collectives.wire`), all of them lie in staging: a piece is packed
+there when it starts to be sent, and unpacked or added from there. So it also waits for its place to be sent or to
+arrive; and an overwriting arrives at once, and itself waits as an addition does.
 """
 
 from collections.abc import Iterator
@@ -23,16 +27,17 @@ from dataclasses import dataclass, field
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 
 SEND, TAKE, ADD = "send", "take", "add"
-FOLD, COPY = "fold", "copy"  # within the rank: add elements of its own to others, or overwrite others by them
-LOCAL = (FOLD, COPY)
-STAGES = 4  # places in staging for each peer whose contributions are added
+# Within the rank: add elements of its own to others; overwrite others by them; do to them what the wire does.
+FOLD, COPY, ROUND = "fold", "copy", "round"
+LOCAL = (FOLD, COPY, ROUND)
+STAGES = 4  # places in staging for each peer whose contributions are added, or for each channel of packed messages
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Elements ``start:stop`` of the buffer, or of scratch, which is counted on from the buffer's end.
-    ``stage`` is where in staging it arrives, counted in segments; ``source`` is where the elements lie that a
-    piece within the rank reads. Both are -1 where they mean nothing."""
+    ``stage`` is its place in staging, counted in segments; ``source`` is where the elements lie that a piece within
+    the rank reads. Both are -1 where they mean nothing."""
 
     step: int
     kind: str
@@ -50,6 +55,11 @@ class Piece:
         return (self.source, self.source + self.stop - self.start) if self.kind in LOCAL else None
 
     @property
+    def lands(self) -> bool:
+        """Whether it arrives in staging, before it is added or unpacked."""
+        return self.kind in (TAKE, ADD) and self.stage >= 0
+
+    @property
     def written(self) -> tuple[int, int] | None:
         """The elements that it writes."""
         return None if self.kind == SEND else (self.start, self.stop)
@@ -57,13 +67,13 @@ class Piece:
 
 @dataclass(slots=True)
 class Plan:
-    """The pieces of one rank, and by piece: how many things it waits for before it starts, and before it is
-    added; and whom it lets go when it has started, and when it is done."""
+    """The pieces of one rank, and by piece: how many things it waits for before it starts, and, of one that lands in
+    staging, before it is added or unpacked; and whom it lets go when it has started, and when it is done."""
 
     pieces: list[Piece]
     scratch: int  # elements
     stages: int  # segments in staging
-    segment: int  # elements of the longest piece that arrives there
+    segment: int  # elements of the longest piece that lies there
     start_waits: list[int] = field(init=False)
     add_waits: list[int] = field(init=False)
     started: list[list[int]] = field(init=False)
@@ -94,14 +104,14 @@ class Layout:
         return self.spans[move.start][0], self.spans[move.stop - 1][1]
 
 
-def make_plan(schedule: Schedule, rank: int, count: int, segment: int) -> Plan:
+def make_plan(schedule: Schedule, rank: int, count: int, segment: int, packed: bool = False) -> Plan:
     """The plan of ``rank`` for a buffer of ``count`` elements, in segments of at most ``segment``
-    elements."""
+    elements. ``packed``: whether messages are."""
     steps = schedule.steps(rank)
     layout = Layout(steps, schedule.chunks, count)
-    stages = _Stages()
+    stages = _Stages(packed)
     pieces = [piece for k, step in enumerate(steps) for piece in _pieces(k, rank, step, layout, segment, stages)]
-    longest = max((p.stop - p.start for p in pieces if p.kind == ADD), default=0)
+    longest = max((p.stop - p.start for p in pieces if p.stage >= 0), default=0)
     plan = Plan(pieces, layout.stop - count, stages.count, longest)
     _keep_channels(plan)
     _keep_stages(plan)
@@ -110,45 +120,47 @@ def make_plan(schedule: Schedule, rank: int, count: int, segment: int) -> Plan:
 
 
 class _Stages:
-    """Deals places in staging: each peer has up to STAGES of its own, used in turn, so that peers never wait
+    """Deals places in staging: each channel has up to STAGES of its own, used in turn, so that peers never wait
     for one another's."""
 
-    def __init__(self):
+    def __init__(self, packed: bool):
         self.count = 0
-        self._places: dict[int, list[int]] = {}
-        self._dealt: dict[int, int] = {}
+        self._kinds = (SEND, TAKE, ADD, ROUND) if packed else (ADD,)
+        self._places: dict[tuple[bool, int], list[int]] = {}
+        self._dealt: dict[tuple[bool, int], int] = {}
 
-    def deal(self, peer: int) -> int:
-        places, dealt = self._places.setdefault(peer, []), self._dealt.get(peer, 0)
+    def deal(self, kind: str, peer: int) -> int:
+        """The next place of the piece's channel; -1 for a piece that needs none."""
+        if kind not in self._kinds:
+            return -1
+        channel = (kind == SEND, peer)
+        places, dealt = self._places.setdefault(channel, []), self._dealt.get(channel, 0)
         if len(places) < STAGES:
             places.append(self.count)
             self.count += 1
-        self._dealt[peer] = dealt + 1
+        self._dealt[channel] = dealt + 1
         return places[dealt % STAGES]
 
 
 def _pieces(number: int, rank: int, step: Step, layout: Layout, segment: int, stages: _Stages) -> Iterator[Piece]:
-    for move in step.recvs:
+    recvs = [(ADD if move.add else TAKE, move) for move in step.recvs]
+    sends = [(SEND, move) for move in step.sends]
+    for kind, move in [*recvs, *sends]:
         if move.peer != rank:
             for start, stop in _cut(*layout.span(move), segment):
-                kind, stage = (ADD, stages.deal(move.peer)) if move.add else (TAKE, -1)
-                yield Piece(number, kind, move.peer, start, stop, stage)
-    for move in step.sends:
-        if move.peer != rank:
-            for start, stop in _cut(*layout.span(move), segment):
-                yield Piece(number, SEND, move.peer, start, stop)
-    yield from _local_pieces(number, rank, step, layout, segment)
+                yield Piece(number, kind, move.peer, start, stop, stages.deal(kind, move.peer))
+    yield from _local_pieces(number, rank, step, layout, segment, stages)
 
 
-def _local_pieces(number: int, rank: int, step: Step, layout: Layout, segment: int) -> Iterator[Piece]:
+def _local_pieces(number: int, rank: int, step: Step, layout: Layout, segment: int, stages: _Stages) -> Iterator[Piece]:
     """The step's moves within the rank, whose two ends stand in the same order in sends and receives."""
     sends, recvs = ([move for move in moves if move.peer == rank] for moves in (step.sends, step.recvs))
     for send, recv in zip(sends, recvs, strict=True):
         first, _ = layout.span(recv)
         source, _ = layout.span(send)
+        kind = FOLD if recv.add else ROUND if source == first else COPY
         for start, stop in _cut(*layout.span(recv), segment):
-            kind = FOLD if recv.add else COPY
-            yield Piece(number, kind, rank, start, stop, source=source + start - first)
+            yield Piece(number, kind, rank, start, stop, stages.deal(kind, rank), source + start - first)
 
 
 def _cut(start: int, stop: int, segment: int) -> Iterator[tuple[int, int]]:
@@ -171,7 +183,7 @@ def _keep_channels(plan: Plan) -> None:
 def _keep_stages(plan: Plan) -> None:
     last: dict[int, int] = {}
     for i, piece in enumerate(plan.pieces):
-        if piece.kind == ADD:
+        if piece.stage >= 0:
             if piece.stage in last:
                 plan.done_start[last[piece.stage]].append(i)
                 plan.start_waits[i] += 1
@@ -196,10 +208,10 @@ def _by_step(pieces: list[Piece]) -> list[list[int]]:
 
 
 def _wait(plan: Plan, i: int, rivals: set[int]) -> None:
-    adds = plan.pieces[i].kind == ADD
+    lands = plan.pieces[i].lands
     for rival in rivals:
-        (plan.done_add if adds else plan.done_start)[rival].append(i)
-    (plan.add_waits if adds else plan.start_waits)[i] += len(rivals)
+        (plan.done_add if lands else plan.done_start)[rival].append(i)
+    (plan.add_waits if lands else plan.start_waits)[i] += len(rivals)
 
 
 class _Cells:

@@ -9,6 +9,7 @@ an ordered pair of ranks match first-in-first-out.
 
 A move to oneself is arithmetic, not a message: it adds one span of the rank's own to another, or copies it,
 both ends in one step. That is how contributions that wait in scratch are added in an order of one's choosing.
+A copy of a span onto itself is what a wire does to it: nothing; or it rounds, if messages travel in fewer bits.
 """
 
 from collections.abc import Callable, Iterable

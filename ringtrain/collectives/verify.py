@@ -16,6 +16,9 @@ What is proved, for every rank and chunk:
 *in range*        spans are not empty, lie in the buffer or in scratch, and match the peer's
 *within bounds*   no rank sends more chunks than the schedule states
 
+Of a wire that rounds, a message is an operator of its own: what arrives is Q(x), and Q(Q(x)) is Q(x). A copy of a span
+onto itself is Q too; other moves to oneself are not. That x + Q(y) differs from Q(x) + y then shows.
+
 Moves to oneself are held to all of it, but are no messages: they send nothing, and a step that has no others
 takes no round.
 
@@ -44,18 +47,18 @@ class Proof:
     messages: tuple[int, ...]
 
 
-def verify(schedule: Schedule) -> Proof:
-    """The proof; raises ScheduleError."""
+def verify(schedule: Schedule, rounds: bool = False) -> Proof:
+    """The proof; of a wire that ``rounds``, if so. Raises ScheduleError."""
     steps = all_steps(schedule)
     for rank, own in enumerate(steps):
         for number, step in enumerate(own):
-            _check_step(schedule, f"{schedule!r}, rank {rank}, step {number}", step)
+            _check_step(schedule, rank, f"{schedule!r}, rank {rank}, step {number}", step)
     needs = _needs(steps, messages(schedule, steps))
     sent = tuple(sum(move.stop - move.start for move in _wired(rank, own)) for rank, own in enumerate(steps))
     for rank, chunks in enumerate(sent):
         if chunks > schedule.wire(rank):
             raise ScheduleError(f"{schedule!r}, rank {rank} sends {chunks} chunks; stated: {schedule.wire(rank)}")
-    run = _Run(schedule, steps, needs)
+    run = _Run(schedule, steps, needs, rounds)
     rounds = run.to_the_end()
     run.check_result()
     return Proof(rounds, sent, tuple(len(_wired(rank, own)) for rank, own in enumerate(steps)))
@@ -66,7 +69,19 @@ def _wired(rank: int, own: tuple[Step, ...]) -> list[Move]:
     return [move for step in own for move in step.sends if move.peer != rank]
 
 
-def _check_step(schedule: Schedule, where: str, step: Step) -> None:
+def _onto_itself(send: Move, recv: Move) -> bool:
+    """Whether these ends of a move to oneself copy a span onto itself."""
+    return (send.start, send.stop) == (recv.start, recv.stop) and not recv.add
+
+
+def _read(rank: int, step: Step) -> list[Move]:
+    """What must stay as it is while the step lasts: all that is sent, but for what is copied onto itself."""
+    within = ([move for move in moves if move.peer == rank] for moves in (step.sends, step.recvs))
+    copied = [send for send, recv in zip(*within, strict=False) if _onto_itself(send, recv)]
+    return [send for send in step.sends if not any(send is other for other in copied)]
+
+
+def _check_step(schedule: Schedule, rank: int, where: str, step: Step) -> None:
     for move in (*step.sends, *step.recvs):
         if not 0 <= move.peer < schedule.size:
             raise ScheduleError(f"{where}: peer {move.peer} of {schedule.size} ranks")
@@ -83,7 +98,7 @@ def _check_step(schedule: Schedule, where: str, step: Step) -> None:
                     f"{where}: hazard: chunk {chunk} is received from rank {other} and rank {move.peer} at once"
                 )
             written[chunk] = move
-    for move in step.sends:
+    for move in _read(rank, step):
         for chunk in range(move.start, move.stop):
             if chunk in written:
                 other = written[chunk].peer
@@ -101,12 +116,21 @@ def _needs(steps: Steps, met: list[Message]) -> list[list[set[tuple[int, int]]]]
     return needs
 
 
-class _Sums:
+class Sums:
     """Expressions as integers. The first ``size`` are the ranks' contributions."""
 
     def __init__(self, size: int):
         self.leaves: list[Counter] = [Counter([rank]) for rank in range(size)]
         self._known: dict[tuple[int, int], int] = {}
+        self._rounded: dict[int, int] = {}
+
+    def round(self, a: int) -> int:
+        """Q(a)."""
+        if a not in self._rounded:
+            result = self._rounded[a] = len(self.leaves)
+            self.leaves.append(self.leaves[a])
+            self._rounded[result] = result
+        return self._rounded[a]
 
     def add(self, a: int, b: int) -> int:
         key = (a, b) if a < b else (b, a)
@@ -119,9 +143,9 @@ class _Sums:
 class _Run:
     """All ranks at once, each as far as it can go."""
 
-    def __init__(self, schedule: Schedule, steps, needs):
-        self.schedule, self.steps, self.needs = schedule, steps, needs
-        self.sums = _Sums(schedule.size)
+    def __init__(self, schedule: Schedule, steps, needs, rounds: bool):
+        self.schedule, self.steps, self.needs, self.rounds = schedule, steps, needs, rounds
+        self.sums = Sums(schedule.size)
         self.values = [dict.fromkeys(range(schedule.chunks), rank) for rank in range(schedule.size)]
         self.at = [0] * schedule.size  # the step that each rank has posted; those before it have ended
         self.wires: dict[tuple[int, int], deque] = defaultdict(deque)
@@ -164,12 +188,14 @@ class _Run:
             load = [values.get(chunk, EMPTY) for chunk in range(move.start, move.stop)]
             if EMPTY in load:
                 raise ScheduleError(f"{self._where(rank)}: sends scratch {span(move)} before anything arrived there")
-            self.wires[rank, move.peer].append(load)
+            self.wires[rank, move.peer].append((move, load))
 
     def _receive(self, rank: int) -> None:
         values = self.values[rank]
         for move in self.steps[rank][self.at[rank]].recvs:
-            load = self.wires[move.peer, rank].popleft()
+            send, load = self.wires[move.peer, rank].popleft()
+            if self.rounds and (move.peer != rank or _onto_itself(send, move)):
+                load = [self.sums.round(value) for value in load]
             for chunk, value in zip(range(move.start, move.stop), load, strict=True):
                 if move.add and chunk not in values:
                     raise ScheduleError(f"{self._where(rank)}: adds into scratch {chunk}, which holds nothing")
@@ -204,12 +230,15 @@ class _Run:
             if held[source] != 1:
                 raise ScheduleError(f"{where} ends with rank {source}'s contribution {held[source]} times")
         if value != self.values[first][chunk]:
+            done = "added or rounded" if self.rounds else "added"
             raise ScheduleError(
-                f"{where} is added in another order than on rank {first}: replicas would round differently"
+                f"{where} is {done} in another order than on rank {first}: replicas would round differently"
             )
 
     def _check_copy(self, rank: int, chunk: int, owner: int) -> None:
-        value = self.values[rank][chunk]
-        if value != owner:
+        value, where = self.values[rank][chunk], f"{self.schedule!r}, rank {rank}, chunk {chunk}"
+        if self.sums.leaves[value] != Counter([owner]):
             held = " + ".join(f"rank {source}'s" for source in sorted(self.sums.leaves[value].elements()))
-            raise ScheduleError(f"{self.schedule!r}, rank {rank}, chunk {chunk} ends as {held}; wanted rank {owner}'s")
+            raise ScheduleError(f"{where} ends as {held}; wanted rank {owner}'s")
+        if value != self.values[owner][chunk]:
+            raise ScheduleError(f"{where} ends rounded, and on its owner, rank {owner}, it is not")

@@ -4,6 +4,8 @@ Exact.
 Gradients travel in buckets, from the arena's end to its start, which is about the order in which backward
 finishes them; a bucket starts when all its gradients are final, while backward goes on with the layers
 before. All ranks start buckets in the same order, whatever the order in which their gradients become final.
+
+Over a wire of 16 bits they are rounded on their way, and so is the sum: replicas stay equal, but not to one rank alone.
 """
 
 import time
@@ -17,7 +19,9 @@ from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, trained_runs
 from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
+from ringtrain.exchange.shared import or_messages
 from ringtrain.exchange.tuning import Table
+from ringtrain.exchange.wires import NONE, make_wire, rehearse
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
@@ -31,10 +35,10 @@ class AllReduce(Exchange):
     segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next
     clip_norm:     the largest global norm of the summed gradient; None for no limit
     deadline_s:    how long to wait for others that make no progress, before StalledError
+    wire:          what gradients travel as: a name of :mod:`ringtrain.exchange.wires`
     """
 
     name = "allreduce"
-    exact = True
     state_is_local = True
 
     def __init__(
@@ -46,11 +50,13 @@ class AllReduce(Exchange):
         segment_bytes: int = SEGMENT_BYTES,
         clip_norm: float | None = None,
         deadline_s: float = DEADLINE_S,
+        wire: str = NONE,
         tuning: Table | None = None,
     ):
         self._transport, self._ops = transport, ops
-        check_algorithm(algorithm)
-        self._algorithm, self._tuning = algorithm, tuning
+        self._algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
+        self.exact = self._wire is None
+        check_algorithm(algorithm, not self.exact)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._bytes_sent, self._exposed_s = 0, 0.0
@@ -59,9 +65,11 @@ class AllReduce(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena, self._optimizer = arena, optimizer
         grads = arena.grads
+        self._algorithm, note = or_messages(self._transport, grads, self._algorithm)
         self._slots = {name: self._ops.zeros((grads.size,), grads.dtype) for name in optimizer.slots}
         self._buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
         self._reductions = [self._prepare(tag, bucket) for tag, bucket in enumerate(self._buckets)]
+        self.notes = [note] if note else self._choices()
         self._home = {span.name: tag for tag, bucket in enumerate(self._buckets) for span in bucket.spans}
         self._trained = trained_runs(arena.spans)
         self._flying: deque[Reduction] = deque()
@@ -76,10 +84,11 @@ class AllReduce(Exchange):
             tag=tag,
             segment_bytes=self._segment_bytes,
             synchronize=self._ops.synchronize,
+            wire=self._wire,
             tuning=self._tuning,
         )
 
-    def remarks(self) -> list[str]:
+    def _choices(self) -> list[str]:
         """What ``auto`` gave to which buckets: a line for each algorithm, with the reason at the largest size."""
         if self._algorithm != AUTO or self._transport.size == 1:
             return []
@@ -93,6 +102,8 @@ class AllReduce(Exchange):
     def rehearse(self) -> None:
         ops, nothing = self._ops, self._arena.grads[:0]
         ops.add(nothing, nothing, nothing)
+        if self._wire is not None:
+            rehearse(self._wire, ops)
         if self._clip_norm is not None:
             ops.square_sum(nothing)
             ops.scale(nothing, 1.0)

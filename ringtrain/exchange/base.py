@@ -6,6 +6,7 @@ average) the same shape. *An all-reduce sums; means are made by the loss's denom
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -28,6 +29,7 @@ class Traffic:
 class Exchange(ABC):
     name: str
     exact: bool  # whether an iteration equals serial SGD on the global batch
+    notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
 
     def roles(self, size: int) -> Roles:
@@ -77,10 +79,6 @@ class Exchange(ABC):
 
     @abstractmethod
     def traffic(self) -> Traffic: ...
-
-    def remarks(self) -> list[str]:
-        """What a person should know of how this exchange goes, once it is bound."""
-        return []
 
     def serve(self) -> None:  # noqa: B027
         """What a server rank runs in place of the loop."""

@@ -27,7 +27,7 @@ MEASURED, INTERPOLATED, MODELLED, USUAL = "measured", "interpolated", "modelled"
 
 # What is taken unmeasured, the first that runs here. Small buffers are all latency, of which the MPI in C has least.
 SMALL = ("mpi",)
-ONE_NODE = ("mapped", "ring")
+ONE_NODE = ("mapped", "sliced", "ring")
 SEVERAL_NODES = ("routed", "hierarchical", "ring")
 
 
@@ -64,7 +64,7 @@ def usual_order(nbytes: int, layout: Layout) -> tuple[str, ...]:
     return SMALL + large if nbytes <= SMALL_BYTES else large
 
 
-def choose(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> Choice:
+def take(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> Choice:
     """The algorithm for a buffer of so many bytes on each rank.
 
     table: what was measured on this machine and layout; None where nothing was

@@ -1,5 +1,5 @@
-"""Every way to all-reduce, by its name: the schedules of the catalogue over messages, and the MPI's own. ``auto`` is
-the one among them that :mod:`ringtrain.exchange.choice` takes for the buffer's size.
+"""Every way to all-reduce, by its name: the schedules of the catalogue over messages, the fused plans in shared memory,
+and the MPI's own. ``auto`` is the one among them that :mod:`ringtrain.exchange.choice` takes for the buffer's size.
 
 Whoever all-reduces (training, the benchmark, the Python door) asks here, and so has the same names and the same ways.
 """
@@ -13,15 +13,24 @@ from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule
 from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.topology import placed
+from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
-from ringtrain.exchange.choice import Choice, Here, choose
+from ringtrain.exchange.choice import Choice, Here, take
 from ringtrain.exchange.machine import Layout, layout_of
+from ringtrain.exchange.shared import (
+    MAPPED,
+    ROUTED,
+    check_shared,
+    is_shared,
+    prepare_shared,
+    topology_of,
+    unavailable,
+)
 from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
 NATIVE, AUTO = "mpi", "auto"
-ALGORITHMS = (NATIVE, *SCHEDULES)
+ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
 # The types that any MPI reduces. bfloat16 is not among them: kept as uint16, it would be added as whole numbers.
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
@@ -40,6 +49,7 @@ def prepare(
     tag: int = 0,
     segment_bytes: int = SEGMENT_BYTES,
     synchronize: Callable[[], None] = _nothing,
+    wire: Wire | None = None,
     dtype: str | None = None,
     tuning: Table | None = None,
 ) -> Reduction:
@@ -51,26 +61,34 @@ def prepare(
     tag:           tells its messages from those of others in flight
     segment_bytes: where messages are cut
     synchronize:   waits for what is still being computed in the buffer
+    wire:          how messages are packed (:mod:`ringtrain.exchange.wires`); None: they are not. Every rank ends with
+                   the same bits, all of them numbers of the wire
     dtype:         the type's name where the array does not tell: bfloat16, kept as uint16
     tuning:        what ``auto`` chooses by, on rank 0: the others follow it
 
-    Raises UsageError for a name that is not there.
+    Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
-    how = (combine, op, tag, segment_bytes, synchronize)
+    check_algorithm(algorithm, wire is not None)
+    how = (combine, op, tag, segment_bytes, synchronize, wire)
     if algorithm != AUTO:
         return _prepare(transport, buffer, algorithm, *how)
     nbytes = buffer.size * buffer.dtype.itemsize
-    choice = decide(transport, buffer, nbytes, dtype or np.dtype(buffer.dtype).name, op, tuning)
+    dtype = dtype or np.dtype(buffer.dtype).name
+    choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
     return made
 
 
-def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, synchronize) -> Reduction:
+def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, synchronize, wire) -> Reduction:
     if algorithm == NATIVE:
         return Native(transport, buffer, op, synchronize)
-    schedule = schedule_for(algorithm, transport)
-    return Execution(schedule, transport, buffer, combine, tag, segment_bytes, synchronize)
+    if wire is not None:
+        _check_wire(wire, str(buffer.dtype), op)
+    if is_shared(algorithm):
+        return prepare_shared(transport, buffer, algorithm, combine, tag, segment_bytes, synchronize, wire)
+    schedule = schedule_for(algorithm, transport, wire is not None)
+    return Execution(schedule, transport, buffer, combine, tag, segment_bytes, synchronize, wire=wire)
 
 
 class Native(Reduction):
@@ -98,63 +116,92 @@ def auto_name(algorithm: str) -> str:
     return f"{AUTO}:{algorithm}"
 
 
-def decide(transport: Transport, span, nbytes: int, dtype: str, op: str, tuning: Table | None) -> Choice:
+# ── what auto chooses among ───────────────────────────────────────────────────────────────────────────────────
+def decide(
+    transport: Transport, span, nbytes: int, dtype: str, op: str, tuning: Table | None, wired: bool = False
+) -> Choice:
     """What ``auto`` takes for ``nbytes`` of such memory as ``span``. Collective: rank 0 chooses for all. ``tuning`` is
     looked at there alone."""
-    here = consider(transport, span, dtype)
-    own = asdict(choose(nbytes, dtype, op, here, tuning)) if transport.rank == 0 else None
+    here = consider(transport, span, dtype, wired)
+    own = asdict(take(nbytes, dtype, op, here, tuning)) if transport.rank == 0 else None
     return Choice(**transport.gather_json(own)[0])
 
 
-def consider(transport: Transport, span, dtype: str) -> Here:
+def consider(transport: Transport, span, dtype: str, wired: bool = False) -> Here:
     """Among what ``auto`` chooses for such memory; collective, the same on all ranks: what one rank cannot run, no rank
-    does."""
-    everyone = transport.gather_json([transport.node, refusals(transport, span, dtype)])
-    refused = {name: reason for _, reasons in reversed(everyone) for name, reason in reasons.items()}
-    candidates = [name for name in ALGORITHMS if name not in refused]
-    return Here(layout_of([node for node, _ in everyone]), candidates, refused)
+    does. ``wired``: messages are packed on the way."""
+    here = anywhere(layout_of(transport.gather_json(transport.node)), dtype, wired)
+    apart = {name: unavailable(transport, span, name) for name in here.candidates if is_shared(name)}
+    return _without(here, {name: reason for name, reason in apart.items() if reason})
 
 
-def anywhere(layout: Layout, dtype: str) -> Here:
-    """The same for a layout that this world is not, as far as one can tell from afar."""
-    refused = {name: reason for name in ALGORITHMS if (reason := _unfit(layout.ranks, layout.nodes, dtype, name))}
-    return Here(layout, [name for name in ALGORITHMS if name not in refused], refused)
+def anywhere(layout: Layout, dtype: str, wired: bool = False) -> Here:
+    """The same as far as one can tell from afar, without asking a transport."""
+    found = {name: _unfit(layout, dtype, wired, name) for name in ALGORITHMS}
+    return _without(Here(layout, ALGORITHMS, {}), {name: reason for name, reason in found.items() if reason})
 
 
-def refusals(transport: Transport, span, dtype: str) -> dict[str, str]:
-    """Names that ``auto`` does not consider on this rank, each with the reason."""
-    found = {name: runs_here(transport, span, dtype, name) for name in ALGORITHMS}
-    return {name: reason for name, reason in found.items() if reason is not None}
+def _without(here: Here, refused: dict[str, str]) -> Here:
+    return Here(here.layout, [name for name in here.candidates if name not in refused], here.refused | refused)
 
 
-def runs_here(transport: Transport, span, dtype: str, name: str) -> str | None:
-    """None where ``auto`` may consider that algorithm for such memory and type, else why not."""
-    return _unfit(transport.size, transport.nodes, dtype, name)
-
-
-def _unfit(ranks: int, nodes: int, dtype: str, name: str) -> str | None:
-    """What is known without asking the transport."""
-    if name == NATIVE and ranks == 1:
+def _unfit(layout: Layout, dtype: str, wired: bool, name: str) -> str | None:
+    """Why ``auto`` does not consider an algorithm; None where it may."""
+    shared_or_native = name == NATIVE or is_shared(name)
+    if layout.ranks == 1 and shared_or_native:
         return "there is one rank"
+    if layout.nodes == 1 and (name == ROUTED or (name in SCHEDULES and needs_nodes(name))):
+        return "there is one node"
+    if layout.nodes > 1 and name == MAPPED:
+        return f"there are {layout.nodes} nodes"
     if name == NATIVE and dtype not in NATIVE_TYPES:
         return f"MPI has no {dtype}"
-    if name in SCHEDULES and needs_nodes(name) and nodes == 1:
-        return "there is one node"
+    try:
+        check_algorithm(name, wired)
+    except UsageError as error:
+        return str(error)
     return None
 
 
-def check_algorithm(name: str) -> None:
-    """Raises UsageError for a name that is not there."""
-    if ":" in name:
-        check_name(name)
-    elif name not in (AUTO, *ALGORITHMS):
-        raise UsageError(f"unknown algorithm {name!r}: {nearest(name, (AUTO, *ALGORITHMS))}")
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def choose(names: str) -> list[str]:
+    """The algorithms of a list like "mpi,ring,routed:sliced", or all for "all": ``auto`` is one of them, and joins
+    where it is named. Raises UsageError for another name."""
+    if names == "all":
+        return list(ALGORITHMS)
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
+        check_algorithm(name)
+    return list(dict.fromkeys(chosen))
 
 
-def schedule_for(algorithm: str, transport: Transport) -> Schedule:
+def check_algorithm(name: str, wired: bool = False) -> None:
+    """Raises UsageError for a name that is not there, and for one that has no use for a wire where that is wanted."""
+    if name == AUTO:
+        return
+    known = {AUTO, *ALGORITHMS, *SCHEDULES}  # a schedule joins by being in the catalogue
+    if ":" not in name and name not in known:
+        raise UsageError(f"unknown algorithm {name!r}: {nearest(name, known)}")
+    if is_shared(name):
+        check_shared(name, wired)
+    elif name != NATIVE:
+        check_name(name, wired)
+    elif wired:
+        raise UsageError(
+            f"{NATIVE!r}, the MPI's own all-reduce, sends a buffer as it is: leave the wire out, or name a schedule"
+        )
+
+
+def _check_wire(wire: Wire, dtype: str, op: str) -> None:
+    if dtype != "float32":
+        raise UsageError(f"a wire of {wire.name} carries float32, and this is {dtype}: leave the wire out")
+    if op != "sum":
+        raise UsageError(f"a wire of {wire.name} carries sums, and this is {op}: leave the wire out")
+
+
+def schedule_for(algorithm: str, transport: Transport, rounded: bool = False) -> Schedule:
     """The schedule of that name for the ranks of this transport, on the nodes they are on; collective where the
-    algorithm depends on nodes. Raises UsageError."""
-    check_name(algorithm)
-    if not needs_nodes(algorithm):
-        return make_schedule(algorithm, transport.size)
-    return make_schedule(algorithm, placed(transport.gather_json(transport.node)))
+    algorithm depends on nodes. ``rounded``: for a wire that rounds. Raises UsageError."""
+    check_name(algorithm, rounded)
+    nodes = topology_of(transport) if needs_nodes(algorithm) else transport.size
+    return make_schedule(algorithm, nodes, rounded=rounded)

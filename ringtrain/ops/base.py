@@ -226,21 +226,9 @@ class Ops(ABC):
 
     @abstractmethod
     def batch_norm_back(
-        self,
-        x_NHWC,
-        gamma_C,
-        y_NHWC,
-        mean_GC,
-        var_GC,
-        dy_NHWC,
-        dgamma_C,
-        dbeta_C,
-        dx_NHWC,
-        ghost,
-        eps,
-        relu=False,
-        accumulate=False,
-    ):
+        self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
+        relu=False, accumulate=False,
+    ):  # fmt: skip
         """Gradients of :meth:`batch_norm`."""
 
     @abstractmethod
@@ -283,6 +271,16 @@ class Ops(ABC):
     @abstractmethod
     def approach(self, w, g, rate: float):
         """w += rate · (g - w): running statistics."""
+
+    # ── 16 bits for the wire: x is float32; packed is float16, or uint16 for the bits of bfloat16 ────────────
+    @abstractmethod
+    def pack(self, x, packed):
+        """packed = x, rounded to nearest, ties to even; what is too large becomes infinite, and NaN the type's quiet
+        NaN. The same bits from every implementation."""
+
+    @abstractmethod
+    def unpack(self, packed, x, accumulate=False):
+        """x = packed; or x += packed, in float32"""
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     @abstractmethod

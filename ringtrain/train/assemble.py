@@ -159,6 +159,7 @@ def make_exchange(config: TrainConfig, transport: Transport, ops: Ops, tuning: T
         clip_norm=config.clip_norm,
         deadline_s=config.deadline_s,
         tuning=tuning,
+        wire=config.wire,
     )
 
 

@@ -53,7 +53,7 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     sink = Many(sinks)
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
-        for text in [*_notes(run, transport, origin), *filter(None, [tuning.remark]), *run.exchange.remarks()]:
+        for text in filter(None, [tuning.remark, *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
         progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
@@ -121,7 +121,7 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
         data=run.data.name,
         train_examples=run.data.train.count,
         test_examples=run.data.test.count if run.data.test else 0,
-        strategy=f"{exchange.name} ({config.algorithm})",
+        strategy=_strategy_words(config, exchange.name),
         exact=exchange.exact,
         ranks=transport.size,
         nodes=transport.nodes,
@@ -142,10 +142,15 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
 
 def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
-    notes = [f"passed over: {text}" for text in (origin.found.skipped if origin.found else ())]
+    notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     return notes
+
+
+def _strategy_words(config: TrainConfig, name: str) -> str:
+    rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
+    return f"{name} ({config.algorithm}{rounding})"
 
 
 def _optimizer_words(config: TrainConfig) -> str:

@@ -9,6 +9,9 @@ integers from 0: messages match first-in-first-out per (ordered pair of ranks, t
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from ringtrain.transport.mapped import Lane
+from ringtrain.transport.waiting import Patience
+
 
 class Handle(ABC):
     """Moves that can be started again and again on the same spans (a persistent request), one start at a
@@ -38,6 +41,8 @@ class Transport(ABC):
     nodes: int
     local_rank: int
     local_size: int
+    neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
+    patience: Patience  # how to wait here
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -87,6 +92,16 @@ class Transport(ABC):
     def node_window(self, nbytes: int):
         """A writable NumPy uint8 array that the ranks of this node share, allocated once a node, zeroed;
         collective over the node. None where shared memory is not to be had."""
+
+    @abstractmethod
+    def twins(self, span) -> list | None:
+        """The elements of ``span`` in the memory of each of ``neighbours``, its own among them, for this rank to read
+        and write; None where ``span`` does not lie in memory of :meth:`allocate` that the node shares."""
+
+    @abstractmethod
+    def lane(self, tag: int) -> Lane | None:
+        """Counters by which the ranks of this node wait for one another, for the work of this tag; None where there is
+        no shared memory. Collective over the node."""
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

@@ -7,6 +7,7 @@ buffering stalls here for sure rather than elsewhere sometimes.
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,25 +15,26 @@ import numpy as np
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import aligned_zeros, as_bytes
-from ringtrain.transport.waiting import peers, wait_for
+from ringtrain.transport.waiting import Patience, peers, wait_for
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class LoopbackWorld:
-    """``size`` ranks on ``nodes`` nodes, contiguous and as even as can be. Collectives give up after
-    ``meet_s``."""
+    """``size`` ranks on ``nodes`` nodes, contiguous and as even as can be; or on the nodes that ``nodes`` names by
+    rank. Collectives give up after ``meet_s``. ``shares``: whether the ranks of a node share memory."""
 
-    def __init__(self, size: int, nodes: int = 1, meet_s: float = MEET_S):
-        self.size, self.meet_s = size, meet_s
-        self.node_of = [rank * nodes // size for rank in range(size)]
+    def __init__(self, size: int, nodes: int | Sequence[int] = 1, meet_s: float = MEET_S, shares: bool = True):
+        self.size, self.meet_s, self.shares = size, meet_s, shares
+        self.node_of = [rank * nodes // size for rank in range(size)] if isinstance(nodes, int) else list(nodes)
         self.lock = threading.Lock()
         self.posted: dict[tuple[int, int, int], tuple[deque, deque]] = {}  # (from, to, tag) → sends, receives
         self.failure: BaseException | None = None
         self.everyone = Meeting(size)
-        self.neighbours = [Meeting(self.node_of.count(node)) for node in range(nodes)]
+        self.neighbours = [Meeting(self.node_of.count(node)) for node in range(max(self.node_of) + 1)]
 
     def transport(self, rank: int, allocate=aligned_zeros) -> "Loopback":
         return Loopback(self, rank, allocate)
@@ -108,7 +110,7 @@ class LoopbackHandle(Handle):
         return False
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited)
+        wait_for(self.test, deadline_s, self._awaited, patience=PATIENCE)
 
     def _awaited(self) -> str:
         late = [peer for peer, (_, message) in zip(self._peers, self._moves, strict=True) if not message.done]
@@ -127,6 +129,17 @@ def _match(key, sends: deque, recvs: deque) -> None:
         out.done = into.done = True
 
 
+def _let_others() -> None:
+    time.sleep(0)  # another thread has the interpreter
+
+
+PATIENCE = Patience(pause=_let_others)
+
+
+def _in_order() -> None:
+    """Threads of one interpreter see one another's writes in order."""
+
+
 class Loopback(Transport):
     """One rank's end of a :class:`LoopbackWorld`."""
 
@@ -136,9 +149,17 @@ class Loopback(Transport):
         self.node, self.nodes = world.node_of[rank], len(world.neighbours)
         self.local_rank = world.node_of[:rank].count(self.node)
         self.local_size = world.node_of.count(self.node)
+        self.neighbours = tuple(other for other, node in enumerate(world.node_of) if node == self.node)
+        self.patience = Patience(pause=_let_others, poll=world.check)
+        self._arenas: list[Arena] = []
+        self._lanes = Lanes(self.node_window, self.local_rank, self.local_size, _in_order)
 
     def allocate(self, count: int, dtype):
-        return self._allocate(count, dtype)
+        own = self._allocate(count, dtype)
+        if isinstance(own, np.ndarray) and self._world.shares:
+            pieces = self._meet(as_bytes(own), self._world.neighbours[self.node], self.local_rank)
+            self._arenas.append(Arena(pieces, self.local_rank))
+        return own
 
     def scratch(self, count: int, dtype):
         return self._allocate(count, dtype)
@@ -175,8 +196,16 @@ class Loopback(Transport):
         self._meet(None, self._world.neighbours[self.node], self.local_rank)
 
     def node_window(self, nbytes: int):
+        if not self._world.shares:
+            return None
         own = aligned_zeros(nbytes, np.uint8) if self.local_rank == 0 else None
         return self._meet(own, self._world.neighbours[self.node], self.local_rank)[0]
+
+    def twins(self, span) -> list | None:
+        return [span] if self.local_size == 1 else twins(self._arenas, span)
+
+    def lane(self, tag: int) -> Lane | None:
+        return self._lanes.lane(tag) if self._world.shares else None
 
     def abort(self, code: int) -> None:
         error = SystemExit(code)

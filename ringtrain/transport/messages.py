@@ -8,17 +8,20 @@ that was built for the device. An MPI error becomes a TransportError that names 
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
+from functools import partial
 
+import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
+from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import MESSAGE_BYTES, aligned_zeros, as_bytes, cut
-from ringtrain.transport.node import gather_text, leaders, shared_window, split_by_node
-from ringtrain.transport.waiting import peers, wait_for
+from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
+from ringtrain.transport.waiting import SPIN_S, Patience, peers, wait_for
 
 THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "single",
@@ -29,35 +32,49 @@ THREAD_LEVELS = {
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
+def _told(what: str, error: MPI.Exception) -> TransportError:
+    """An MPI error as one that says what was being done, and with whom."""
+    return TransportError(f"MPI failed while {what}: {error.Get_error_string()}")
+
+
 @contextmanager
-def _told(what: Callable[[], str]):
-    """Turn an MPI error into one that says what was being done, and with whom."""
+def _telling(what: str):
     try:
         yield
     except MPI.Exception as error:
-        raise TransportError(f"MPI failed while {what()}: {error.Get_error_string()}") from error
+        raise _told(what, error) from error
 
 
 class PersistentHandle(Handle):
-    """Prepared sends or receives: started all at once, tested all at once."""
+    """Prepared sends or receives: started all at once, tested all at once.
 
-    def __init__(self, requests: list, ranks: list[int], verb: str, tag: int):
-        self._requests, self._ranks, self._verb, self._tag = requests, ranks, verb, tag
+    Most are one message, and are tested often: no call is made that need not be.
+    """
+
+    def __init__(self, requests: list, ranks: list[int], verb: str, tag: int, patience: Patience):
+        self._requests, self._ranks, self._verb, self._tag, self._patience = requests, ranks, verb, tag, patience
+        one = requests[0] if len(requests) == 1 else None
+        self._start = one.Start if one else partial(MPI.Prequest.Startall, requests)
+        self._test = one.Test if one else partial(MPI.Request.Testall, requests)
         self._active = False
 
     def start(self) -> None:
-        with _told(self._waiting):
-            MPI.Prequest.Startall(self._requests)
-        self._active = bool(self._requests)
+        try:
+            self._start()
+        except MPI.Exception as error:
+            raise _told(self._waiting(), error) from error
+        self._active = True
 
     def test(self) -> bool:
         if self._active:
-            with _told(self._waiting):
-                self._active = not MPI.Request.Testall(self._requests)
+            try:
+                self._active = not self._test()
+            except MPI.Exception as error:
+                raise _told(self._waiting(), error) from error
         return not self._active
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited)
+        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
 
     def free(self) -> None:
         for request in self._requests:
@@ -80,11 +97,11 @@ class ReduceHandle(Handle):
         self._request = MPI.REQUEST_NULL
 
     def start(self) -> None:
-        with _told(lambda: "all-reducing"):
+        with _telling("all-reducing"):
             self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._span, MPI.SUM)
 
     def test(self) -> bool:
-        with _told(lambda: "all-reducing"):
+        with _telling("all-reducing"):
             return self._request.Test()
 
     def wait(self, deadline_s: float) -> None:
@@ -95,20 +112,40 @@ class Messages(Transport):
     """This rank's end of a communicator. Collective to make. ``claims`` are the launcher's words about local
     ranks (:func:`local_claims`); ``message_bytes`` is where messages are cut."""
 
-    def __init__(self, comm, claims: dict, allocate=aligned_zeros, message_bytes: int = MESSAGE_BYTES):
+    def __init__(self, comm, claims: dict, allocate=None, message_bytes: int = MESSAGE_BYTES):
         self._comm = comm.Dup()
         self._node_comm = split_by_node(self._comm)
-        self._allocate, self._limit = allocate, message_bytes
+        self._allocate, self._limit = allocate or aligned_zeros, message_bytes
+        self._shares = allocate is None and self._node_comm.size > 1
         self._handles: list[PersistentHandle] = []
         self._windows: list = []
+        self._arenas: list[Arena] = []
+        self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))
         self.node, self.nodes = node_of[self.rank], max(node_of) + 1
         self.local_rank = choose_local_ranks(self.gather_json(claims), node_of)[self.rank]
         self.local_size = node_of.count(self.node)
+        self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
+        self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
 
     def allocate(self, count: int, dtype):
-        return self._allocate(count, dtype)
+        """In a shared window of the node, where there is one to be had."""
+        nbytes = count * np.dtype(dtype).itemsize
+        pieces = self._share([nbytes] * self.local_size) if self._shares and nbytes else None
+        if pieces is None:
+            return self._allocate(count, dtype)
+        self._arenas.append(Arena(pieces, self._node_comm.rank))
+        return pieces[self._node_comm.rank].view(dtype)
+
+    def _share(self, sizes: Sequence[int]) -> list | None:
+        """Arrays of so many bytes, by place in the node, that all of its ranks read and write."""
+        # The memory is the window's: it is gone after close, also for arrays that still point to it.
+        window = shared_window(self._node_comm, sizes[self._node_comm.rank])
+        if window is None:
+            return None
+        self._windows.append(window)
+        return pieces_of(window, self._node_comm, sizes)
 
     def scratch(self, count: int, dtype):
         return self._allocate(count, dtype)
@@ -123,15 +160,17 @@ class Messages(Transport):
         requests = []
         for peer, span in moves:
             data = as_bytes(span)
-            with _told(lambda peer=peer: f"preparing a message for rank {peer} to {verb} (tag {tag})"):
+            with _telling(f"preparing a message for rank {peer} to {verb} (tag {tag})"):
                 requests += [prepare([data[a:b], MPI.BYTE], peer, tag) for a, b in cut(data.size, self._limit)]
-        handle = PersistentHandle(requests, [peer for peer, _ in moves], verb, tag)
+        handle = PersistentHandle(requests, [peer for peer, _ in moves], verb, tag, self.patience)
         self._handles.append(handle)
         return handle
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        with _told(lambda: "all-reducing"):
+        try:
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
+        except MPI.Exception as error:
+            raise _told("all-reducing", error) from error
 
     def native_allreduce_start(self, span) -> Handle:
         handle = ReduceHandle(self._comm, span)
@@ -140,30 +179,39 @@ class Messages(Transport):
 
     def broadcast(self, span, root: int = 0) -> None:
         data = as_bytes(span)
-        with _told(lambda: f"rank {root} broadcasts"):
+        with _telling(f"rank {root} broadcasts"):
             for start, stop in cut(data.size, self._limit):
                 self._comm.Bcast([data[start:stop], MPI.BYTE], root)
 
     def gather_json(self, value) -> list:
-        with _told(lambda: "gathering values"):
+        with _telling("gathering values"):
             return [json.loads(text) for text in gather_text(self._comm, json.dumps(value))]
 
     def barrier(self) -> None:
-        with _told(lambda: "waiting in a barrier"):
+        with _telling("waiting in a barrier"):
             self._comm.Barrier()
 
     def node_barrier(self) -> None:
-        with _told(lambda: "waiting in a barrier of this node"):
+        with _telling("waiting in a barrier of this node"):
             self._node_comm.Barrier()
 
     def node_window(self, nbytes: int):
-        # The memory is the window's: it is gone after close, also for arrays that still point to it.
-        got = shared_window(self._node_comm, nbytes)
-        if got is None:
-            return None
-        window, array = got
-        self._windows.append(window)
-        return array
+        pieces = self._share([nbytes] + [0] * (self.local_size - 1))
+        return None if pieces is None else pieces[0]
+
+    def twins(self, span) -> list | None:
+        return [span] if self.local_size == 1 else twins(self._arenas, span)
+
+    def lane(self, tag: int) -> Lane | None:
+        return self._lanes.lane(tag)
+
+    def _sync(self) -> None:
+        if self._windows:
+            self._windows[0].Sync()  # one orders the memory of all
+
+    def _poll(self) -> None:
+        with _telling("polling"):
+            self._comm.Iprobe()
 
     def abort(self, code: int) -> None:
         sys.stdout.flush()
@@ -174,7 +222,7 @@ class Messages(Transport):
         for handle in self._handles:
             handle.free()
         for window in self._windows:
-            window.Free()
+            free(window)
         self._handles, self._windows = [], []
         self._node_comm.Free()
         self._comm.Free()

@@ -1,9 +1,15 @@
 """The ranks that share a machine: who they are, and memory that they share."""
 
+import os
+import shutil
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
+
+SHARED_MEMORY = "/dev/shm"  # where it lies on Linux, whoever makes it
+ROOM = 1.05  # the MPI keeps some for itself
 
 
 def gather_text(comm, text: str) -> list[str]:
@@ -42,26 +48,63 @@ def leaders(comm, node_comm) -> list[int]:
     return every.tolist()
 
 
+def crowded(node_comm) -> bool:
+    """Whether the node has fewer cores for these ranks than there are ranks. Collective over ``node_comm``."""
+    cores = gather_text(node_comm, ",".join(map(str, os.sched_getaffinity(0))))
+    return len({core for own in cores for core in own.split(",")}) < node_comm.size
+
+
 def shared_window(node_comm, nbytes: int):
-    """(window, zeroed uint8 array) that the ranks of ``node_comm`` share, held by its rank 0; or None where
-    any of them cannot have it. Collective over ``node_comm``."""
-    own = nbytes if node_comm.rank == 0 else 0
+    """A window of shared memory, to which this rank adds ``nbytes``; None where any of the ranks cannot have it.
+    Collective over ``node_comm``."""
+    if not _all(node_comm, _has_room(_sum(node_comm, nbytes))):
+        return None
+    info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # every piece on pages of its own
     try:
-        window = MPI.Win.Allocate_shared(own, 1, comm=node_comm)
+        window = MPI.Win.Allocate_shared(nbytes, 1, info=info, comm=node_comm)
     except MPI.Exception:
         window = None
+    info.Free()
     if not _all(node_comm, window is not None):
         # Freeing is collective and some ranks hold nothing: what was got is left to the end of the process.
         return None
-    memory, _ = window.Shared_query(0)
-    array = np.frombuffer(memory, np.uint8, nbytes) if nbytes else np.zeros(0, np.uint8)
-    if node_comm.rank == 0:
-        array[:] = 0
+    window.Lock_all(MPI.MODE_NOCHECK)  # until it is freed: window.Sync then orders reads and writes
+    return window
+
+
+def _has_room(nbytes: int) -> bool:
+    """Whether the file system of shared memory has room for so much. One without room is noticed by some MPIs on one
+    rank alone, while the others wait for it, and by others when the memory is first touched, by a bus error."""
+    return not os.path.isdir(SHARED_MEMORY) or shutil.disk_usage(SHARED_MEMORY).free > ROOM * nbytes
+
+
+def pieces_of(window, node_comm, sizes: Sequence[int]) -> list[np.ndarray]:
+    """The uint8 arrays in the window, of so many bytes, by place in the node, zeroed: each by its own rank, so that its
+    pages lie where that one runs. Collective over ``node_comm``."""
+    pieces = [
+        np.frombuffer(window.Shared_query(place)[0], np.uint8, nbytes) if nbytes else np.zeros(0, np.uint8)
+        for place, nbytes in enumerate(sizes)
+    ]
+    pieces[node_comm.rank][:] = 0
     node_comm.Barrier()
-    return window, array
+    return pieces
+
+
+def free(window) -> None:
+    """Collective over the node."""
+    window.Unlock_all()
+    window.Free()
 
 
 def _all(comm, own: bool) -> bool:
+    return bool(_reduced(comm, own, MPI.MIN))
+
+
+def _sum(comm, own: int) -> int:
+    return _reduced(comm, own, MPI.SUM)
+
+
+def _reduced(comm, own: int, op) -> int:
     every = np.zeros(1, np.int64)
-    comm.Allreduce(np.array([own], np.int64), every, MPI.MIN)
-    return bool(every[0])
+    comm.Allreduce(np.array([own], np.int64), every, op)
+    return int(every[0])

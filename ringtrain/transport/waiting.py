@@ -1,20 +1,43 @@
 """The one way to wait for bytes: keep asking, more and more politely, and not for ever.
 
-Asking is what makes an MPI progress, so a wait never sleeps long. It spins for the first 50 µs, since most
-waits are shorter; then gives the core to whoever wants it, since with more ranks than cores the awaited peer
-does; and after 10 ms it sleeps between questions, since a peer that is that late is computing, perhaps on
-this very core.
+Asking is what makes an MPI progress, so a wait never sleeps long. It spins first, since most waits are short; then
+gives the core to whoever wants it, since with more ranks than cores the awaited peer does; and after 10 ms it sleeps
+between questions, since a peer that is that late is computing, perhaps on this very core.
 """
 
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ringtrain.errors import StalledError
 
 SPIN_S = 50e-6
+POLL_S = 500e-6
 YIELD_S = 10e-3
 SLEEP_S = 50e-6
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How to wait where a transport's ranks run.
+
+    spin_s: how long to keep asking at once; 0 where ranks share cores, and the awaited one may need this very core
+    pause:  gives the core away, for as short as can be. Sleeping for no time at all takes Linux 50 µs: only threads
+            that wait for one another in one interpreter need it
+    poll:   lets the MPI get on, and say what it has to say, while the test looks elsewhere; called every 0.5 ms
+    """
+
+    spin_s: float = SPIN_S
+    pause: Callable[[], None] = os.sched_yield
+    poll: Callable[[], None] = _nothing
+
+
+ALONE = Patience()
 
 
 def _steady() -> int:
@@ -26,28 +49,28 @@ def wait_for(
     deadline_s: float,
     awaited: Callable[[], str],
     progress: Callable[[], int] = _steady,
+    patience: Patience = ALONE,
 ) -> None:
     """Return when ``test()`` is true. Raises StalledError when ``deadline_s`` seconds pass without a change
     of ``progress()``, a number that grows as parts of the whole are done; ``awaited()`` says for whom and
     what."""
     if test():
         return
-    seen, since = progress(), time.perf_counter()
+    seen = progress()
+    since = polled = time.perf_counter()
     while not test():
         now = time.perf_counter()
         if progress() != seen:
             seen, since = progress(), now
         elif now - since > deadline_s:
             raise StalledError(f"no progress for {deadline_s:g} s, waiting for {awaited()}")
-        _pause(now - since)
-
-
-def _pause(idle_s: float) -> None:
-    if idle_s > YIELD_S:
-        time.sleep(SLEEP_S)
-    elif idle_s > SPIN_S:
-        time.sleep(0)  # lets another thread of this process have the interpreter
-        os.sched_yield()
+        if now - polled > POLL_S:
+            polled = now
+            patience.poll()
+        if now - since > YIELD_S:
+            time.sleep(SLEEP_S)
+        elif now - since > patience.spin_s:
+            patience.pause()
 
 
 def peers(ranks) -> str:

@@ -12,12 +12,11 @@ from ringtrain.transport.memory import aligned_zeros
 def connect(allocate=None) -> Transport:
     """This process's end of the world: messages over MPI where one can be loaded, else a world of one rank.
 
-    ``allocate(count, dtype)`` makes the arena's memory; host memory unless given.
+    ``allocate(count, dtype)`` makes the arena's memory; host memory, shared by the node, unless given.
     Raises UsageError where a launcher started several ranks that cannot find one another, and says what to
     do.
     """
     launch = read_launch(os.environ)
-    allocate = allocate or aligned_zeros
     # Open MPI's one-sided component for UCX prints an error on machines without InfiniBand. The only windows
     # made here are shared memory, which never needs it.
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
@@ -25,7 +24,7 @@ def connect(allocate=None) -> Transport:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         check_without_mpi(launch, str(error).splitlines()[0])
-        return LoopbackWorld(1).transport(0, allocate)
+        return LoopbackWorld(1).transport(0, allocate or aligned_zeros)
     from ringtrain.transport.messages import Messages, library
 
     check_world(launch, MPI.COMM_WORLD.size, library())

@@ -124,11 +124,12 @@ def mutant(kind, schedule: Schedule, seed: int) -> Schedule:
     return with_steps(schedule, steps)
 
 
-def judge(schedule: Schedule, seed: int) -> bool:
+def judge(schedule: Schedule, seed: int, rounds: bool = False) -> bool:
     """Whether the schedule reaches its goal in one random interleaving, computed another way than verify does: moves
-    of a step one by one in random order, values as nested sets of text, an exception for anything that goes wrong."""
+    of a step one by one in random order, values as nested sets of text, an exception for anything that goes wrong.
+    Text in brackets has been rounded."""
     try:
-        values = _interleave(schedule, random.Random(seed))
+        values = _interleave(schedule, random.Random(seed), rounds)
     except (LookupError, ValueError):
         return False
     return all(_reached(schedule, values, chunk) for chunk in range(schedule.chunks))
@@ -137,7 +138,7 @@ def judge(schedule: Schedule, seed: int) -> bool:
 def _reached(schedule: Schedule, values, chunk: int) -> bool:
     held = [own.get(chunk) for own in values]
     if schedule.goal == "all-gather":
-        return all(value == str(schedule.owner(chunk)) for value in held)
+        return all(value == held[0] and _leaves(value) == [str(schedule.owner(chunk))] for value in held)
     if schedule.goal == "reduce-scatter":
         held = [held[schedule.owner(chunk)]]
     once = Counter(map(str, range(schedule.size)))
@@ -145,12 +146,20 @@ def _reached(schedule: Schedule, values, chunk: int) -> bool:
 
 
 def _leaves(value):
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [leaf for part in value for leaf in _leaves(part)]
     return [value]
 
 
-def _interleave(schedule, rng):
+def _rounded(value):
+    return value if isinstance(value, list) else [value]
+
+
+def _as_it_is(value):
+    return value
+
+
+def _interleave(schedule, rng, rounds):
     """Final values by rank and chunk. Each rank holds the moves of its step that are still open; a move of a pair is
     done when both ends are open and are the next of their pair."""
     size = schedule.size
@@ -171,7 +180,11 @@ def _interleave(schedule, rng):
         source, send, recv = rng.choice(pairs)
         sends[source].remove(send)
         recvs[send.peer].remove(recv)
-        _move(values[source], values[send.peer], send, recv, schedule.chunks)
+        itself = source == send.peer and (send.start, send.stop, False) == (recv.start, recv.stop, recv.add)
+        wired = rounds and (itself or source != send.peer)
+        _move(
+            values[source], values[send.peer], send, recv, schedule.chunks, _rounded if wired else lambda value: value
+        )
     return values
 
 
@@ -180,8 +193,8 @@ def _next(moves):
     return list({move.peer: move for move in reversed(moves)}.values())
 
 
-def _move(source, target, send, recv, chunks):
+def _move(source, target, send, recv, chunks, wire):
     if send.stop - send.start != recv.stop - recv.start or (send.start - recv.start) % chunks:
         raise ValueError("spans differ")
     for i, j in zip(range(send.start, send.stop), range(recv.start, recv.stop), strict=True):
-        target[j] = tuple(sorted((target[j], source[i]), key=repr)) if recv.add else source[i]
+        target[j] = tuple(sorted((target[j], wire(source[i])), key=repr)) if recv.add else wire(source[i])

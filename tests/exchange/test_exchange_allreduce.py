@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from ringtrain.collectives.catalogue import SCHEDULES
+from ringtrain.config import config_fields
 from ringtrain.errors import CheckpointError, StalledError, UsageError
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, trained_runs
-from ringtrain.exchange.reductions import schedule_for
+from ringtrain.exchange.reductions import prepare, schedule_for
+from ringtrain.exchange.wires import WIRES, make_wire
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
@@ -256,6 +258,82 @@ def test_a_rank_that_does_not_exchange_is_named():
                 exchange.finish(0, 0.1)
 
     LoopbackWorld(2).run(body)
+
+
+# ── 16 bits on the wire ───────────────────────────────────────────────────────────────────────────────────────────────
+def trained(transport, ops, wire, iterations=3, **options):
+    """Weights after a few iterations in float32, and the bytes that were sent."""
+    arena = Arena(transport.allocate, TABLE, "float32")
+    ops.upload(np.arange(arena.count) / 16, arena.weights)
+    exchange = AllReduce(transport, ops, wire=wire, deadline_s=20.0, **options)
+    exchange.bind(arena, make_optimizer("sgd", arena.spans, HYPER))
+    exchange.rehearse()
+    for iteration in range(iterations):
+        rng = np.random.default_rng([transport.rank, iteration])
+        grads = {span.name: rng.standard_normal(span.count).astype("f4") for span in arena.spans}
+        iterate(exchange, arena, ops, grads, iteration)
+    return ops.to_host(arena.weights), exchange.traffic().bytes_sent
+
+
+@pytest.mark.parametrize("algorithm", [name for name in SCHEDULES if name != "recursive-doubling"])
+def test_replicas_are_equal_and_half_the_bytes_are_sent(algorithm):
+    def together(wire):
+        return LoopbackWorld(5, 2).run(
+            lambda t: trained(t, ReferenceOps("float32"), wire, algorithm=algorithm, bucket_bytes=300)
+        )
+
+    (exact, whole), *_ = together("none")
+    for wire, roundoff in (("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
+        ranks = together(wire)
+        assert len({weights.tobytes() for weights, _ in ranks}) == 1
+        assert ranks[0][1] == whole / 2
+        error = np.abs(ranks[0][0] - exact).max()
+        assert 0 < error < 20 * roundoff
+
+
+def test_on_a_device_that_computes_later_over_a_wire():
+    def body(t):
+        ops = FakeDeviceOps("float32")
+        return trained(DeviceTransport(t, ops), ops, "bfloat16", bucket_bytes=300, segment_bytes=64)
+
+    def host(t):
+        return trained(t, ReferenceOps("float32"), "bfloat16", bucket_bytes=300, segment_bytes=64)
+
+    for device, plain in zip(LoopbackWorld(3).run(body), LoopbackWorld(3).run(host), strict=True):
+        np.testing.assert_array_equal(device[0], plain[0])
+
+
+def test_the_flag_offers_every_wire():
+    assert config_fields()["wire"].metadata["choices"] == WIRES
+
+
+def test_who_rounds_is_not_exact():
+    alone = LoopbackWorld(1).transport(0)
+    assert not AllReduce(alone, ReferenceOps("float32"), wire="float16").exact
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wire": "bfloat61"}, "unknown wire 'bfloat61': did you mean 'bfloat16'"),
+        ({"wire": "float16", "algorithm": "mpi"}, "'mpi', the MPI's own all-reduce, sends a buffer as it is: leave"),
+        ({"wire": "float16", "algorithm": "recursive-doubling"}, "'recursive-doubling' cannot use a wire that rounds"),
+        ({"wire": "float16", "algorithm": "rign"}, "did you mean 'ring'"),
+    ],
+)
+def test_wires_that_cannot_be(options, message):
+    with pytest.raises(UsageError, match=message):
+        AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float32"), **options)
+
+
+def test_a_wire_carries_sums_of_float32_alone():
+    alone, wire = LoopbackWorld(1).transport(0), make_wire("bfloat16", ReferenceOps("float32"))
+    with pytest.raises(UsageError, match="a wire of bfloat16 carries float32, and this is float64: leave the wire out"):
+        prepare(alone, np.zeros(3), "ring", np.add, wire=wire)
+    with pytest.raises(UsageError, match="a wire of bfloat16 carries sums, and this is max: leave the wire out"):
+        prepare(alone, np.zeros(3, "f4"), "ring", np.maximum, op="max", wire=wire)
+    with pytest.raises(UsageError, match="'mpi', the MPI's own all-reduce, sends a buffer as it is"):
+        prepare(alone, np.zeros(3, "f4"), "mpi", np.add, wire=wire)
 
 
 def test_unknown_algorithms_are_refused():

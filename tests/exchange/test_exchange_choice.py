@@ -8,7 +8,7 @@ import pytest
 from ringtrain.errors import UsageError
 from ringtrain.exchange import machine as machines
 from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.choice import NEAR, SMALL_BYTES, Here, choose, estimate, say_bytes, say_seconds
+from ringtrain.exchange.choice import NEAR, SMALL_BYTES, Here, estimate, say_bytes, say_seconds, take
 from ringtrain.exchange.machine import Layout, cpu_model, differences, digest, layout_of, look
 from ringtrain.exchange.reductions import ALGORITHMS, anywhere, check_algorithm, consider, decide, prepare
 from ringtrain.exchange.tuning import Model, Row, Table, Tuning, parse
@@ -42,7 +42,7 @@ MEASURED = table(
 
 
 def taken(nbytes, known=MEASURED, here=HERE, dtype="float32", op="sum"):
-    return choose(nbytes, dtype, op, here, known)
+    return take(nbytes, dtype, op, here, known)
 
 
 # ── choosing ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +106,7 @@ def test_other_types_and_operations_go_by_the_nearest_measured():
 
 def test_without_a_tuning_file_a_stated_order():
     def usual(nbytes, nodes, *candidates):
-        return choose(nbytes, "float32", "sum", Here(Layout("", 4, nodes), candidates, {}), None).algorithm
+        return take(nbytes, "float32", "sum", Here(Layout("", 4, nodes), candidates, {}), None).algorithm
 
     everything = ("star", "ring", "hierarchical", "mpi", "mapped", "routed")
     assert usual(SMALL_BYTES, 1, *everything) == usual(SMALL_BYTES, 2, *everything) == "mpi"
@@ -120,7 +120,7 @@ def test_without_a_tuning_file_a_stated_order():
 
 
 def test_one_rank_has_nothing_to_choose():
-    choice = choose(MIB, "float32", "sum", Here(Layout("1x1", 1, 1), ("ring",), {}), MEASURED)
+    choice = take(MIB, "float32", "sum", Here(Layout("1x1", 1, 1), ("ring",), {}), MEASURED)
     assert (choice.algorithm, choice.why) == ("ring", "one rank has nothing to exchange")
 
 
@@ -160,7 +160,8 @@ def test_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
         return whole.algorithm, kept_in_uint16.algorithm, kept_in_uint16.why
 
     ((whole, half, why), _) = LoopbackWorld(2).run(body)
-    assert (whole, half) == ("auto:mpi", "auto:ring") and why.endswith("; not mpi: MPI has no bfloat16")
+    assert (whole, half) == ("auto:mpi", "auto:sliced")
+    assert "; not mpi: MPI has no bfloat16; not mapped: the buffer does not lie in memory that" in why
 
 
 def test_training_says_which_buckets_were_given_what():
@@ -170,7 +171,7 @@ def test_training_says_which_buckets_were_given_what():
         arena = Arena(t.allocate, layers, "float32")
         exchange = AllReduce(t, ReferenceOps("float32"), bucket_bytes=1, **options)
         exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9, weight_decay=0.0)))
-        return exchange.remarks()
+        return list(exchange.notes)
 
     known = table(MEASURED.rows, models=[model("ring", 0.0, 1e-9), model("mpi", 1.0, 0.0)])
     remarks = LoopbackWorld(2).run(lambda t: body(t, algorithm="auto", tuning=known))[1]
@@ -182,15 +183,33 @@ def test_training_says_which_buckets_were_given_what():
     assert LoopbackWorld(1).run(lambda t: body(t, algorithm="auto"))[0] == []
 
 
-def test_nodes_decide_what_is_considered():
-    def body(t):
-        return consider(t, np.zeros(1, "f4"), "float32")
+def considered(size, nodes=1, allocate=lambda t: t.allocate(1, "float32"), **more):
+    return LoopbackWorld(size, nodes).run(lambda t: consider(t, allocate(t), "float32", **more))[0]
 
-    flat, deep, alone = (LoopbackWorld(size, nodes).run(body)[0] for size, nodes in ((4, 1), (4, 2), (1, 1)))
-    assert flat.refused == {"hierarchical": "there is one node", "hierarchical-leader": "there is one node"}
-    assert deep.refused == {} and tuple(deep.candidates) == ALGORITHMS
-    assert alone.refused["mpi"] == "there is one rank"
-    assert anywhere(flat.layout, "float32") == flat and anywhere(deep.layout, "float32") == deep
+
+def test_nodes_decide_what_is_considered():
+    flat, deep, alone = considered(4), considered(4, 2), considered(1)
+    nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), "there is one node")
+    assert flat.refused == nodeless and "mapped" in flat.candidates
+    assert deep.refused == {"mapped": "there are 2 nodes"} and "routed" in deep.candidates
+    assert {alone.refused[name] for name in ("mpi", "mapped", "routed")} == {"there is one rank"}
+    for here in (flat, deep, alone):
+        assert anywhere(here.layout, "float32") == here
+        assert {*here.candidates, *here.refused} == set(ALGORITHMS)
+
+
+def test_memory_decides_what_is_considered():
+    private = considered(4, allocate=lambda t: np.zeros(1, "f4"))
+    assert private.refused["mapped"].startswith("the buffer does not lie in memory that the ranks of a node share")
+    assert "routed" in considered(4, 2, allocate=lambda t: np.zeros(1, "f4")).refused
+    one_apart = considered(4, allocate=lambda t: t.allocate(1, "float32") if t.rank else t.allocate(1, "f4").copy())
+    assert one_apart.refused["mapped"].endswith("on rank 0")
+
+
+def test_a_wire_leaves_out_what_cannot_carry_it():
+    packed = considered(4, 2, wired=True)
+    assert "leave the wire out" in packed.refused["mpi"] and "routed" in packed.candidates
+    assert "mapped" in considered(4, wired=True).refused
 
 
 def test_unknown_algorithms():

@@ -54,7 +54,7 @@ class Wrapping:
     def __init__(self, inner, wrap):
         self._inner, self._wrap = inner, wrap
         self.rank, self.size = inner.rank, inner.size
-        self.allocate, self.scratch = inner.allocate, inner.scratch
+        self.allocate, self.scratch, self.patience = inner.allocate, inner.scratch, inner.patience
 
     def sends(self, moves, tag):
         return self._wrap(self._inner.sends(moves, tag), "send", moves, tag)
@@ -116,6 +116,7 @@ class DeviceTransport(Transport):
         self._inner, self._ops = inner, ops
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
+        self.neighbours, self.patience = inner.neighbours, inner.patience
 
     def allocate(self, count, dtype):
         array = self._ops.zeros((count,), dtype)
@@ -156,6 +157,12 @@ class DeviceTransport(Transport):
 
     def node_window(self, nbytes):
         return self._inner.node_window(nbytes)
+
+    def twins(self, span):
+        return None  # device memory is not mapped
+
+    def lane(self, tag):
+        return self._inner.lane(tag)
 
     def abort(self, code):
         self._inner.abort(code)

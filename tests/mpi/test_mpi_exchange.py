@@ -11,7 +11,7 @@ pytestmark = pytest.mark.mpi
 def test_everything_moves(mpirun, ranks):
     done = mpirun(ranks, ["moves.py"], timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "9 checks passed\n"
+    assert done.stdout == "10 checks passed\n"
     assert "UCX" not in done.stderr  # its complaint about windows is kept from users
 
 
@@ -75,9 +75,13 @@ def test_worlds_of_one_are_noticed(mpirun, alone):
     assert "srun started 4 processes, but each is an MPI world of one rank" in done.stderr
 
 
-def test_no_window_where_shared_memory_is_not_to_be_had(mpirun):
+def test_no_window_where_shared_memory_is_not_to_be_had(mpirun, tmp_path):
     done = mpirun(2, ["hello.py"], OMPI_MCA_osc="^sm")
     assert done.returncode == 0
     if "Open MPI" not in done.stdout:
         pytest.skip("only Open MPI can be told to go without shared windows")
     assert done.stdout.count("window: False") == 2
+    train = ["-m", "ringtrain", "train", "--iterations", "2", "--algorithm", "mapped", "--out", str(tmp_path / "run")]
+    done = mpirun(2, train, OMPI_MCA_osc="^sm")
+    assert done.returncode == 0, done.stderr
+    assert "mapped cannot run here: " in done.stdout and "it is sliced over messages instead" in done.stdout

@@ -68,6 +68,7 @@ def calls(dtype, n: int):
     yield from _layers(draw, n)
     yield from _images(draw, random, n)
     yield from _flat(draw)
+    yield from _packed(draw)
 
 
 def _convolutions(draw, n):
@@ -182,3 +183,14 @@ def _flat(draw):
     rest = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": 0.01, "step": 3}
     yield Call("adamw", {"g": g}, {"w": w, "m": draw(5077), "v": v}, rest)
     yield Call("approach", {"g": g}, {"w": w}, {"rate": 0.1})
+
+
+def _packed(draw):
+    """float32 whatever the type of the operations."""
+    x = draw(7077).astype(np.float32)
+    for kind in (np.float16, np.uint16):
+        packed = np.arange(14000).astype(kind)  # as bits of bfloat16: positive numbers
+        yield Call("pack", {"x": x}, {"packed": np.zeros(x.size, kind)})
+        for accumulate in (False, True):
+            outputs = {"x": draw(14000).astype(np.float32)}
+            yield Call("unpack", {"packed": packed}, outputs, {"accumulate": accumulate})

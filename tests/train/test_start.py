@@ -56,6 +56,13 @@ def test_records_of_a_run(train, tmp_path):
     assert (stored["batch"], stored["iterations"], stored["lr"]) == (30, 50, 0.05)  # the recipe's, the flags'
 
 
+def test_a_wire_that_rounds_is_said_in_the_header(train, tmp_path, capsys):
+    train(out="run", iterations=2, wire="bfloat16", algorithm="sliced")
+    (begun,) = records(tmp_path / "run", "start")
+    assert begun["strategy"] == "allreduce (sliced, rounded to bfloat16 on the wire)" and not begun["exact"]
+    assert "on the wire), not exact: differs from training on one rank" in " ".join(capsys.readouterr().out.split())
+
+
 def test_flags_win_over_the_run_file_which_wins_over_the_recipe(train, tmp_path):
     (tmp_path / "run.toml").write_text("batch = 40\nlr = 0.5\niterations = 2\n")
     train("run.toml", out="run", lr=0.25)
@@ -167,6 +174,9 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
         ({"data": "none.h5"}, DataError, "there is no data set none.h5"),
         ({"model": "lenet"}, DataError, "images of 8x8x1, but model 'lenet' takes 28x28x1"),
         ({"batch": 1438}, ConfigError, "--batch 1438 is more than the 1437 training examples"),
+        ({"wire": "float8"}, ConfigError, "did you mean 'float16'?"),
+        ({"wire": "bfloat16", "dtype": "float64"}, UsageError, "carries float32, and this is float64"),
+        ({"wire": "bfloat16", "algorithm": "recursive-doubling"}, UsageError, "no rank owns a sum"),
         ({"algorithm": "rng"}, UsageError, "did you mean 'ring'?"),
         ({"ops": "cpuu"}, ConfigError, "did you mean 'cpu'?"),
         ({"lr_policy": "multistep"}, ConfigError, "wants lr_steps"),

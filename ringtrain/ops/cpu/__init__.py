@@ -10,7 +10,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
 from ringtrain.ops.cpu.channels import Channels
 from ringtrain.ops.cpu.conv import Convolution
-from ringtrain.ops.cpu.kernels import elementwise, loss, pool, response
+from ringtrain.ops.cpu.kernels import elementwise, loss, pool, response, wire
 from ringtrain.ops.cpu.kernels.jit import compile_stats
 from ringtrain.ops.cpu.scratch import Scratch, address, aligned
 
@@ -212,6 +212,18 @@ class CpuOps(Ops):
 
     def approach(self, w, g, rate):
         elementwise.approach(w, g, float(rate))
+
+    # ── 16 bits for the wire ──────────────────────────────────────────────────────────────────────────────────
+    def pack(self, x, packed):
+        kernel = wire.pack_half if packed.dtype == np.float16 else wire.pack_bfloat16
+        kernel(x.view(np.uint32), packed.view(np.uint16))
+
+    def unpack(self, packed, x, accumulate=False):
+        if packed.dtype == np.float16:
+            kernel = wire.add_half if accumulate else wire.unpack_half
+        else:
+            kernel = wire.add_bfloat16 if accumulate else wire.unpack_bfloat16
+        kernel(packed.view(np.uint16), x)
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     def square_sum(self, x):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ringtrain.ops.base import Ops
-from ringtrain.ops.reference import conv, loss, norm, optim, pool, simple
+from ringtrain.ops.reference import conv, loss, norm, optim, pool, simple, wire
 
 # Infinities and NaN are results to be reported by who trains, not warnings.
 quiet = np.errstate(all="ignore")
@@ -172,6 +172,15 @@ class ReferenceOps(Ops):
     @quiet
     def approach(self, w, g, rate):
         w += rate * (g - w)
+
+    # ── 16 bits for the wire ──────────────────────────────────────────────────────────────────────────────────
+    @quiet
+    def pack(self, x, packed):
+        wire.pack(x, packed)
+
+    @quiet
+    def unpack(self, packed, x, accumulate=False):
+        simple.put(wire.unpacked(packed), x, accumulate)
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     @quiet

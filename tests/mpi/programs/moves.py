@@ -1,11 +1,14 @@
 """Under mpirun at any number of ranks: every call of the transport, every schedule, and the all-reduce strategy."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.topology import even
 from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.reductions import prepare
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
@@ -112,6 +115,24 @@ def sums_are_exact(t):
                     assert (buffer == turn * (t.size * share + t.size * (t.size - 1) // 2)).all(), (name, buffer.size)
 
 
+def sums_in_shared_memory_are_exact(t):
+    """Several buckets in flight, every length of interest; and each rank's memory is the others' to read and write."""
+    counts = sorted({0, 1, t.size - 1, t.size, t.size + 1, 101, 300_007})
+    whole = t.allocate(sum(counts), "f4")
+    assert (len(t.twins(whole)) == t.size and t.twins(whole.copy()) is None) or t.size == 1
+    ends = np.cumsum([0, *counts])
+    for name in ("mapped", "routed"):
+        runs = [prepare(t, whole[a:b], name, add, tag=tag) for tag, (a, b) in enumerate(pairwise(ends))]
+        for turn in range(1, 20):
+            share = np.arange(whole.size) % 251
+            whole[:] = (share + t.rank) * turn
+            for run in runs:
+                run.start()
+            for run in runs:
+                run.wait(DEADLINE_S)
+            assert (whole == turn * (t.size * share + t.size * (t.size - 1) // 2)).all(), (name, turn)
+
+
 def random_sums_are_the_same_bits_everywhere(t):
     for name in SCHEDULES:
         inputs = [np.random.default_rng(rank).standard_normal(300_001).astype("f4") for rank in range(t.size)]
@@ -165,6 +186,7 @@ CHECKS = [
     moves_again_and_again,
     cuts_messages,
     sums_are_exact,
+    sums_in_shared_memory_are_exact,
     random_sums_are_the_same_bits_everywhere,
     strategy_equals_the_serial_run,
     shares_memory_on_the_node,

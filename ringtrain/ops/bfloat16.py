@@ -21,12 +21,3 @@ def encode(x) -> np.ndarray:
     odd = (wide >> np.uint32(16)) & np.uint32(1)
     bits = ((wide + HALF_STEP + odd) >> np.uint32(16)).astype(np.uint16)
     return np.where(np.isnan(x), QUIET_NAN, bits)
-
-
-def lifted(operation):
-    """The float32 ``operation(a, b)`` as one of bfloat16 arrays: (a, b, y) → y."""
-
-    def apply(a, b, y) -> None:
-        y[...] = encode(operation(decode(a), decode(b)))
-
-    return apply

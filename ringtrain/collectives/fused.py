@@ -1,0 +1,127 @@
+"""All-reduce in memory that ranks share: the schedule's messages are gone, and what they were for is done in place.
+
+A reduce-scatter that sends raw contributions into their owner's scratch, where the owner adds them, and an all-gather
+that copies each owner's chunk to everybody: :mod:`ringtrain.collectives.sliced` is of this kind. Where ranks can read
+and write one another's buffers, the owner takes a contribution from where it lies, and writes the sum to where it is
+wanted. Nothing is sent and nothing is staged. What is left of the schedule are its additions, in their order, and its
+copies:
+
+1.  Every rank waits until all have come: their buffers are final.
+2.  Each owner adds the contributions to its chunk, in its peers' buffers, and writes the sum into them all.
+3.  Every rank waits until all have done so.
+
+Between the two waits a rank touches its own chunk alone, in all buffers, and nobody else touches that. Which rank is
+slow or fast then changes nothing: :func:`verify_fused` proves both that, and that every rank ends with the same sum of
+every contribution, once each. The order of additions is the schedule's, and so are the bits of the result.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringtrain.collectives.messages import Message, Steps, all_steps, is_local, messages
+from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.collectives.verify import Sums
+from ringtrain.errors import ScheduleError
+
+Place = tuple[int, int]  # whose buffer, and which chunk of it
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Add the chunk at ``source`` into the one at ``target``, or overwrite that by it."""
+
+    target: Place
+    source: Place
+    add: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """``tasks[rank]``: what the rank does between the two waits, in this order: all of it to chunk ``rank``."""
+
+    name: str
+    size: int
+    chunks: int
+    tasks: tuple[tuple[Task, ...], ...]
+
+
+def fuse(name: str, scatter: Schedule, gather: Schedule) -> Fused:
+    """The two halves of an all-reduce, in shared memory. Raises ScheduleError where they are of another kind."""
+    steps = all_steps(scatter)
+    tasks = [[] for _ in range(scatter.size)]
+    for rank, home in enumerate(_homes(scatter, steps)):
+        tasks[rank] += _additions(steps[rank], rank, home)
+    for message in messages(gather, all_steps(gather)):
+        _check(gather, message)
+        tasks[message.source] += _copies(message)
+    return Fused(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)))
+
+
+def _homes(scatter: Schedule, steps: Steps) -> list[dict[int, Place]]:
+    """For each rank, where that lies which the schedule has in one of its chunks before it adds: its own
+    contributions in its buffer, others in scratch; and now each in the buffer that it came from."""
+    homes = [{chunk: (rank, chunk) for chunk in range(scatter.chunks)} for rank in range(scatter.size)]
+    for message in messages(scatter, steps):
+        if message.source != message.target:
+            _check(scatter, message)
+            for source, target in _pairs(message.send, message.recv):
+                homes[message.target][target] = (message.source, source)
+    return homes
+
+
+def _additions(steps: tuple[Step, ...], rank: int, home: dict[int, Place]) -> Iterator[Task]:
+    for step in steps:
+        if is_local(step, rank):
+            for send, recv in zip(step.sends, step.recvs, strict=True):
+                for source, target in _pairs(send, recv):
+                    yield Task(home[target], home[source], recv.add)
+
+
+def _copies(message: Message) -> Iterator[Task]:
+    for source, target in _pairs(message.send, message.recv):
+        yield Task((message.target, target), (message.source, source), add=False)
+
+
+def _pairs(send: Move, recv: Move) -> Iterator[Place]:
+    return zip(range(send.start, send.stop), range(recv.start, recv.stop), strict=True)
+
+
+def _check(schedule: Schedule, message: Message) -> None:
+    if message.recv.add or message.sent:
+        raise ScheduleError(
+            f"{schedule!r} cannot be fused: step {message.sent} of rank {message.source} sends rank {message.target} "
+            f"what is no raw chunk, or adds it on arrival"
+        )
+
+
+def verify_fused(fused: Fused) -> None:
+    """Proves that no two ranks touch one place, and that every rank ends with the sum of every chunk, each contribution
+    once, added in one order. Raises ScheduleError, with rank and chunk."""
+    _check_touching(fused)
+    sums = Sums(fused.size)
+    values = {(rank, chunk): rank for rank in range(fused.size) for chunk in range(fused.chunks)}
+    for own in fused.tasks:  # nobody touches what others do: one rank after the other is as good as any order
+        for task in own:
+            value = values[task.source]
+            values[task.target] = sums.add(values[task.target], value) if task.add else value
+    for (rank, chunk), value in values.items():
+        held = sums.leaves[value]
+        for source in range(fused.size):
+            if held[source] != 1:
+                raise ScheduleError(
+                    f"{fused.name}, rank {rank}, chunk {chunk} ends with rank {source}'s contribution "
+                    f"{held[source]} times"
+                )
+        if value != values[0, chunk]:
+            raise ScheduleError(f"{fused.name}, rank {rank}, chunk {chunk} is added in another order than on rank 0")
+
+
+def _check_touching(fused: Fused) -> None:
+    """A rank touches the chunk of its own number alone, in whatever buffer, and so nothing that others touch."""
+    for rank, own in enumerate(fused.tasks):
+        for owner, chunk in {place for task in own for place in (task.target, task.source)}:
+            if chunk != rank:
+                raise ScheduleError(
+                    f"{fused.name}: hazard: rank {rank} touches chunk {chunk} of rank {owner}'s buffer, which is rank "
+                    f"{chunk}'s to touch between the waits"
+                )

@@ -1,0 +1,97 @@
+"""All-reduces in memory that the ranks of a node share, by their names: ``mapped`` within one node, ``routed`` over
+several, or ``routed:OUTER`` with another schedule between nodes than a ring."""
+
+from collections.abc import Callable
+from functools import cache
+
+from ringtrain.collectives import sliced
+from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
+from ringtrain.collectives.fused import Fused, fuse
+from ringtrain.collectives.mapped import Mapped
+from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.routed import LEAST_BYTES, Routed, make_piece, portions
+from ringtrain.collectives.topology import Topology, placed
+from ringtrain.collectives.wire import Wire
+from ringtrain.errors import UsageError, nearest
+from ringtrain.transport.base import Transport
+from ringtrain.transport.waiting import peers
+
+MAPPED, ROUTED = "mapped", "routed"
+OUTER = "ring"  # between nodes, unless it is named
+INSTEAD = {MAPPED: "sliced", ROUTED: "hierarchical"}  # over messages
+
+
+class Unavailable(UsageError):
+    """An algorithm that is there, but not for these ranks, or not for this memory."""
+
+
+def is_shared(algorithm: str) -> bool:
+    """Whether it works in memory that ranks share."""
+    return algorithm.partition(":")[0] in INSTEAD
+
+
+def check_shared(algorithm: str, wired: bool) -> None:
+    """Raises UsageError where there is no such algorithm, or none with a wire that rounds if that is wanted."""
+    kind, pair, outer = algorithm.partition(":")
+    if pair and (kind == MAPPED or outer not in FLAT):
+        raise UsageError(
+            f"unknown algorithm {algorithm!r}: routed:OUTER names what goes between nodes: {nearest(outer, FLAT)}"
+        )
+    if wired and kind == MAPPED:
+        raise UsageError(f"{MAPPED!r} sends no messages that could be packed: leave the wire out, or name a schedule")
+    check_name(outer or OUTER, wired)
+
+
+def prepare_shared(
+    transport: Transport,
+    buffer,
+    algorithm: str,
+    combine: Callable,
+    tag: int,
+    segment_bytes: int,
+    synchronize: Callable[[], None],
+    wire: Wire | None,
+) -> Reduction:
+    """As :func:`ringtrain.exchange.reductions.prepare`. ``routed`` on one node is ``mapped``. Raises Unavailable."""
+    why = unavailable(transport, buffer, algorithm)
+    if why is not None:
+        raise Unavailable(f"{algorithm} cannot run here: {why}")
+    fused, lane, twins = fused_plan(transport.local_size), transport.lane(tag), transport.twins(buffer)
+    if transport.nodes == 1:
+        return Mapped(fused, transport, twins, lane, combine, synchronize)
+    outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes, rounded=wire is not None)
+    least = LEAST_BYTES // buffer.dtype.itemsize
+    made = [
+        make_piece(portion, fused, outer, transport, twins, combine, segment_bytes, wire)
+        for portion in portions(topology_of(transport), transport.rank, buffer.size, least, tag)
+    ]
+    return Routed(made, transport, lane, synchronize)
+
+
+def unavailable(transport: Transport, buffer, algorithm: str) -> str | None:
+    """Why an algorithm in shared memory cannot run on this buffer; None where it can. Collective."""
+    if algorithm == MAPPED and transport.nodes > 1:
+        return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
+    apart = [rank for rank, lies in enumerate(transport.gather_json(transport.twins(buffer) is not None)) if not lies]
+    return f"the buffer does not lie in memory that the ranks of a node share, on {peers(apart)}" if apart else None
+
+
+def or_messages(transport: Transport, buffer, algorithm: str) -> tuple[str, str | None]:
+    """The algorithm; or, of one in shared memory that cannot run on this buffer, what comes nearest over messages, and
+    a sentence that says so. Collective."""
+    why = unavailable(transport, buffer, algorithm) if is_shared(algorithm) else None
+    if why is None:
+        return algorithm, None
+    instead = INSTEAD[algorithm.partition(":")[0]]
+    return instead, f"{algorithm} cannot run here: {why}; it is {instead} over messages instead"
+
+
+@cache
+def fused_plan(size: int) -> Fused:
+    """For the ranks of one node. Its chunks are as many."""
+    return fuse("sliced", sliced.reduce_scatter(size), sliced.all_gather(size))
+
+
+def topology_of(transport: Transport) -> Topology:
+    """Which rank is on which node. Collective."""
+    return placed(transport.gather_json(transport.node))

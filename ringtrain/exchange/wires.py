@@ -1,0 +1,31 @@
+"""The 16-bit types that gradients may travel in, by name, as one device's operations make them."""
+
+from functools import partial
+
+import numpy as np
+
+from ringtrain.collectives.wire import Wire
+from ringtrain.errors import UsageError, nearest
+from ringtrain.ops.base import Ops
+
+# What is packed is kept as these; NumPy has no bfloat16, whose bits uint16 holds.
+TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(np.uint16)}
+NONE = "none"
+WIRES = (NONE, *TYPES)
+
+
+def make_wire(name: str, ops: Ops) -> Wire | None:
+    """None for "none". Raises UsageError for a name that is not there."""
+    if name not in WIRES:
+        raise UsageError(f"unknown wire {name!r}: {nearest(name, WIRES)}")
+    if name == NONE:
+        return None
+    return Wire(name, TYPES[name], ops.pack, ops.unpack, partial(ops.unpack, accumulate=True))
+
+
+def rehearse(wire: Wire, ops: Ops) -> None:
+    """Run all it does once, on no elements: kernels compile before they are timed."""
+    nothing, packed = ops.empty((0,), "float32"), ops.empty((0,), wire.dtype)
+    wire.pack(nothing, packed)
+    wire.unpack(packed, nothing)
+    wire.add(packed, nothing)

@@ -1,0 +1,24 @@
+"""16 bits for 32: float32 elements as IEEE half precision, or as bfloat16, for their way over a network.
+
+The type of ``packed`` says which: float16, or uint16 for the bits of bfloat16, which NumPy has no type for. Both round
+to nearest, ties to even; what is too large becomes infinite, and any NaN the type's quiet NaN.
+"""
+
+import numpy as np
+
+from ringtrain.ops import bfloat16
+
+QUIET_NAN = np.uint16(0x7E00)
+
+
+def pack(x, packed):
+    packed[...] = _half(x) if packed.dtype == np.float16 else bfloat16.encode(x)
+
+
+def unpacked(packed):
+    """float32 of the same values."""
+    return packed.astype(np.float32) if packed.dtype == np.float16 else bfloat16.decode(packed)
+
+
+def _half(x):
+    return np.where(np.isnan(x), QUIET_NAN.view(np.float16), x.astype(np.float16))

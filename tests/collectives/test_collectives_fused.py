@@ -1,0 +1,120 @@
+"""Fused plans: derived from schedules, and proved by a rule of their own."""
+
+from dataclasses import replace
+
+import pytest
+
+from ringtrain.collectives import butterfly, ring, sliced, star
+from ringtrain.collectives.fused import Fused, Task, fuse, verify_fused
+from ringtrain.errors import ScheduleError
+
+RANKS = [*range(1, 18), 24, 32]
+
+
+def plan(size):
+    return fuse("sliced", sliced.reduce_scatter(size), sliced.all_gather(size))
+
+
+@pytest.mark.parametrize("size", RANKS)
+def test_sliced_is_fused_and_proved(size):
+    fused = plan(size)
+    verify_fused(fused)
+    assert (fused.size, fused.chunks) == (size, size)
+    for rank, own in enumerate(fused.tasks):
+        assert [task.add for task in own] == [True] * (size - 1) + [False] * (size - 1)
+        assert {task.target for task in own if not task.add} == {(peer, rank) for peer in range(size) if peer != rank}
+
+
+def test_additions_keep_the_order_of_the_schedule():
+    """Rank 1 of four: (0 + 1) + (2 + 3), each where the schedule adds it, but in the buffer it came from."""
+    own = plan(4).tasks[1]
+    assert own[:3] == (Task((1, 1), (0, 1), True), Task((2, 1), (3, 1), True), Task((1, 1), (2, 1), True))
+    assert set(own[3:]) == {Task((peer, 1), (1, 1), False) for peer in (0, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    "halves",
+    [
+        (ring.reduce_scatter(3), ring.all_gather(3)),
+        (butterfly.reduce_scatter(4), butterfly.all_gather(4)),
+        (sliced.reduce_scatter(4), butterfly.all_gather(4)),
+        (star.reduce(3), star.broadcast(3)),
+    ],
+    ids=["ring", "butterfly", "half", "star"],
+)
+def test_what_forwards_or_adds_on_arrival_is_not_fused(halves):
+    with pytest.raises(ScheduleError, match=r"cannot be fused: step \d+ of rank \d+ sends rank \d+ what is no raw"):
+        fuse("made", *halves)
+
+
+def mutants(fused: Fused):
+    """Every plan that differs in one task: left out, done twice, another kind, turned round, in another's chunk, from
+    another buffer, or before the one before it."""
+    for rank, own in enumerate(fused.tasks):
+        for i, task in enumerate(own):
+            elsewhere = (task.target[0], (task.target[1] + 1) % fused.chunks)
+            other = ((task.source[0] + 1) % fused.size, task.source[1])
+            changed = {
+                "dropped": (),
+                "doubled": (task, task),
+                "kind": (replace(task, add=not task.add),),
+                "turned": (Task(task.source, task.target, task.add),),
+                "chunk": (replace(task, target=elsewhere),),
+                "source": (replace(task, source=other),),
+            }
+            for kind, instead in changed.items():
+                yield kind, _with(fused, rank, (*own[:i], *instead, *own[i + 1 :]))
+            if i:
+                yield "order", _with(fused, rank, (*own[: i - 1], task, own[i - 1], *own[i + 1 :]))
+
+
+def _with(fused, rank, tasks):
+    return replace(fused, tasks=(*fused.tasks[:rank], tasks, *fused.tasks[rank + 1 :]))
+
+
+def is_right(fused):
+    """Whether every place ends with every contribution once, added in one order, as nested sums up to the order of two
+    operands. A mutant may be: a copy done twice, or contributions added in another order, by all alike."""
+    values = {(rank, chunk): str(rank) for rank in range(fused.size) for chunk in range(fused.chunks)}
+    for own in fused.tasks:
+        for task in own:
+            value = values[task.source]
+            values[task.target] = f"({'+'.join(sorted([values[task.target], value]))})" if task.add else value
+    alike = all(value == values[0, chunk] for (_, chunk), value in values.items())
+    return alike and all(sorted(filter(str.isdigit, v)) == [*map(str, range(fused.size))] for v in values.values())
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_mutants_are_rejected_unless_they_do_the_same(size):
+    fused, seen = plan(size), set()
+    assert is_right(fused)
+    for kind, mutant in mutants(fused):
+        if kind != "chunk" and is_right(mutant):
+            verify_fused(mutant)
+            continue
+        seen.add(kind)
+        with pytest.raises(ScheduleError):
+            verify_fused(mutant)
+    assert seen >= {"dropped", "doubled", "kind", "chunk", "source"}
+
+
+def test_touching_anothers_chunk_is_named():
+    fused = plan(3)
+    wrong = _with(fused, 1, (*fused.tasks[1], Task((2, 0), (1, 0), False)))
+    with pytest.raises(ScheduleError, match=r"hazard: rank 1 touches chunk 0 of rank [12]'s buffer, which is rank 0's"):
+        verify_fused(wrong)
+
+
+def test_a_wrong_sum_is_named():
+    fused = plan(2)
+    with pytest.raises(ScheduleError, match=r"rank 0, chunk 1 ends with rank 1's contribution 0 times"):
+        verify_fused(_with(fused, 1, fused.tasks[1][:-1]))
+
+
+def test_two_orders_of_addition_are_seen():
+    """Rank 0's work on its chunk of four buffers a b c d: a ends as (a + (c + d)) + b, b as (b + a) + (c + d)."""
+    a, b, c, d = ((rank, 0) for rank in range(4))
+    steps = [(c, d, True), (d, b, False), (b, a, True), (a, c, True), (a, d, True), (b, c, True)]
+    steps += [(c, a, False), (d, a, False)]
+    with pytest.raises(ScheduleError, match=r"rank 1, chunk 0 is added in another order than on rank 0"):
+        verify_fused(_with(plan(4), 0, tuple(Task(*step) for step in steps)))

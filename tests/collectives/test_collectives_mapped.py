@@ -1,0 +1,138 @@
+"""Fused plans at work in shared memory: on threads, which share all of theirs."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ringtrain.collectives import sliced
+from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.fused import fuse
+from ringtrain.collectives.mapped import Mapped
+from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.waiting import Patience
+
+
+def add(a, b, y):
+    np.add(a, b, out=y)
+
+
+def nothing():
+    pass
+
+
+def mapped(transport, buffer, combine=add, tag=0, synchronize=nothing, work_bytes=512):
+    fused = fuse("sliced", sliced.reduce_scatter(transport.size), sliced.all_gather(transport.size))
+    twins, lane = transport.twins(buffer), transport.lane(tag)
+    return Mapped(fused, transport, twins, lane, combine, synchronize, work_bytes)
+
+
+def share(rank, count, dtype):
+    return np.random.default_rng([rank, count]).standard_normal(count).astype(dtype)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_the_same_bits_as_the_schedule_over_messages(size, dtype):
+    """Every length of interest, in several pieces or none, again and again."""
+    counts = sorted({0, 1, size - 1, size, size + 1, 101, 1009})
+
+    def body(t):
+        whole = t.allocate(sum(counts), dtype)
+        ends = np.cumsum([0, *counts])
+        buffers = [whole[a:b] for a, b in itertools.pairwise(ends)]
+        apart = [np.zeros(count, dtype) for count in counts]
+        shared = [mapped(t, buffer, tag=tag) for tag, buffer in enumerate(buffers)]
+        sent = [Execution(make_schedule("sliced", size), t, other, add, tag) for tag, other in enumerate(apart)]
+        for turn in range(3):
+            for buffer, other in zip(buffers, apart, strict=True):
+                buffer[:] = other[:] = share(t.rank + turn, buffer.size, dtype)
+            for run in (*shared, *sent):
+                run.start()
+            for run in (*shared, *sent):
+                run.wait(20.0)
+            assert [buffer.tobytes() for buffer in buffers] == [other.tobytes() for other in apart]
+        return [run.bytes_sent for run in shared], [run.bytes_sent for run in sent]
+
+    for reached, sent in LoopbackWorld(size).run(body):
+        assert reached[-1] == pytest.approx(sent[-1], rel=0.02)
+
+
+def test_another_operation():
+    def body(t):
+        buffer = t.allocate(50, "i8")
+        run = mapped(t, buffer, lambda a, b, y: np.maximum(a, b, out=y))
+        buffer[:] = np.arange(50) * (1 if t.rank == 1 else -1)
+        run.start()
+        run.wait(20.0)
+        return buffer.tolist()
+
+    assert LoopbackWorld(3).run(body) == [list(range(50))] * 3
+
+
+def test_nobody_touches_a_buffer_before_all_have_come_or_leaves_before_all_are_done():
+    """By hand, rank by rank, in one thread."""
+    world = LoopbackWorld(2)
+    ends = world.run(lambda t: (t, t.allocate(4, "f4")))
+    log = []
+    runs = [mapped(t, buffer, synchronize=lambda t=t: log.append(t.rank)) for t, buffer in _together(ends)]
+    (_, a), (_, b) = ends
+    a[:], b[:] = 1, 2
+    runs[0].start()
+    assert log == [0] and not runs[0].test() and runs[0].moved == 1
+    assert a.tolist() == [1] * 4 and b.tolist() == [2] * 4
+    runs[1].start()  # all have come: it does its own half, and waits for the other
+    assert log == [0, 1] and not runs[1].test() and runs[1].moved == 2
+    assert a.tolist() == [1, 1, 3, 3] and b.tolist() == [2, 2, 3, 3]
+    assert runs[0].test() and runs[1].test()
+    assert a.tolist() == b.tolist() == [3] * 4
+
+
+def _together(ends):
+    """Lanes are made in a meeting of all ranks: here their memory is there already."""
+    block = np.zeros(1 << 14, np.uint8)
+    for t, _ in ends:
+        t._lanes._window = lambda nbytes: block
+    return ends
+
+
+def test_a_late_rank_is_named_and_so_is_a_second_start():
+    def body(t):
+        run = mapped(t, t.allocate(6, "f4"))
+        t.barrier()
+        if t.rank == 1:
+            t.barrier()
+            return None
+        run.start()
+        with pytest.raises(TransportError, match="started again before it was done"):
+            run.start()
+        with pytest.raises(StalledError) as stalled:
+            run.wait(0.05)
+        t.barrier()
+        return str(stalled.value)
+
+    first, second, third = LoopbackWorld(3).run(body)
+    assert second is None
+    assert "waiting for rank 1 to come to an all-reduce in shared memory, rank 0" in first
+    assert "waiting for rank 1 to come to" in third
+
+
+def test_waiting_polls_the_mpi():
+    """A rank that spins on counters would not notice what its MPI has to say."""
+    polls = []
+
+    def body(t):
+        buffer = t.allocate(6, "f4")
+        t.patience = Patience(poll=lambda: polls.append(t.rank))
+        run = mapped(t, buffer)
+        t.barrier()
+        if t.rank == 0:
+            run.start()
+            with pytest.raises(StalledError):
+                run.wait(0.05)
+        t.barrier()
+
+    LoopbackWorld(2).run(body)
+    assert len(polls) >= 10 and set(polls) == {0}

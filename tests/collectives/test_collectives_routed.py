@@ -1,0 +1,165 @@
+"""In shared memory within nodes, by messages between them: on threads that pose as nodes."""
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ringtrain.collectives import routed
+from ringtrain.collectives.routed import portions
+from ringtrain.collectives.topology import placed
+from ringtrain.errors import StalledError, TransportError, UsageError
+from ringtrain.exchange.reductions import prepare
+from ringtrain.exchange.wires import make_wire
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import Late
+
+LAYOUTS = [[0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1], [0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 2, 2]]
+
+
+def add(a, b, y):
+    np.add(a, b, out=y)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("count", [0, 1, 5, 997])
+def test_every_slice_is_carried_once_on_every_node_in_pieces_of_its_own_tag(layout, count):
+    topology, size = placed(layout), len(layout)
+    own = [list(portions(topology, rank, count, least=10, tag=3)) for rank in range(size)]
+    for ranks in topology.nodes:
+        carried = sorted((p.start, p.stop) for rank in ranks for p in own[rank])
+        assert [start for start, _ in carried] == [0, *(stop for _, stop in carried)][: len(carried)]
+        assert not carried or carried[-1][1] == count
+    for rank in range(size):
+        assert all(
+            rank in p.carriers and [layout[c] for c in p.carriers] == [*range(len(topology.nodes))] for p in own[rank]
+        )
+        assert all(p in own[carrier] for p in own[rank] for carrier in p.carriers)
+        for other in range(size):
+            tags = Counter(p.tag for p in own[rank] if other in p.carriers)
+            assert not tags or max(tags.values()) == 1
+    assert not {p.tag for each in own for p in each} & {
+        p.tag for rank in range(size) for p in portions(topology, rank, count, least=10, tag=4)
+    }
+
+
+def test_pieces_are_few_and_not_small():
+    topology = placed([0, 0, 1, 1])
+    assert len(list(portions(topology, 0, 1600, least=10, tag=0))) == routed.PIECES
+    assert [p.stop - p.start for p in portions(topology, 0, 50, least=10, tag=0)] == [10, 10, 5]
+    assert list(portions(topology, 0, 0, least=10, tag=0)) == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("algorithm", ["routed", "routed:sliced", "routed:butterfly"])
+def test_sums_are_exact_and_replicas_equal(layout, algorithm, monkeypatch):
+    monkeypatch.setattr("ringtrain.exchange.shared.LEAST_BYTES", 64)
+    counts, size = [0, 1, len(layout), 997], len(layout)
+
+    def body(t):
+        whole = t.allocate(sum(counts), "f8")
+        ends = np.cumsum([0, *counts])
+        runs = [prepare(t, whole[a:b], algorithm, add, tag=tag) for tag, (a, b) in enumerate(itertools.pairwise(ends))]
+        for turn in range(3):
+            whole[:] = (np.arange(whole.size) % 251 + t.rank) * (turn + 1)
+            for run in runs:
+                run.start()
+            for run in runs:
+                run.wait(20.0)
+            assert (whole == (turn + 1) * (size * (np.arange(whole.size) % 251) + math.comb(size, 2))).all()
+        whole[:] = np.random.default_rng(t.rank).standard_normal(whole.size)
+        for run in runs:
+            run.start()
+            run.wait(20.0)
+        assert {run.algorithm for run in runs} == {"routed" if max(layout) else "mapped"}
+        return whole.tobytes()
+
+    assert len(set(LoopbackWorld(size, layout).run(body))) == 1
+
+
+def test_messages_that_end_late_change_nothing(monkeypatch):
+    """Pieces come back in any order, while others begin."""
+    import random
+
+    monkeypatch.setattr("ringtrain.exchange.shared.LEAST_BYTES", 64)
+
+    def body(t):
+        rng = random.Random(t.rank)
+        sends, recvs = t.sends, t.recvs
+        t.sends = lambda moves, tag: Late(sends(moves, tag), rng, 7)
+        t.recvs = lambda moves, tag: Late(recvs(moves, tag), rng, 7)
+        buffer = t.allocate(1000, "f8")
+        run = prepare(t, buffer, "routed", add, segment_bytes=128)
+        for turn in range(20):
+            buffer[:] = np.arange(1000) * (t.rank + turn)
+            run.start()
+            run.wait(20.0)
+            assert (buffer == np.arange(1000) * (6 + 4 * turn)).all()
+
+    LoopbackWorld(4, [0, 1, 0, 1]).run(body)
+
+
+def test_bytes_are_those_of_the_outer_schedule():
+    """A node of two ranks sends 2(m - 1)/m · n, whatever its ranks; within it nothing is sent."""
+
+    def body(t):
+        return prepare(t, t.allocate(1200, "f4"), "routed", add).bytes_sent
+
+    assert LoopbackWorld(4, 2).run(body) == [2400] * 4
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("outer", ["ring", "sliced", "butterfly"])
+def test_messages_between_nodes_are_packed_and_replicas_stay_equal(name, outer):
+    wire, layout = make_wire(name, ReferenceOps("float32")), [0, 0, 1, 1, 1, 2]
+
+    def body(t):
+        buffer = t.allocate(1001, "f4")
+        plain = prepare(t, buffer, f"routed:{outer}", add)
+        run = prepare(t, buffer, f"routed:{outer}", add, wire=wire)
+        buffer[:] = np.random.default_rng(t.rank).standard_normal(1001)
+        run.start()
+        run.wait(20.0)
+        assert 2 * run.bytes_sent == plain.bytes_sent
+        return buffer.tobytes()
+
+    (bits,) = set(LoopbackWorld(6, layout).run(body))
+    got, exact = np.frombuffer(bits, "f4"), sum(np.random.default_rng(r).standard_normal(1001) for r in range(6))
+    assert 1e-4 < np.abs(got - exact).max() < 0.05  # rounded, and no more than that
+    packed, again = np.empty(1001, wire.dtype), np.empty(1001, "f4")
+    wire.pack(got, packed)
+    wire.unpack(packed, again)
+    assert again.tobytes() == bits  # numbers of the wire, on their owners too
+
+
+def test_no_wire_without_messages_or_owners():
+    wire = make_wire("bfloat16", ReferenceOps("float32"))
+    for name, message in [
+        ("mapped", "'mapped' sends no messages that could be packed"),
+        ("routed:recursive-doubling", "recursive-doubling"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            prepare(LoopbackWorld(1).transport(0), np.zeros(3, "f4"), name, add, wire=wire)
+
+
+def test_who_is_awaited():
+    def body(t):
+        run = prepare(t, t.allocate(900, "f4"), "routed", add)
+        t.barrier()
+        if t.rank == 3:
+            t.barrier()
+            return ""
+        run.start()
+        with pytest.raises(TransportError, match="a routed all-reduce was started again before it was done"):
+            run.start()
+        with pytest.raises(StalledError) as stalled:
+            run.wait(0.05)
+        t.barrier()
+        return str(stalled.value)
+
+    first, _, neighbour, _ = LoopbackWorld(4, 2).run(body)
+    assert "waiting for rank 3 to come to a routed all-reduce, rank 2" in neighbour
+    assert "waiting for piece 0 of 1: rank 2 to send" in first and "rank 0 in ring" in first

@@ -1,0 +1,87 @@
+"""All-reduces by name: which there are, which can run where, and what is done where one cannot."""
+
+import numpy as np
+import pytest
+
+from ringtrain.collectives.fused import verify_fused
+from ringtrain.errors import UsageError
+from ringtrain.exchange.reductions import ALGORITHMS, check_algorithm, choose, prepare
+from ringtrain.exchange.shared import Unavailable, fused_plan, or_messages
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+def add(a, b, y):
+    np.add(a, b, out=y)
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "routed:sliced", "hierarchical:sliced:tree"])
+def test_every_name_sums(name):
+    def body(t):
+        buffer = t.allocate(40, "f8")
+        run = prepare(t, buffer, name, add)
+        for turn in (1, 2):
+            buffer[:] = turn * np.arange(40.0) + t.rank
+            run.start()
+            run.wait(20.0)
+            assert run.test() and (buffer == 3 * turn * np.arange(40) + 3).all()
+        return run.algorithm
+
+    (told,) = set(LoopbackWorld(3).run(body))
+    assert told == ("mapped" if name.startswith("routed") else name)  # on one node there is nothing between
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("rings", r"unknown algorithm 'rings': did you mean 'ring'\?"),
+        ("routed:stars", r"unknown algorithm 'routed:stars': routed:OUTER names .* did you mean 'star'\?"),
+        ("mapped:ring", r"unknown algorithm 'mapped:ring'"),
+        ("routed:", r"unknown algorithm 'routed:': routed:OUTER names what goes between nodes: known: butter"),
+    ],
+)
+def test_a_name_that_is_not_there(name, message):
+    with pytest.raises(UsageError, match=message):
+        check_algorithm(name)
+
+
+def test_lists_of_names():
+    assert choose("all") == list(ALGORITHMS)
+    assert choose("ring, mpi,ring,routed:tree") == ["ring", "mpi", "routed:tree"]
+    with pytest.raises(UsageError, match="unknown algorithm 'mappe': did you mean 'mapped'"):
+        choose("ring,mappe")
+
+
+def refused(world, name, own=False):
+    def body(t):
+        with pytest.raises(Unavailable) as error:
+            prepare(t, np.zeros(9) if own else t.allocate(9, "f8"), name, add)
+        return str(error.value)
+
+    (message,) = set(world.run(body))
+    return message
+
+
+def test_what_cannot_run_here_is_refused_with_the_reason():
+    nodes = "mapped cannot run here: ranks are on 2 nodes, and memory is shared within one: use routed"
+    assert refused(LoopbackWorld(4, 2), "mapped") == nodes
+    private = "cannot run here: the buffer does not lie in memory that the ranks of a node share, on ranks 0, 1"
+    assert refused(LoopbackWorld(2), "mapped", own=True) == f"mapped {private}"
+    assert refused(LoopbackWorld(2, shares=False), "routed:tree") == f"routed:tree {private}"
+    assert refused(LoopbackWorld(3, [0, 0, 1], shares=False), "routed") == f"routed {private}"
+
+
+def test_messages_stand_in_and_say_so():
+    def body(t):
+        buffer = t.allocate(9, "f8")
+        return [or_messages(t, buffer, name) for name in ("mapped", "routed:star", "tree")]
+
+    mapped, routed, tree = LoopbackWorld(2, shares=False).run(body)[1]
+    assert mapped[0] == "sliced" and routed[0] == "hierarchical" and tree == ("tree", None)
+    assert mapped[1].startswith("mapped cannot run here: the buffer does not lie in")
+    assert mapped[1].endswith("; it is sliced over messages instead")
+    assert LoopbackWorld(2).run(body)[0] == [("mapped", None), ("routed:star", None), ("tree", None)]
+
+
+def test_the_plan_that_runs_is_proved():
+    for size in (*range(1, 18), 24, 32):
+        verify_fused(fused_plan(size))

@@ -1,0 +1,105 @@
+"""Memory that a node shares: twins of a span, and counters to wait by."""
+
+import numpy as np
+import pytest
+
+from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.mapped import LANES_AT_ONCE, LINE_BYTES, Arena, Lane, Lanes, twins
+
+
+def arena(own=1, nbytes=64):
+    return Arena([np.full(nbytes, place, np.uint8) for place in range(3)], own)
+
+
+def test_a_span_has_a_twin_on_every_rank():
+    shared = arena()
+    views = shared.twins(shared.pieces[1].view("f4")[3:7])
+    views[2][:] = 1.5
+    assert [view.dtype for view in views] == [np.float32] * 3
+    assert (shared.pieces[2].view("f4")[3:7] == 1.5).all() and (shared.pieces[2][:12] == 2).all()
+    assert (shared.pieces[2][28:] == 2).all() and (shared.pieces[0] == 0).all()
+
+
+@pytest.mark.parametrize("start, stop", [(0, 64), (0, 0), (60, 64), (64, 64)])
+def test_the_whole_and_the_ends_have_twins(start, stop):
+    shared = arena()
+    assert [view.size for view in shared.twins(shared.pieces[1][start:stop])] == [stop - start] * 3
+
+
+def test_a_span_elsewhere_has_none():
+    shared, other = arena(), arena(own=0)
+    assert shared.twins(np.zeros(4, "f4")) is None
+    assert shared.twins(shared.pieces[0][:8]) is None  # another rank's piece is not this rank's to name
+    long = np.zeros(256, np.uint8)
+    assert Arena([long[:64], long[64:128]], 0).twins(long[60:68]) is None  # across the end
+    assert twins([shared, other], other.pieces[0][8:16])[1].tolist() == [1] * 8
+    assert twins([shared], np.zeros(4)) is None and twins([], np.zeros(4)) is None
+    assert twins([shared], memoryview(b"no array")) is None
+
+
+def lane(counts, own, log):
+    return Lane([np.array([count]) for count in counts], own, lambda: log.append("sync"))
+
+
+def test_a_lane_is_reached_when_all_have_advanced_as_often():
+    counters, log = [np.zeros(1, np.int64) for _ in range(3)], []
+    lanes = [Lane(counters, own, lambda: log.append("sync")) for own in range(3)]
+    assert all(each.reached() for each in lanes)
+    lanes[0].advance()
+    assert not lanes[0].reached() and lanes[0].late() == [1, 2]
+    assert lanes[1].reached()  # it has not come itself, and waits for nobody
+    lanes[2].advance()
+    assert not lanes[0].reached() and lanes[0].late() == [1]
+    lanes[1].advance()
+    lanes[1].advance()
+    assert lanes[0].reached() and lanes[2].reached() and not lanes[1].reached()
+    assert [counter[0] for counter in counters] == [1, 2, 1]
+
+
+def test_memory_is_ordered_before_a_count_and_after_one_is_seen():
+    log = []
+    alone = lane([0, 5], 0, log)
+    alone.advance()
+    assert log == ["sync"]
+    assert alone.reached() and log == ["sync"] * 2
+    behind = lane([0, -1], 0, log)
+    assert not behind.reached() and log == ["sync"] * 2
+
+
+def test_lanes_come_in_blocks_each_on_a_line_of_its_own():
+    asked = []
+
+    def window(nbytes):
+        asked.append(np.zeros(nbytes, np.uint8))
+        return asked[-1]
+
+    lanes = Lanes(window, 1, 2, lambda: None)
+    for tag in (0, 1, LANES_AT_ONCE - 1, LANES_AT_ONCE, 0):
+        lanes.lane(tag).advance()
+    assert [block.size for block in asked] == [LANES_AT_ONCE * 2 * LINE_BYTES] * 2
+    where = np.flatnonzero(asked[0].view(np.int64)) * 8
+    assert where.tolist() == [LINE_BYTES, 3 * LINE_BYTES, (2 * LANES_AT_ONCE - 1) * LINE_BYTES]
+    assert asked[0].view(np.int64)[LINE_BYTES // 8] == 2  # tag 0, twice
+    assert Lanes(lambda nbytes: None, 0, 2, lambda: None).lane(0) is None
+    assert Lanes(lambda nbytes: None, 0, 1, lambda: None).lane(7).reached()  # alone: nothing to share
+
+
+def test_the_loopback_shares_within_nodes():
+    def body(t):
+        own = t.allocate(10, "f4")
+        own[:] = t.rank
+        t.barrier()
+        seen = [float(view[3]) for view in t.twins(own[2:9])]
+        return seen, t.neighbours, t.twins(np.zeros(3)) is None, t.lane(0).reached()
+
+    want = [([0, 1], (0, 1)), ([0, 1], (0, 1)), ([2], (2,))]
+    got = LoopbackWorld(3, [0, 0, 1]).run(body)
+    assert [each[:2] for each in got] == want
+    assert [each[2:] for each in got] == [(True, True), (True, True), (False, True)]  # alone, any span is its own twin
+
+
+def test_a_world_that_shares_nothing():
+    def body(t):
+        return t.twins(t.allocate(4, "f4")), t.lane(0), t.node_window(8)
+
+    assert LoopbackWorld(2, shares=False).run(body) == [(None, None, None)] * 2
