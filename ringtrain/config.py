@@ -63,10 +63,17 @@ class TrainConfig:
     threads: int | None = option(None, "BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]", low=1)
 
     algorithm: str = option(
-        "ring",
-        "All-reduce schedule: ring, tree, double-tree, butterfly, circulant, recursive-doubling, star, sliced, "
-        "hierarchical, hierarchical-leader or hierarchical:INNER:OUTER.",
+        "auto",
+        "All-reduce: auto, by size and what `ringtrain tune` measured; mpi, the MPI's own; mapped or routed, in memory "
+        "that the ranks of a node share; or a schedule: ring, tree, "
+        "double-tree, butterfly, circulant, recursive-doubling, star, sliced, hierarchical, hierarchical-leader or "
+        "hierarchical:INNER:OUTER.",
         short="a",
+    )
+    tuning: str | None = option(
+        None,
+        "Tuning file that `auto` goes by; it must be of this machine. [RINGTRAIN_TUNING, or ringtrain/tuning.json "
+        "under ~/.config where it is there and fits]",
     )
     wire: str = option(
         "none",
@@ -98,7 +105,7 @@ RECIPE_KEYS = (
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.
-OF_ONE_START = ("out", "resume")
+OF_ONE_START = ("out", "resume", "tuning")
 
 
 def config_fields(kind=TrainConfig):

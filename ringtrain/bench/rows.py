@@ -42,8 +42,10 @@ def refused(named: dict, reason: str) -> dict:
     return _complete(named, {"status": REFUSED, "reason": reason})
 
 
-def measured(named: dict, samples: Samples, wire_bytes: int | None, bound_s: float, crowded: str | None) -> dict:
-    """``wire_bytes``: what the busiest rank sends. ``crowded``: why ranks share cores, or None."""
+def measured(
+    named: dict, samples: Samples, wire_bytes: int | None, bound_s: float, crowded: str | None, why: str | None = None
+) -> dict:
+    """``wire_bytes``: what the busiest rank sends. ``crowded``: why ranks share cores, or None. ``why``: a choice's."""
     figures = summary(samples.slowest)
     median_s, ranks = figures["median_s"], named["ranks"]
     algbw = named["bytes"] / median_s
@@ -58,6 +60,7 @@ def measured(named: dict, samples: Samples, wire_bytes: int | None, bound_s: flo
         "bound_s": bound_s,
         "bound_share": bound_s / median_s,
         "status": OK,
+        "reason": why,
         "unreliable": [why for why in (crowded, noisy) if why],
         "samples_s": samples.slowest,
     }
@@ -88,6 +91,11 @@ def with_speedup(row: dict, base: Samples | None, own: Samples, seed: int) -> di
         return row
     value, low, high = ratio(base.slowest, own.slowest, True, seed)
     return {**row, "speedup": value, "speedup_low": low, "speedup_high": high}
+
+
+def quieter(row: dict, other: dict) -> dict:
+    """Of two rows of the same, the one that was disturbed less: the faster one."""
+    return min(row, other, key=lambda own: own["median_s"] or 0)
 
 
 def _complete(named: dict, facts: dict) -> dict:

@@ -17,7 +17,8 @@ from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
-from ringtrain.exchange.reductions import ALGORITHMS, NATIVE
+from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
+from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
 
@@ -30,6 +31,8 @@ class Sweep:
     pairs:         map every pair of ranks first
     segment_bytes: where a schedule's moves are cut
     rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
+    passes:        over all sizes; a row is that of its quietest pass, so that a disturbance of seconds spoils no size
+    tuning:        what ``auto`` among the algorithms chooses by, before anything is timed
     """
 
     sizes: Sequence[int]
@@ -42,6 +45,8 @@ class Sweep:
     pairs: bool = False
     segment_bytes: int = SEGMENT_BYTES
     rivals: Mapping[str, Rival] = field(default_factory=dict)
+    passes: int = 1
+    tuning: Table | None = None
 
 
 @dataclass(slots=True)
@@ -70,12 +75,19 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) ->
     result.header["pairs"] = _map(transport, asked, tag, watcher)
     watcher.begun(result.header)
     bench = _Bench(transport, asked, calibration, result.header["crowded"], watcher)
+    held = []
     for job in bench.jobs():
-        fresh = bench.measure(job)
+        ready = bench.prepare(job)
+        fresh = bench.measure(ready)
         watcher.measured(fresh)
         result.rows += fresh
+        held += [ready] if asked.passes > 1 else []
+    for _ in range(1, asked.passes):
+        again = [row for ready in held for row in bench.measure(ready)]
+        result.rows = [rows.quieter(*pair) for pair in zip(result.rows, again, strict=True)]
     result.header["self_test"] = bench.tested
-    result.header["fits"] = fits(result.rows, calibration, transport.size)
+    own = [row for row in result.rows if not row["algorithm"].startswith(AUTO)]  # a choice is none of its own
+    result.header["fits"] = fits(own, calibration, transport.size)
     return result
 
 
@@ -87,7 +99,18 @@ def _map(transport: Transport, asked: Sweep, tag: int, watcher: Watcher) -> list
 
 def _protocol(asked: Sweep) -> dict:
     protocol = asked.protocol
-    return {name: getattr(protocol, name) for name in protocol.__slots__} | {"segment_bytes": asked.segment_bytes}
+    own = {name: getattr(protocol, name) for name in protocol.__slots__}
+    return own | {"segment_bytes": asked.segment_bytes, "passes": asked.passes}
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A job with all that can run it, by the name that was asked for, and the rows of what cannot."""
+
+    job: Job
+    trials: dict[str, Trial]
+    refusals: dict[str, dict]
+    verdicts: dict[str, checks.Verdict | None]
 
 
 class _Bench:
@@ -115,27 +138,28 @@ class _Bench:
                 spans = [span[:nbytes].view(numbers.storage) for span in (self._target, source) if span is not None]
                 yield Job(self._transport, numbers, op, *spans)
 
-    def measure(self, job: Job) -> list[dict]:
+    def prepare(self, job: Job) -> _Ready:
+        """All algorithms ready to run the job, and judged."""
+        asked, trials, refusals = self._asked, {}, {}
+        for tag, name in enumerate(asked.algorithms):
+            try:
+                trials[name] = prepare(job, name, tag, asked.segment_bytes, asked.rivals, asked.tuning)
+            except Refusal as reason:
+                refusals[name] = rows.refused(self._named(job, name), str(reason))
+        verdicts = {name: self._judge(job, trial, tag) for tag, (name, trial) in enumerate(trials.items())}
+        return _Ready(job, trials, refusals, verdicts)
+
+    def measure(self, ready: _Ready) -> list[dict]:
         """The rows of all algorithms on one job, in the order asked for."""
-        trials, refusals = self._prepare(job)
-        verdicts = {trial.algorithm: self._judge(job, trial, tag) for tag, trial in enumerate(trials)}
+        job, trials = ready.job, list(ready.trials.values())
         what = f"{job.nbytes:,} bytes of {job.numbers.name}"
         samples = measure(job, trials, self._asked.protocol, lambda done, of: self._watcher.progress(what, done, of))
         wire = self._transport.gather_json({trial.algorithm: trial.bytes_sent for trial in trials})
         made = {
-            trial.algorithm: self._row(job, samples, verdicts, _busiest(wire, trial), trial.algorithm)
-            for trial in trials
+            name: self._row(job, samples, ready.verdicts[name], _busiest(wire, trial), trial)
+            for name, trial in ready.trials.items()
         }
-        return [refusals[name] if name in refusals else made[name] for name in self._asked.algorithms]
-
-    def _prepare(self, job: Job) -> tuple[list[Trial], dict[str, dict]]:
-        trials, refusals = [], {}
-        for tag, name in enumerate(self._asked.algorithms):
-            try:
-                trials.append(prepare(job, name, tag, self._asked.segment_bytes, self._asked.rivals))
-            except Refusal as reason:
-                refusals[name] = rows.refused(self._named(job, name), str(reason))
-        return trials, refusals
+        return [ready.refusals[name] if name in ready.refusals else made[name] for name in self._asked.algorithms]
 
     def _judge(self, job: Job, trial: Trial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:
@@ -146,7 +170,8 @@ class _Bench:
             self.tested.append(proved)
         otherwise = None
         if trial.bytes_sent is not None:
-            otherwise = prepare(job, trial.algorithm, len(self._asked.algorithms) + tag, self._other_segment(job))
+            runs = trial.algorithm.removeprefix(f"{AUTO}:")
+            otherwise = prepare(job, runs, len(self._asked.algorithms) + tag, self._other_segment(job))
         return checks.judge(job, trial, otherwise, self._asked.protocol.seed)
 
     def _other_segment(self, job: Job) -> int:
@@ -157,13 +182,20 @@ class _Bench:
     def _named(self, job: Job, algorithm: str) -> dict:
         return rows.identity(job, algorithm, name_of(self._transport))
 
-    def _row(self, job: Job, samples: dict[str, Samples], verdicts: dict, wire: int | None, algorithm: str) -> dict:
-        own, protocol = samples[algorithm], self._asked.protocol
+    def _row(
+        self,
+        job: Job,
+        samples: dict[str, Samples],
+        verdict: checks.Verdict | None,
+        wire: int | None,
+        trial: Trial,
+    ) -> dict:
+        own, protocol = samples[trial.algorithm], self._asked.protocol
         bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes)
-        row = rows.measured(self._named(job, algorithm), own, wire, bound, self._crowded)
+        row = rows.measured(self._named(job, trial.algorithm), own, wire, bound, self._crowded, trial.why)
         row = rows.with_late(row, own, protocol)
         row = rows.with_speedup(row, samples.get(NATIVE), own, protocol.seed)
-        return rows.with_verdict(row, verdicts[algorithm])
+        return rows.with_verdict(row, verdict)
 
 
 def _busiest(wire: list[dict], trial: Trial) -> int | None:

@@ -4,7 +4,7 @@ A schedule joins by being in the catalogue. What cannot run here is refused with
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from ringtrain.bench.numbers import NumberType
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import RingtrainError, TransportError
 from ringtrain.exchange import reductions
-from ringtrain.exchange.reductions import NATIVE
+from ringtrain.exchange.reductions import AUTO, NATIVE, auto_name
+from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
 DEADLINE_S = 120.0
@@ -45,13 +46,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """run:        all-reduces the job once; collective
+    """algorithm:  as its row is named: "ring", or "auto:ring" where it was chosen
+    run:        all-reduces the job once; collective
     bytes_sent: by this rank in a run; None where that is not known: all but schedules
+    why:        of a choice; None where there was none
     """
 
     algorithm: str
     run: Callable[[], None]
     bytes_sent: int | None
+    why: str | None = None
 
 
 class Refusal(RingtrainError):
@@ -61,13 +65,25 @@ class Refusal(RingtrainError):
 Rival = Callable[[Job], Callable[[], None]]
 
 
-def prepare(job: Job, algorithm: str, tag: int, segment_bytes: int, rivals: Mapping[str, Rival] = NO_RIVALS) -> Trial:
+def prepare(
+    job: Job,
+    algorithm: str,
+    tag: int,
+    segment_bytes: int,
+    rivals: Mapping[str, Rival] = NO_RIVALS,
+    tuning: Table | None = None,
+) -> Trial:
     """The algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike.
 
     ``rivals``: all-reduces of others by name, each a function that makes a job's; it sums where a mean is wanted.
+    ``tuning``: what ``auto`` chooses by.
     """
     if job.op == "mean" and job.numbers.integral:
         raise Refusal("the mean of whole numbers is none: use sum")
+    if algorithm == AUTO:
+        choice = reductions.decide(job.transport, job.target, job.nbytes, job.numbers.name, _summed(job.op), tuning)
+        chosen = prepare(job, choice.algorithm, tag, segment_bytes)
+        return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:
         return Trial(NATIVE, _finished(job, _native(job)), None)
     if algorithm in rivals:

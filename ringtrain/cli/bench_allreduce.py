@@ -59,7 +59,10 @@ class Delay(click.ParamType):
 @click.option(
     "-c", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="Check every element."
 )
-@click.option("--algorithm", "algorithms", default="all", show_default=True, help="Names, mpi among them, or all.")
+@click.option(
+    "--algorithm", "algorithms", default="all", show_default=True, help="Names, mpi and auto among them, or all."
+)
+@click.option("--tuning", metavar="FILE", help="Tuning file that auto goes by. [RINGTRAIN_TUNING, or the usual place]")
 @click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
 @click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K]")
 @click.option("--out-of-place", is_flag=True, help="Measure that too.")
@@ -89,7 +92,7 @@ def _bench(transport, flags: dict) -> int:
     from ringtrain.bench.sweep import sweep
     from ringtrain.train.together import on_root, together
 
-    asked = together(transport, lambda: _asked(flags, transport.size))
+    asked = _tuned(transport, flags, together(transport, lambda: _asked(flags, transport.size)))
     old = on_root(transport, lambda: _prepare_files(flags))
     result = sweep(transport, asked, _watcher(transport.rank))
     if transport.rank == 0:
@@ -102,6 +105,21 @@ def _bench(transport, flags: dict) -> int:
     return 1 if complaints else 0
 
 
+def _tuned(transport, flags: dict, asked):
+    """The sweep with what its ``auto`` chooses by, if that takes part. Raises UsageError, on all ranks."""
+    from dataclasses import replace
+
+    from ringtrain.exchange.reductions import AUTO
+    from ringtrain.exchange.tuning_file import find_tuning
+
+    if AUTO not in asked.algorithms:
+        return asked
+    found = find_tuning(transport, flags["tuning"])
+    if transport.rank == 0 and found.remark:
+        click.echo(f"ringtrain: {found.remark}", err=True)
+    return replace(asked, tuning=found.table)
+
+
 def _asked(flags: dict, ranks: int):
     """The sweep that the flags ask for. Raises UsageError."""
     from ringtrain.bench.caches import scrub_bytes
@@ -110,7 +128,6 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.bench.timing import Protocol
     from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
-    from ringtrain.exchange import reductions
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:
@@ -127,7 +144,7 @@ def _asked(flags: dict, ranks: int):
     )
     return Sweep(
         sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
-        algorithms=reductions.choose(flags["algorithms"]),
+        algorithms=_algorithms(flags),
         dtypes=dtypes,
         ops=choose(flags["ops"], OPS, "operation"),
         protocol=protocol,
@@ -136,6 +153,19 @@ def _asked(flags: dict, ranks: int):
         pairs=flags["pairs"],
         segment_bytes=flags["segment_bytes"] or SEGMENT_BYTES,
     )
+
+
+def _algorithms(flags: dict) -> list[str]:
+    """Raises UsageError."""
+    from ringtrain.errors import UsageError
+    from ringtrain.exchange import reductions
+
+    chosen = reductions.choose(flags["algorithms"])
+    if flags["tuning"] is not None and reductions.AUTO not in chosen:
+        raise UsageError(
+            f"--tuning {flags['tuning']} is what auto chooses by: name auto in --algorithm, or leave it out"
+        )
+    return chosen
 
 
 def _sizes(flags: dict, itemsize: int) -> list[int]:

@@ -19,6 +19,7 @@ COMMANDS = {
     "models": ("ringtrain.cli.models", "The models that come with ringtrain."),
     "schedule": ("ringtrain.cli.schedule", "How an all-reduce goes: steps, proof, predicted time, picture."),
     "bench-allreduce": ("ringtrain.cli.bench_allreduce", "All-reduce algorithms against the MPI's own, under mpirun."),
+    "tune": ("ringtrain.cli.tune", "Measure which all-reduce is fastest here, under mpirun."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
 

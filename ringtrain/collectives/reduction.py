@@ -8,12 +8,14 @@ class Reduction(Handle):
     """:meth:`start` when the buffer is final on this rank; the result lies in it when :meth:`test` says True, or
     :meth:`wait` returns. Whoever has several in flight starts them in the same order on all ranks.
 
-    algorithm:  what runs, by its name among the algorithms
+    algorithm:  what runs, by its name among the algorithms; ``auto:NAME`` where that was chosen
+    why:        what the choice rests on; "" where there was none
     transport:  what carries it: "messages", "mapped", "routed", or "mpi"
     bytes_sent: by this rank to others in a run; None where nobody tells
     """
 
     algorithm: str
+    why: str = ""
     transport: str
     bytes_sent: int | None
 

@@ -16,9 +16,11 @@ from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.buckets import make_buckets
+from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, trained_runs
-from ringtrain.exchange.reductions import check_algorithm, prepare
+from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
 from ringtrain.exchange.shared import or_messages
+from ringtrain.exchange.tuning import Table
 from ringtrain.exchange.wires import NONE, make_wire, rehearse
 from ringtrain.transport.base import Transport
 
@@ -27,7 +29,8 @@ DEADLINE_S = 600.0
 
 
 class AllReduce(Exchange):
-    """algorithm:     a name among the algorithms (:mod:`ringtrain.exchange.reductions`)
+    """algorithm:     a name among the algorithms (:mod:`ringtrain.exchange.reductions`); ``auto`` chooses by bucket
+    tuning:        what ``auto`` chooses by, on rank 0; None where nothing was measured
     bucket_bytes:  gradients are exchanged in buckets of about this size
     segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next
     clip_norm:     the largest global norm of the summed gradient; None for no limit
@@ -48,9 +51,10 @@ class AllReduce(Exchange):
         clip_norm: float | None = None,
         deadline_s: float = DEADLINE_S,
         wire: str = NONE,
+        tuning: Table | None = None,
     ):
         self._transport, self._ops = transport, ops
-        self._algorithm, self._wire = algorithm, make_wire(wire, ops)
+        self._algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
@@ -62,10 +66,10 @@ class AllReduce(Exchange):
         self._arena, self._optimizer = arena, optimizer
         grads = arena.grads
         self._algorithm, note = or_messages(self._transport, grads, self._algorithm)
-        self.notes = [note] if note else []
         self._slots = {name: self._ops.zeros((grads.size,), grads.dtype) for name in optimizer.slots}
         self._buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
         self._reductions = [self._prepare(tag, bucket) for tag, bucket in enumerate(self._buckets)]
+        self.notes = [note] if note else self._choices()
         self._home = {span.name: tag for tag, bucket in enumerate(self._buckets) for span in bucket.spans}
         self._trained = trained_runs(arena.spans)
         self._flying: deque[Reduction] = deque()
@@ -81,7 +85,19 @@ class AllReduce(Exchange):
             segment_bytes=self._segment_bytes,
             synchronize=self._ops.synchronize,
             wire=self._wire,
+            tuning=self._tuning,
         )
+
+    def _choices(self) -> list[str]:
+        """What ``auto`` gave to which buckets: a line for each algorithm, with the reason at the largest size."""
+        if self._algorithm != AUTO or self._transport.size == 1:
+            return []
+        given: dict[str, dict[int, str]] = {}
+        itemsize = self._arena.grads.dtype.itemsize
+        for bucket, reduction in zip(self._buckets, self._reductions, strict=True):
+            name = reduction.algorithm.partition(":")[2]
+            given.setdefault(name, {})[(bucket.stop - bucket.start) * itemsize] = reduction.why
+        return [f"{AUTO}: {name} for {_sizes(reasons)}" for name, reasons in given.items()]
 
     def rehearse(self) -> None:
         ops, nothing = self._ops, self._arena.grads[:0]
@@ -172,3 +188,11 @@ class AllReduce(Exchange):
 
     def close(self) -> None:
         self._reductions, self._flying = [], deque()
+
+
+def _sizes(reasons: dict[int, str]) -> str:
+    """ "1.5 MiB, 4 MiB (measured 1.2 ms; mpi 1.5 ms)" """
+    sizes = sorted(reasons)
+    named = ", ".join(map(say_bytes, sizes)) if len(sizes) < 4 else f"{say_bytes(sizes[0])} to {say_bytes(sizes[-1])}"
+    at = f"at {say_bytes(sizes[-1])}: " if len(sizes) > 1 else ""
+    return f"{named} ({at}{reasons[sizes[-1]]})"

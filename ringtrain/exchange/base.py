@@ -29,7 +29,7 @@ class Traffic:
 class Exchange(ABC):
     name: str
     exact: bool  # whether an iteration equals serial SGD on the global batch
-    notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, in sentences
+    notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
 
     def roles(self, size: int) -> Roles:

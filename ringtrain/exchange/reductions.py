@@ -1,10 +1,13 @@
 """Every way to all-reduce, by its name: the schedules of the catalogue over messages, the fused plans in shared memory,
-and the MPI's own.
+and the MPI's own. ``auto`` is the one among them that :mod:`ringtrain.exchange.choice` takes for the buffer's size.
 
 Whoever all-reduces (training, the benchmark, the Python door) asks here, and so has the same names and the same ways.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
 
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
@@ -12,11 +15,24 @@ from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
-from ringtrain.exchange.shared import MAPPED, ROUTED, check_shared, is_shared, prepare_shared, topology_of
+from ringtrain.exchange.choice import Choice, Here, take
+from ringtrain.exchange.machine import Layout, layout_of
+from ringtrain.exchange.shared import (
+    MAPPED,
+    ROUTED,
+    check_shared,
+    is_shared,
+    prepare_shared,
+    topology_of,
+    unavailable,
+)
+from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
-NATIVE = "mpi"
+NATIVE, AUTO = "mpi", "auto"
 ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
+# The types that any MPI reduces. bfloat16 is not among them: kept as uint16, it would be added as whole numbers.
+NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
 def _nothing() -> None:
@@ -34,8 +50,11 @@ def prepare(
     segment_bytes: int = SEGMENT_BYTES,
     synchronize: Callable[[], None] = _nothing,
     wire: Wire | None = None,
+    dtype: str | None = None,
+    tuning: Table | None = None,
 ) -> Reduction:
-    """The all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks.
+    """The all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks. With ``auto`` the choice
+    is made here, once: the reduction is named ``auto:ring`` and knows why.
 
     combine:       combine(a, b, y): y = a op b, elementwise
     op:            sum, max or min: what combine does, in the MPI's words
@@ -44,10 +63,24 @@ def prepare(
     synchronize:   waits for what is still being computed in the buffer
     wire:          how messages are packed (:mod:`ringtrain.exchange.wires`); None: they are not. Every rank ends with
                    the same bits, all of them numbers of the wire
+    dtype:         the type's name where the array does not tell: bfloat16, kept as uint16
+    tuning:        what ``auto`` chooses by, on rank 0: the others follow it
 
     Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
     check_algorithm(algorithm, wire is not None)
+    how = (combine, op, tag, segment_bytes, synchronize, wire)
+    if algorithm != AUTO:
+        return _prepare(transport, buffer, algorithm, *how)
+    nbytes = buffer.size * buffer.dtype.itemsize
+    dtype = dtype or np.dtype(buffer.dtype).name
+    choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None)
+    made = _prepare(transport, buffer, choice.algorithm, *how)
+    made.algorithm, made.why = auto_name(choice.algorithm), choice.why
+    return made
+
+
+def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, synchronize, wire) -> Reduction:
     if algorithm == NATIVE:
         return Native(transport, buffer, op, synchronize)
     if wire is not None:
@@ -78,8 +111,62 @@ class Native(Reduction):
         pass
 
 
+def auto_name(algorithm: str) -> str:
+    """What a chosen algorithm is called, so that a reader sees that it was chosen."""
+    return f"{AUTO}:{algorithm}"
+
+
+# ── what auto chooses among ───────────────────────────────────────────────────────────────────────────────────
+def decide(
+    transport: Transport, span, nbytes: int, dtype: str, op: str, tuning: Table | None, wired: bool = False
+) -> Choice:
+    """What ``auto`` takes for ``nbytes`` of such memory as ``span``. Collective: rank 0 chooses for all. ``tuning`` is
+    looked at there alone."""
+    here = consider(transport, span, dtype, wired)
+    own = asdict(take(nbytes, dtype, op, here, tuning)) if transport.rank == 0 else None
+    return Choice(**transport.gather_json(own)[0])
+
+
+def consider(transport: Transport, span, dtype: str, wired: bool = False) -> Here:
+    """Among what ``auto`` chooses for such memory; collective, the same on all ranks: what one rank cannot run, no rank
+    does. ``wired``: messages are packed on the way."""
+    here = anywhere(layout_of(transport.gather_json(transport.node)), dtype, wired)
+    apart = {name: unavailable(transport, span, name) for name in here.candidates if is_shared(name)}
+    return _without(here, {name: reason for name, reason in apart.items() if reason})
+
+
+def anywhere(layout: Layout, dtype: str, wired: bool = False) -> Here:
+    """The same as far as one can tell from afar, without asking a transport."""
+    found = {name: _unfit(layout, dtype, wired, name) for name in ALGORITHMS}
+    return _without(Here(layout, ALGORITHMS, {}), {name: reason for name, reason in found.items() if reason})
+
+
+def _without(here: Here, refused: dict[str, str]) -> Here:
+    return Here(here.layout, [name for name in here.candidates if name not in refused], here.refused | refused)
+
+
+def _unfit(layout: Layout, dtype: str, wired: bool, name: str) -> str | None:
+    """Why ``auto`` does not consider an algorithm; None where it may."""
+    shared_or_native = name == NATIVE or is_shared(name)
+    if layout.ranks == 1 and shared_or_native:
+        return "there is one rank"
+    if layout.nodes == 1 and (name == ROUTED or (name in SCHEDULES and needs_nodes(name))):
+        return "there is one node"
+    if layout.nodes > 1 and name == MAPPED:
+        return f"there are {layout.nodes} nodes"
+    if name == NATIVE and dtype not in NATIVE_TYPES:
+        return f"MPI has no {dtype}"
+    try:
+        check_algorithm(name, wired)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def choose(names: str) -> list[str]:
-    """The algorithms of a list like "mpi,ring,routed:sliced", or all for "all". Raises UsageError for another name."""
+    """The algorithms of a list like "mpi,ring,routed:sliced", or all for "all": ``auto`` is one of them, and joins
+    where it is named. Raises UsageError for another name."""
     if names == "all":
         return list(ALGORITHMS)
     chosen = [name.strip() for name in names.split(",")]
@@ -90,8 +177,11 @@ def choose(names: str) -> list[str]:
 
 def check_algorithm(name: str, wired: bool = False) -> None:
     """Raises UsageError for a name that is not there, and for one that has no use for a wire where that is wanted."""
-    if ":" not in name and name not in ALGORITHMS:
-        raise UsageError(f"unknown algorithm {name!r}: {nearest(name, ALGORITHMS)}")
+    if name == AUTO:
+        return
+    known = {AUTO, *ALGORITHMS, *SCHEDULES}  # a schedule joins by being in the catalogue
+    if ":" not in name and name not in known:
+        raise UsageError(f"unknown algorithm {name!r}: {nearest(name, known)}")
     if is_shared(name):
         check_shared(name, wired)
     elif name != NATIVE:

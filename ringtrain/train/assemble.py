@@ -14,6 +14,7 @@ from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.tuning import Table
 from ringtrain.lr import LearningRate, scaled
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
@@ -81,8 +82,17 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
     return open_dataset(config.data or "digits", node if transport.local_size > 1 else None)
 
 
-def assemble(config: TrainConfig, model: ModelSpec, data: DataSet, transport: Transport, ops: Ops, stop) -> Assembly:
-    """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop."""
+def assemble(
+    config: TrainConfig,
+    model: ModelSpec,
+    data: DataSet,
+    transport: Transport,
+    ops: Ops,
+    stop,
+    tuning: Table | None = None,
+) -> Assembly:
+    """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop. ``tuning``:
+    what ``--algorithm auto`` chooses by."""
     graph = model.graph()
     check_images(model, data)
     check_classes(graph, len(data.classes))
@@ -92,7 +102,7 @@ def assemble(config: TrainConfig, model: ModelSpec, data: DataSet, transport: Tr
     iterations = iterations_of(config, sampler)
     rate = rate_of(config, iterations)
 
-    exchange = make_exchange(config, transport, ops)
+    exchange = make_exchange(config, transport, ops, tuning)
     graph = exchange.prepare(graph)
     arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
     graph.bind(arena)
@@ -139,7 +149,7 @@ def ops_of(config: TrainConfig) -> Ops:
     return ops
 
 
-def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchange:
+def make_exchange(config: TrainConfig, transport: Transport, ops: Ops, tuning: Table | None = None) -> Exchange:
     return AllReduce(
         transport,
         ops,
@@ -148,6 +158,7 @@ def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchan
         segment_bytes=config.segment_bytes,
         clip_norm=config.clip_norm,
         deadline_s=config.deadline_s,
+        tuning=tuning,
         wire=config.wire,
     )
 

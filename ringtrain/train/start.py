@@ -15,6 +15,9 @@ from ringtrain import __version__
 from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig, to_table
+from ringtrain.errors import ConfigError
+from ringtrain.exchange.reductions import AUTO
+from ringtrain.exchange.tuning_file import Found, find_tuning
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import Compiled, Note, RunStarted
@@ -41,7 +44,8 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
     ops = together(transport, lambda: ops_of(config))
-    run = together(transport, lambda: assemble(config, model, data, transport, ops, stop))
+    tuning = together(transport, lambda: _tuning(config, transport))
+    run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
     together(transport, lambda: check_continuation(run, origin))
 
     folder = _make_folder(transport, run, origin)
@@ -49,7 +53,7 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     sink = Many(sinks)
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
-        for text in _notes(run, transport, origin):
+        for text in filter(None, [tuning.remark, *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
         progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
@@ -70,6 +74,17 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
         **to_table(config),
         "model file sha256": hashlib.sha256(model.text.encode()).hexdigest(),
     }
+
+
+def _tuning(config: TrainConfig, transport: Transport) -> Found:
+    """What ``auto`` chooses by; collective. Raises UsageError."""
+    if config.algorithm == AUTO:
+        return find_tuning(transport, config.tuning)
+    if config.tuning is not None:
+        raise ConfigError(
+            f"--tuning {config.tuning} is what `auto` chooses by, but --algorithm is {config.algorithm}: leave one out"
+        )
+    return Found(None)
 
 
 # ── run folder and sinks: rank 0's ────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,84 @@
+"""From a sweep to a tuning table, and the table in words: what ``auto`` takes at which size, and where that changes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from ringtrain.bench.rows import NOISY_CV, OK, REFUSED
+from ringtrain.bench.sweep import Result
+from ringtrain.exchange.choice import Choice, Here, say_bytes, say_seconds, take
+from ringtrain.exchange.machine import Layout
+from ringtrain.exchange.tuning import Model, Row, Table
+
+HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice changes
+
+
+def table_from(result: Result, layout: Layout) -> Table:
+    """What a checked sweep in place says. Refused rows are none."""
+    rows = tuple(_row(row) for row in result.rows if row["status"] != REFUSED)
+    return Table(layout, result.header["at"], rows, tuple(_models(result.header["fits"])))
+
+
+def _row(row: dict) -> Row:
+    """An algorithm that does not give the same bits everywhere is wrong too: copies of a model would drift apart."""
+    correct = row["status"] == OK and bool(row["same_on_ranks"])
+    return Row(row["algorithm"], row["dtype"], row["op"], row["bytes"], row["median_s"], correct)
+
+
+def _models(fits: Iterable[dict]) -> Iterator[Model]:
+    for group in fits:
+        for name, model in group["models"].items():
+            constants = {key: model[key] for key in ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte")}
+            yield Model(name, group["dtype"], group["op"], **model["work"], **constants)
+
+
+def barred(table: Table) -> list[str]:
+    """A line for each algorithm that may not win, with its first wrong size."""
+    found: dict[tuple, int] = {}
+    for row in table.rows:
+        if not row.correct:
+            found.setdefault((row.algorithm, row.dtype, row.op), row.bytes)
+    return [
+        f"{algorithm} was not right, or not the same on all ranks, at {say_bytes(nbytes)} of {dtype} {op}: "
+        "auto takes it at no size"
+        for (algorithm, dtype, op), nbytes in found.items()
+    ]
+
+
+def doubts(result: Result) -> list[str]:
+    """A line where the machine was too busy for its times to be believed."""
+    measured = [row for row in result.rows if row["status"] != REFUSED]
+    noisy = sum(row["cv"] > NOISY_CV for row in measured)
+    crowded = result.header["crowded"]
+    lines = [f"{crowded}: the scheduler was measured too"] if crowded else []
+    if noisy > len(measured) / 2:
+        told = f"{noisy} of {len(measured)} rows vary by more than {NOISY_CV:.0%}, even in their quietest pass"
+        lines.append(f"{told}: tune again when the machine is idle")
+    return lines
+
+
+def choice_lines(table: Table | None, here: Here, sizes: Sequence[int], dtype: str, op: str, whole: bool) -> list[str]:
+    """A line a size, then where the choice changes. ``whole``: with the times of all candidates."""
+    choices = {nbytes: take(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
+    lines = [f"{dtype} {op}, {here.layout.words()}:"]
+    for nbytes, choice in choices.items():
+        lines.append(f"  {say_bytes(nbytes):>10}  {choice.algorithm:20}  {choice.why}")
+        lines += [f"  {'':10}  {_all_times(choice)}"] if whole and choice.times_s else []
+    changes = [(a, b) for a, b in pairwise(choices) if choices[a].algorithm != choices[b].algorithm]
+    return lines + [f"  {_change(table, here, a, b, dtype, op)}" for a, b in changes]
+
+
+def _all_times(choice: Choice) -> str:
+    by_time = sorted((time, name) for name, time in choice.times_s.items())
+    return ", ".join(f"{name} {say_seconds(time)}" for time, name in by_time)
+
+
+def _change(table: Table | None, here: Here, low: int, high: int, dtype: str, op: str) -> str:
+    """From which size on the upper end's algorithm is taken, to a few percent."""
+    before, after = (take(nbytes, dtype, op, here, table).algorithm for nbytes in (low, high))
+    for _ in range(HALVINGS):
+        middle = round((low * high) ** 0.5)
+        if take(middle, dtype, op, here, table).algorithm == after:
+            high = middle
+        else:
+            low = middle
+    return f"{before} gives way to {after} at {say_bytes(high)}"

@@ -1,0 +1,201 @@
+"""``ringtrain tune``"""
+
+import os
+
+import click
+
+from ringtrain.cli.bench_allreduce import Progress, Size
+
+OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
+
+
+class Sizes(click.ParamType):
+    """Bytes, separated by commas: 64K,1M."""
+
+    name = "bytes,..."
+
+    def convert(self, value, param, ctx):
+        return [Size().convert(part, param, ctx) for part in value.split(",")]
+
+
+@click.command()
+@click.option("-b", "--begin", type=Size(), default="1K", show_default=True, help="Smallest buffer.")
+@click.option("-e", "--end", type=Size(), default="64M", show_default=True, help="Largest buffer.")
+@click.option("-f", "--factor", type=float, default=4, show_default=True, help="Each size: times the one before.")
+@click.option("-n", "--iterations", type=click.IntRange(3), default=10, show_default=True, help="Timed, of each row.")
+@click.option("-w", "--warm-up", type=click.IntRange(0), default=3, show_default=True, help="Iterations before.")
+@click.option("--passes", type=click.IntRange(1), default=3, show_default=True, help="The quietest counts.")
+@click.option("-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, or all.")
+@click.option("-o", "--op", "ops", default="sum", show_default=True, help="sum, max, min, or all.")
+@click.option("--algorithm", "algorithms", default="all", show_default=True, help="Candidates, or all that run here.")
+@click.option("--segment-bytes", type=Size(), default="256K", show_default=True, help="Where messages are cut.")
+@click.option("--budget-s", type=click.FloatRange(0), default=3, show_default=True, help="For a size in a pass, about.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and inputs.")
+@click.option(
+    "--tuning", metavar="FILE", help="File to write or explain. [RINGTRAIN_TUNING, or ~/.config/ringtrain/tuning.json]"
+)
+@click.option("--fresh", is_flag=True, help="Begin the file anew, whatever it holds.")
+@click.option("--explain", type=Sizes(), help="Measure nothing: say what auto takes at these sizes, and why.")
+def tune(**flags):
+    """Measure which all-reduce is fastest here, for `--algorithm auto`.
+
+    Run it under mpirun, as you run your training: what is measured holds for that machine and that layout of ranks. A
+    file holds several layouts; a candidate wins only if every result of it was right. docs/tuning.md has the rules.
+    """
+    from ringtrain.cli.world import in_world
+
+    if flags["explain"]:
+        return in_world(lambda transport: _explain(transport, flags))
+    return in_world(lambda transport: _tune(transport, flags))
+
+
+# ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────
+def _tune(transport, flags: dict) -> int:
+    from ringtrain.bench.sweep import sweep
+    from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
+    from ringtrain.exchange.machine import look
+    from ringtrain.exchange.reductions import consider
+    from ringtrain.train.together import on_root, together
+
+    asked = together(transport, lambda: _asked(transport, flags))
+    machine, layout = look(transport)
+    kept: list = []
+    on_root(transport, lambda: kept.append(_open(flags, machine, layout)))
+    result = sweep(transport, asked, _watcher(transport.rank))
+    table = table_from(result, layout)
+    on_root(transport, lambda: _keep(*kept[0], table))
+    for dtype, op in table.groups():
+        here = consider(transport, transport.allocate(1, _storage(dtype)), dtype)
+        if transport.rank == 0:
+            click.echo("\n".join(choice_lines(table, here, asked.sizes, dtype, op, whole=False)))
+    if transport.rank == 0:
+        for line in [*barred(table), *doubts(result)]:
+            click.echo(f"ringtrain: {line}", err=True)
+        click.echo(f"written to {kept[0][0].path}")
+    return 0
+
+
+def _storage(name: str):
+    from ringtrain.bench.numbers import TYPES
+
+    return TYPES[name].storage
+
+
+def _asked(transport, flags: dict):
+    """The sweep to make. Raises UsageError."""
+    from ringtrain.bench.numbers import TYPES, choose
+    from ringtrain.bench.sizes import swept
+    from ringtrain.bench.sweep import Sweep
+    from ringtrain.bench.timing import Protocol
+    from ringtrain.errors import UsageError
+    from ringtrain.exchange import reductions
+
+    dtypes, ops = choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation")
+    names = reductions.choose(flags["algorithms"])
+    if reductions.AUTO in names:
+        raise UsageError("auto is what is tuned: name the candidates it is to choose among, or all")
+    if transport.size == 1:
+        raise UsageError("one rank has nothing to exchange: start it as `mpirun -np 4 ringtrain tune`")
+    protocol = Protocol(
+        repeats=flags["iterations"], warm_up=flags["warm_up"], budget_s=flags["budget_s"], seed=flags["seed"]
+    )
+    return Sweep(
+        sizes=swept(flags["begin"], flags["end"], flags["factor"]),
+        algorithms=names if flags["algorithms"] != "all" else _running(transport, dtypes),
+        dtypes=dtypes,
+        ops=ops,
+        protocol=protocol,
+        passes=flags["passes"],
+        segment_bytes=flags["segment_bytes"],
+    )
+
+
+def _running(transport, dtypes: list[str]) -> list[str]:
+    """What runs here on some of the types; collective."""
+    from ringtrain.exchange.reductions import ALGORITHMS, consider
+
+    found = [consider(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
+    return [name for name in ALGORITHMS if any(name in own for own in found)]
+
+
+def _open(flags: dict, machine: dict, layout) -> tuple:
+    """(where the file is, what it holds); all that could fail after a minute is tried now. Raises UsageError."""
+    from ringtrain.errors import UsageError
+    from ringtrain.exchange.machine import digest
+    from ringtrain.exchange.tuning import Tuning
+    from ringtrain.exchange.tuning_file import check_machine, place_of, read
+
+    place = place_of(flags["tuning"], os.environ)
+    if not place.asked_by:
+        place.path.parent.mkdir(parents=True, exist_ok=True)
+    folder = place.path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{place.path} cannot be written: there is no folder {folder}")
+    if place.path.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{place.path} cannot be written: it is a folder, or its folder is not to be written to")
+    tuning = Tuning(machine)
+    if place.path.exists() and not flags["fresh"]:
+        tuning = read(place)
+        check_machine(tuning, place, machine)
+    told = "; ".join(f"{name} {value}" for name, value in machine.items())
+    click.echo(f"tuning {layout.words()} (layout {layout.name}) of machine {digest(machine)}: {told}")
+    return place, tuning
+
+
+def _keep(place, tuning, table) -> None:
+    from ringtrain.checkpoint import files
+
+    files.write(place.path, tuning.with_table(table).text().encode())
+
+
+def _watcher(rank: int):
+    from ringtrain.bench.sweep import Watcher
+
+    return Watcher(progress=Progress()) if rank == 0 else Watcher()
+
+
+# ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
+def _explain(transport, flags: dict) -> int:
+    """Under mpirun of this layout, by what would be used; in one process of every layout that the file holds."""
+    from ringtrain.bench.numbers import TYPES, choose
+    from ringtrain.train.together import on_root, together
+
+    dtypes, ops = together(
+        transport, lambda: (choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation"))
+    )
+    pairs = [(dtype, op) for dtype in dtypes for op in ops]
+    if transport.size == 1:
+        on_root(transport, lambda: _explain_file(flags, pairs))
+    else:
+        _explain_here(transport, flags, pairs)
+    return 0
+
+
+def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
+    from ringtrain.bench.tune import choice_lines
+    from ringtrain.exchange.machine import digest
+    from ringtrain.exchange.reductions import anywhere
+    from ringtrain.exchange.tuning_file import place_of, read
+
+    place = place_of(flags["tuning"], os.environ)
+    tuning = read(place)
+    click.echo(f"{place.path}: machine {digest(tuning.machine)}, {'; '.join(tuning.machine.values())}")
+    for name, table in tuning.tables.items():
+        click.echo(f"layout {name}, measured {table.at}")
+        for dtype, op in pairs:
+            here = anywhere(table.layout, dtype)
+            click.echo("\n".join(choice_lines(table, here, flags["explain"], dtype, op, whole=True)))
+
+
+def _explain_here(transport, flags: dict, pairs: list[tuple[str, str]]) -> None:
+    from ringtrain.bench.tune import choice_lines
+    from ringtrain.exchange.reductions import consider
+    from ringtrain.exchange.tuning_file import find_tuning
+
+    found = find_tuning(transport, flags["tuning"])
+    for dtype, op in pairs:
+        here = consider(transport, transport.allocate(1, _storage(dtype)), dtype)
+        if transport.rank == 0:
+            click.echo("\n".join(choice_lines(found.table, here, flags["explain"], dtype, op, whole=True)))
+    if transport.rank == 0 and found.remark:
+        click.echo(f"ringtrain: {found.remark}", err=True)

@@ -1,0 +1,148 @@
+"""Which algorithm ``auto`` takes for a size, and why: a pure function of what was measured here.
+
+Time of a candidate at a size, from its own rows of the tuning file:
+
+    measured       a row of that very size
+    interpolated   between its two neighbouring sizes, a straight line of log time over log size
+    modelled       beyond its measured sizes: its fitted model, scaled to meet the nearest row
+
+A modelled time counts only where no candidate has one of the others. The fastest wins; those within NEAR of it count
+as equal, and of equals the one that comes first in the order that is used without a tuning file, so that noise does
+not make the choice jump from size to size. A candidate with one wrong row never wins, whatever the size.
+
+Without a tuning file, or where it says nothing, the first candidate of :func:`usual_order` is taken.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringtrain.exchange.machine import Layout
+from ringtrain.exchange.tuning import Model, Table
+
+SMALL_BYTES = 32 << 10
+NEAR = 0.03
+MEASURED, INTERPOLATED, MODELLED, USUAL = "measured", "interpolated", "modelled", "usual"
+
+# What is taken unmeasured, the first that runs here. Small buffers are all latency, of which the MPI in C has least.
+SMALL = ("mpi",)
+ONE_NODE = ("mapped", "sliced", "ring")
+SEVERAL_NODES = ("routed", "hierarchical", "ring")
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where a choice is made.
+
+    candidates: names that run here, at least one, in the order in which equals are taken after the usual ones
+    refused:    why other names do not run here
+    """
+
+    layout: Layout
+    candidates: Sequence[str]
+    refused: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """algorithm: the name
+    basis:     how its time was come by: measured, interpolated, modelled; or usual, where there is none
+    why:       in words
+    times_s:   of every candidate that was compared
+    """
+
+    algorithm: str
+    basis: str
+    why: str
+    times_s: dict[str, float]
+
+
+def usual_order(nbytes: int, layout: Layout) -> tuple[str, ...]:
+    """Names by preference where nothing was measured."""
+    large = ONE_NODE if layout.nodes == 1 else SEVERAL_NODES
+    return SMALL + large if nbytes <= SMALL_BYTES else large
+
+
+def take(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> Choice:
+    """The algorithm for a buffer of so many bytes on each rank.
+
+    table: what was measured on this machine and layout; None where nothing was
+    """
+    if here.layout.ranks == 1:
+        return Choice(here.candidates[0], USUAL, "one rank has nothing to exchange", {})
+    usual = [name for name in usual_order(nbytes, here.layout) if name in here.candidates]
+    order = list(dict.fromkeys([*usual, *here.candidates]))
+    if table is None:
+        return _unmeasured(order, nbytes, here, "no tuning file")
+    group = table.group(dtype, op)
+    found = {name: time for name in order if (time := estimate(group.points.get(name), group.models.get(name), nbytes))}
+    if any(basis != MODELLED for _, basis in found.values()):
+        found = {name: (time, basis) for name, (time, basis) in found.items() if basis != MODELLED}
+    if not found:
+        return _unmeasured(order, nbytes, here, "the tuning file has no time of what runs here")
+    return _fastest(found, "" if group.name == (dtype, op) else f" as for {' '.join(group.name)}")
+
+
+def estimate(points: Sequence[tuple[int, float]] | None, model: Model | None, nbytes: int) -> tuple[float, str] | None:
+    """(seconds, how) of an algorithm at a size, from its (bytes, seconds) by size; None where nothing tells."""
+    if not points:
+        return None
+    place = bisect_left(points, (nbytes,))
+    if place < len(points) and points[place][0] == nbytes:
+        return points[place][1], MEASURED
+    if 0 < place < len(points):
+        return _between(points[place - 1], points[place], nbytes), INTERPOLATED
+    return _beyond(points[min(place, len(points) - 1)], model, nbytes)
+
+
+def _between(low: tuple[int, float], high: tuple[int, float], nbytes: int) -> float:
+    share = math.log(nbytes / low[0]) / math.log(high[0] / low[0])
+    return low[1] * (high[1] / low[1]) ** share
+
+
+def _beyond(edge: tuple[int, float], model: Model | None, nbytes: int) -> tuple[float, str] | None:
+    """The model's course, through the last row: there the choice must not jump."""
+    if model is None or not model.predict_s(edge[0]):
+        return None
+    return edge[1] * model.predict_s(nbytes) / model.predict_s(edge[0]), MODELLED
+
+
+def _fastest(found: dict[str, tuple[float, str]], as_for: str) -> Choice:
+    """``found``: (seconds, how) by name, in the order in which equals are taken."""
+    times = {name: time for name, (time, _) in found.items()}
+    least = min(times, key=times.get)
+    chosen = next(name for name, time in times.items() if time <= times[least] * (1 + NEAR))
+    basis = found[chosen][1]
+    why = f"{basis}{as_for} {say_seconds(times[chosen])}"
+    if chosen != least:
+        why += f", within {NEAR:.0%} of {least} ({say_seconds(times[least])})"
+    else:
+        others = sorted((time, name) for name, time in times.items() if name != chosen)
+        why += "".join(f"; {name} {say_seconds(time)}" for time, name in others[:1])
+    return Choice(chosen, basis, why, times)
+
+
+def _unmeasured(order: list[str], nbytes: int, here: Here, because: str) -> Choice:
+    wanted = usual_order(nbytes, here.layout)
+    passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
+    size = f"up to {say_bytes(SMALL_BYTES)}" if nbytes <= SMALL_BYTES else f"above {say_bytes(SMALL_BYTES)}"
+    why = f"{because}: the usual one {size}, {here.layout.words()}"
+    why += "".join(f"; not {name}: {here.refused[name]}" for name in passed if name in here.refused)
+    return Choice(order[0], USUAL, why, {})
+
+
+def say_bytes(nbytes: float) -> str:
+    """65536 → "64 KiB"."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.4g} {unit}"
+    return f"{nbytes:.4g} B"
+
+
+def say_seconds(seconds: float) -> str:
+    """0.00123 → "1.23 ms"."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

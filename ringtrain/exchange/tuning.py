@@ -1,0 +1,176 @@
+"""The tuning file: what ``ringtrain tune`` has measured on one machine, by the layout of the ranks.
+
+    {"ringtrain tuning": 1, "machine": {cpu, cores, library, transport},
+     "layouts": {"1x2": {"ranks": 2, "nodes": 1, "at": …,
+                         "rows":   [{algorithm, dtype, op, bytes, median_s, correct} …],
+                         "models": [{algorithm, dtype, op, rounds, sent, added,
+                                     alpha_s, beta_s_per_byte, gamma_s_per_byte} …]}}}
+
+Rows are of buffers in place, ``bytes`` on each rank. ``correct``: every element right, and the same bits on all ranks.
+Whatever else is written beside these keys is kept by nobody and read by nobody.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from ringtrain.errors import UsageError
+from ringtrain.exchange.machine import FIELDS, Layout
+
+FORMAT = 1
+TITLE = "ringtrain tuning"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An algorithm at a size. Units: bytes of a rank's buffer, seconds."""
+
+    algorithm: str
+    dtype: str
+    op: str
+    bytes: int
+    median_s: float
+    correct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """t(n) = rounds · alpha + n · (sent · beta + added · gamma)"""
+
+    algorithm: str
+    dtype: str
+    op: str
+    rounds: int
+    sent: float
+    added: float
+    alpha_s: float
+    beta_s_per_byte: float
+    gamma_s_per_byte: float
+
+    def predict_s(self, nbytes: float) -> float:
+        return self.rounds * self.alpha_s + nbytes * (
+            self.sent * self.beta_s_per_byte + self.added * self.gamma_s_per_byte
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What is known of one type and operation, of algorithms without a wrong row.
+
+    points: (bytes, seconds) by size, by algorithm
+    """
+
+    name: tuple[str, str]
+    points: dict[str, list[tuple[int, float]]]
+    models: dict[str, Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All of one layout. ``at``: when, for people."""
+
+    layout: Layout
+    at: str
+    rows: tuple[Row, ...]
+    models: tuple[Model, ...] = ()
+
+    def groups(self) -> list[tuple[str, str]]:
+        """(type, operation), in the order of the rows."""
+        return list(dict.fromkeys((row.dtype, row.op) for row in self.rows))
+
+    def group(self, dtype: str, op: str) -> Group:
+        """Of that type and operation; where it was not measured, of the same operation on another type, or of what
+        there is: bytes matter more than what they mean."""
+        known = self.groups()
+        near = [name for name in known if name == (dtype, op)] or [name for name in known if name[1] == op] or known
+        rows = [row for row in self.rows if (row.dtype, row.op) == near[0]]
+        wrong = {row.algorithm for row in rows if not row.correct}
+        points: dict[str, list] = {row.algorithm: [] for row in rows if row.algorithm not in wrong}
+        for row in sorted(rows, key=lambda row: row.bytes):
+            if row.algorithm not in wrong:
+                points[row.algorithm].append((row.bytes, row.median_s))
+        models = {model.algorithm: model for model in self.models if (model.dtype, model.op) == near[0]}
+        return Group(near[0], points, models)
+
+    def as_dict(self) -> dict:
+        return {
+            "ranks": self.layout.ranks,
+            "nodes": self.layout.nodes,
+            "at": self.at,
+            "rows": [asdict(row) for row in self.rows],
+            "models": [asdict(model) for model in self.models],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A whole file: tables by the name of their layout."""
+
+    machine: dict[str, str]
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def with_table(self, table: Table) -> "Tuning":
+        """This, and a fresh table, which replaces what was there of the same layout, types and operations."""
+        old, name, fresh = self.tables.get(table.layout.name), table.layout.name, set(table.groups())
+        if old is not None:
+            rows = [row for row in old.rows if (row.dtype, row.op) not in fresh]
+            models = [model for model in old.models if (model.dtype, model.op) not in fresh]
+            table = Table(table.layout, table.at, (*rows, *table.rows), (*models, *table.models))
+        return Tuning(self.machine, {**self.tables, name: table})
+
+    def text(self) -> str:
+        layouts = {name: self.tables[name].as_dict() for name in sorted(self.tables)}
+        return json.dumps({TITLE: FORMAT, "machine": self.machine, "layouts": layouts}, indent=1) + "\n"
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number above 0",
+    float: "a number, not below 0; a time, above 0",
+}
+
+
+def parse(where: str, found) -> Tuning:
+    """From decoded JSON. Raises UsageError."""
+    if not isinstance(found, dict) or TITLE not in found:
+        raise UsageError(f"{where} is no tuning file, it has no {TITLE!r}: make one by `ringtrain tune`")
+    if found[TITLE] != FORMAT:
+        raise UsageError(f"{where} is of format {found[TITLE]!r}, this ringtrain reads {FORMAT}: tune again")
+    machine = _get(where, found, "machine", dict)
+    layouts = _get(where, found, "layouts", dict)
+    fields = {name: _get(f"{where}: machine", machine, name, str) for name in FIELDS}
+    return Tuning(fields, {name: table_of(where, name, table) for name, table in layouts.items()})
+
+
+def table_of(where: str, name: str, table) -> Table:
+    """Raises UsageError."""
+    at = f"{where}: layouts.{name}"
+    if not isinstance(table, dict):
+        raise UsageError(f"{at} is {table!r}; it wants an object")
+    rows = tuple(_record(f"{at}.rows[{i}]", Row, row) for i, row in enumerate(_get(at, table, "rows", list)))
+    models = tuple(_record(f"{at}.models[{i}]", Model, row) for i, row in enumerate(_get(at, table, "models", list)))
+    if not rows:
+        raise UsageError(f"{at} has no rows: tune again")
+    layout = Layout(name, _get(at, table, "ranks", int), _get(at, table, "nodes", int))
+    return Table(layout, _get(at, table, "at", str), rows, models)
+
+
+def _record(where: str, kind: type, found):
+    if not isinstance(found, dict):
+        raise UsageError(f"{where} is {found!r}; it wants an object")
+    return kind(**{name: _get(where, found, name, wanted) for name, wanted in kind.__annotations__.items()})
+
+
+def _get(where: str, found: dict, name: str, kind: type):
+    if name not in found:
+        raise UsageError(f"{where} has no {name!r}: tune again")
+    value = found[name]
+    if kind is float and type(value) is int:
+        value = float(value)
+    least = 1 if kind is int else 1e-12 if name == "median_s" else 0
+    if type(value) is not kind or (kind in (int, float) and not least <= value < float("inf")):
+        raise UsageError(f"{where}.{name} is {value!r}; it wants {KINDS[kind]}")
+    return value

@@ -1,0 +1,161 @@
+"""From sweeps to tuning tables, the table in words, and what is made of auto's own rows."""
+
+import pytest
+
+from ringtrain.bench import regret, tune
+from ringtrain.bench.rows import quieter
+from ringtrain.bench.sweep import Result, Sweep, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.exchange.choice import Here
+from ringtrain.exchange.machine import Layout
+from ringtrain.exchange.reductions import anywhere
+from ringtrain.exchange.tuning import Row, Table
+from ringtrain.transport.loopback import LoopbackWorld
+
+PAIR = Layout("1x2", 2, 1)
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def swept(**asked) -> Result:
+    asked = Sweep(**{"sizes": (64, 4096), "protocol": Protocol(repeats=3, warm_up=1), **asked})
+    return LoopbackWorld(2).run(lambda transport: sweep(transport, asked))[0]
+
+
+def known(**times):
+    """A table of float32 sums: name=(seconds at 1 KiB, seconds at 1 MiB)."""
+    made = [
+        Row(name, "float32", "sum", nbytes, time, True)
+        for name, own in times.items()
+        for nbytes, time in zip((KIB, MIB), own, strict=True)
+    ]
+    return Table(PAIR, "then", tuple(made))
+
+
+def test_a_sweep_becomes_a_table():
+    table = tune.table_from(swept(algorithms=("mpi", "ring"), dtypes=("float32", "bfloat16")), PAIR)
+    assert {(row.algorithm, row.dtype) for row in table.rows} == {  # the MPI's bfloat16 was refused
+        ("mpi", "float32"),
+        ("ring", "float32"),
+        ("ring", "bfloat16"),
+    }
+    assert all(row.correct and row.median_s > 0 for row in table.rows)
+    assert {(model.algorithm, model.rounds) for model in table.models} == {("mpi", 1), ("ring", 2)}
+    assert tune.barred(table) == []
+
+
+def test_a_wrong_algorithm_does_not_win(monkeypatch):
+    def silent(self, span, op="sum", source=None):
+        """Leaves every rank with its own contribution, in no time."""
+
+    monkeypatch.setattr("ringtrain.transport.loopback.Loopback.native_allreduce", silent)
+    table = tune.table_from(swept(algorithms=("mpi", "ring")), PAIR)
+    lines = tune.choice_lines(table, anywhere(PAIR, "float32"), [64, 4096], "float32", "sum", whole=True)
+    assert "mpi" not in "".join(lines)
+    assert tune.barred(table) == [
+        "mpi was not right, or not the same on all ranks, at 64 B of float32 sum: auto takes it at no size"
+    ]
+
+
+def test_the_same_bits_on_all_ranks_are_part_of_being_right():
+    row = {"algorithm": "x", "dtype": "float32", "op": "sum", "bytes": 4, "median_s": 1.0, "status": "ok"}
+    header = {"at": "now", "fits": []}
+    for same in (True, False, None):
+        table = tune.table_from(Result(header, [row | {"same_on_ranks": same}]), PAIR)
+        assert table.rows[0].correct is (same is True)
+
+
+def test_choices_and_where_they_change():
+    table = known(mpi=(10e-6, 4e-3), ring=(40e-6, 1e-3))
+    here = Here(PAIR, ("mpi", "ring"), {})
+    lines = tune.choice_lines(table, here, [MIB, KIB], "float32", "sum", whole=False)
+    assert lines[0] == "float32 sum, 2 ranks on 1 node:"
+    assert [" ".join(line.split()) for line in lines[1:3]] == [
+        "1 KiB mpi measured 10 µs; ring 40 µs",
+        "1 MiB ring measured 1 ms; mpi 4 ms",
+    ]
+    assert lines[3].startswith("  mpi gives way to ring at 3") and lines[3].endswith(" KiB")  # they cross at 32 KiB
+    assert len(lines) == 4
+    whole = tune.choice_lines(table, here, [KIB], "float32", "sum", whole=True)
+    assert whole[2].strip() == "mpi 10 µs, ring 40 µs"
+    without = tune.choice_lines(None, here, [KIB, MIB], "float32", "sum", whole=True)
+    assert (
+        len(without) == 4 and "no tuning file" in without[1] and without[3].startswith("  mpi gives way to ring at 32")
+    )
+
+
+def test_a_busy_machine_is_told():
+    rows = [{"status": "ok", "cv": cv} for cv in (0.5, 0.5, 0.01)] + [{"status": "refused", "cv": None}]
+    told = tune.doubts(Result({"crowded": "4 ranks on 2 cores"}, rows))
+    assert told == [
+        "4 ranks on 2 cores: the scheduler was measured too",
+        "2 of 3 rows vary by more than 10%, even in their quietest pass: tune again when the machine is idle",
+    ]
+    assert tune.doubts(Result({"crowded": None}, rows[2:])) == []
+
+
+def test_of_several_passes_the_quietest_counts():
+    fast, slow = ({"median_s": t} for t in (1.0, 2.0))
+    assert quieter(fast, slow) is quieter(slow, fast) is fast
+    refused = {"median_s": None}
+    assert quieter(refused, dict(refused)) is refused
+    once, thrice = (swept(algorithms=("mpi", "ring"), passes=passes) for passes in (1, 3))
+    assert [[row[key] for key in ("algorithm", "bytes", "wrong")] for row in thrice.rows] == [
+        [row[key] for key in ("algorithm", "bytes", "wrong")] for row in once.rows
+    ]
+    assert thrice.header["protocol"]["passes"] == 3
+
+
+def test_rows_of_a_choice_are_named_by_it():
+    table = known(star=(1.0, 1.0), ring=(2.0, 2.0))
+    result = swept(algorithms=("auto", "star", "mpi"), dtypes=("float32", "bfloat16"), sizes=(KIB,), tuning=table)
+    for row in (result.rows[0], result.rows[3]):
+        assert row["algorithm"] == "auto:star" and (row["status"], row["wrong"]) == ("ok", 0)
+        assert row["wire_bytes"] > 0 and row["same_over_segments"]
+    assert result.rows[0]["reason"] == "measured 1 s; ring 2 s"
+    assert "as for float32 sum" in result.rows[3]["reason"]
+    usual = swept(algorithms=("auto",), sizes=(KIB,), out_of_place=True, ops=("mean",)).rows
+    assert [(row["algorithm"], row["placement"], row["wrong"]) for row in usual] == [
+        ("auto:mpi", "in", 0),
+        ("auto:mpi", "out", 0),
+    ]
+    assert {name for group in result.header["fits"] for name in group["models"]} <= {"star", "mpi"}
+    whole = swept(algorithms=("auto",), sizes=(KIB,), dtypes=("int32",), ops=("mean",)).rows
+    assert [(row["algorithm"], row["status"]) for row in whole] == [("auto", "refused")]
+
+
+def row(name, nbytes, samples):
+    return {
+        "algorithm": name,
+        "bytes": nbytes,
+        "status": "ok",
+        "reason": None,
+        "median_s": sorted(samples)[len(samples) // 2],
+        "samples_s": samples,
+    }
+
+
+def test_regret_is_against_the_best_candidate():
+    rows = [
+        row("auto:ring", 8, [1.2] * 4),
+        row("ring", 8, [1.2] * 4),
+        row("mpi", 8, [1.0] * 4),
+        row("auto:mpi", 4, [1.0] * 4),
+        row("mpi", 4, [1.0] * 4),
+        row("ring", 4, [3.0] * 4),
+        {"algorithm": "star", "bytes": 8, "status": "refused"},
+    ]
+    found = regret.regrets(rows)
+    assert [(own["bytes"], own["chosen"], own["best"]) for own in found] == [
+        (4, "auto:mpi", "mpi"),
+        (8, "auto:ring", "mpi"),
+    ]
+    assert [own["regret"] for own in found] == [own["regret_by_halves"] for own in found] == pytest.approx([1.0, 1.2])
+    total = regret.summary(found)
+    assert total["regret"] == pytest.approx({"mean": 1.1, "worst": 1.2})
+
+
+def test_by_halves_luck_is_no_merit():
+    """Two equals whose noise differs: each is best where it is picked, and not where it is timed."""
+    rows = [row("auto:a", 4, [1.0] * 4), row("a", 4, [0.5, 1.5, 0.5, 1.5]), row("b", 4, [1.5, 0.5, 1.5, 0.5])]
+    (found,) = regret.regrets(rows)
+    assert found["regret_by_halves"] == pytest.approx(1 / 1.5)

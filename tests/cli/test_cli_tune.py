@@ -1,0 +1,97 @@
+"""ringtrain tune, as a user types it, in one process; tests/mpi has several."""
+
+import pytest
+
+from ringtrain.cli.main import run
+from ringtrain.exchange.machine import Layout
+from ringtrain.exchange.tuning import Row, Table, Tuning
+
+MACHINE = {"cpu": "Some CPU", "cores": "2", "library": "Some MPI 1", "transport": "messages"}
+
+
+def ringtrain(capfd, *arguments):
+    """(exit code, standard output, standard error)"""
+    code = run(["tune", *map(str, arguments)])
+    return code, *capfd.readouterr()
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path, monkeypatch):
+    """No tuning of whoever runs the tests."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("RINGTRAIN_TUNING", raising=False)
+
+
+@pytest.fixture
+def file(tmp_path):
+    times = {"mpi": (1e-5, 4e-3), "ring": (4e-5, 1e-3), "hierarchical": (1e-9, 1e-9)}
+    rows = [
+        Row(name, "float32", "sum", nbytes, time, True)
+        for name, own in times.items()
+        for nbytes, time in zip((1 << 10, 1 << 20), own, strict=True)
+    ]
+    tuning = Tuning(MACHINE)
+    for layout in (Layout("1x2", 2, 1), Layout("2x2", 4, 2)):
+        tuning = tuning.with_table(Table(layout, "yesterday", tuple(rows)))
+    path = tmp_path / "t.json"
+    path.write_text(tuning.text())
+    return path
+
+
+def test_one_process_explains_every_layout_of_a_file(capfd, file):
+    code, out, err = ringtrain(capfd, "--explain", "1K,1M", "--tuning", file)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith(f"{file}: machine ") and lines[0].endswith("Some CPU; 2; Some MPI 1; messages")
+    assert lines[1:3] == ["layout 1x2, measured yesterday", "float32 sum, 2 ranks on 1 node:"]
+    assert " ".join(lines[3].split()) == "1 KiB mpi measured 10 µs; ring 40 µs"
+    assert lines[4].strip() == "mpi 10 µs, ring 40 µs"
+    assert "mpi gives way to ring at " in lines[7]
+    assert lines[8] == "layout 2x2, measured yesterday" and lines[10].split()[2] == "hierarchical"
+
+
+def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
+    monkeypatch.setenv("RINGTRAIN_TUNING", str(file))
+    assert "layout 1x2" in ringtrain(capfd, "--explain", "64K", "-d", "float64", "-o", "max")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "one rank has nothing to exchange: start it as `mpirun -np 4 ringtrain tune`"),
+        (("--algorithm", "rign"), "unknown algorithm 'rign': did you mean 'ring'?"),
+        (("-d", "float31"), "unknown type 'float31'"),
+        (("-o", "mean"), "unknown operation 'mean': did you mean"),
+        (("-b", "lots"), "'lots' is not a size in bytes"),
+        (("-n", "2"), "Invalid value for '-n'"),
+        (("--explain", "64K,lots"), "'lots' is not a size in bytes"),
+        (("--explain", "64K"), "tuning.json cannot be read: No such file"),
+        (("--explain", "64K", "--tuning", "none.json"), "tuning file none.json cannot be read: No such file"),
+        (("--explain", "64K", "-d", "flaot32"), "unknown type 'flaot32': did you mean 'float32'?"),
+    ],
+)
+def test_mistakes(capfd, arguments, message):
+    code, out, err = ringtrain(capfd, *arguments)
+    assert code == 2 and message in err and out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"), "none.json cannot be read"),
+        (("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"), "t.json is what auto chooses by: name auto"),
+        (("bench-allreduce", "--algorithm", "atuo"), "unknown algorithm 'atuo': did you mean 'auto'?"),
+        (("train", "--tuning", "none.json"), "none.json cannot be read"),
+        (("train", "--tuning", "t.json", "--algorithm", "ring"), "but --algorithm is ring: leave one out"),
+        (("train", "--algorithm", "rign"), "unknown algorithm 'rign': did you mean 'ring'?"),
+    ],
+)
+def test_other_commands_that_go_by_a_tuning(capfd, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = run(list(arguments))
+    assert code == 2 and message in capfd.readouterr().err
+
+
+def test_the_bench_has_a_row_of_the_choice(capfd):
+    assert run(["bench-allreduce", "-b", "1K", "-e", "1K", "-n", "3", "-w", "0", "--algorithm", "auto,ring"]) == 0
+    assert " auto:ring " in capfd.readouterr().out

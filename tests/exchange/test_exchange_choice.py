@@ -1,0 +1,374 @@
+"""What `auto` takes: by measured rows, between and beyond them, without any; and which tuning files are believed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import UsageError
+from ringtrain.exchange import machine as machines
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.choice import NEAR, SMALL_BYTES, Here, estimate, say_bytes, say_seconds, take
+from ringtrain.exchange.machine import Layout, cpu_model, differences, digest, layout_of, look
+from ringtrain.exchange.reductions import ALGORITHMS, anywhere, check_algorithm, consider, decide, prepare
+from ringtrain.exchange.tuning import Model, Row, Table, Tuning, parse
+from ringtrain.exchange.tuning_file import VARIABLE, find_tuning, place_of, read
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+
+PAIR = Layout("1x2", 2, 1)
+HERE = Here(PAIR, ("mpi", "ring", "star"), {"mapped": "no shared windows"})
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def rows(name, times, dtype="float32", op="sum", wrong_at=None):
+    return [Row(name, dtype, op, nbytes, seconds, nbytes != wrong_at) for nbytes, seconds in times.items()]
+
+
+def model(name, alpha_s, beta):
+    return Model(name, "float32", "sum", 2, 1.0, 0.5, alpha_s, beta, 0.0)
+
+
+def table(*given, models=(), layout=PAIR):
+    return Table(layout, "then", tuple(row for own in given for row in own), tuple(models))
+
+
+MEASURED = table(
+    rows("mpi", {KIB: 10e-6, MIB: 4e-3}), rows("ring", {KIB: 40e-6, MIB: 1e-3}), rows("star", {KIB: 80e-6, MIB: 2e-3})
+)
+
+
+def taken(nbytes, known=MEASURED, here=HERE, dtype="float32", op="sum"):
+    return take(nbytes, dtype, op, here, known)
+
+
+# ── choosing ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_fastest_at_a_measured_size():
+    small, large = taken(KIB), taken(MIB)
+    assert (small.algorithm, small.basis, small.why) == ("mpi", "measured", "measured 10 µs; ring 40 µs")
+    assert (large.algorithm, large.why) == ("ring", "measured 1 ms; star 2 ms")
+    assert large.times_s == {"ring": 1e-3, "mpi": 4e-3, "star": 2e-3}
+
+
+def test_between_sizes_on_a_line_of_logarithms():
+    choice = taken(32 * KIB)
+    assert choice.basis == "interpolated"
+    assert choice.times_s == pytest.approx({"mpi": 200e-6, "ring": 200e-6, "star": 400e-6})
+    assert taken(30 * KIB).algorithm == "mpi" and taken(40 * KIB).algorithm == "ring"
+
+
+def test_beyond_the_sizes_the_model_goes_on_from_the_last_row():
+    points, far = [(KIB, 10e-6), (MIB, 4e-3)], model("mpi", 0.0, 1e-9)
+    assert estimate(points, far, 8 * MIB) == (pytest.approx(32e-3), "modelled")
+    assert estimate(points, model("mpi", 1.0, 0.0), 1) == (pytest.approx(10e-6), "modelled")
+    assert estimate(points, None, 8 * MIB) is None and estimate([], far, MIB) is None and estimate(None, far, 8) is None
+    assert estimate(points, model("mpi", 0.0, 0.0), 8 * MIB) is None
+    flat = table(MEASURED.rows, models=[model("mpi", 1e-3, 0.0), model("ring", 0.0, 1e-9)])
+    choice = taken(64 * MIB, flat)
+    assert (choice.algorithm, choice.basis) == ("mpi", "modelled")  # 4 ms stay 4 ms, 1 ms becomes 64 ms
+    assert choice.why == "modelled 4 ms; ring 64 ms"
+
+
+def test_a_model_does_not_win_against_what_was_measured():
+    known = table(rows("ring", {KIB: 1e-3, MIB: 1e-2}), rows("star", {KIB: 1e-6}), models=[model("star", 1e-6, 0.0)])
+    assert taken(MIB, known).times_s == {"ring": 1e-2}
+
+
+def test_of_equals_the_usual_one():
+    near = table(rows("star", {MIB: 1.0}), rows("ring", {MIB: 1 + NEAR}))
+    assert taken(MIB, near).algorithm == "ring"
+    assert taken(MIB, near).why == "measured 1.03 s, within 3% of star (1 s)"
+    assert taken(MIB, table(rows("star", {MIB: 1.0}), rows("ring", {MIB: 1.031}))).algorithm == "star"
+
+
+def test_one_wrong_row_bars_a_candidate_at_every_size():
+    known = table(rows("mpi", {KIB: 1e-6, MIB: 1e-6}, wrong_at=KIB), rows("ring", {KIB: 1e-3, MIB: 1e-3}))
+    assert [taken(nbytes, known).algorithm for nbytes in (KIB, 32 * KIB, MIB)] == ["ring"] * 3
+    alone = taken(MIB, table(rows("ring", {MIB: 1e-3}, wrong_at=MIB)))
+    assert alone.basis == "usual" and alone.why.startswith("the tuning file has no time of what runs here: the usual")
+
+
+def test_what_does_not_run_here_is_no_candidate():
+    known = table(rows("mapped", {MIB: 1e-9}), rows("ring", {MIB: 1e-3}))
+    assert taken(MIB, known).algorithm == "ring"
+
+
+def test_other_types_and_operations_go_by_the_nearest_measured():
+    known = table(rows("mpi", {MIB: 1.0}, op="max"), rows("ring", {MIB: 1.0}), rows("star", {MIB: 0.5}, op="max"))
+    assert taken(MIB, known).algorithm == "ring" and taken(MIB, known, op="max").algorithm == "star"
+    other = taken(MIB, known, dtype="float64")
+    assert (other.algorithm, other.why) == ("ring", "measured as for float32 sum 1 s")
+    assert taken(MIB, known, op="min").why == "measured as for float32 max 500 ms; mpi 1 s"
+
+
+def test_without_a_tuning_file_a_stated_order():
+    def usual(nbytes, nodes, *candidates):
+        return take(nbytes, "float32", "sum", Here(Layout("", 4, nodes), candidates, {}), None).algorithm
+
+    everything = ("star", "ring", "hierarchical", "mpi", "mapped", "routed")
+    assert usual(SMALL_BYTES, 1, *everything) == usual(SMALL_BYTES, 2, *everything) == "mpi"
+    assert usual(SMALL_BYTES + 1, 1, *everything) == "mapped" and usual(SMALL_BYTES + 1, 2, *everything) == "routed"
+    assert usual(MIB, 1, "star", "ring", "mpi") == "ring" and usual(MIB, 2, "ring", "hierarchical") == "hierarchical"
+    assert usual(MIB, 2, "star", "tree") == "star"
+    assert taken(MIB, None).why == (
+        "no tuning file: the usual one above 32 KiB, 2 ranks on 1 node; not mapped: no shared windows"
+    )
+    assert taken(KIB, None).why == "no tuning file: the usual one up to 32 KiB, 2 ranks on 1 node"
+
+
+def test_one_rank_has_nothing_to_choose():
+    choice = take(MIB, "float32", "sum", Here(Layout("1x1", 1, 1), ("ring",), {}), MEASURED)
+    assert (choice.algorithm, choice.why) == ("ring", "one rank has nothing to exchange")
+
+
+def test_numbers_for_people():
+    assert [say_bytes(n) for n in (12, 1536, 4 * MIB, 3 << 30)] == ["12 B", "1.5 KiB", "4 MiB", "3 GiB"]
+    assert [say_seconds(t) for t in (1.5e-6, 0.00123, 2.0)] == ["1.5 µs", "1.23 ms", "2 s"]
+
+
+# ── all ranks ─────────────────────────────────────────────────────────────────────────────────────────────────
+def test_rank_0_decides_for_all():
+    """The others hold nothing, or something else: they follow."""
+    other = table(rows("star", {MIB: 1e-9}))
+
+    def body(t):
+        return decide(t, np.zeros(1, "f4"), MIB, "float32", "sum", [MEASURED, None, other][t.rank])
+
+    choices = LoopbackWorld(3).run(body)
+    assert [choice.algorithm for choice in choices] == ["ring"] * 3 and choices[0] == choices[2]
+
+
+def test_a_chosen_reduction_says_so_and_sums():
+    def body(t):
+        buffer = np.full(MIB // 4, t.rank + 1.0, "f4")
+        run = prepare(t, buffer, "auto", lambda a, b, y: np.add(a, b, out=y), tuning=MEASURED)
+        run.start()
+        run.wait(20.0)
+        return run.algorithm, run.why, buffer[0]
+
+    assert LoopbackWorld(2).run(body) == [("auto:ring", "measured 1 ms; star 2 ms", 3.0)] * 2
+
+
+def test_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
+    def body(t):
+        add = lambda a, b, y: np.add(a, b, out=y)  # noqa: E731
+        whole = prepare(t, np.ones(4, "i8"), "auto", add)
+        kept_in_uint16 = prepare(t, np.ones(4, "u2"), "auto", add, dtype="bfloat16")
+        return whole.algorithm, kept_in_uint16.algorithm, kept_in_uint16.why
+
+    ((whole, half, why), _) = LoopbackWorld(2).run(body)
+    assert (whole, half) == ("auto:mpi", "auto:sliced")
+    assert "; not mpi: MPI has no bfloat16; not mapped: the buffer does not lie in memory that" in why
+
+
+def test_training_says_which_buckets_were_given_what():
+    layers = [(f"{n}.weight", Parameter("weight", (n,), Fill("constant"))) for n in (64, 262144, 100_000, 524288)]
+
+    def body(t, **options):
+        arena = Arena(t.allocate, layers, "float32")
+        exchange = AllReduce(t, ReferenceOps("float32"), bucket_bytes=1, **options)
+        exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9, weight_decay=0.0)))
+        return list(exchange.notes)
+
+    known = table(MEASURED.rows, models=[model("ring", 0.0, 1e-9), model("mpi", 1.0, 0.0)])
+    remarks = LoopbackWorld(2).run(lambda t: body(t, algorithm="auto", tuning=known))[1]
+    assert remarks == [
+        "auto: ring for 390.6 KiB, 1 MiB, 2 MiB (at 2 MiB: modelled 2 ms; mpi 4 ms)",
+        "auto: mpi for 256 B (modelled 10 µs; ring 10 µs)",
+    ]
+    assert LoopbackWorld(2).run(lambda t: body(t, algorithm="ring"))[0] == []
+    assert LoopbackWorld(1).run(lambda t: body(t, algorithm="auto"))[0] == []
+
+
+def considered(size, nodes=1, allocate=lambda t: t.allocate(1, "float32"), **more):
+    return LoopbackWorld(size, nodes).run(lambda t: consider(t, allocate(t), "float32", **more))[0]
+
+
+def test_nodes_decide_what_is_considered():
+    flat, deep, alone = considered(4), considered(4, 2), considered(1)
+    nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), "there is one node")
+    assert flat.refused == nodeless and "mapped" in flat.candidates
+    assert deep.refused == {"mapped": "there are 2 nodes"} and "routed" in deep.candidates
+    assert {alone.refused[name] for name in ("mpi", "mapped", "routed")} == {"there is one rank"}
+    for here in (flat, deep, alone):
+        assert anywhere(here.layout, "float32") == here
+        assert {*here.candidates, *here.refused} == set(ALGORITHMS)
+
+
+def test_memory_decides_what_is_considered():
+    private = considered(4, allocate=lambda t: np.zeros(1, "f4"))
+    assert private.refused["mapped"].startswith("the buffer does not lie in memory that the ranks of a node share")
+    assert "routed" in considered(4, 2, allocate=lambda t: np.zeros(1, "f4")).refused
+    one_apart = considered(4, allocate=lambda t: t.allocate(1, "float32") if t.rank else t.allocate(1, "f4").copy())
+    assert one_apart.refused["mapped"].endswith("on rank 0")
+
+
+def test_a_wire_leaves_out_what_cannot_carry_it():
+    packed = considered(4, 2, wired=True)
+    assert "leave the wire out" in packed.refused["mpi"] and "routed" in packed.candidates
+    assert "mapped" in considered(4, wired=True).refused
+
+
+def test_unknown_algorithms():
+    for name in ("auto", "mpi", "ring", "hierarchical:ring:tree"):
+        check_algorithm(name)
+    with pytest.raises(UsageError, match=r"unknown algorithm 'atuo': did you mean 'auto'\? known: auto, .*mpi"):
+        check_algorithm("atuo")
+    with pytest.raises(UsageError, match="a pair is written hierarchical:INNER:OUTER"):
+        check_algorithm("auto:ring")
+
+
+# ── the machine ───────────────────────────────────────────────────────────────────────────────────────────────
+def test_layouts():
+    names = [layout_of(nodes).name for nodes in ([0], [0, 0], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1, 1])]
+    assert names == ["1x1", "1x2", "2x2", "2x2 scattered", "3+2"]
+    assert layout_of([0, 0, 1, 1]).words() == "4 ranks on 2 nodes"
+
+
+def test_a_look_is_the_same_on_all_ranks():
+    looks = LoopbackWorld(4, nodes=2).run(look)
+    assert all(own == looks[0] for own in looks)
+    machine, layout = looks[0]
+    assert tuple(machine) == machines.FIELDS and machine["transport"] == "loopback" and layout == Layout("2x2", 4, 2)
+    assert len(digest(machine)) == 8 and digest(machine) != digest(machine | {"cores": "0"})
+    assert differences(machine, machine) == []
+
+
+def test_the_processor_is_named_by_the_kernel(tmp_path):
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: other\n")
+    assert cpu_model(tmp_path / "cpuinfo") == "Some CPU @ 2 GHz"
+    assert cpu_model(tmp_path / "none") != ""
+
+
+# ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────
+MACHINE = {"cpu": "A", "cores": "2", "library": "Some MPI 1", "transport": "loopback"}
+
+
+def test_a_file_reads_back_and_keeps_other_layouts():
+    four = table(rows("ring", {KIB: 1.0}), layout=Layout("1x4", 4, 1))
+    tuning = Tuning(MACHINE).with_table(MEASURED).with_table(four)
+    assert parse("x", json.loads(tuning.text())) == tuning
+    fresh = table(rows("star", {KIB: 2.0}), rows("ring", {KIB: 1.0}, op="max"), models=[model("star", 1.0, 1.0)])
+    merged = tuning.with_table(fresh)
+    assert merged.tables["1x2"] == fresh and merged.tables["1x4"] == four
+    both = merged.with_table(table(rows("star", {KIB: 3.0}, dtype="float64")))
+    assert set(both.tables["1x2"].groups()) == {("float32", "sum"), ("float32", "max"), ("float64", "sum")}
+    assert both.tables["1x2"].models == fresh.models
+
+
+def damaged(*path, value):
+    found = json.loads(Tuning(MACHINE).with_table(table(MEASURED.rows, models=[model("mpi", 1.0, 1.0)])).text())
+    at = found
+    for key in path[:-1]:
+        at = at[key]
+    if value is None:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is no tuning file, it has no 'ringtrain tuning'"),
+        ('{"rows": []}', "is no tuning file"),
+        (damaged("ringtrain tuning", value=2), "is of format 2, this ringtrain reads 1: tune again"),
+        (damaged("machine", value=None), "has no 'machine'"),
+        (damaged("machine", "cores", value=2), r"machine\.cores is 2; it wants a text"),
+        (damaged("layouts", value=[]), r"layouts is \[\]; it wants an object"),
+        (damaged("layouts", "1x2", value=3), r"layouts\.1x2 is 3; it wants an object"),
+        (damaged("layouts", "1x2", "ranks", value=0), "ranks is 0; it wants a whole number above 0"),
+        (damaged("layouts", "1x2", "rows", value=[]), "has no rows"),
+        (damaged("layouts", "1x2", "rows", 1, value="ring"), r"rows\[1\] is 'ring'; it wants an object"),
+        (
+            damaged("layouts", "1x2", "rows", 0, "median_s", value=0),
+            "median_s is 0.0; it wants a number, not below 0; a",
+        ),
+        (damaged("layouts", "1x2", "rows", 0, "median_s", value=float("nan")), "median_s is nan"),
+        (damaged("layouts", "1x2", "rows", 0, "bytes", value=True), "bytes is True; it wants a whole number"),
+        (damaged("layouts", "1x2", "rows", 0, "correct", value="yes"), "correct is 'yes'; it wants true or false"),
+        (damaged("layouts", "1x2", "rows", 0, "correct", value=None), r"rows\[0\] has no 'correct': tune again"),
+        (damaged("layouts", "1x2", "models", 0, "alpha_s", value=-1), r"models\[0\]\.alpha_s is -1\.0"),
+    ],
+)
+def test_malformed_files_say_what_is_wrong_in_them(tmp_path, text, message):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(UsageError, match=message) as error:
+        read(place_of(str(tmp_path / "t.json"), {}))
+    assert str(error.value).startswith(f"tuning file {tmp_path}/t.json")
+
+
+def test_where_the_file_is_looked_for(tmp_path):
+    home = {"HOME": "/home/me"}
+    assert str(place_of(None, home).path) == "/home/me/.config/ringtrain/tuning.json"
+    assert place_of(None, home).asked_by == ""
+    assert str(place_of(None, home | {"XDG_CONFIG_HOME": "/x"}).path) == "/x/ringtrain/tuning.json"
+    assert place_of(None, home | {VARIABLE: "v.json"}).asked_by == VARIABLE
+    assert str(place_of("f.json", home | {VARIABLE: "v.json"}).path) == "f.json"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """here(tuning): writes the usual file, in an empty home, and returns its path."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def write(tuning):
+        path = tmp_path / "ringtrain" / "tuning.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(tuning if isinstance(tuning, str) else tuning.text())
+        return path
+
+    return write
+
+
+def found(size=2, given=None):
+    return LoopbackWorld(size).run(lambda t: find_tuning(t, given))
+
+
+def own_machine(size=2):
+    return LoopbackWorld(size).run(look)[0][0]
+
+
+def test_the_usual_file_is_used_where_it_fits(here):
+    assert [own.table for own in found()] == [None, None] and found()[0].remark == ""
+    here(Tuning(own_machine()).with_table(MEASURED))
+    assert [own.table for own in found()] == [MEASURED, MEASURED] and found()[0].remark == ""
+
+
+def test_the_usual_file_is_left_aside_where_it_does_not_fit(here):
+    for content in (Tuning(own_machine() | {"cpu": "another"}).with_table(MEASURED), Tuning(own_machine()), "{"):
+        here(content)
+        assert [own.table for own in found()] == [None, None]
+        assert found()[0].remark.startswith("without tuning: tuning file ")
+
+
+def test_a_file_that_was_asked_for_must_fit(here, monkeypatch):
+    path = here(Tuning(own_machine() | {"cpu": "another", "cores": "0"}).with_table(MEASURED))
+    with pytest.raises(UsageError) as error:
+        found(given=str(path))
+    assert error.value.everywhere
+    lines = str(error.value).splitlines()
+    assert lines[0] == f"tuning file {path} is of another machine:"
+    assert lines[1].startswith("  cpu: another there, ") and lines[2].startswith("  cores: 0 there, ")
+    assert len(lines) == 4 and "`ringtrain tune` measures this one" in lines[3]
+    path = here(Tuning(own_machine(3)).with_table(MEASURED))
+    monkeypatch.setenv(VARIABLE, str(path))
+    message = rf"tuning.json \({VARIABLE}\) has no layout 1x3 \(3 ranks on 1 node\), but 1x2: add it by `ringtrain tune"
+    with pytest.raises(UsageError, match=message):
+        found(3)
+    with pytest.raises(UsageError, match=r"none\.json cannot be read: No such file"):
+        found(given="none.json")
+
+
+def test_one_rank_reads_a_file_that_was_asked_for_and_chooses_nothing(here):
+    path = here(Tuning(MACHINE).with_table(MEASURED))
+    assert found(1, str(path))[0].table is None
+    here("{")
+    with pytest.raises(UsageError, match="is not JSON"):
+        found(1, str(path))

@@ -1,0 +1,75 @@
+"""Tuning, and what goes by it, under real mpirun."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+TINY = ("-b", "1K", "-e", "64K", "-f", "8", "-n", "3", "-w", "1", "--passes", "2")
+
+
+@pytest.fixture
+def ringtrain(mpirun, tmp_path):
+    """ringtrain(ranks, arguments): in a home of its own."""
+
+    def start(ranks, *arguments, **more):
+        return mpirun(ranks, ["-m", "ringtrain", *map(str, arguments)], XDG_CONFIG_HOME=str(tmp_path), **more)
+
+    return start
+
+
+def test_tuning_from_measuring_to_training(ringtrain, tmp_path):
+    path = tmp_path / "ringtrain" / "tuning.json"
+    done = ringtrain(2, "tune", *TINY, "--algorithm", "mpi,ring")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("tuning 2 ranks on 1 node (layout 1x2) of machine ")
+    assert done.stdout.endswith(f"written to {path}\n") and "UCX" not in done.stderr
+    first = json.loads(path.read_text())
+    assert len(first["layouts"]["1x2"]["rows"]) == 6 and first["machine"]["transport"] == "messages"
+
+    done = ringtrain(3, "tune", *TINY, "--algorithm", "ring,star")  # another layout of the same machine
+    assert done.returncode == 0, done.stderr
+    both = json.loads(path.read_text())
+    assert set(both["layouts"]) == {"1x2", "1x3"} and both["layouts"]["1x2"] == first["layouts"]["1x2"]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["tuning.json"]
+
+    done = ringtrain(2, "tune", "--explain", "1K,1M")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "measured " in done.stdout and "modelled " in done.stdout
+
+    done = ringtrain(2, "bench-allreduce", "--algorithm", "auto", "-b", "2K", "-e", "2K", "-n", "3", "-w", "0")
+    assert done.returncode == 0 and " auto:" in done.stdout, done.stderr
+
+    out = tmp_path / "run"
+    train = ("train", "--ops", "reference", "--iterations", "3", "--out", out)
+    done = ringtrain(2, *train)
+    assert done.returncode == 0, done.stderr
+    assert "allreduce (auto)" in done.stdout and "note: auto: " in done.stdout
+    done = ringtrain(4, *train[:-1], tmp_path / "other")
+    assert done.returncode == 0 and "has no layout 1x4 (4 ranks on 1 node), but 1x2, 1x3" in done.stdout, done.stderr
+    assert done.stdout.count("without tuning") == 1
+
+
+def test_a_tuning_of_another_machine_is_told_once_and_ends_the_run(ringtrain, tmp_path):
+    path = tmp_path / "t.json"
+    assert ringtrain(2, "tune", *TINY[:2], "-e", "1K", "--tuning", path, "--algorithm", "mpi").returncode == 0
+    found = json.loads(path.read_text())
+    found["machine"]["cpu"] = "another"
+    path.write_text(json.dumps(found))
+    for arguments in (("train",), ("tune",), ("bench-allreduce", "--algorithm", "auto")):
+        done = ringtrain(2, *arguments, "--tuning", path)
+        assert done.returncode == 2
+        assert done.stderr.count("is of another machine:\n  cpu: another there, ") == 1
+        assert json.loads(path.read_text()) == found
+    done = ringtrain(2, "bench-allreduce", "--algorithm", "auto", RINGTRAIN_TUNING=str(path))
+    assert done.returncode == 2 and "(RINGTRAIN_TUNING) is of another machine" in done.stderr
+    done = ringtrain(2, "tune", *TINY[:2], "-e", "1K", "--tuning", path, "--algorithm", "mpi", "--fresh")
+    assert done.returncode == 0 and json.loads(path.read_text())["machine"]["cpu"] != "another"
+
+
+def test_places_that_cannot_be_written_are_told_before_anything_is_measured(ringtrain, tmp_path):
+    done = ringtrain(2, "tune", "--tuning", tmp_path / "none" / "t.json")
+    assert done.returncode == 2 and "there is no folder" in done.stderr
+    done = ringtrain(2, "tune", "--tuning", tmp_path)
+    assert done.returncode == 2 and "it is a folder" in done.stderr
