@@ -6,18 +6,20 @@ from itertools import product
 
 import numpy as np
 
-from ringtrain.bench import checks, rows
+from ringtrain.bench import checks, header, rows
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import Calibration, calibrate
 from ringtrain.bench.fits import fits
-from ringtrain.bench.header import make_header, name_of
 from ringtrain.bench.numbers import TYPES
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
-from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
+from ringtrain.bench.trials import Job, Refusal, Rival, Trial, name_of, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.collectives.wire import Wire
 from ringtrain.exchange.reductions import ALGORITHMS, NATIVE
+from ringtrain.exchange.wires import NONE, make_wire, rehearse
+from ringtrain.ops.catalogue import make_ops
 from ringtrain.transport.base import Transport
 
 
@@ -30,6 +32,7 @@ class Sweep:
     pairs:         map every pair of ranks first
     segment_bytes: where a schedule's moves are cut
     rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
+    wires:         what messages are rounded to, by name; each algorithm over each wire
     """
 
     sizes: Sequence[int]
@@ -42,6 +45,12 @@ class Sweep:
     pairs: bool = False
     segment_bytes: int = SEGMENT_BYTES
     rivals: Mapping[str, Rival] = field(default_factory=dict)
+    wires: Sequence[str] = (NONE,)
+
+    @property
+    def contenders(self) -> list[tuple[str, str]]:
+        """(algorithm, wire): what is compared on each job."""
+        return list(product(self.algorithms, self.wires))
 
 
 @dataclass(slots=True)
@@ -62,8 +71,8 @@ class Watcher:
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) -> Result:
     """Collective; the same on all ranks. Raises RingtrainError where a check does not notice a flipped byte."""
     watcher = watcher or Watcher()
-    result = Result(make_header(transport, START))
-    tag = 2 * len(asked.algorithms)  # behind those of the trials
+    result = Result(header.make_header(transport, START))
+    tag = 2 * len(asked.contenders)  # behind those of the trials
     watcher.progress("calibrating links", 0, 1)
     calibration = calibrate(transport, tag, np.add, np.dtype(np.float32))
     result.header |= {"protocol": _protocol(asked), "calibration": calibration.as_dict(), "self_test": None}
@@ -87,13 +96,25 @@ def _map(transport: Transport, asked: Sweep, tag: int, watcher: Watcher) -> list
 
 def _protocol(asked: Sweep) -> dict:
     protocol = asked.protocol
-    return {name: getattr(protocol, name) for name in protocol.__slots__} | {"segment_bytes": asked.segment_bytes}
+    own = {name: getattr(protocol, name) for name in protocol.__slots__}
+    return own | {"segment_bytes": asked.segment_bytes, "wires": list(asked.wires)}
+
+
+def _wires(names: Sequence[str]) -> dict[str, Wire | None]:
+    """Compiled kernels pack and unpack, as in training."""
+    if set(names) == {NONE}:
+        return {NONE: None}
+    ops = make_ops("cpu")
+    wires = {name: make_wire(name, ops) for name in names}
+    for wire in filter(None, wires.values()):
+        rehearse(wire, ops)
+    return wires
 
 
 class _Bench:
     """The memory that every size is a part of, and what has been proved so far.
 
-    tested: the (algorithm, type, operation) whose checks have noticed a flipped byte
+    tested: the (algorithm with its wire, type, operation) whose checks have noticed a flipped byte
     """
 
     def __init__(
@@ -101,6 +122,7 @@ class _Bench:
     ):
         self._transport, self._asked, self._calibration = transport, asked, calibration
         self._crowded, self._watcher = crowded, watcher
+        self._wires = _wires(asked.wires)
         self.tested: list[list[str]] = []
         room = max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
         self._target = transport.allocate(room, np.uint8)
@@ -116,37 +138,37 @@ class _Bench:
                 yield Job(self._transport, numbers, op, *spans)
 
     def measure(self, job: Job) -> list[dict]:
-        """The rows of all algorithms on one job, in the order asked for."""
-        trials, refusals = self._prepare(job)
-        verdicts = {trial.algorithm: self._judge(job, trial, tag) for tag, trial in enumerate(trials)}
+        """The rows of all contenders on one job, in the order asked for."""
+        trials, made = self._prepare(job)
+        verdicts = {trial.name: self._judge(job, trial, tag) for tag, trial in enumerate(trials)}
         what = f"{job.nbytes:,} bytes of {job.numbers.name}"
         samples = measure(job, trials, self._asked.protocol, lambda done, of: self._watcher.progress(what, done, of))
-        wire = self._transport.gather_json({trial.algorithm: trial.bytes_sent for trial in trials})
-        made = {
-            trial.algorithm: self._row(job, samples, verdicts, _busiest(wire, trial), trial.algorithm)
-            for trial in trials
-        }
-        return [refusals[name] if name in refusals else made[name] for name in self._asked.algorithms]
+        sent = self._transport.gather_json({trial.name: trial.bytes_sent for trial in trials})
+        for trial in trials:
+            made[trial.name] = self._row(job, samples, verdicts, _busiest(sent, trial), trial)
+        return [made[name_of(*contender)] for contender in self._asked.contenders]
 
     def _prepare(self, job: Job) -> tuple[list[Trial], dict[str, dict]]:
-        trials, refusals = [], {}
-        for tag, name in enumerate(self._asked.algorithms):
+        """What can run, and the rows of what cannot, by name."""
+        trials, refusals, asked = [], {}, self._asked
+        for tag, (algorithm, wire) in enumerate(asked.contenders):
             try:
-                trials.append(prepare(job, name, tag, self._asked.segment_bytes, self._asked.rivals))
+                trials.append(prepare(job, algorithm, tag, asked.segment_bytes, asked.rivals, self._wires[wire]))
             except Refusal as reason:
-                refusals[name] = rows.refused(self._named(job, name), str(reason))
+                refusals[name_of(algorithm, wire)] = rows.refused(self._named(job, algorithm, wire), str(reason))
         return trials, refusals
 
     def _judge(self, job: Job, trial: Trial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:
             return None
-        self._watcher.progress(f"checking {trial.algorithm} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
-        proved = [trial.algorithm, job.numbers.name, job.op]
+        self._watcher.progress(f"checking {trial.name} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
+        proved = [trial.name, job.numbers.name, job.op]
         if proved not in self.tested and checks.self_test(job, trial, self._asked.protocol.seed):
             self.tested.append(proved)
         otherwise = None
         if trial.bytes_sent is not None:
-            otherwise = prepare(job, trial.algorithm, len(self._asked.algorithms) + tag, self._other_segment(job))
+            tag, wire = len(self._asked.contenders) + tag, self._wires[trial.wire]
+            otherwise = prepare(job, trial.algorithm, tag, self._other_segment(job), wire=wire)
         return checks.judge(job, trial, otherwise, self._asked.protocol.seed)
 
     def _other_segment(self, job: Job) -> int:
@@ -154,19 +176,20 @@ class _Bench:
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
         return other if other < self._asked.segment_bytes else self._asked.segment_bytes // 2
 
-    def _named(self, job: Job, algorithm: str) -> dict:
-        return rows.identity(job, algorithm, name_of(self._transport))
+    def _named(self, job: Job, algorithm: str, wire: str) -> dict:
+        return rows.identity(job, algorithm, header.name_of(self._transport), wire)
 
-    def _row(self, job: Job, samples: dict[str, Samples], verdicts: dict, wire: int | None, algorithm: str) -> dict:
-        own, protocol = samples[algorithm], self._asked.protocol
-        bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes)
-        row = rows.measured(self._named(job, algorithm), own, wire, bound, self._crowded)
+    def _row(self, job: Job, samples: dict[str, Samples], verdicts: dict, sent: int | None, trial: Trial) -> dict:
+        own, protocol, named = samples[trial.name], self._asked.protocol, self._named(job, trial.algorithm, trial.wire)
+        share = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
+        bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes, share)
+        row = rows.measured(named, own, sent, bound, self._crowded)
         row = rows.with_late(row, own, protocol)
         row = rows.with_speedup(row, samples.get(NATIVE), own, protocol.seed)
-        return rows.with_verdict(row, verdicts[algorithm])
+        return rows.with_verdict(row, verdicts[trial.name])
 
 
-def _busiest(wire: list[dict], trial: Trial) -> int | None:
+def _busiest(sent: list[dict], trial: Trial) -> int | None:
     """What the rank sends that sends most."""
-    sent = [own[trial.algorithm] for own in wire]
-    return None if None in sent else max(sent)
+    by_rank = [own[trial.name] for own in sent]
+    return None if None in by_rank else max(by_rank)

@@ -60,6 +60,7 @@ class Delay(click.ParamType):
     "-c", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="Check every element."
 )
 @click.option("--algorithm", "algorithms", default="all", show_default=True, help="Names, mpi among them, or all.")
+@click.option("--wire", "wires", default="none", show_default=True, help="Round messages: float16, bfloat16, or all.")
 @click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
 @click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K]")
 @click.option("--out-of-place", is_flag=True, help="Measure that too.")
@@ -111,6 +112,7 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
     from ringtrain.exchange.reductions import ALGORITHMS
+    from ringtrain.exchange.wires import WIRES
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:
@@ -135,6 +137,7 @@ def _asked(flags: dict, ranks: int):
         out_of_place=flags["out_of_place"],
         pairs=flags["pairs"],
         segment_bytes=flags["segment_bytes"] or SEGMENT_BYTES,
+        wires=choose(flags["wires"], WIRES, "wire"),
     )
 
 
