@@ -17,8 +17,8 @@ import math
 from ringtrain.bench.calibration import BETWEEN, Calibration
 
 
-def bound_s(calibration: Calibration, ranks: int, nodes: int, nbytes: int) -> float:
-    """0 for one rank, which need not do anything."""
+def bound_s(calibration: Calibration, ranks: int, nodes: int, nbytes: int, wire: float = 1.0) -> float:
+    """0 for one rank, which need not do anything. ``wire``: what share of the buffer's bytes travels."""
     if ranks == 1:
         return 0.0
     links = calibration.links
@@ -26,10 +26,10 @@ def bound_s(calibration: Calibration, ranks: int, nodes: int, nbytes: int) -> fl
     fastest = max(link.busy_bytes_per_s for link in links.values())
     times = [
         math.ceil(math.log2(ranks)) * alpha,
-        2 * (ranks - 1) / ranks * nbytes / fastest,
+        2 * (ranks - 1) / ranks * nbytes * wire / fastest,
         (ranks - 1) / ranks * nbytes * calibration.gamma_s_per_byte,
     ]
     if BETWEEN in links:
         node_rate = links[BETWEEN].busy_bytes_per_s * calibration.ranks_per_node
-        times.append(2 * (nodes - 1) / nodes * nbytes / node_rate)
+        times.append(2 * (nodes - 1) / nodes * nbytes * wire / node_rate)
     return max(times)

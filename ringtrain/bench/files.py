@@ -7,7 +7,7 @@ from pathlib import Path
 from ringtrain.bench.rows import COLUMNS, KEY
 from ringtrain.errors import UsageError
 
-COMPARED = {*KEY, "status", "samples_s"}
+COMPARED = {*KEY, "status", "samples_s"} - {"wire_dtype"}
 
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
@@ -34,6 +34,8 @@ def read_json(path) -> dict:
     rows = found.get("rows") if isinstance(found, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= COMPARED for row in rows):
         raise UsageError(f"{path} has no rows of bench-allreduce: give a file that its --json wrote")
+    for row in rows:
+        row.setdefault("wire_dtype", row["dtype"])  # a file from before there were wires
     return found
 
 

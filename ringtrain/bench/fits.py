@@ -7,12 +7,12 @@ from ringtrain.bench.calibration import Calibration
 from ringtrain.bench.rows import REFUSED
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 
-GROUP = ("dtype", "op", "placement")
+GROUP = ("dtype", "wire_dtype", "op", "placement")
 
 
 def fits(made: Sequence[dict], calibration: Calibration, ranks: int) -> list[dict]:
-    """For every type, operation and placement: each algorithm's model, and where they cross. An algorithm of less than
-    two sizes has none, nor has a single rank, which exchanges nothing."""
+    """For every type, wire, operation and placement: each algorithm's model, and where they cross. An algorithm of less
+    than two sizes has none, nor has a single rank, which exchanges nothing."""
     groups: dict[tuple, list[dict]] = {}
     for row in made:
         groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)

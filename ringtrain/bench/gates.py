@@ -1,6 +1,6 @@
 """What a sweep is held to, for scripts that go by the exit status."""
 
-from ringtrain.bench.rows import KEY, OK
+from ringtrain.bench.rows import KEY, OK, label
 from ringtrain.bench.statistics import ratio
 from ringtrain.errors import UsageError
 
@@ -27,7 +27,7 @@ def _key(row: dict) -> tuple:
 
 
 def _name(row: dict) -> str:
-    return f"{row['algorithm']} {row['bytes']:,} B {row['dtype']} {row['op']} {row['placement']} place"
+    return f"{label(row)} {row['bytes']:,} B {row['dtype']} {row['op']} {row['placement']} place"
 
 
 def _regression(old: dict, new: dict, most: float, seed: int) -> str | None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ringtrain.bench import words
 from ringtrain.bench.files import check_writable
-from ringtrain.bench.rows import REFUSED
+from ringtrain.bench.rows import REFUSED, label
 from ringtrain.errors import UsageError, nearest
 from ringtrain.exchange.reductions import NATIVE
 
@@ -32,8 +32,8 @@ def draw(header: dict, rows: list[dict], path) -> None:
     rows = [row for row in rows if _kind(row) == kind]
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     bandwidth, faster = figure.subplots(1, 2)
-    for colour, name in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
-        own = [row for row in rows if row["algorithm"] == name]
+    for colour, name in enumerate(dict.fromkeys(map(label, rows))):
+        own = [row for row in rows if label(row) == name]
         _draw_bandwidth(bandwidth, name, own, f"C{colour}")
         if name != NATIVE and all(row["speedup"] for row in own):
             _draw_speedup(faster, name, own, f"C{colour}")
@@ -51,8 +51,8 @@ def _finish(figure, panels, title: str) -> None:
         axes.set_xlabel("bytes of the buffer")
         axes.set_ylim(bottom=0)
         axes.grid(color="#dddddd", linewidth=0.6)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize="small")
+        if curves := len(axes.get_legend_handles_labels()[0]):
+            axes.legend(frameon=False, fontsize="small", ncols=1 + curves // 12)
     figure.suptitle(title, fontsize="small")
 
 
@@ -81,7 +81,8 @@ def _draw_speedup(axes, name: str, rows: list[dict], colour: str) -> None:
 
 
 def _draw_bound(axes, rows: list[dict]) -> None:
-    bound = {row["bytes"]: row["busbw_bytes_per_s"] / row["bound_share"] / 1e9 for row in rows if row["bound_share"]}
+    plain = [row for row in rows if row["wire_dtype"] == row["dtype"] and row["bound_share"]]
+    bound = {row["bytes"]: row["busbw_bytes_per_s"] / row["bound_share"] / 1e9 for row in plain}
     if bound:
         axes.plot(sorted(bound), [bound[size] for size in sorted(bound)], "k:", label="bound, calibrated in this run")
 

@@ -1,18 +1,19 @@
 """One row of a sweep: an algorithm on one size, type, operation and placement; measured, wrong, or refused.
 
 Every row has every key; what does not apply is None. Units: ``…_s`` seconds, ``bytes`` of the buffer on each rank,
-``…_per_s`` a second.
+``…_per_s`` a second. ``wire_dtype`` is what messages hold: ``dtype``, or what they are rounded to.
 """
 
 from ringtrain.bench.checks import Verdict
 from ringtrain.bench.statistics import ratio, summary
 from ringtrain.bench.timing import Protocol, Samples
-from ringtrain.bench.trials import Job
+from ringtrain.bench.trials import Job, name_of
+from ringtrain.exchange.wires import NONE
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10
 IN_PLACE, OUT_OF_PLACE = "in", "out"
-IDENTITY = ("algorithm", "transport", "ranks", "nodes", "bytes", "count", "dtype", "op", "placement")
+IDENTITY = ("algorithm", "transport", "ranks", "nodes", "bytes", "count", "dtype", "wire_dtype", "op", "placement")
 KEY = tuple(name for name in IDENTITY if name != "count")
 MEASURED = (
     *("repeats", "median_s", "min_s", "p5_s", "p95_s", "p99_s", "cv", "skew_s"),
@@ -24,7 +25,7 @@ STATED = ("status", "reason", "unreliable", "samples_s")
 COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
-def identity(job: Job, algorithm: str, transport_name: str) -> dict:
+def identity(job: Job, algorithm: str, transport_name: str, wire: str = NONE) -> dict:
     return {
         "algorithm": algorithm,
         "transport": transport_name,
@@ -33,6 +34,7 @@ def identity(job: Job, algorithm: str, transport_name: str) -> dict:
         "bytes": job.nbytes,
         "count": job.target.size,
         "dtype": job.numbers.name,
+        "wire_dtype": job.numbers.name if wire == NONE else wire,
         "op": job.op,
         "placement": IN_PLACE if job.source is None else OUT_OF_PLACE,
     }
@@ -100,3 +102,8 @@ def quieter(row: dict, other: dict) -> dict:
 
 def _complete(named: dict, facts: dict) -> dict:
     return {**dict.fromkeys(COLUMNS), **named, **facts}
+
+
+def label(row: dict) -> str:
+    """The algorithm, and its wire if that rounds."""
+    return name_of(row["algorithm"], NONE if row["wire_dtype"] == row["dtype"] else row["wire_dtype"])

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from ringtrain.bench import words
 from ringtrain.bench.pairs import slowest_rank, worst
 from ringtrain.bench.rows import REFUSED
+from ringtrain.exchange.wires import NONE
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
 COLUMNS = (
@@ -13,6 +14,7 @@ COLUMNS = (
     ("type", 8, lambda row: row["dtype"]),
     ("redop", 5, lambda row: row["op"]),
     ("place", 5, lambda row: row["placement"]),
+    ("on wire", 8, lambda row: row["wire_dtype"]),
     ("algorithm", 12, lambda row: row["algorithm"]),
     ("time", 9, lambda row: f"{1e6 * row['median_s']:.1f}"),
     ("algbw", 7, lambda row: f"{row['algbw_bytes_per_s'] / 1e9:.2f}"),
@@ -29,7 +31,7 @@ COLUMNS = (
 )
 UNITS = {"size": "B", "count": "elements", "time": "us", "algbw": "GB/s", "busbw": "GB/s", "wire": "B/rank"}
 UNITS |= {"x mpi": "[95 % interval]", "p95": "us", "skew": "us", "late": "delay"}
-NAMED = 6  # the columns that a refused row has
+LAST_NAMED = "algorithm"  # a refused row has the columns up to this one
 
 
 def _or_dash(value, show) -> str:
@@ -50,8 +52,9 @@ def _same(row: dict) -> str:
 
 def columns_of(header: dict) -> tuple:
     """All, but for what was not asked for."""
-    late = header["protocol"]["late_rank"] is not None
-    return tuple(column for column in COLUMNS if late or column[0] != "late")
+    protocol = header["protocol"]
+    asked = {"late": protocol["late_rank"] is not None, "on wire": protocol["wires"] != [NONE]}
+    return tuple(column for column in COLUMNS if asked.get(column[0], True))
 
 
 def titles(columns=COLUMNS) -> list[str]:
@@ -63,7 +66,8 @@ def titles(columns=COLUMNS) -> list[str]:
 def line(row: dict, columns=COLUMNS) -> str:
     """A row's line; what makes it unreliable is at its end, and the reason of a refusal in place of figures."""
     if row["status"] == REFUSED:
-        return f"  {_cells(row, columns[:NAMED])} refused: {row['reason']}"
+        named = 1 + [title for title, _, _ in columns].index(LAST_NAMED)
+        return f"  {_cells(row, columns[:named])} refused: {row['reason']}"
     doubts = "; ".join(row["unreliable"])
     return f"  {_cells(row, columns)}" + (f"  unreliable: {doubts}" if doubts else "")
 
@@ -127,7 +131,9 @@ def _pairs(rows: list[dict] | None) -> list[str]:
 def fit_lines(fits: Iterable[dict]) -> list[str]:
     lines = []
     for group in fits:
-        lines += [f"# fit of {group['dtype']} {group['op']}, {group['placement']} place:"] if group["models"] else []
+        wire = "" if group["wire_dtype"] == group["dtype"] else f" over a wire of {group['wire_dtype']}"
+        what = f"{group['dtype']} {group['op']}{wire}, {group['placement']} place"
+        lines += [f"# fit of {what}:"] if group["models"] else []
         lines += [f"#   {_model(name, model)}" for name, model in group["models"].items()]
         lines += [f"#   {_crossover(found)}" for found in group["crossovers"]]
     return lines

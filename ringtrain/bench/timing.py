@@ -55,17 +55,18 @@ class Samples:
 def measure(
     job: Job, trials: Sequence[Trial], protocol: Protocol, progress: Callable[[int, int], None]
 ) -> dict[str, Samples]:
-    """Samples by algorithm; collective, the same on all ranks. ``progress(repetition, of)`` is told where it is."""
+    """Samples by the trial's name; collective, the same on all ranks. ``progress(repetition, of)`` is told where it
+    is."""
     job.contribution[...] = 0  # stays 0 however often it is added in place: no overflow, and every page is there
     scrub = np.ones(protocol.cold_bytes, np.uint8) if protocol.cold_bytes else None
-    order, own = random.Random(protocol.seed), {trial.algorithm: Samples() for trial in trials}
+    order, own = random.Random(protocol.seed), {trial.name: Samples() for trial in trials}
     began = time.perf_counter()
     for repetition in range(-protocol.warm_up, protocol.repeats):
         if _spent(job.transport, protocol, repetition, began):
             break
         progress(max(repetition, 0), protocol.repeats)
         for trial in order.sample(list(trials), len(trials)):
-            _sample(job.transport, trial, protocol, scrub, own[trial.algorithm] if repetition >= 0 else Samples())
+            _sample(job.transport, trial, protocol, scrub, own[trial.name] if repetition >= 0 else Samples())
     return _gathered(job.transport, own)
 
 

@@ -10,10 +10,13 @@ import numpy as np
 
 from ringtrain.bench.numbers import NumberType
 from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RingtrainError, TransportError
 from ringtrain.exchange import reductions
 from ringtrain.exchange.reductions import AUTO, NATIVE, auto_name
+from ringtrain.exchange.shared import MAPPED
 from ringtrain.exchange.tuning import Table
+from ringtrain.exchange.wires import NONE
 from ringtrain.transport.base import Transport
 
 DEADLINE_S = 120.0
@@ -50,12 +53,23 @@ class Trial:
     run:        all-reduces the job once; collective
     bytes_sent: by this rank in a run; None where that is not known: all but schedules
     why:        of a choice; None where there was none
+    wire:       what messages are rounded to, by name
     """
 
     algorithm: str
     run: Callable[[], None]
     bytes_sent: int | None
     why: str | None = None
+    wire: str = NONE
+
+    @property
+    def name(self) -> str:
+        return name_of(self.algorithm, self.wire)
+
+
+def name_of(algorithm: str, wire: str) -> str:
+    """An algorithm with its wire, for people: "ring", "ring (bfloat16)"."""
+    return algorithm if wire == NONE else f"{algorithm} ({wire})"
 
 
 class Refusal(RingtrainError):
@@ -72,17 +86,21 @@ def prepare(
     segment_bytes: int,
     rivals: Mapping[str, Rival] = NO_RIVALS,
     tuning: Table | None = None,
+    wire: Wire | None = None,
 ) -> Trial:
     """The algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike.
 
     ``rivals``: all-reduces of others by name, each a function that makes a job's; it sums where a mean is wanted.
-    ``tuning``: what ``auto`` chooses by.
+    ``tuning``: what ``auto`` chooses by. ``wire``: how messages are packed; ``auto`` then chooses among those that can.
     """
+    if wire is not None:
+        _check_wire(job, algorithm, wire, rivals)
     if job.op == "mean" and job.numbers.integral:
         raise Refusal("the mean of whole numbers is none: use sum")
     if algorithm == AUTO:
-        choice = reductions.decide(job.transport, job.target, job.nbytes, job.numbers.name, _summed(job.op), tuning)
-        chosen = prepare(job, choice.algorithm, tag, segment_bytes)
+        what = (job.target, job.nbytes, job.numbers.name, _summed(job.op))
+        choice = reductions.decide(job.transport, *what, tuning, wire is not None)
+        chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:
         return Trial(NATIVE, _finished(job, _native(job)), None)
@@ -91,11 +109,21 @@ def prepare(
     combine, op = job.numbers.combine(job.op), _summed(job.op)
     try:
         reduction = reductions.prepare(
-            job.transport, job.target, algorithm, combine, op=op, tag=tag, segment_bytes=segment_bytes
+            job.transport, job.target, algorithm, combine, op=op, tag=tag, segment_bytes=segment_bytes, wire=wire
         )
     except RingtrainError as error:
         raise Refusal(str(error)) from error
-    return Trial(algorithm, _finished(job, _reduced(job, reduction)), reduction.bytes_sent)
+    if wire is not None and reduction.transport == MAPPED:
+        raise Refusal(f"{algorithm} sends no messages on one node: a wire of {wire.name} would round nothing")
+    run, carried = _finished(job, _reduced(job, reduction)), wire.name if wire else NONE
+    return Trial(algorithm, run, reduction.bytes_sent, wire=carried)
+
+
+def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival]) -> None:
+    if job.numbers.name != "float32":  # said here too: what is bfloat16 to us is uint16 to others
+        raise Refusal(f"a wire of {wire.name} carries float32, and this is {job.numbers.name}")
+    if algorithm == NATIVE or algorithm in rivals:
+        raise Refusal(f"{algorithm} sends a buffer as it is: a wire of {wire.name} is for schedules")
 
 
 def _native(job: Job) -> Callable[[], None]:

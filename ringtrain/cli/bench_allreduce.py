@@ -62,6 +62,7 @@ class Delay(click.ParamType):
 @click.option(
     "--algorithm", "algorithms", default="all", show_default=True, help="Names, mpi and auto among them, or all."
 )
+@click.option("--wire", "wires", default="none", show_default=True, help="Round messages: float16, bfloat16, or all.")
 @click.option("--tuning", metavar="FILE", help="Tuning file that auto goes by. [RINGTRAIN_TUNING, or the usual place]")
 @click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
 @click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K]")
@@ -128,6 +129,7 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.bench.timing import Protocol
     from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
+    from ringtrain.exchange.wires import WIRES
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:
@@ -152,6 +154,7 @@ def _asked(flags: dict, ranks: int):
         out_of_place=flags["out_of_place"],
         pairs=flags["pairs"],
         segment_bytes=flags["segment_bytes"] or SEGMENT_BYTES,
+        wires=choose(flags["wires"], WIRES, "wire"),
     )
 
 

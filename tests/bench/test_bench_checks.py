@@ -75,7 +75,7 @@ def test_a_rank_added_twice_and_a_nan_are_seen():
 
 def test_partial_sums_of_exact_inputs_are_exact_in_bfloat16_too():
     for size in (2, 7, 128, 300):
-        inputs = [checks._input("exact", TYPES["bfloat16"], rank, size, 0) for rank in range(size)]
+        inputs = [checks._input("exact", TYPES["bfloat16"], rank, size, 0, 256) for rank in range(size)]
         largest = sum(np.abs(TYPES["bfloat16"].decode(each)) for each in inputs).max()
         assert 1 <= largest <= 256
 

@@ -39,6 +39,18 @@ def test_types_and_operations(mpirun):
     assert " 0 wrong, " in done.stdout
 
 
+def test_a_wire_that_rounds_is_right_and_half_as_long(mpirun, tmp_path):
+    path = tmp_path / "a.json"
+    done = mpirun(3, arguments("--wire", "all", "--algorithm", "mpi,ring,sliced,hierarchical", "--json", path))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["status"] for row in rows if row["algorithm"] != "mpi"} == {"ok"}
+    assert done.stdout.count("refused: mpi sends a buffer as it is: a wire of") == 2 * 3
+    sent = {(r["algorithm"], r["bytes"], r["wire_dtype"]): r["wire_bytes"] for r in rows if r["algorithm"] != "mpi"}
+    for (algorithm, nbytes, wire), count in sent.items():
+        assert count * (1 if wire == "float32" else 2) == sent[algorithm, nbytes, "float32"]
+
+
 def test_every_rank_ends_with_the_status_of_the_gate(mpirun):
     done = mpirun(2, arguments("-e", "1K", "--min-busbw", "100000"))
     assert done.returncode == 1
