@@ -16,9 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringtrain.bench.numbers import UFUNCS, NumberType
 from ringtrain.bench.trials import Job, Trial
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange.numbers import UFUNCS, NumberType
 
 PERIOD = 65521  # elements; prime
 BLOCK = 16 * PERIOD

@@ -11,12 +11,12 @@ from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import Calibration, calibrate
 from ringtrain.bench.fits import fits
 from ringtrain.bench.header import make_header, name_of
-from ringtrain.bench.numbers import TYPES
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, NATIVE
 from ringtrain.transport.base import Transport
 

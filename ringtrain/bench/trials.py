@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.bench.numbers import NumberType
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import RingtrainError, TransportError
 from ringtrain.exchange import reductions
+from ringtrain.exchange.numbers import NumberType
 from ringtrain.exchange.reductions import NATIVE
 from ringtrain.transport.base import Transport
 

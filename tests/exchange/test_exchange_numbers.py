@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from ringtrain.bench import bfloat16
-from ringtrain.bench.numbers import OPS, TYPES, choose
+from ringtrain.bench.choose import choose
 from ringtrain.errors import UsageError
+from ringtrain.exchange.numbers import OPS, TYPES
+from ringtrain.ops import bfloat16
 
 
 def test_bfloat16_rounds_to_nearest_even():
