@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.collectives.reduction import Reduction
-from ringtrain.errors import RingtrainError, TransportError
+from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange import reductions
+from ringtrain.exchange.native import check_native
 from ringtrain.exchange.numbers import NumberType
 from ringtrain.exchange.reductions import NATIVE
 from ringtrain.transport.base import Transport
@@ -83,14 +84,11 @@ def prepare(job: Job, algorithm: str, tag: int, segment_bytes: int, rivals: Mapp
 
 
 def _native(job: Job) -> Callable[[], None]:
-    # Open MPI has no such type, takes the bits for whole numbers, adds those, and reports success.
-    if job.numbers.name == "bfloat16":
-        raise Refusal("MPI has no bfloat16: it would add the bits as whole numbers")
     op = _summed(job.op)
     try:
-        job.transport.native_allreduce(np.zeros(1, job.numbers.storage), op)
-    except (TransportError, KeyError) as error:  # KeyError: mpi4py found no MPI type for the elements
-        raise Refusal(f"MPI does not reduce {job.numbers.name} by {op}: {error}") from error
+        check_native(job.transport, job.numbers, op)
+    except UsageError as error:
+        raise Refusal(str(error)) from error
     return lambda: job.transport.native_allreduce(job.target, op, job.source)
 
 

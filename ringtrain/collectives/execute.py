@@ -96,6 +96,11 @@ class Execution(Reduction):
         """Return when done. Raises StalledError when nothing has moved for ``deadline_s`` seconds."""
         wait_for(self.test, deadline_s, self._awaited, progress=lambda: self._moved)
 
+    def free(self) -> None:
+        for handle in self._handles:
+            if handle is not None:
+                handle.free()
+
     @property
     def moved(self) -> int:
         return self._moved
