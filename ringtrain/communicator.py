@@ -60,7 +60,10 @@ class Communicator:
             self.close()
 
     def close(self) -> None:
-        """Release everything; collective. Arrays of :meth:`empty` are gone with it."""
+        """Release everything; collective. Arrays of :meth:`empty` must not be touched afterwards: their memory is gone.
+
+        Raises UsageError while a prepared reduction is under way.
+        """
         if self._closed:
             return
         self._check_idle("close")

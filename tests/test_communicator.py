@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.door import memory, plan
+from ringtrain.door import plan
 from ringtrain.errors import UsageError
 from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.loopback import LoopbackHandle, LoopbackWorld
 
 
 def together(size, function, **options):
@@ -31,6 +31,13 @@ def counting(monkeypatch):
 
     monkeypatch.setattr(plan.Workshop, "prepare", noted)
     return prepared
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Of 100 float64."""
+    monkeypatch.setattr("ringtrain.communicator.STAGING_BYTES", 800)
+    monkeypatch.setattr("ringtrain.door.memory.STAGING_BYTES", 800)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -80,14 +87,19 @@ def test_the_array_stays_as_it_is_and_out_takes_the_result():
     together(2, body)
 
 
-def test_out_may_overlap_the_array():
+@pytest.mark.parametrize("count", [9, 250])
+def test_out_may_overlap_the_array(small_pieces, count):
     def body(communicator):
-        memory = np.arange(9.0)
+        want = np.arange(count) * 3
+        memory = np.arange(float(count))
         communicator.allreduce(memory[:-1], out=memory[1:])
-        assert memory.tolist() == [0, *np.arange(8) * 3]
-        backwards = np.arange(9.0)
-        communicator.allreduce(backwards[::-1], out=backwards)
-        assert backwards.tolist() == (np.arange(9) * 3)[::-1].tolist()
+        assert memory.tolist() == [0, *want[:-1]]
+        memory[:] = np.arange(count)
+        communicator.allreduce(memory[::-1], out=memory)
+        assert memory.tolist() == want[::-1].tolist()
+        square = np.arange(float(count * count)).reshape(count, count)
+        communicator.allreduce(square.T, out=square)
+        assert (square == np.arange(count * count).reshape(count, count).T * 3).all()
 
     together(3, body)
 
@@ -104,9 +116,7 @@ def test_scalars_and_empty_arrays():
     together(2, body)
 
 
-def test_large_arrays_pass_in_pieces(monkeypatch):
-    monkeypatch.setattr("ringtrain.communicator.STAGING_BYTES", 800)
-    monkeypatch.setattr(memory, "STAGING_BYTES", 800)
+def test_large_arrays_pass_in_pieces(small_pieces, monkeypatch):
     prepared = counting(monkeypatch)
 
     def body(communicator):
@@ -133,7 +143,8 @@ def test_a_reduction_is_prepared_once(monkeypatch):
 
 def test_those_not_used_for_longest_make_room(monkeypatch):
     monkeypatch.setattr(plan, "KEPT", 3)
-    prepared = counting(monkeypatch)
+    prepared, freed = counting(monkeypatch), []
+    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
 
     def body(communicator):
         for count in (1, 2, 3, 1, 4, 1, 2, 4):  # 4 takes the place of 2, and 2 that of 3
@@ -142,6 +153,7 @@ def test_those_not_used_for_longest_make_room(monkeypatch):
 
     assert together(2, body) == [[0, 1, 2]] * 2
     assert sorted(prepared) == sorted([1, 2, 3, 4, 2] * 2)
+    assert len(freed) == len(set(freed)) >= 2 * 5 * 2  # each has a send and a receive at least; all are given back
 
 
 def test_own_memory_is_reduced_where_it_lies(monkeypatch):
@@ -170,6 +182,15 @@ def test_own_memory_is_reduced_where_it_lies(monkeypatch):
 
     together(2, body)
     assert sorted(prepared, key=str) == sorted([(1, 40), None, (0, 20)] * 2, key=str)
+
+
+def test_own_memory_in_another_byte_order_is_anybodys():
+    def body(communicator):
+        swapped = communicator.empty(3).view(">f4")
+        swapped[:] = [1, 2, 3]
+        assert communicator.allreduce(swapped, out=swapped).tolist() == [2, 4, 6]
+
+    together(2, body)
 
 
 def test_own_memory_of_bfloat16_is_bits():

@@ -38,10 +38,10 @@ def test_cupy_on_several_ranks(cupy):
         column = array[:, 1]
         assert communicator.allreduce(column, out=column) is column
         assert array.get().tolist() == [[0, 3, 2], [3, 12, 5]]
-        reduction = communicator.prepare(array, "mean")
-        for _ in range(2):
+        reduction = communicator.prepare(column)
+        for times in (3, 9):
             reduction.start()
-            assert reduction.wait() is array and array.get().tolist() == [[0, 3, 2], [3, 12, 5]]
+            assert reduction.wait() is column and array.get().tolist() == [[0, 3 * times, 2], [3, 12 * times, 5]]
         with pytest.raises(UsageError, match=r"out is float64 \[2\], and the array float64 \[2, 3\]"):
             communicator.allreduce(array, out=column)
 

@@ -50,6 +50,12 @@ def own_memory_and_prepared(communicator):
         assert (ours == world.size - 1 + turn).all() and (theirs == (world.size - 1) * turn).all()
 
 
+def own_memory_in_another_byte_order(communicator):
+    swapped = communicator.empty(3).view(">f4")
+    swapped[:] = [1, 2, 3]
+    assert communicator.allreduce(swapped, "max", out=swapped, algorithm="mpi").tolist() == [1, 2, 3]
+
+
 def more_kinds_than_are_kept(communicator):
     for turn in range(2):
         for count in range(80):
@@ -88,6 +94,7 @@ if __name__ == "__main__":
             every_algorithm_and_type,
             large_ones_in_pieces,
             own_memory_and_prepared,
+            own_memory_in_another_byte_order,
             more_kinds_than_are_kept,
             differences_are_told_and_forgiven,
             benches,
