@@ -17,9 +17,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringtrain.bench.numbers import TYPES, UFUNCS, NumberType
 from ringtrain.bench.trials import Job, Trial
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange.numbers import TYPES, UFUNCS, NumberType
 from ringtrain.exchange.wires import NONE
 
 PERIOD = 65521  # elements; prime

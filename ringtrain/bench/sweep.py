@@ -10,17 +10,15 @@ from ringtrain.bench import checks, header, rows
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import Calibration, calibrate
 from ringtrain.bench.fits import fits
-from ringtrain.bench.numbers import TYPES
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
-from ringtrain.collectives.wire import Wire
+from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.wires import NONE, make_wire, rehearse
-from ringtrain.ops.catalogue import make_ops
+from ringtrain.exchange.wires import NONE, compiled_wire
 from ringtrain.transport.base import Transport
 
 
@@ -112,17 +110,6 @@ def _protocol(asked: Sweep) -> dict:
     return own | {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
 
 
-def _wires(names: Sequence[str]) -> dict[str, Wire | None]:
-    """Compiled kernels pack and unpack, as in training."""
-    if set(names) == {NONE}:
-        return {NONE: None}
-    ops = make_ops("cpu")
-    wires = {name: make_wire(name, ops) for name in names}
-    for wire in filter(None, wires.values()):
-        rehearse(wire, ops)
-    return wires
-
-
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """A job with all that can run it, and the rows of what cannot, both by the contender that was asked for."""
@@ -144,7 +131,7 @@ class _Bench:
     ):
         self._transport, self._asked, self._calibration = transport, asked, calibration
         self._crowded, self._watcher = crowded, watcher
-        self._wires = _wires(asked.wires)
+        self._wires = {name: compiled_wire(name) for name in asked.wires}
         self.tested: list[list[str]] = []
         room = max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
         self._target = transport.allocate(room, np.uint8)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringtrain.bench.numbers import NumberType
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
-from ringtrain.errors import RingtrainError, TransportError
+from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange import reductions
+from ringtrain.exchange.native import check_native
+from ringtrain.exchange.numbers import NumberType
 from ringtrain.exchange.reductions import AUTO, NATIVE, auto_name
 from ringtrain.exchange.shared import MAPPED
 from ringtrain.exchange.tuning import Table
@@ -127,14 +128,11 @@ def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival
 
 
 def _native(job: Job) -> Callable[[], None]:
-    # Open MPI has no such type, takes the bits for whole numbers, adds those, and reports success.
-    if job.numbers.name == "bfloat16":
-        raise Refusal("MPI has no bfloat16: it would add the bits as whole numbers")
     op = _summed(job.op)
     try:
-        job.transport.native_allreduce(np.zeros(1, job.numbers.storage), op)
-    except (TransportError, KeyError) as error:  # KeyError: mpi4py found no MPI type for the elements
-        raise Refusal(f"MPI does not reduce {job.numbers.name} by {op}: {error}") from error
+        check_native(job.transport, job.numbers, op)
+    except UsageError as error:
+        raise Refusal(str(error)) from error
     return lambda: job.transport.native_allreduce(job.target, op, job.source)
 
 

@@ -124,11 +124,12 @@ def _tuned(transport, flags: dict, asked):
 def _asked(flags: dict, ranks: int):
     """The sweep that the flags ask for. Raises UsageError."""
     from ringtrain.bench.caches import scrub_bytes
-    from ringtrain.bench.numbers import OPS, TYPES, choose
+    from ringtrain.bench.choose import choose
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
     from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
+    from ringtrain.exchange.numbers import OPS, TYPES
     from ringtrain.exchange.wires import WIRES
 
     late_rank, late_s = flags["skew"] or (None, 0.0)

@@ -76,19 +76,20 @@ def _tune(transport, flags: dict) -> int:
 
 
 def _storage(name: str):
-    from ringtrain.bench.numbers import TYPES
+    from ringtrain.exchange.numbers import TYPES
 
     return TYPES[name].storage
 
 
 def _asked(transport, flags: dict):
     """The sweep to make. Raises UsageError."""
-    from ringtrain.bench.numbers import TYPES, choose
+    from ringtrain.bench.choose import choose
     from ringtrain.bench.sizes import swept
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
     from ringtrain.errors import UsageError
     from ringtrain.exchange import reductions
+    from ringtrain.exchange.numbers import TYPES
 
     dtypes, ops = choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation")
     names = reductions.choose(flags["algorithms"])
@@ -157,7 +158,8 @@ def _watcher(rank: int):
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
 def _explain(transport, flags: dict) -> int:
     """Under mpirun of this layout, by what would be used; in one process of every layout that the file holds."""
-    from ringtrain.bench.numbers import TYPES, choose
+    from ringtrain.bench.choose import choose
+    from ringtrain.exchange.numbers import TYPES
     from ringtrain.train.together import on_root, together
 
     dtypes, ops = together(

@@ -69,11 +69,13 @@ def prepare(
     Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
     check_algorithm(algorithm, wire is not None)
+    dtype = dtype or np.dtype(buffer.dtype).name
+    if wire is not None:
+        _check_wire(wire, dtype, op)
     how = (combine, op, tag, segment_bytes, synchronize, wire)
     if algorithm != AUTO:
         return _prepare(transport, buffer, algorithm, *how)
     nbytes = buffer.size * buffer.dtype.itemsize
-    dtype = dtype or np.dtype(buffer.dtype).name
     choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
@@ -83,8 +85,6 @@ def prepare(
 def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, synchronize, wire) -> Reduction:
     if algorithm == NATIVE:
         return Native(transport, buffer, op, synchronize)
-    if wire is not None:
-        _check_wire(wire, str(buffer.dtype), op)
     if is_shared(algorithm):
         return prepare_shared(transport, buffer, algorithm, combine, tag, segment_bytes, synchronize, wire)
     schedule = schedule_for(algorithm, transport, wire is not None)

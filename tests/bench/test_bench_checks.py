@@ -5,9 +5,9 @@ import pytest
 
 from ringtrain.bench import checks
 from ringtrain.bench.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
-from ringtrain.bench.numbers import OPS, TYPES
 from ringtrain.bench.trials import Job, Trial, prepare
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange.numbers import OPS, TYPES
 from ringtrain.transport.loopback import LoopbackWorld
 
 SIZES = (1, 2, 3, 5)

@@ -9,10 +9,10 @@ from ringtrain.bench import files, gates, plots, tables
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Link
 from ringtrain.bench.checks import KINDS, count_wrong, make_pattern, spoil
-from ringtrain.bench.numbers import TYPES
 from ringtrain.bench.rows import COLUMNS, label
 from ringtrain.bench.sweep import Result, Sweep, sweep
 from ringtrain.bench.timing import Protocol
+from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.loopback import LoopbackWorld
 

@@ -1,11 +1,10 @@
-"""The types and operations that can be compared, and what is known of their rounding."""
+"""The types and operations that can be all-reduced on the host, and what is known of their rounding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.errors import UsageError, nearest
 from ringtrain.ops import bfloat16
 
 UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
@@ -71,12 +70,3 @@ TYPES = {
         NumberType("int64", np.dtype(np.int64), 0, (1 << 63) - 1),
     )
 }
-
-
-def choose(names: str, known, what: str) -> list[str]:
-    """The names of a list like "ring,mpi", or every known one for "all". Raises UsageError for another name."""
-    chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
-    for name in chosen:
-        if name not in known:
-            raise UsageError(f"unknown {what} {name!r}: {nearest(name, known)}, or all")
-    return list(dict.fromkeys(chosen))
