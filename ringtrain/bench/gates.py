@@ -16,7 +16,7 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
     if not common:
         raise UsageError(
             f"nothing to compare: of {len(before)} rows of the earlier sweep none has the algorithm, size, type, "
-            f"operation, placement, transport, ranks and nodes of one of these {len(new)}"
+            f"operation, placement, ranks and nodes of one of these {len(new)}"
         )
     found = [_regression(a, b, most, seed) for a, b in common]
     return [text for text in found if text]

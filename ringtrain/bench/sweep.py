@@ -10,13 +10,15 @@ from ringtrain.bench import checks, rows
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import Calibration, calibrate
 from ringtrain.bench.fits import fits
-from ringtrain.bench.header import make_header, name_of
+from ringtrain.bench.header import make_header
+from ringtrain.bench.memory import check_memory
 from ringtrain.bench.numbers import TYPES
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.collectives.topology import placed
 from ringtrain.exchange.reductions import ALGORITHMS, NATIVE
 from ringtrain.transport.base import Transport
 
@@ -60,22 +62,25 @@ class Watcher:
 
 
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) -> Result:
-    """Collective; the same on all ranks. Raises RingtrainError where a check does not notice a flipped byte."""
+    """Collective; the same on all ranks. Raises UsageError where the buffers are more than there is memory, and
+    RingtrainError where a check does not notice a flipped byte."""
     watcher = watcher or Watcher()
+    check_memory(transport, _room(asked) * (2 if asked.out_of_place else 1))
     result = Result(make_header(transport, START))
     tag = 2 * len(asked.algorithms)  # behind those of the trials
     watcher.progress("calibrating links", 0, 1)
     calibration = calibrate(transport, tag, np.add, np.dtype(np.float32))
-    result.header |= {"protocol": _protocol(asked), "calibration": calibration.as_dict(), "self_test": None}
-    result.header["pairs"] = _map(transport, asked, tag, watcher)
+    result.header |= {"protocol": _protocol(asked), "calibration": calibration.as_dict(), "self_test": []}
+    result.header |= {"pairs": _map(transport, asked, tag, watcher), "fits": [], "finished": False}
     watcher.begun(result.header)
     bench = _Bench(transport, asked, calibration, result.header["crowded"], watcher)
+    result.header["self_test"] = bench.tested  # grows with the rows
     for job in bench.jobs():
         fresh = bench.measure(job)
         watcher.measured(fresh)
         result.rows += fresh
-    result.header["self_test"] = bench.tested
-    result.header["fits"] = fits(result.rows, calibration, transport.size)
+    topology = placed(transport.gather_json(transport.node))
+    result.header |= {"fits": fits(result.rows, calibration, topology), "finished": True}
     return result
 
 
@@ -90,6 +95,11 @@ def _protocol(asked: Sweep) -> dict:
     return {name: getattr(protocol, name) for name in protocol.__slots__} | {"segment_bytes": asked.segment_bytes}
 
 
+def _room(asked: Sweep) -> int:
+    """Bytes of a buffer that every size is a part of."""
+    return max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
+
+
 class _Bench:
     """The memory that every size is a part of, and what has been proved so far.
 
@@ -102,7 +112,7 @@ class _Bench:
         self._transport, self._asked, self._calibration = transport, asked, calibration
         self._crowded, self._watcher = crowded, watcher
         self.tested: list[list[str]] = []
-        room = max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
+        room = _room(asked)
         self._target = transport.allocate(room, np.uint8)
         self._source = transport.allocate(room, np.uint8) if asked.out_of_place else None
 
@@ -123,7 +133,7 @@ class _Bench:
         samples = measure(job, trials, self._asked.protocol, lambda done, of: self._watcher.progress(what, done, of))
         wire = self._transport.gather_json({trial.algorithm: trial.bytes_sent for trial in trials})
         made = {
-            trial.algorithm: self._row(job, samples, verdicts, _busiest(wire, trial), trial.algorithm)
+            trial.algorithm: self._row(job, trial, samples, verdicts[trial.algorithm], _busiest(wire, trial))
             for trial in trials
         }
         return [refusals[name] if name in refusals else made[name] for name in self._asked.algorithms]
@@ -134,7 +144,7 @@ class _Bench:
             try:
                 trials.append(prepare(job, name, tag, self._asked.segment_bytes, self._asked.rivals))
             except Refusal as reason:
-                refusals[name] = rows.refused(self._named(job, name), str(reason))
+                refusals[name] = rows.refused(rows.identity(job, name, None), str(reason))
         return trials, refusals
 
     def _judge(self, job: Job, trial: Trial, tag: int) -> checks.Verdict | None:
@@ -154,16 +164,16 @@ class _Bench:
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
         return other if other < self._asked.segment_bytes else self._asked.segment_bytes // 2
 
-    def _named(self, job: Job, algorithm: str) -> dict:
-        return rows.identity(job, algorithm, name_of(self._transport))
-
-    def _row(self, job: Job, samples: dict[str, Samples], verdicts: dict, wire: int | None, algorithm: str) -> dict:
-        own, protocol = samples[algorithm], self._asked.protocol
+    def _row(
+        self, job: Job, trial: Trial, samples: dict[str, Samples], verdict: checks.Verdict | None, wire: int | None
+    ) -> dict:
+        own, protocol = samples[trial.algorithm], self._asked.protocol
         bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes)
-        row = rows.measured(self._named(job, algorithm), own, wire, bound, self._crowded)
-        row = rows.with_late(row, own, protocol)
+        named = rows.identity(job, trial.algorithm, trial.transport)
+        row = rows.measured(named, own, wire, bound, self._crowded)
+        row = rows.with_slow(rows.with_late(row, own, protocol), own, protocol)
         row = rows.with_speedup(row, samples.get(NATIVE), own, protocol.seed)
-        return rows.with_verdict(row, verdicts[algorithm])
+        return rows.with_verdict(row, verdict)
 
 
 def _busiest(wire: list[dict], trial: Trial) -> int | None:

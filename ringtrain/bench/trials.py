@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.bench.numbers import NumberType
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.bench.slow import Slowed
 from ringtrain.errors import RingtrainError, TransportError
 from ringtrain.exchange import reductions
 from ringtrain.exchange.reductions import NATIVE
-from ringtrain.transport.base import Transport
+from ringtrain.transport.base import Handle, Transport
 
 DEADLINE_S = 120.0
 NO_RIVALS: dict = {}
@@ -45,13 +45,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """run:        all-reduces the job once; collective
-    bytes_sent: by this rank in a run; None where that is not known: all but schedules
+    """transport:  what carries it, as its reduction says; the name of a rival itself
+    run:        all-reduces the job once; collective
+    bytes_sent: by this rank in a run; None where nobody tells
+    slowed:     ``slowed(k)`` is ``run`` by a rank that is k times slower; None for what runs where nobody can slow it
     """
 
     algorithm: str
+    transport: str
     run: Callable[[], None]
-    bytes_sent: int | None
+    bytes_sent: int | None = None
+    slowed: Callable[[float], Callable[[], None]] | None = None
 
 
 class Refusal(RingtrainError):
@@ -69,9 +73,9 @@ def prepare(job: Job, algorithm: str, tag: int, segment_bytes: int, rivals: Mapp
     if job.op == "mean" and job.numbers.integral:
         raise Refusal("the mean of whole numbers is none: use sum")
     if algorithm == NATIVE:
-        return Trial(NATIVE, _finished(job, _native(job)), None)
+        return Trial(NATIVE, NATIVE, _finished(job, _native(job)))
     if algorithm in rivals:
-        return Trial(algorithm, _finished(job, rivals[algorithm](job)), None)
+        return Trial(algorithm, algorithm, _finished(job, rivals[algorithm](job)))
     combine, op = job.numbers.combine(job.op), _summed(job.op)
     try:
         reduction = reductions.prepare(
@@ -79,7 +83,12 @@ def prepare(job: Job, algorithm: str, tag: int, segment_bytes: int, rivals: Mapp
         )
     except RingtrainError as error:
         raise Refusal(str(error)) from error
-    return Trial(algorithm, _finished(job, _reduced(job, reduction)), reduction.bytes_sent)
+
+    def slowed(factor: float) -> Callable[[], None]:
+        return _finished(job, _reduced(job, Slowed(reduction, factor)))
+
+    run, blocks = _finished(job, _reduced(job, reduction)), reduction.transport == NATIVE
+    return Trial(algorithm, reduction.transport, run, reduction.bytes_sent, None if blocks else slowed)
 
 
 def _native(job: Job) -> Callable[[], None]:
@@ -99,7 +108,7 @@ def _summed(op: str) -> str:
     return "sum" if op == "mean" else op
 
 
-def _reduced(job: Job, reduction: Reduction) -> Callable[[], None]:
+def _reduced(job: Job, reduction: Handle) -> Callable[[], None]:
     def run() -> None:
         if job.source is not None:
             np.copyto(job.target, job.source)

@@ -2,6 +2,7 @@
 
 import re
 import time
+from math import isfinite
 
 import click
 
@@ -36,15 +37,22 @@ class Share(click.ParamType):
         return float(match[1]) / (100 if match[2] else 1)
 
 
-class Delay(click.ParamType):
-    """RANK:SECONDS."""
+class OfRank(click.ParamType):
+    """RANK:FIGURE, a figure more than ``above`` and at most ``most``."""
 
-    name = "rank:seconds"
+    def __init__(self, what: str, above: float, most: float, example: str):
+        self.name = f"rank:{what}"
+        self._what, self._above, self._most, self._example = what, above, most, example
 
     def convert(self, value, param, ctx):
         match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
-        if not match or not float(match[2]):
-            self.fail(f"{value!r} is not a rank and its delay in seconds: write it as 1:0.01", param, ctx)
+        if not match or not self._above < float(match[2]) <= self._most:
+            self.fail(
+                f"{value!r} is not a rank and {self._what} of more than {self._above:g}, at most {self._most:g}: "
+                f"write it as {self._example}",
+                param,
+                ctx,
+            )
         return int(match[1]), float(match[2])
 
 
@@ -65,7 +73,14 @@ class Delay(click.ParamType):
 @click.option("--out-of-place", is_flag=True, help="Measure that too.")
 @click.option("--cold", is_flag=True, help="Empty the caches before every iteration.")
 @click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
-@click.option("--skew", type=Delay(), help="Also delay a rank, and see which algorithm suffers: 1:0.01.")
+@click.option(
+    "--skew",
+    type=OfRank("seconds", 0, 60, "1:0.01"),
+    help="Also delay a rank, and see which algorithm suffers: 1:0.01.",
+)
+@click.option(
+    "--slow", type=OfRank("times", 1, 1000, "1:2"), help="Also make a rank so many times slower at its own work: 1:2."
+)
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
@@ -91,7 +106,7 @@ def _bench(transport, flags: dict) -> int:
 
     asked = together(transport, lambda: _asked(flags, transport.size))
     old = on_root(transport, lambda: _prepare_files(flags))
-    result = sweep(transport, asked, _watcher(transport.rank))
+    result = sweep(transport, asked, _watcher(transport.rank, flags))
     if transport.rank == 0:
         _tell_end(result)
     on_root(transport, lambda: _write(flags, result))
@@ -108,13 +123,18 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.bench.numbers import OPS, TYPES, choose
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
+    from ringtrain.bench.words import plural
     from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
-    from ringtrain.exchange.reductions import ALGORITHMS
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
-    if late_rank is not None and late_rank >= ranks:
-        raise UsageError(f"--skew delays rank {late_rank}, but there are {ranks} ranks, counted from 0")
+    slow_rank, slow_times = flags["slow"] or (None, 1.0)
+    for flag, rank in (("--skew delays", late_rank), ("--slow slows", slow_rank)):
+        if rank is not None and rank >= ranks:
+            raise UsageError(f"{flag} rank {rank}, but there are {plural(ranks, 'rank')}, counted from 0")
+    for flag in ("budget_s", "min_busbw"):
+        if flags[flag] is not None and not isfinite(flags[flag]):
+            raise UsageError(f"--{flag.replace('_', '-')} {flags[flag]}: wanted a number")
     dtypes = choose(flags["dtypes"], TYPES, "type")
     protocol = Protocol(
         repeats=flags["iterations"],
@@ -123,11 +143,13 @@ def _asked(flags: dict, ranks: int):
         cold_bytes=scrub_bytes() if flags["cold"] else 0,
         late_rank=late_rank,
         late_s=late_s,
+        slow_rank=slow_rank,
+        slow_times=slow_times,
         seed=flags["seed"],
     )
     return Sweep(
         sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
-        algorithms=choose(flags["algorithms"], ALGORITHMS, "algorithm"),
+        algorithms=_algorithms(flags["algorithms"]),
         dtypes=dtypes,
         ops=choose(flags["ops"], OPS, "operation"),
         protocol=protocol,
@@ -136,6 +158,16 @@ def _asked(flags: dict, ranks: int):
         pairs=flags["pairs"],
         segment_bytes=flags["segment_bytes"] or SEGMENT_BYTES,
     )
+
+
+def _algorithms(names: str) -> list[str]:
+    """Also those that have no name of their own in the list of all: hierarchical:INNER:OUTER."""
+    from ringtrain.exchange.reductions import ALGORITHMS, check_algorithm
+
+    chosen = list(ALGORITHMS) if names == "all" else [name.strip() for name in names.split(",")]
+    for name in chosen:
+        check_algorithm(name)
+    return list(dict.fromkeys(chosen))
 
 
 def _sizes(flags: dict, itemsize: int) -> list[int]:
@@ -168,21 +200,31 @@ def _prepare_files(flags: dict) -> dict | None:
     return None if flags["compare_path"] is None else read_json(flags["compare_path"])
 
 
-def _watcher(rank: int):
-    """Rank 0 tells: a size's rows as soon as they are there, and where a long one is."""
+def _watcher(rank: int, flags: dict):
+    """Rank 0 tells: a size's rows as soon as they are there, and where a long one is. The files have them then, too:
+    whoever ends a sweep early keeps what was measured."""
     from ringtrain.bench import tables
-    from ringtrain.bench.sweep import Watcher
+    from ringtrain.bench.sweep import Result, Watcher
 
     if rank != 0:
         return Watcher()
 
-    columns = list(tables.COLUMNS)
+    columns, so_far = list(tables.COLUMNS), Result({})
 
     def begun(header: dict) -> None:
+        so_far.header = header
         columns[:] = tables.columns_of(header)
         _say([*tables.header_lines(header), *tables.titles(columns)])
 
-    return Watcher(begun, lambda rows: _say(tables.line(row, columns) for row in rows), Progress())
+    def measured(rows: list[dict]) -> None:
+        so_far.rows += rows
+        _say(tables.line(row, columns) for row in rows)
+        try:
+            _write_tables(flags, so_far)
+        except OSError as error:  # there may be room again at the end
+            click.echo(f"ringtrain: the rows so far are not in their files: {error.strerror}", err=True)
+
+    return Watcher(begun, measured, Progress())
 
 
 class Progress:
@@ -208,15 +250,20 @@ def _tell_end(result) -> None:
 
 
 def _write(flags: dict, result) -> None:
-    from ringtrain.bench.files import write_csv, write_json
     from ringtrain.bench.plots import draw
+
+    _write_tables(flags, result)
+    if flags["plot_path"] is not None:
+        draw(result.header, result.rows, flags["plot_path"])
+
+
+def _write_tables(flags: dict, result) -> None:
+    from ringtrain.bench.files import write_csv, write_json
 
     if flags["json_path"] is not None:
         write_json(flags["json_path"], result.header, result.rows)
     if flags["csv_path"] is not None:
         write_csv(flags["csv_path"], result.rows)
-    if flags["plot_path"] is not None:
-        draw(result.header, result.rows, flags["plot_path"])
 
 
 def _complaints(flags: dict, old: dict | None, rows: list[dict]) -> list[str]:
