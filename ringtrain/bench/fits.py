@@ -17,7 +17,7 @@ GROUP = ("dtype", "op", "placement")
 
 def fits(made: Sequence[dict], calibration: Calibration, topology: Topology) -> list[dict]:
     """For every type, operation and placement: each algorithm's model, and where they cross. An algorithm of less than
-    two sizes has none, nor has a single rank, which exchanges nothing; nor have more ranks than steps are counted of."""
+    two sizes has none, nor has a single rank, nor have more ranks than steps are counted of."""
     groups: dict[tuple, list[dict]] = {}
     for row in made:
         groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from ringtrain.bench import words
 from ringtrain.bench.pairs import sick, worst
 from ringtrain.bench.rows import REFUSED
+from ringtrain.exchange.reductions import NATIVE
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
 COLUMNS = (
@@ -129,11 +130,13 @@ def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
 
 
 def fit_lines(fits: Iterable[dict]) -> list[str]:
+    """Models, and where they cross the MPI's; where every two cross is in the JSON file."""
     lines = []
     for group in fits:
         lines += [f"# fit of {group['dtype']} {group['op']}, {group['placement']} place:"] if group["models"] else []
         lines += [f"#   {_model(name, model)}" for name, model in group["models"].items()]
-        lines += [f"#   {_crossover(found)}" for found in group["crossovers"]]
+        beside = [found for found in group["crossovers"] if NATIVE in found["algorithms"]]
+        lines += [f"#   {_crossover(found)}" for found in beside or group["crossovers"]]
     return lines
 
 

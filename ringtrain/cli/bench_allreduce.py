@@ -41,14 +41,14 @@ class OfRank(click.ParamType):
     """RANK:FIGURE, a figure more than ``above`` and at most ``most``."""
 
     def __init__(self, what: str, above: float, most: float, example: str):
-        self.name = f"rank:{what}"
+        self.name = f"rank:{what.split()[-1]}"
         self._what, self._above, self._most, self._example = what, above, most, example
 
     def convert(self, value, param, ctx):
         match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
         if not match or not self._above < float(match[2]) <= self._most:
             self.fail(
-                f"{value!r} is not a rank and {self._what} of more than {self._above:g}, at most {self._most:g}: "
+                f"{value!r} is not a rank and its {self._what}, more than {self._above:g} and at most {self._most:g}: "
                 f"write it as {self._example}",
                 param,
                 ctx,
@@ -75,11 +75,13 @@ class OfRank(click.ParamType):
 @click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
 @click.option(
     "--skew",
-    type=OfRank("seconds", 0, 60, "1:0.01"),
+    type=OfRank("delay in seconds", 0, 60, "1:0.01"),
     help="Also delay a rank, and see which algorithm suffers: 1:0.01.",
 )
 @click.option(
-    "--slow", type=OfRank("times", 1, 1000, "1:2"), help="Also make a rank so many times slower at its own work: 1:2."
+    "--slow",
+    type=OfRank("slowness in times", 1, 1000, "1:2"),
+    help="Also make a rank so many times slower at its own work: 1:2.",
 )
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
@@ -123,7 +125,6 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.bench.numbers import OPS, TYPES, choose
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
-    from ringtrain.bench.words import plural
     from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
 
@@ -131,7 +132,7 @@ def _asked(flags: dict, ranks: int):
     slow_rank, slow_times = flags["slow"] or (None, 1.0)
     for flag, rank in (("--skew delays", late_rank), ("--slow slows", slow_rank)):
         if rank is not None and rank >= ranks:
-            raise UsageError(f"{flag} rank {rank}, but there are {plural(ranks, 'rank')}, counted from 0")
+            raise UsageError(f"{flag} rank {rank}, and the ranks are 0 to {ranks - 1}")
     for flag in ("budget_s", "min_busbw"):
         if flags[flag] is not None and not isfinite(flags[flag]):
             raise UsageError(f"--{flag.replace('_', '-')} {flags[flag]}: wanted a number")
