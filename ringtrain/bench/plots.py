@@ -123,8 +123,8 @@ def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str]) -> None
 
 def _finish(axes, sizes: list[int]) -> None:
     axes.set_xscale("log", base=2)
-    every = -(-len(sizes) // MOST_TICKS)
-    axes.set_xticks(sizes[::every], [words.size(size) for size in sizes[::every]], fontsize="small")
+    shown = sizes[:: len(sizes) // MOST_TICKS + 1]
+    axes.set_xticks(shown, [words.size(size) for size in shown], fontsize="small")
     axes.set_xticks([], minor=True)
     axes.set_xlabel("buffer of each rank")
     axes.grid(color="#e4e4e4", linewidth=0.8)
