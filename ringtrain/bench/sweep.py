@@ -6,15 +6,18 @@ from itertools import product
 
 import numpy as np
 
-from ringtrain.bench import checks, header, rows
+from ringtrain.bench import checks, rows
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import Calibration, calibrate
 from ringtrain.bench.fits import fits
+from ringtrain.bench.header import make_header
+from ringtrain.bench.memory import check_memory
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.collectives.topology import placed
 from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.exchange.tuning import Table
@@ -72,16 +75,19 @@ class Watcher:
 
 
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) -> Result:
-    """Collective; the same on all ranks. Raises RingtrainError where a check does not notice a flipped byte."""
+    """Collective; the same on all ranks. Raises UsageError where the buffers are more than there is memory, and
+    RingtrainError where a check does not notice a flipped byte."""
     watcher = watcher or Watcher()
-    result = Result(header.make_header(transport, START))
+    check_memory(transport, _room(asked) * (2 if asked.out_of_place else 1))
+    result = Result(make_header(transport, START))
     tag = 2 * len(asked.contenders)  # behind those of the trials
     watcher.progress("calibrating links", 0, 1)
     calibration = calibrate(transport, tag, np.add, np.dtype(np.float32))
-    result.header |= {"protocol": _protocol(asked), "calibration": calibration.as_dict(), "self_test": None}
-    result.header["pairs"] = _map(transport, asked, tag, watcher)
+    result.header |= {"protocol": _protocol(asked), "calibration": calibration.as_dict(), "self_test": []}
+    result.header |= {"pairs": _map(transport, asked, tag, watcher), "fits": [], "finished": False}
     watcher.begun(result.header)
     bench = _Bench(transport, asked, calibration, result.header["crowded"], watcher)
+    result.header["self_test"] = bench.tested  # grows with the rows
     held = []
     for job in bench.jobs():
         ready = bench.prepare(job)
@@ -92,9 +98,9 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) ->
     for _ in range(1, asked.passes):
         again = [row for ready in held for row in bench.measure(ready)]
         result.rows = [rows.quieter(*pair) for pair in zip(result.rows, again, strict=True)]
-    result.header["self_test"] = bench.tested
-    own = [row for row in result.rows if not row["algorithm"].startswith(AUTO)]  # a choice is none of its own
-    result.header["fits"] = fits(own, calibration, transport.size)
+    topology = placed(transport.gather_json(transport.node))
+    own = [row for row in result.rows if rows.asked_name(row) != AUTO]  # a choice is none of its own
+    result.header |= {"fits": fits(own, calibration, topology), "finished": True}
     return result
 
 
@@ -120,6 +126,11 @@ class _Ready:
     verdicts: dict[tuple[str, str], checks.Verdict | None]
 
 
+def _room(asked: Sweep) -> int:
+    """Bytes of a buffer that every size is a part of."""
+    return max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
+
+
 class _Bench:
     """The memory that every size is a part of, and what has been proved so far.
 
@@ -133,7 +144,7 @@ class _Bench:
         self._crowded, self._watcher = crowded, watcher
         self._wires = {name: compiled_wire(name) for name in asked.wires}
         self.tested: list[list[str]] = []
-        room = max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
+        room = _room(asked)
         self._target = transport.allocate(room, np.uint8)
         self._source = transport.allocate(room, np.uint8) if asked.out_of_place else None
 
@@ -154,7 +165,7 @@ class _Bench:
             try:
                 trials[algorithm, wire] = prepare(job, algorithm, *how)
             except Refusal as reason:
-                refusals[algorithm, wire] = rows.refused(self._named(job, algorithm, wire), str(reason))
+                refusals[algorithm, wire] = rows.refused(rows.identity(job, algorithm, None, wire), str(reason))
         verdicts = {each: self._judge(job, trial, tag) for tag, (each, trial) in enumerate(trials.items())}
         return _Ready(job, trials, refusals, verdicts)
 
@@ -189,17 +200,15 @@ class _Bench:
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
         return other if other < self._asked.segment_bytes else self._asked.segment_bytes // 2
 
-    def _named(self, job: Job, algorithm: str, wire: str) -> dict:
-        return rows.identity(job, algorithm, header.name_of(self._transport), wire)
-
     def _row(
         self, job: Job, trial: Trial, samples: dict[str, Samples], verdict: checks.Verdict | None, sent: int | None
     ) -> dict:
-        own, protocol, named = samples[trial.name], self._asked.protocol, self._named(job, trial.algorithm, trial.wire)
+        own, protocol = samples[trial.name], self._asked.protocol
+        named = rows.identity(job, trial.algorithm, trial.transport, trial.wire)
         share = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
         bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes, share)
         row = rows.measured(named, own, sent, bound, self._crowded, trial.why)
-        row = rows.with_late(row, own, protocol)
+        row = rows.with_slow(rows.with_late(row, own, protocol), own, protocol)
         row = rows.with_speedup(row, samples.get(NATIVE), own, protocol.seed)
         return rows.with_verdict(row, verdict)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringtrain.bench.slow import Slowed
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RingtrainError, UsageError
@@ -18,7 +19,7 @@ from ringtrain.exchange.reductions import AUTO, NATIVE, auto_name
 from ringtrain.exchange.shared import MAPPED
 from ringtrain.exchange.tuning import Table
 from ringtrain.exchange.wires import NONE
-from ringtrain.transport.base import Transport
+from ringtrain.transport.base import Handle, Transport
 
 DEADLINE_S = 120.0
 NO_RIVALS: dict = {}
@@ -51,15 +52,19 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """algorithm:  as its row is named: "ring", or "auto:ring" where it was chosen
+    transport:  what carries it, as its reduction says; the name of a rival itself
     run:        all-reduces the job once; collective
-    bytes_sent: by this rank in a run; None where that is not known: all but schedules
+    bytes_sent: by this rank in a run; None where nobody tells
+    slowed:     ``slowed(k)`` is ``run`` by a rank that is k times slower; None for what runs where nobody can slow it
     why:        of a choice; None where there was none
     wire:       what messages are rounded to, by name
     """
 
     algorithm: str
+    transport: str
     run: Callable[[], None]
-    bytes_sent: int | None
+    bytes_sent: int | None = None
+    slowed: Callable[[float], Callable[[], None]] | None = None
     why: str | None = None
     wire: str = NONE
 
@@ -104,9 +109,9 @@ def prepare(
         chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:
-        return Trial(NATIVE, _finished(job, _native(job)), None)
+        return Trial(NATIVE, NATIVE, _finished(job, _native(job)))
     if algorithm in rivals:
-        return Trial(algorithm, _finished(job, rivals[algorithm](job)), None)
+        return Trial(algorithm, algorithm, _finished(job, rivals[algorithm](job)))
     combine, op = job.numbers.combine(job.op), _summed(job.op)
     try:
         reduction = reductions.prepare(
@@ -116,8 +121,16 @@ def prepare(
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:
         raise Refusal(f"{algorithm} sends no messages on one node: a wire of {wire.name} would round nothing")
-    run, carried = _finished(job, _reduced(job, reduction)), wire.name if wire else NONE
-    return Trial(algorithm, run, reduction.bytes_sent, wire=carried)
+    return _trial(job, reduction, algorithm, wire)
+
+
+def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None) -> Trial:
+    def slowed(factor: float) -> Callable[[], None]:
+        return _finished(job, _reduced(job, Slowed(reduction, factor)))
+
+    run = _finished(job, _reduced(job, reduction))
+    name = NONE if wire is None else wire.name
+    return Trial(algorithm, reduction.transport, run, reduction.bytes_sent, slowed, wire=name)
 
 
 def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival]) -> None:
@@ -141,7 +154,7 @@ def _summed(op: str) -> str:
     return "sum" if op == "mean" else op
 
 
-def _reduced(job: Job, reduction: Reduction) -> Callable[[], None]:
+def _reduced(job: Job, reduction: Handle) -> Callable[[], None]:
     def run() -> None:
         if job.source is not None:
             np.copyto(job.target, job.source)

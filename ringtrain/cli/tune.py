@@ -4,18 +4,10 @@ import os
 
 import click
 
-from ringtrain.cli.bench_allreduce import Progress, Size
+from ringtrain.cli.progress import Progress
+from ringtrain.cli.values import Size, Sizes
 
 OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
-
-
-class Sizes(click.ParamType):
-    """Bytes, separated by commas: 64K,1M."""
-
-    name = "bytes,..."
-
-    def convert(self, value, param, ctx):
-        return [Size().convert(part, param, ctx) for part in value.split(",")]
 
 
 @click.command()

@@ -109,7 +109,7 @@ def broken(job, spoiled):
             spoil(job.target, element)
         runs.append(None)
 
-    return Trial("broken", run, 0)
+    return Trial("broken", "messages", run, 0)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,14 @@ def test_half_the_bytes(result):
             assert 0 < half["bound_s"] <= whole["bound_s"]
 
 
+def test_models_of_half_the_bytes(result):
+    for group in result.header["fits"]:
+        assert group["models"]["ring"]["work"]["sent"] == pytest.approx(
+            4 / 3 / (2 - (group["wire_dtype"] == "float32"))
+        )
+        assert ("mapped" in group["models"]) == ("mpi" in group["models"]) == (group["wire_dtype"] == "float32")
+
+
 def test_a_bound_of_fewer_bytes():
     links = {INSIDE: Link(1e-6, 1e9, 1e9, 1e9), BETWEEN: Link(1e-6, 1e8, 1e8, 1e8)}
     sending, adding = Calibration(links, 1e-12, 2), Calibration(links, 1.0, 2)
@@ -134,7 +142,7 @@ def test_tables_and_pictures_tell_them_apart(result, tmp_path):
     assert "on wire" not in tables.titles(tables.columns_of(swept(2, wires=("none",), sizes=(64,)).header))[0]
     (refused,) = by(result.rows, algorithm="mpi", bytes=100, wire_dtype="bfloat16")
     text = tables.line(refused, columns)
-    assert text.split()[5:8] == ["bfloat16", "mpi", "refused:"]
+    assert text.split()[5:9] == ["bfloat16", "mpi", "-", "refused:"]
     fits = tables.fit_lines(result.header["fits"])
     assert any("float32 sum over a wire of float16, in place" in line for line in fits)
     assert [label(row) for row in by(result.rows, algorithm="tree", bytes=100)] == [
