@@ -121,4 +121,5 @@ def process():
     yield start
     for one in started:
         one.kill()
-        one.communicate()
+        one.wait()
+        one.stdout.close()  # not read to its end: should the cluster outlive the script, there is none

@@ -1,6 +1,7 @@
 """scripts/cluster by itself: what it refuses, exit codes, and that nothing is left of it."""
 
 import os
+import shutil
 import stat
 
 import pytest
@@ -16,10 +17,13 @@ pytestmark = pytest.mark.cluster
         ("run", "cluster: run wants a command; scripts/cluster --help shows how\n"),
         ("run -n", "cluster: -n wants a value after it\n"),
         ("run -n 0 -- true", "cluster: -n 0: wanted a number of hosts, 1 to 99\n"),
-        ("run --ranks 2,x -- true", "cluster: --ranks 2,x: wanted ranks on a host, 1 or more, or a list as 3,2\n"),
+        ("run --ranks 2,x -- true", "cluster: --ranks 2,x: wanted ranks on a host, 1 or more, or as 3,2\n"),
         ("run --rate fast -- true", "cluster: --rate fast: wanted a rate, as 1gbit or 100mbit, or none\n"),
         ("run --delay 1 -- true", "cluster: --delay 1: wanted a time, as 50us or 1ms, or none\n"),
-        ("run --rtae 1gbit true", "cluster: run has no option --rtae; it takes: -n --ranks --rate --delay --stats --raw"),
+        (
+            "run --rtae 1gbit true",
+            "cluster: run has no option --rtae; it takes: -n --ranks --rate --delay --stats --raw",
+        ),
         ("up --name a/b", "cluster: --name a/b: wanted letters, digits, - and _\n"),
         ("up 3", "cluster: up does not take '3'\n"),
         ("kill-host", "cluster: kill-host wants a host; scripts/cluster --help shows how\n"),
@@ -61,6 +65,14 @@ def test_without_namespaces_it_says_so(script, tmp_path, no_namespaces):
     for arguments in (["run", "--raw", "--", "true"], ["up"]):
         done = script(*arguments, **environment)
         assert done.returncode == 2 and done.stderr.startswith(f"cluster: {why}")
+
+
+def test_a_missing_tool_is_named(script, tmp_path):
+    for tool in ("bash", "dirname", "id"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    done = script("run", "--", "true", PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == "cluster: no ip on this machine; on Debian: apt install iproute2 util-linux hostname\n"
 
 
 def test_a_kernel_that_cannot_shape_is_named(script, offered, tmp_path):
