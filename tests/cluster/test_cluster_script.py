@@ -91,8 +91,8 @@ def test_what_tc_is_told(script, offered, tmp_path):
     told = (tmp_path / "told").read_text().splitlines()
     assert [line for line in told if " add " in line] == [
         "qdisc add dev eth0 root handle 1: netem delay 2ms limit 100000",
-        "qdisc add dev eth0 parent 1:1 handle 2: tbf rate 1gbit burst 25000b limit 8mb",
-        "qdisc add dev link0 root handle 2: tbf rate 1gbit burst 25000b limit 8mb",
+        "qdisc add dev eth0 parent 1:1 handle 2: tbf rate 1gbit burst 75000b limit 8mb",
+        "qdisc add dev link0 root handle 2: tbf rate 1gbit burst 75000b limit 8mb",
     ]
 
 
