@@ -11,7 +11,6 @@ Over a wire of 16 bits they are rounded on their way, and so is the sum: replica
 import time
 from collections import deque
 
-from ringtrain.collectives.execute import SEGMENT_BYTES
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.base import Exchange, Traffic
@@ -32,7 +31,8 @@ class AllReduce(Exchange):
     """algorithm:     a name among the algorithms (:mod:`ringtrain.exchange.reductions`); ``auto`` chooses by bucket
     tuning:        what ``auto`` chooses by, on rank 0; None where nothing was measured
     bucket_bytes:  gradients are exchanged in buckets of about this size
-    segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next
+    segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next; None: as suits
+                   the nodes
     clip_norm:     the largest global norm of the summed gradient; None for no limit
     deadline_s:    how long to wait for others that make no progress, before StalledError
     wire:          what gradients travel as: a name of :mod:`ringtrain.exchange.wires`
@@ -47,7 +47,7 @@ class AllReduce(Exchange):
         ops,
         algorithm: str = "ring",
         bucket_bytes: int = BUCKET_BYTES,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int | None = None,
         clip_norm: float | None = None,
         deadline_s: float = DEADLINE_S,
         wire: str = NONE,

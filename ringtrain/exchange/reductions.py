@@ -10,7 +10,7 @@ from dataclasses import asdict
 import numpy as np
 
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
-from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
+from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.wire import Wire
@@ -47,7 +47,7 @@ def prepare(
     *,
     op: str = "sum",
     tag: int = 0,
-    segment_bytes: int = SEGMENT_BYTES,
+    segment_bytes: int | None = None,
     synchronize: Callable[[], None] = _nothing,
     wire: Wire | None = None,
     dtype: str | None = None,
@@ -59,7 +59,7 @@ def prepare(
     combine:       combine(a, b, y): y = a op b, elementwise
     op:            sum, max or min: what combine does, in the MPI's words
     tag:           tells its messages from those of others in flight
-    segment_bytes: where messages are cut
+    segment_bytes: where messages are cut; None: as suits the nodes
     synchronize:   waits for what is still being computed in the buffer
     wire:          how messages are packed (:mod:`ringtrain.exchange.wires`); None: they are not. Every rank ends with
                    the same bits, all of them numbers of the wire
@@ -69,7 +69,7 @@ def prepare(
     Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
     check_algorithm(algorithm, wire is not None)
-    how = (combine, op, tag, segment_bytes, synchronize, wire)
+    how = (combine, op, tag, segment_bytes or segment_for(transport), synchronize, wire)
     if algorithm != AUTO:
         return _prepare(transport, buffer, algorithm, *how)
     nbytes = buffer.size * buffer.dtype.itemsize
