@@ -104,7 +104,7 @@ def assemble(
 
     exchange = make_exchange(config, transport, ops, tuning)
     graph = exchange.prepare(graph)
-    arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
+    arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
     graph.bind(arena)
     initialise(arena, ops, config.seed)
     exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
