@@ -29,8 +29,8 @@ class Arena:
 
     allocate:  (count, dtype) → flat array
     table:     :meth:`ringtrain.nn.graph.Graph.parameters`
-    exchanged: as ``allocate``, for the gradients: the transport's, whose memory other ranks may write into. Weights stay
-               this process's own: a copy of the process must not see them change (:mod:`ringtrain.train.lifeboat`)
+    exchanged: as ``allocate``, for the gradients: the transport's, whose memory other ranks may write into. Weights
+               stay this process's own: a copy of it must not see them change (:mod:`ringtrain.train.lifeboat`)
     """
 
     def __init__(self, allocate, table, dtype, exchanged=None):
