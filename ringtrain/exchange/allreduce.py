@@ -15,11 +15,11 @@ from ringtrain.errors import CheckpointError
 from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, trained_runs
+from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.reductions import check_algorithm, prepare
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
-DEADLINE_S = 600.0
 
 
 class AllReduce(Exchange):
@@ -28,6 +28,7 @@ class AllReduce(Exchange):
     segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next
     clip_norm:     the largest global norm of the summed gradient; None for no limit
     deadline_s:    how long to wait for others that make no progress, before StalledError
+    guard:         watches the all-reduces; None for none
     """
 
     name = "allreduce"
@@ -43,12 +44,13 @@ class AllReduce(Exchange):
         segment_bytes: int = SEGMENT_BYTES,
         clip_norm: float | None = None,
         deadline_s: float = DEADLINE_S,
+        guard: Guard | None = None,
     ):
         self._transport, self._ops = transport, ops
         check_algorithm(algorithm)
         self._algorithm = algorithm
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
-        self._clip_norm, self._deadline_s = clip_norm, deadline_s
+        self._clip_norm, self._deadline_s, self._guard = clip_norm, deadline_s, guard
         self._bytes_sent, self._exposed_s = 0, 0.0
         self._step = 0
 
@@ -72,6 +74,7 @@ class AllReduce(Exchange):
             tag=tag,
             segment_bytes=self._segment_bytes,
             synchronize=self._ops.synchronize,
+            guard=self._guard,
         )
 
     def rehearse(self) -> None:
@@ -87,6 +90,10 @@ class AllReduce(Exchange):
     def _begin_iteration(self) -> None:
         self._started = 0  # buckets; they start in order
         self._missing = [len(bucket.spans) for bucket in self._buckets]
+
+    def before(self, iteration: int) -> None:
+        if self._guard is not None:
+            self._guard.iterate(iteration + 1)
 
     def ready(self, span) -> None:
         began = time.perf_counter()

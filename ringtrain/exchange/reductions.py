@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import placed
+from ringtrain.exchange.guard import Guard
 from ringtrain.transport.base import Transport
 
-NATIVE = "mpi"
 ALGORITHMS = (NATIVE, *SCHEDULES)
 
 
@@ -30,6 +30,7 @@ def prepare(
     tag: int = 0,
     segment_bytes: int = SEGMENT_BYTES,
     synchronize: Callable[[], None] = _nothing,
+    guard: Guard | None = None,
 ) -> Reduction:
     """The all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks.
 
@@ -38,13 +39,16 @@ def prepare(
     tag:           tells its messages from those of others in flight
     segment_bytes: where messages are cut
     synchronize:   waits for what is still being computed in the buffer
+    guard:         watches it, if given: then it also raises MismatchError, and StalledError with names
 
     Raises UsageError for a name that is not there.
     """
     if algorithm == NATIVE:
-        return Native(transport, buffer, op, synchronize)
-    schedule = schedule_for(algorithm, transport)
-    return Execution(schedule, transport, buffer, combine, tag, segment_bytes, synchronize)
+        reduction = Native(transport, buffer, op, synchronize)
+    else:
+        schedule = schedule_for(algorithm, transport)
+        reduction = Execution(schedule, transport, buffer, combine, tag, segment_bytes, synchronize)
+    return reduction if guard is None else guard.watch(reduction, op, buffer.dtype, buffer.size)
 
 
 class Native(Reduction):

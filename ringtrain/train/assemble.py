@@ -14,6 +14,8 @@ from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.guarded import Guarded
 from ringtrain.lr import LearningRate, scaled
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
@@ -32,9 +34,12 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a run is made of. ``grain``: examples that must stay on one rank (a ghost batch)."""
+    """What a run is made of. ``grain``: examples that must stay on one rank (a ghost batch). ``transport``: under the
+    guard, where there is one."""
 
     config: TrainConfig
+    transport: Transport
+    guard: Guard | None
     model: ModelSpec
     data: DataSet
     sampler: Sampler
@@ -92,13 +97,16 @@ def assemble(config: TrainConfig, model: ModelSpec, data: DataSet, transport: Tr
     iterations = iterations_of(config, sampler)
     rate = rate_of(config, iterations)
 
-    exchange = make_exchange(config, transport, ops)
+    guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
+    exchange = make_exchange(config, transport, ops, guard)
     graph = exchange.prepare(graph)
     arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
     graph.bind(arena)
     initialise(arena, ops, config.seed)
     exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
 
+    if guard is not None:
+        transport = Guarded(transport, guard)
     feed = Feed(ops, model.input, data)
     worker = Worker(
         ops=ops,
@@ -117,6 +125,8 @@ def assemble(config: TrainConfig, model: ModelSpec, data: DataSet, transport: Tr
     )
     return Assembly(
         config=config,
+        transport=transport,
+        guard=guard,
         model=model,
         data=data,
         sampler=sampler,
@@ -139,7 +149,7 @@ def ops_of(config: TrainConfig) -> Ops:
     return ops
 
 
-def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchange:
+def make_exchange(config: TrainConfig, transport: Transport, ops: Ops, guard: Guard | None) -> Exchange:
     return AllReduce(
         transport,
         ops,
@@ -148,6 +158,7 @@ def make_exchange(config: TrainConfig, transport: Transport, ops: Ops) -> Exchan
         segment_bytes=config.segment_bytes,
         clip_norm=config.clip_norm,
         deadline_s=config.deadline_s,
+        guard=guard,
     )
 
 

@@ -42,6 +42,7 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     agree(transport, {"data checksum": data.checksum})
     ops = together(transport, lambda: ops_of(config))
     run = together(transport, lambda: assemble(config, model, data, transport, ops, stop))
+    transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
     folder = _make_folder(transport, run, origin)
@@ -60,6 +61,8 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
         sink.close()
         stop.remove()
         _draw(folder, sinks)
+        if run.guard is not None:
+            run.guard.close()
     run.exchange.close()
 
 
@@ -130,6 +133,8 @@ def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     notes = [f"passed over: {text}" for text in (origin.found.skipped if origin.found else ())]
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
+    if run.guard is not None and run.guard.gap:
+        notes.append(f"the guard does not see {run.guard.gap}")
     return notes
 
 

@@ -9,6 +9,8 @@ integers from 0: messages match first-in-first-out per (ordered pair of ranks, t
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from ringtrain.transport.board import Rows
+
 
 class Handle(ABC):
     """Moves that can be started again and again on the same spans (a persistent request), one start at a
@@ -87,6 +89,10 @@ class Transport(ABC):
     def node_window(self, nbytes: int):
         """A writable NumPy uint8 array that the ranks of this node share, allocated once a node, zeroed;
         collective over the node. None where shared memory is not to be had."""
+
+    @abstractmethod
+    def board(self, nbytes: int) -> Rows:
+        """A zeroed row of ``nbytes``, a multiple of 8, for each rank of the world, which all ranks read; collective."""
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

@@ -14,6 +14,7 @@ import numpy as np
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.board import Rows
 from ringtrain.transport.memory import aligned_zeros, as_bytes
 from ringtrain.transport.waiting import peers, wait_for
 
@@ -177,6 +178,10 @@ class Loopback(Transport):
     def node_window(self, nbytes: int):
         own = aligned_zeros(nbytes, np.uint8) if self.local_rank == 0 else None
         return self._meet(own, self._world.neighbours[self.node], self.local_rank)[0]
+
+    def board(self, nbytes: int) -> Rows:
+        own = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None
+        return Rows(self._meet(own)[0], range(self.size))
 
     def abort(self, code: int) -> None:
         error = SystemExit(code)

@@ -157,6 +157,9 @@ class DeviceTransport(Transport):
     def node_window(self, nbytes):
         return self._inner.node_window(nbytes)
 
+    def board(self, nbytes):
+        return self._inner.board(nbytes)
+
     def abort(self, code):
         self._inner.abort(code)
 
