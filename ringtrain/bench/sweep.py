@@ -17,6 +17,7 @@ from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.reductions import ALGORITHMS, NATIVE
 from ringtrain.transport.base import Transport
 
@@ -30,6 +31,7 @@ class Sweep:
     pairs:         map every pair of ranks first
     segment_bytes: where a schedule's moves are cut
     rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
+    guard:         watches the all-reduces; None for none
     """
 
     sizes: Sequence[int]
@@ -42,6 +44,7 @@ class Sweep:
     pairs: bool = False
     segment_bytes: int = SEGMENT_BYTES
     rivals: Mapping[str, Rival] = field(default_factory=dict)
+    guard: Guard | None = None
 
 
 @dataclass(slots=True)
@@ -113,7 +116,7 @@ class _Bench:
             numbers = TYPES[dtype]
             for nbytes in whole_elements(self._asked.sizes, numbers.itemsize):
                 spans = [span[:nbytes].view(numbers.storage) for span in (self._target, source) if span is not None]
-                yield Job(self._transport, numbers, op, *spans)
+                yield Job(self._transport, numbers, op, *spans, guard=self._asked.guard)
 
     def measure(self, job: Job) -> list[dict]:
         """The rows of all algorithms on one job, in the order asked for."""

@@ -12,6 +12,7 @@ from ringtrain.bench.numbers import NumberType
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import RingtrainError, TransportError
 from ringtrain.exchange import reductions
+from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.reductions import NATIVE
 from ringtrain.transport.base import Transport
 
@@ -25,6 +26,7 @@ class Job:
 
     target: [count], holds the result afterwards, and in place the contribution before
     source: [count], the contribution out of place; None in place
+    guard:  watches the all-reduces; None for none
     """
 
     transport: Transport
@@ -32,6 +34,7 @@ class Job:
     op: str
     target: np.ndarray
     source: np.ndarray | None = None
+    guard: Guard | None = None
 
     @property
     def contribution(self) -> np.ndarray:
@@ -75,7 +78,7 @@ def prepare(job: Job, algorithm: str, tag: int, segment_bytes: int, rivals: Mapp
     combine, op = job.numbers.combine(job.op), _summed(job.op)
     try:
         reduction = reductions.prepare(
-            job.transport, job.target, algorithm, combine, op=op, tag=tag, segment_bytes=segment_bytes
+            job.transport, job.target, algorithm, combine, op=op, tag=tag, segment_bytes=segment_bytes, guard=job.guard
         )
     except RingtrainError as error:
         raise Refusal(str(error)) from error

@@ -67,6 +67,7 @@ class Delay(click.ParamType):
 @click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
 @click.option("--skew", type=Delay(), help="Also delay a rank, and see which algorithm suffers: 1:0.01.")
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
+@click.option("--guard", is_flag=True, help="Watch over it: a rank that hangs or differs is named. Costs time.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write one tidy row a measurement.")
@@ -91,6 +92,7 @@ def _bench(transport, flags: dict) -> int:
 
     asked = together(transport, lambda: _asked(flags, transport.size))
     old = on_root(transport, lambda: _prepare_files(flags))
+    transport, asked = _guarded(transport, asked) if flags["guard"] else (transport, asked)
     result = sweep(transport, asked, _watcher(transport.rank))
     if transport.rank == 0:
         _tell_end(result)
@@ -99,7 +101,20 @@ def _bench(transport, flags: dict) -> int:
     if transport.rank == 0:
         for complaint in complaints:
             click.echo(f"ringtrain: {complaint}", err=True)
+    if asked.guard is not None:
+        asked.guard.close()
     return 1 if complaints else 0
+
+
+def _guarded(transport, asked):
+    """The transport and the sweep under a guard."""
+    from dataclasses import replace
+
+    from ringtrain.exchange.guard import Guard
+    from ringtrain.exchange.guarded import Guarded
+
+    guard = Guard(transport)
+    return Guarded(transport, guard), replace(asked, guard=guard)
 
 
 def _asked(flags: dict, ranks: int):

@@ -31,7 +31,7 @@ def stall(rows: Sequence[Row], rank: int, quiet: Callable[[int], float | None], 
     quiet: for a rank, for how many seconds it has given no sign of life; None where it gives them
     gap:   whose rows cannot be seen
     """
-    number = first_open(rows)
+    number = first_open(rows, quiet)
     if number is None:
         return "no collective: none is under way"
     seen = [row for row in rows if row.entries or not gap]
@@ -41,9 +41,14 @@ def stall(rows: Sequence[Row], rank: int, quiet: Callable[[int], float | None], 
     return "\n".join(lines)
 
 
-def first_open(rows: Sequence[Row]) -> int | None:
-    """Number of the first collective that some rank has begun and not ended: the one that the later ones wait for."""
-    return min((entry.number for row in rows for entry in row.entries.values() if not entry.done), default=None)
+def first_open(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> int | None:
+    """Number of the first collective that some rank has begun and not ended: the one that the later ones wait for. What
+    a silent rank has written is old, and counts where there is nothing else."""
+    heard = [row for row in rows if quiet(row.rank) is None]
+    numbers = [
+        [entry.number for row in some for entry in row.entries.values() if not entry.done] for some in (heard, rows)
+    ]
+    return min(numbers[0] or numbers[1], default=None)
 
 
 def _whom(rows: Sequence[Row], number: int, quiet: Callable[[int], float | None]) -> str:
@@ -52,13 +57,19 @@ def _whom(rows: Sequence[Row], number: int, quiet: Callable[[int], float | None]
     absent = [row for row in rows if row.last < number]
     silent = [row for row in rows if row not in absent and quiet(row.rank) is not None]
     waiting = [rank for rank, entry in known.items() if entry and not entry.done and quiet(rank) is None]
-    named = [f"{peers([row.rank])} has not joined it ({_whereabouts(row, quiet)})" for row in absent]
+    named = [
+        f"{peers([row.rank])} has not {_joined(quiet(row.rank))} it ({_whereabouts(row, quiet)})" for row in absent
+    ]
     named += [f"{peers([row.rank])} is in it, but {_life(quiet(row.rank))}" for row in silent]
     if not named:
         named = [_least_moved([entry and not entry.done and (entry.moved, rank) for rank, entry in known.items()])]
     if waiting:
         named.append(f"{peers(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it")
     return f"collective {number}, {text}{_when(rows)}: {'; '.join(named)}"
+
+
+def _joined(silent_s: float | None) -> str:
+    return "joined" if silent_s is None else "been seen in"
 
 
 def _least_moved(moved: list) -> str:

@@ -9,6 +9,7 @@ transport, and a thread, now and then, for all the rest: a rank that is stuck wi
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ringtrain.exchange import diagnosis
 from ringtrain.exchange.watchdog import Watchdog
 from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.board import MASK, SHIFT, Board, Call, make_call
+from ringtrain.transport.board import MASK, SHIFT, Board, Call, Row, make_call
 
 DEADLINE_S = 300.0
 LONGEST_LOOK_S = 0.25
@@ -48,7 +49,7 @@ class Guard:
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and will tell what it sees
         self._rank, self._turn_s, self._end = transport.rank, turn_s, end or _ending(transport)
-        self._reach_s = CARRIED_S if transport.nodes > 1 else WRITTEN_S
+        self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._inside: list[Watched | None] = [None] * (MASK + 1)  # who knows how far a collective has got
         self._told = False
         self._calls: dict[str, Call] = {}
@@ -169,14 +170,24 @@ class Guard:
 
     # ── what is told, and by whom ─────────────────────────────────────────────────────────────────────────
     def _mismatch(self, number: int) -> MismatchError:
-        rows = self.board.read()
+        rows = self._joined(number)
         self._take_turn([row.rank for row in rows if number in row.entries])
         return MismatchError(diagnosis.mismatch(rows, number) or f"collective {number} is not the same on all ranks")
+
+    def _joined(self, number: int) -> list[Row]:
+        """The rows when all ranks have begun the collective, or have had the time to: what most do tells what is
+        right."""
+        since = time.monotonic()
+        while True:
+            rows = self.board.read()
+            if all(row.last >= number for row in rows) or time.monotonic() - since > self._reach_s:
+                return rows
+            time.sleep(SEEN_S / 5)
 
     def _stalled(self, deadline_s: float) -> StalledError:
         rows = self.board.read()
         told = diagnosis.stall(rows, self._rank, self._quiet, self.board.gap)
-        number = diagnosis.first_open(rows)
+        number = diagnosis.first_open(rows, self._quiet)
         waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
         self._take_turn([rank for rank in waiting if self._quiet(rank) is None])
         return StalledError(f"no progress for {deadline_s:g} s in {told}")
@@ -238,6 +249,7 @@ def _ends_within(handle: Handle, seconds: float) -> bool:
 def _ending(transport: Transport) -> Callable[[RingtrainError], None]:
     def end(error: RingtrainError) -> None:
         sys.stderr.write(f"ringtrain: rank {transport.rank}: {error}\n")
-        transport.abort(error.exit_code)
+        with suppress(SystemExit):  # by which a world of threads ends: here is nobody to take it
+            transport.abort(error.exit_code)
 
     return end

@@ -15,6 +15,7 @@ from ringtrain import __version__
 from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig, to_table
+from ringtrain.errors import StalledError
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import Compiled, Note, RunStarted
@@ -57,6 +58,9 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
         training = Run(run, ops, transport, progress, sink, folder, started)
         stop.in_haste = training.lifeboat.launch
         training.go()
+    except StalledError:
+        folder = None  # the other ranks wait for the end of this one: no time for curves
+        raise
     finally:
         sink.close()
         stop.remove()
