@@ -8,6 +8,7 @@ transport, and a thread, now and then, for all the rest: a rank that is stuck wi
 
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,7 +20,7 @@ from ringtrain.exchange import diagnosis
 from ringtrain.exchange.watchdog import Watchdog
 from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.board import MASK, SHIFT, Board, Call, Row, make_call
+from ringtrain.transport.board import SHIFT, Board, Call, Row, make_call
 
 DEADLINE_S = 300.0
 LONGEST_LOOK_S = 0.25
@@ -50,7 +51,7 @@ class Guard:
         self.waiting = False  # the main thread waits here, and will tell what it sees
         self._rank, self._turn_s, self._end = transport.rank, turn_s, end or _ending(transport)
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
-        self._inside: list[Watched | None] = [None] * (MASK + 1)  # who knows how far a collective has got
+        self._watched: list[weakref.ref[Watched]] = []  # which know how far a collective has got
         self._told = False
         self._calls: dict[str, Call] = {}
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
@@ -66,10 +67,12 @@ class Guard:
     def watch(self, reduction: Reduction, op: str, dtype, count: int) -> Reduction:
         """The same all-reduce, of ``count`` elements, under the guard."""
         fingerprint = self.call(f"all-reduce of {count:,} {dtype} by {reduction.algorithm} ({op})").fingerprint
-        if reduction.transport == NATIVE and count * np.dtype(dtype).itemsize <= SMALL_BYTES:
+        native = reduction.transport == NATIVE
+        if native and count * np.dtype(dtype).itemsize <= SMALL_BYTES:
             watched = WatchedSmall(self, reduction, fingerprint)
         else:
-            watched = Watched(self, reduction, fingerprint, progress=lambda: reduction.moved)
+            watched = Watched(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
+            self._watched.append(weakref.ref(watched))
         watched.algorithm, watched.transport = reduction.algorithm, reduction.transport
         watched.bytes_sent = reduction.bytes_sent
         return watched
@@ -84,7 +87,7 @@ class Guard:
 
     def run(self, call: Call, action: Callable):
         """``action()``, a call that blocks until it is done; its value."""
-        word = self.begin(call.fingerprint, None)
+        word = self._enter(call)
         try:
             value = action()
         except TransportError as error:
@@ -95,7 +98,7 @@ class Guard:
 
     def started(self, call: Call, start: Callable[[], Handle]) -> Handle:
         """``start()``, which gives the handle of what it has started, under the guard."""
-        word = self.begin(call.fingerprint, None)
+        word = self._enter(call)
         try:
             return Watched(self, start(), call.fingerprint, word)
         except TransportError as error:
@@ -112,19 +115,13 @@ class Guard:
         self.board.leave()
 
     # ── a collective ──────────────────────────────────────────────────────────────────────────────────────
-    def begin(self, fingerprint: int, watched: Watched | None) -> int:
-        """Raises MismatchError where another rank did something else before: nothing has been moved then. (Some MPIs
-        damage memory when sizes differ.)"""
-        word = self.board.begin(fingerprint)
-        self._inside[word >> SHIFT & MASK] = watched
+    def _enter(self, call: Call) -> int:
+        """Begin a call into the MPI's own collectives, some of which damage memory where sizes differ: the word. Raises
+        MismatchError where another rank does something else already."""
+        word = self.board.begin(call.fingerprint)
         if self.board.contradicted(word):
             self.check(word)
         return word
-
-    def ended(self, word: int) -> None:
-        """Raises MismatchError where another rank did something else."""
-        if not self.board.end(word):
-            self.check(word)
 
     def check(self, word: int) -> None:
         """Raises MismatchError where another rank makes another call under the same number."""
@@ -140,12 +137,6 @@ class Guard:
             time.sleep(SEEN_S)
             if number == self.board.differing():
                 raise self._mismatch(number)
-
-    def settle(self) -> None:
-        """Bring what is logged to the board. Raises MismatchError where another rank did something else."""
-        self.board.write_log()
-        if not self.board.agrees():
-            self.check_all()
 
     def explained(self, word: int, error: TransportError) -> TransportError:
         """A mismatch, where that is why the transport failed; else the error itself."""
@@ -216,15 +207,19 @@ class Guard:
         thread cannot. Whether that was done."""
         self.board.beat()
         self.board.write_log()
-        inside = self.board.inside()
-        for word in inside:
-            watched = self._inside[word >> SHIFT & MASK]
-            if watched is not None and watched.word == word:
-                self.board.move(word, watched.moved)
-        error = None if self._told else self._error(inside)
+        self._write_moves()
+        error = None if self._told else self._error(self.board.inside())
         if error is not None:
             self._end(error)
         return error is not None
+
+    def _write_moves(self) -> None:
+        for reference in self._watched[:]:
+            watched = reference()
+            if watched is None:
+                self._watched.remove(reference)
+            elif watched.word:
+                self.board.move(watched.word, watched.moved)
 
     def _error(self, inside: list[int]) -> RingtrainError | None:
         number = self.board.differing()

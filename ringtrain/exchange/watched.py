@@ -5,7 +5,6 @@ from collections.abc import Callable
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import MismatchError, StalledError, TransportError
 from ringtrain.transport.base import Handle
-from ringtrain.transport.board import BATCH
 
 SMALL_BYTES = 1 << 17  # an all-reduce of so much may take so little that it is only logged
 FIRST_LOOK_S = 1e-3  # who has waited for so long looks at the others
@@ -21,14 +20,25 @@ class Watched(Reduction):
     fingerprint: of the call
     word:        of the collective that is under way; 0 for none
     progress:    how far it has got
+    enters:      whether its start calls a collective of the MPI
     """
 
-    def __init__(self, guard, handle: Handle, fingerprint: int, word: int = 0, progress: Callable[[], int] = steady):
-        self._guard, self._handle, self._fingerprint = guard, handle, fingerprint
-        self.word, self._progress = word, progress
+    def __init__(
+        self,
+        guard,
+        handle: Handle,
+        fingerprint: int,
+        word: int = 0,
+        progress: Callable[[], int] = steady,
+        enters: bool = False,
+    ):
+        self._guard, self._board, self._handle, self._fingerprint = guard, guard.board, handle, fingerprint
+        self.word, self._progress, self._enters = word, progress, enters
 
     def start(self) -> None:
-        self.word = word = self._guard.begin(self._fingerprint, self)
+        self.word = word = self._board.begin(self._fingerprint)
+        if self._enters and self._board.contradicted(word):
+            self._guard.check(word)
         try:
             self._handle.start()
         except TransportError as error:
@@ -43,7 +53,9 @@ class Watched(Reduction):
                 return False
         except TransportError as error:
             raise self._guard.explained(word, error) from error
-        self._ended(word)
+        self.word = 0
+        if not self._board.end(word):
+            self._guard.check(word)
         return True
 
     def wait(self, deadline_s: float) -> None:
@@ -56,7 +68,9 @@ class Watched(Reduction):
             self._wait_on(word, deadline_s)
         except TransportError as error:
             raise self._guard.explained(word, error) from error
-        self._ended(word)
+        self.word = 0
+        if not self._board.end(word):
+            self._guard.check(word)
 
     def _wait_on(self, word: int, deadline_s: float) -> None:
         try:
@@ -66,22 +80,17 @@ class Watched(Reduction):
         except TransportError as error:
             raise self._guard.explained(word, error) from error
 
-    def _ended(self, word: int) -> None:
-        self.word = 0
-        self._guard.ended(word)
-
     @property
     def moved(self) -> int:
         return self._progress()
 
 
 class WatchedSmall(Reduction):
-    """An all-reduce of a few microseconds, done where it is started: it is logged, and compared with what others did
-    later, many at once."""
+    """An all-reduce of a few microseconds, done where it is started: it is logged, and compared later, many at once."""
 
     def __init__(self, guard, reduction: Reduction, fingerprint: int):
         self._guard, self._board, self._start, self._fingerprint = guard, guard.board, reduction.start, fingerprint
-        self._log, self._note = guard.board.log, guard.board.log.append
+        self._note = guard.board.log.append
 
     def start(self) -> None:
         board = self._board
@@ -92,8 +101,6 @@ class WatchedSmall(Reduction):
         except TransportError as error:
             raise self._guard.explained(board.write_log(), error) from error
         board.busy = False
-        if len(self._log) >= BATCH:
-            self._guard.settle()
 
     def test(self) -> bool:
         return True

@@ -4,25 +4,27 @@ A rank writes its own row, by plain stores of whole words into shared memory, an
 The word of a collective holds its number and its fingerprint together, so that one store announces it and one
 comparison with another rank's word tells whether the two make the same call:
 
-    begun   128 words    number << 32 | fingerprint, in the place number mod 128
-    done    128 words    the same word, once the collective has ended here
-    moved   128 words    number << 32 | how far it has got
+    begun   256 words    number << 32 | fingerprint, in the place number mod 256
+    done    256 words    the same word, once the collective has ended here
+    moved   256 words    number << 32 | how far it has got
     calls    32 records  fingerprint and text of the calls that this rank makes
 
 A collective of a few microseconds cannot wait even for that. Its fingerprint goes to a list of this process alone,
-which is brought to the board when it has grown to 64, when a larger collective begins, and by a thread, now and then.
+of which the end is brought to the board when a larger collective begins, and by a thread, now and then.
 
 Nothing here orders the stores of different words: what looks wrong is looked at again before it is told.
 """
 
 import hashlib
+import sys
 import threading
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-RING, BATCH = 128, 64  # collectives that a row remembers, and that the list holds at most
+RING = 256  # collectives that a row remembers
 MASK = RING - 1
 CALLS, TEXT_BYTES = 32, 120  # calls that a row describes; where there are more, the newest
 BEATS, LEFT, ITERATION, TOLD, HEADER = 0, 1, 2, 3, 8  # words
@@ -32,6 +34,7 @@ WORDS = DESCRIBED + CALLS * CALL_WORDS
 ROW_BYTES = 8 * WORDS
 SHIFT = 32
 LOW = (1 << SHIFT) - 1
+LOW_HALF = 0 if sys.byteorder == "little" else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,6 @@ class Board:
         self._own, self._begun, self._done = own, own[BEGUN:DONE], own[DONE:MOVED]
         following = memory.near[(memory.near.index(self.rank) + 1) % len(memory.near)]
         self._next = memoryview(memory.rows[following]).cast("q")[BEGUN:DONE]
-        self._pair = [self.rank, following]
         self._number = 0  # of the last collective that is on the board
         self.log: list[int] = []
         self.busy, self._open = False, 0  # the word that was under way when it was written
@@ -127,10 +129,10 @@ class Board:
 
     def begin(self, fingerprint: int) -> int:
         """This rank begins its next collective: the word by which it is known."""
-        with self._lock:
-            self._write_log()
-            self._number = number = self._number + 1
-            self._begun[number & MASK] = word = number << SHIFT | fingerprint
+        if self.log or self._open:
+            self.write_log()
+        self._number = number = self._number + 1
+        self._begun[number & MASK] = word = number << SHIFT | fingerprint
         return word
 
     def contradicted(self, word: int) -> bool:
@@ -153,7 +155,6 @@ class Board:
 
     def _write_log(self) -> None:
         logged = self.log[:]
-        del self.log[: len(logged)]
         busy = self.busy  # read after the log, so that what is under way is never written as done
         if self._open and (logged or not busy):
             self._done[self._open >> SHIFT & MASK], self._open = self._open, 0
@@ -161,13 +162,12 @@ class Board:
             return
         self._number += len(logged)
         recent = logged[-RING:]
-        numbers = np.arange(self._number - len(recent) + 1, self._number + 1)
-        words = numbers << SHIFT | np.array(recent)
-        places, ended = numbers & MASK, len(words) - busy
-        own = self._words[self.rank]
-        own[BEGUN + places] = words
-        own[DONE + places[:ended]] = words[:ended]
-        self._open = int(words[-1]) if busy else 0
+        first = self._number - len(recent) + 1
+        words = _words(first, recent)
+        self._open = words[-1] if busy else 0
+        _store(self._begun, first, words)
+        _store(self._done, first, words[:-1] if busy else words)
+        del self.log[: len(logged)]  # last: while there is a log, nothing is numbered without the lock
 
     def move(self, word: int, moved: int) -> None:
         number = word >> SHIFT
@@ -198,11 +198,6 @@ class Board:
         others = self._words[:, BEGUN + (word >> SHIFT & MASK)]
         return bool(((others >> SHIFT == word >> SHIFT) & (others != word)).any())
 
-    def agrees(self) -> bool:
-        """Whether the next rank of this node has made no other call that both rows remember."""
-        own, other = self._words[self._pair, BEGUN:DONE]
-        return not ((own >> SHIFT == other >> SHIFT) & (own != other)).any()
-
     def differing(self) -> int:
         """Number of the first collective in sight of which not all ranks make the same call; 0 where there is none."""
         words = self._words[:, BEGUN:DONE]
@@ -222,6 +217,22 @@ class Board:
         entries = (_entry(word, done, moved, described) for word, done, moved in places if word)
         by_number = {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number)}
         return Row(rank, by_number, int(words[ITERATION]), bool(words[LEFT]))
+
+
+def _words(first: int, fingerprints: list[int]) -> memoryview:
+    """The words of these, numbered from ``first`` on; made of halves, since whole ones would cost Python far more."""
+    halves = array("I", bytes(8 * len(fingerprints)))
+    halves[LOW_HALF::2] = array("I", fingerprints)
+    halves[1 - LOW_HALF :: 2] = array("I", range(first, first + len(fingerprints)))
+    return memoryview(halves).cast("B").cast("q")
+
+
+def _store(ring: memoryview, first: int, words: memoryview) -> None:
+    """Store the words of numbers from ``first`` on in their places."""
+    place = first & MASK
+    before = min(RING - place, len(words))
+    ring[place : place + before] = words[:before]
+    ring[: len(words) - before] = words[before:]
 
 
 def _calls(words: np.ndarray) -> dict[int, str]:
