@@ -17,6 +17,7 @@ from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, trained_runs
+from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
 from ringtrain.exchange.shared import or_messages
 from ringtrain.exchange.tuning import Table
@@ -24,7 +25,6 @@ from ringtrain.exchange.wires import NONE, make_wire, rehearse
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
-DEADLINE_S = 600.0
 
 
 class AllReduce(Exchange):
@@ -36,6 +36,7 @@ class AllReduce(Exchange):
     clip_norm:     the largest global norm of the summed gradient; None for no limit
     deadline_s:    how long to wait for others that make no progress, before StalledError
     wire:          what gradients travel as: a name of :mod:`ringtrain.exchange.wires`
+    guard:         watches the all-reduces; None for none
     """
 
     name = "allreduce"
@@ -52,13 +53,14 @@ class AllReduce(Exchange):
         deadline_s: float = DEADLINE_S,
         wire: str = NONE,
         tuning: Table | None = None,
+        guard: Guard | None = None,
     ):
         self._transport, self._ops = transport, ops
         self._algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
-        self._clip_norm, self._deadline_s = clip_norm, deadline_s
+        self._clip_norm, self._deadline_s, self._guard = clip_norm, deadline_s, guard
         self._bytes_sent, self._exposed_s = 0, 0.0
         self._step = 0
 
@@ -86,6 +88,7 @@ class AllReduce(Exchange):
             synchronize=self._ops.synchronize,
             wire=self._wire,
             tuning=self._tuning,
+            guard=self._guard,
         )
 
     def _choices(self) -> list[str]:
@@ -114,6 +117,10 @@ class AllReduce(Exchange):
     def _begin_iteration(self) -> None:
         self._started = 0  # buckets; they start in order
         self._missing = [len(bucket.spans) for bucket in self._buckets]
+
+    def before(self, iteration: int) -> None:
+        if self._guard is not None:
+            self._guard.iterate(iteration + 1)
 
     def ready(self, span) -> None:
         began = time.perf_counter()

@@ -11,11 +11,12 @@ import numpy as np
 
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execute import Execution, segment_for
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
 from ringtrain.exchange.choice import Choice, Here, take
+from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.machine import Layout, layout_of
 from ringtrain.exchange.shared import (
     MAPPED,
@@ -29,7 +30,7 @@ from ringtrain.exchange.shared import (
 from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
-NATIVE, AUTO = "mpi", "auto"
+AUTO = "auto"
 ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
 # The types that any MPI reduces. bfloat16 is not among them: kept as uint16, it would be added as whole numbers.
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
@@ -52,6 +53,7 @@ def prepare(
     wire: Wire | None = None,
     dtype: str | None = None,
     tuning: Table | None = None,
+    guard: Guard | None = None,
 ) -> Reduction:
     """The all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks. With ``auto`` the choice
     is made here, once: the reduction is named ``auto:ring`` and knows why.
@@ -65,16 +67,23 @@ def prepare(
                    the same bits, all of them numbers of the wire
     dtype:         the type's name where the array does not tell: bfloat16, kept as uint16
     tuning:        what ``auto`` chooses by, on rank 0: the others follow it
+    guard:         watches it, if given: then it also raises MismatchError, and StalledError with names
 
     Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
     check_algorithm(algorithm, wire is not None)
     how = (combine, op, tag, segment_bytes or segment_for(transport), synchronize, wire)
-    if algorithm != AUTO:
-        return _prepare(transport, buffer, algorithm, *how)
-    nbytes = buffer.size * buffer.dtype.itemsize
-    dtype = dtype or np.dtype(buffer.dtype).name
-    choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None)
+    if algorithm == AUTO:
+        made = _chosen(transport, buffer, op, dtype, tuning, how)
+    else:
+        made = _prepare(transport, buffer, algorithm, *how)
+    return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size)
+
+
+def _chosen(transport, buffer, op, dtype, tuning, how) -> Reduction:
+    """By ``auto``, named so and with the reason."""
+    nbytes, wired = buffer.size * buffer.dtype.itemsize, how[-1] is not None
+    choice = decide(transport, buffer, nbytes, dtype or np.dtype(buffer.dtype).name, op, tuning, wired)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
     return made

@@ -164,6 +164,9 @@ class DeviceTransport(Transport):
     def lane(self, tag):
         return self._inner.lane(tag)
 
+    def board(self, nbytes):
+        return self._inner.board(nbytes)
+
     def abort(self, code):
         self._inner.abort(code)
 
