@@ -9,7 +9,7 @@ from ringtrain.errors import MismatchError, StalledError, TransportError
 from ringtrain.exchange import diagnosis
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
-from ringtrain.exchange.reductions import ALGORITHMS, prepare
+from ringtrain.exchange.reductions import ALGORITHMS, Native, prepare
 from ringtrain.exchange.watchdog import EVERY_S, PAUSED_S, Watchdog
 from ringtrain.exchange.watched import SMALL_BYTES
 from ringtrain.transport.board import Board, Entry, Row
@@ -110,22 +110,60 @@ def test_another_size_is_named_rank_by_rank():
     assert raised.value.exit_code == 1
 
 
-@pytest.mark.parametrize("algorithm", ["ring", *BLOCKING])
-def test_another_operation_is_found_although_bytes_would_move(algorithm):
-    """Nothing fails in the transport: small ones are found by the next call of another kind, others at once."""
+OTHER = r"collective 2 is not .* on ranks 0, 2: .* \(sum\); got, on rank 1: .* \(max\)"
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "mpi large"])
+def test_another_operation_is_found_at_once_although_bytes_would_move(algorithm):
+    """Nothing fails in the transport."""
 
     def body(t, guard):
         good, _ = prepared(t, guard, algorithm)
         other, _ = prepared(t, guard, algorithm, op="max")
         run(good)
         run(other if t.rank == 1 else good)
+
+    with pytest.raises(MismatchError, match=OTHER):
+        world(3, body, end=_no_end)
+
+
+def test_another_operation_on_few_bytes_is_found_by_the_next_call_of_another_kind():
+    def body(t, guard):
+        good, _ = prepared(t, guard, "mpi")
+        other, _ = prepared(t, guard, "mpi", op="max")
+        run(good)
+        run(other if t.rank == 1 else good)
         run(good)
         Guarded(t, guard).barrier()
 
-    with pytest.raises(
-        MismatchError, match=r"collective 2 is not .* on ranks 0, 2: .* \(sum\); got, on rank 1: .* \(max\)"
-    ):
-        world(3, body)
+    with pytest.raises(MismatchError, match=OTHER):
+        world(3, body, end=_no_end)
+
+
+def test_a_call_into_the_mpi_that_differs_is_not_made():
+    """The second to come sees what the first has begun."""
+    made, begun, ended = [], threading.Event(), threading.Event()
+
+    class Recorder:
+        def native_allreduce(self, span, op):
+            made.append(op)
+
+    def dance():
+        begun.set()
+        ended.wait(20)
+
+    def body(t, guard):
+        if t.rank == 0:
+            return guard.run(guard.call("a dance"), dance)
+        assert begun.wait(20)
+        try:
+            guard.watch(Native(Recorder(), np.ones(LARGE), "sum"), "sum", "float64", LARGE).start()
+        finally:
+            ended.set()
+
+    with pytest.raises(MismatchError, match="expected, as on rank 0: a dance; got, on rank 1: all-reduce"):
+        world(2, body, end=_no_end)
+    assert made == []
 
 
 def test_small_ones_are_compared_by_the_thread():
