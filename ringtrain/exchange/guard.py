@@ -151,13 +151,22 @@ class Guard:
         look_s, deadline_s = 2 * FIRST_LOOK_S, min(deadline_s, self.deadline_s)
         self.waiting = True
         try:
-            while not _ends_within(handle, min(look_s, self.watchdog.every_s)):
+            while not self._ends_within(handle, word, min(look_s, self.watchdog.every_s)):
                 look_s = min(2 * look_s, LONGEST_LOOK_S)
                 self.check(word)
                 if self.watchdog.still_s() > deadline_s:
                     raise self._stalled(deadline_s)
         finally:
             self.waiting = False
+
+    def _ends_within(self, handle: Handle, word: int, seconds: float) -> bool:
+        try:
+            handle.wait(seconds)
+        except StalledError:
+            return False
+        except TransportError as error:
+            raise self.explained(word, error) from error
+        return True
 
     # ── what is told, and by whom ─────────────────────────────────────────────────────────────────────────
     def _mismatch(self, number: int) -> MismatchError:
@@ -231,14 +240,6 @@ class Guard:
         if inside and self.watchdog.still_s() > patience_s:
             return self._stalled(self.deadline_s)
         return None
-
-
-def _ends_within(handle: Handle, seconds: float) -> bool:
-    try:
-        handle.wait(seconds)
-    except StalledError:
-        return False
-    return True
 
 
 def _ending(transport: Transport) -> Callable[[RingtrainError], None]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ringtrain.collectives.reduction import Reduction
-from ringtrain.errors import MismatchError, StalledError, TransportError
+from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle
 
 SMALL_BYTES = 1 << 17  # an all-reduce of so much may take so little that it is only logged
@@ -65,20 +65,12 @@ class Watched(Reduction):
         try:
             self._handle.wait(FIRST_LOOK_S)
         except StalledError:
-            self._wait_on(word, deadline_s)
+            self._guard.wait(self._handle, word, deadline_s)
         except TransportError as error:
             raise self._guard.explained(word, error) from error
         self.word = 0
         if not self._board.end(word):
             self._guard.check(word)
-
-    def _wait_on(self, word: int, deadline_s: float) -> None:
-        try:
-            self._guard.wait(self._handle, word, deadline_s)
-        except MismatchError:
-            raise
-        except TransportError as error:
-            raise self._guard.explained(word, error) from error
 
     @property
     def moved(self) -> int:

@@ -230,7 +230,7 @@ class Messages(Transport):
             return Rows(rows, near)
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             level = THREAD_LEVELS[MPI.Query_thread()]
-            gap = f"ranks of other nodes: this MPI gives thread level {level}, and their rows travel in a thread"
+            gap = f"ranks that share no memory with it: that takes a thread, and this MPI gives thread level {level}"
             return Rows(rows, near, gap)
         relay = relayed(self._comm, near, rows)
         if relay is not None:

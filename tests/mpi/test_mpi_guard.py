@@ -36,6 +36,26 @@ def test_a_slow_rank_is_waited_for(mpirun, algorithm, apart):
     assert (done.returncode, done.stdout) == (0, "done, gap: ''\n"), done.stderr
 
 
+def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, tmp_path):
+    few = {"MPI4PY_RC_THREAD_LEVEL": "funneled", **APART}
+    given = ["--ops", "reference", "--iterations", 2, "--out", tmp_path / "o"]
+    done = mpirun(2, ["-m", "ringtrain", "train", *map(str, given)], **few)
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "the guard does not see ranks that share no memory with it: that takes a thread, and this MPI gives" in words
+    done = guarded(mpirun, "is_late", "ring", SMALL, **few)
+    assert done.returncode == 4
+    assert "no progress for 2 s in collective 6, all-reduce of 1,000 float32 by ring (sum)" in done.stderr
+    assert "not seen from rank 0: ranks that share no memory" in done.stderr
+
+
+def test_a_sweep_may_be_guarded(mpirun):
+    given = ["bench-allreduce", "-b", "1K", "-e", "256K", "-f", "256", "-n", "3", "--algorithm", "mpi,ring", "--guard"]
+    done = mpirun(3, ["-m", "ringtrain", *given])
+    assert done.returncode == 0, done.stderr
+    assert "checked 4 rows, every element twice: 0 wrong" in done.stdout
+
+
 @pytest.mark.parametrize("algorithm, count", [("ring", SMALL), ("mpi", SMALL), ("mpi", LARGE)])
 def test_a_rank_that_does_not_come_is_named(mpirun, algorithm, count):
     done = guarded(mpirun, "is_late", algorithm, count)
