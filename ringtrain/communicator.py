@@ -22,6 +22,7 @@ from ringtrain.door.plan import Plan, Plans, Prepared, Workshop, make_plan
 from ringtrain.door.repeated import Repeated
 from ringtrain.door.request import Request, agree, apart, check, check_result, check_writable, type_name
 from ringtrain.errors import UsageError
+from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, check_algorithm
 from ringtrain.exchange.tuning import Table
@@ -42,13 +43,22 @@ class Communicator:
     wire:       what messages are rounded to unless a call says otherwise: none, float16, bfloat16
     tuning:     the file of ``ringtrain tune`` that auto goes by; where none is given that of RINGTRAIN_TUNING, or the
                 one in its usual place
+    guard:      whether reductions are numbered and compared (docs/guard.md): who differs or does not come is named, and
+                a rank that is stuck inside the MPI ends with all others
     deadline_s: how long to wait for others that make no progress, before StalledError
 
     Not to be called from two threads at a time. Raises UsageError.
     """
 
     def __init__(
-        self, comm=None, algorithm: str = AUTO, *, wire: str = NONE, tuning=None, deadline_s: float = DEADLINE_S
+        self,
+        comm=None,
+        algorithm: str = AUTO,
+        *,
+        wire: str = NONE,
+        tuning=None,
+        guard: bool = False,
+        deadline_s: float = DEADLINE_S,
     ):
         check_wire(wire)
         check_algorithm(algorithm, wire != NONE)
@@ -58,7 +68,8 @@ class Communicator:
         self.rank, self.size = self._transport.rank, self._transport.size
         self._memory = Memory(self._transport)
         self._tuning = self._find_tuning(tuning)
-        self._workshop = Workshop(self._transport, self._tuning)
+        self._guard = Guard(self._transport, deadline_s) if guard and self.size > 1 else None
+        self._workshop = Workshop(self._transport, self._tuning, self._guard)
         self._plans = Plans(self._workshop.release)
         self._flying: set[Repeated] = set()
         self._closed = False
@@ -80,6 +91,8 @@ class Communicator:
         self._check_idle("close")
         self._closed = True
         self._plans.clear()
+        if self._guard is not None:
+            self._guard.close()
         if self._owned:
             self._transport.close()
 

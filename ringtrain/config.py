@@ -81,8 +81,13 @@ class TrainConfig:
         choices=("none", "float16", "bfloat16"),
     )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
-    segment_bytes: int = option(256 << 10, "Bytes of a message: the addition of one overlaps the next.", low=1)
-    deadline_s: float = option(600.0, "Seconds without progress of a peer until the run ends as stalled.", above=0)
+    segment_bytes: int | None = option(
+        None,
+        "Bytes of a message: the addition of one overlaps the next. [256 KiB within a node, 60,000 between nodes]",
+        low=1,
+    )
+    deadline_s: float = option(300.0, "Seconds without progress of any rank until the run ends as stalled.", above=0)
+    guard: bool = option(True, "Watch every collective: ranks that differ, or do not come, are named.")
 
     out: str | None = option(None, "Run folder. [runs/MODEL-DATE-TIME]", short="o")
     resume: str | None = option(

@@ -9,6 +9,7 @@
     ├── DivergedError                  3   the loss is not finite
     ├── StalledError                   4   a rank made no progress before its deadline
     ├── TransportError                 1   bytes could not be moved
+    │   └── MismatchError                  ranks made different calls where all must make the same
     ├── ScheduleError                  1   a schedule that does not do what it says
     └── Interrupted                   75   stopped by a signal, checkpoint written, to be requeued
 
@@ -55,6 +56,10 @@ class StalledError(RingtrainError):
 
 
 class TransportError(RingtrainError):
+    pass
+
+
+class MismatchError(TransportError):
     pass
 
 

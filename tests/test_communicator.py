@@ -189,6 +189,22 @@ def test_those_not_used_for_longest_make_room(monkeypatch):
     assert len(freed) == len(set(freed)) >= 2 * 5 * 2  # each has a send and a receive at least; all are given back
 
 
+def test_a_guard_changes_nothing(monkeypatch):
+    freed = []
+    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+
+    def body(communicator):
+        for algorithm in ("ring", "auto", "mapped"):
+            assert communicator.allreduce(np.ones(5), algorithm=algorithm).tolist() == [3] * 5
+        reduction = communicator.prepare(np.ones(5), algorithm="star")
+        reduction.start()
+        assert reduction.wait().tolist() == [3] * 5
+        return reduction.algorithm
+
+    assert together(3, body, guard=True) == ["star"] * 3
+    assert freed
+
+
 @pytest.mark.parametrize("algorithm", ["routed", "hierarchical", "mapped"])
 def test_all_that_was_prepared_is_given_back(monkeypatch, algorithm):
     prepared, freed, sends = [], [], Loopback.sends

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.errors import StalledError, TransportError, UsageError
+from ringtrain.errors import MismatchError, StalledError, TransportError, UsageError
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.arrays import halves
 
@@ -161,6 +161,21 @@ def test_after_a_difference_all_go_on():
         return communicator.allreduce(np.ones(3)).tolist()
 
     assert LoopbackWorld(2).run(body) == [[2, 2, 2]] * 2
+
+
+def test_under_a_guard_the_ranks_that_differ_are_named():
+    def body(transport):
+        communicator = Communicator(transport, algorithm="ring", guard=True, deadline_s=10.0)
+        for op in ("max", "sum"):
+            communicator.allreduce(np.ones(6), op)
+        with pytest.raises(MismatchError) as caught:
+            communicator.allreduce(np.ones(6), "max" if transport.rank == 1 else "sum")
+        communicator._guard.close()
+        return str(caught.value)
+
+    for message in LoopbackWorld(3).run(body):
+        assert "collective 3 is not the same on all ranks: expected, as on ranks 0, 2: " in message
+        assert "by ring (sum); got, on rank 1: all-reduce of 6 float64 by ring (max)." in message
 
 
 def test_prepared_ones_that_differ_never_mix():

@@ -1,7 +1,7 @@
 """The whole benchmark: calibrate, prove that the checks can say no, then measure size after size, and fit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -16,7 +16,7 @@ from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
-from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.collectives.execute import segment_for
 from ringtrain.collectives.topology import placed
 from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
@@ -32,7 +32,7 @@ class Sweep:
     checked:       whether results are checked, and compared bit by bit
     out_of_place:  measure that too, after in place
     pairs:         map every pair of ranks first
-    segment_bytes: where a schedule's moves are cut
+    segment_bytes: where a schedule's moves are cut; None: as suits the nodes
     rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
     passes:        over all sizes; a row is that of its quietest pass, so that a disturbance of seconds spoils no size
     tuning:        what ``auto`` among the algorithms chooses by, before anything is timed
@@ -47,7 +47,7 @@ class Sweep:
     checked: bool = True
     out_of_place: bool = False
     pairs: bool = False
-    segment_bytes: int = SEGMENT_BYTES
+    segment_bytes: int | None = None
     rivals: Mapping[str, Rival] = field(default_factory=dict)
     passes: int = 1
     tuning: Table | None = None
@@ -78,6 +78,7 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) ->
     """Collective; the same on all ranks. Raises UsageError where the buffers are more than there is memory, and
     RingtrainError where a check does not notice a flipped byte."""
     watcher = watcher or Watcher()
+    asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
     check_memory(transport, _room(asked) * (2 if asked.out_of_place else 1))
     result = Result(make_header(transport, START))
     tag = 2 * len(asked.contenders)  # behind those of the trials

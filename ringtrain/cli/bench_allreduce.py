@@ -27,7 +27,7 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 @click.option("--wire", "wires", default="none", show_default=True, help="Round messages: float16, bfloat16, or all.")
 @click.option("--tuning", metavar="FILE", help="Tuning file that auto goes by. [RINGTRAIN_TUNING, or the usual place]")
 @click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
-@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K]")
+@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K in a node, 60000 between]")
 @click.option("--out-of-place", is_flag=True, help="Measure that too.")
 @click.option("--cold", is_flag=True, help="Empty the caches before every iteration.")
 @click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
@@ -98,7 +98,6 @@ def _asked(flags: dict, ranks: int):
     from ringtrain.bench.choose import choose
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
-    from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
     from ringtrain.exchange.numbers import OPS, TYPES
     from ringtrain.exchange.wires import WIRES
@@ -132,7 +131,7 @@ def _asked(flags: dict, ranks: int):
         checked=flags["check"] == "1",
         out_of_place=flags["out_of_place"],
         pairs=flags["pairs"],
-        segment_bytes=flags["segment_bytes"] or SEGMENT_BYTES,
+        segment_bytes=flags["segment_bytes"],
         wires=choose(flags["wires"], WIRES, "wire"),
     )
 

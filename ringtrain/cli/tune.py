@@ -20,7 +20,7 @@ OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
 @click.option("-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, or all.")
 @click.option("-o", "--op", "ops", default="sum", show_default=True, help="sum, max, min, or all.")
 @click.option("--algorithm", "algorithms", default="all", show_default=True, help="Candidates, or all that run here.")
-@click.option("--segment-bytes", type=Size(), default="256K", show_default=True, help="Where messages are cut.")
+@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K in a node, 60000 between]")
 @click.option("--budget-s", type=click.FloatRange(0), default=3, show_default=True, help="For a size in a pass, about.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and inputs.")
 @click.option(

@@ -3,6 +3,8 @@ have in common."""
 
 from ringtrain.transport.base import Handle
 
+NATIVE = "mpi"
+
 
 class Reduction(Handle):
     """:meth:`start` when the buffer is final on this rank; the result lies in it when :meth:`test` says True, or

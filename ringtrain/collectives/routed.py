@@ -30,9 +30,9 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.mapped import Lane
 from ringtrain.transport.waiting import peers, wait_for
 
-PIECES = 8  # of a slice, at most: the first addition and the last push are then little of the whole
+PIECES = 32  # of a slice, at most: the first addition and the last push are then little of the whole
 LEAST_BYTES = 1 << 18  # of a piece, but for the last: below that, messages cost more than their bytes
-FLYING = 3  # pieces between nodes at once: enough to keep the network busy, few enough to end one after the other
+FLYING = 8  # pieces between nodes at once: enough to keep the network busy, few enough to end one after the other
 FIRST_TAG = 1 << 14  # behind the tags of others in flight; an MPI has 32767 at least
 IDLE, COMING, MOVING, LEAVING = range(4)
 

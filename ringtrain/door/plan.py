@@ -11,6 +11,7 @@ from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
 from ringtrain.door.request import MEAN, Request
 from ringtrain.exchange import reductions
+from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.native import check_native
 from ringtrain.exchange.tuning import Table
 from ringtrain.exchange.wires import compiled_wire
@@ -40,8 +41,8 @@ class Workshop:
     release in the same order. So ranks that make different calls wait for one another's messages in vain, and none
     takes one for another."""
 
-    def __init__(self, transport: Transport, tuning: Table | None):
-        self._transport, self._tuning = transport, tuning
+    def __init__(self, transport: Transport, tuning: Table | None, guard: Guard | None):
+        self._transport, self._tuning, self._guard = transport, tuning, guard
         self._wires: dict[str, Wire | None] = {}
         self._tags: set[int] = set()
 
@@ -60,6 +61,7 @@ class Workshop:
             wire=self._wire(request.wire),
             dtype=request.dtype,
             tuning=self._tuning,
+            guard=self._guard,
         )
         self._tags.add(tag)
         return Prepared(request, span, reduction, tag, self._transport.size)

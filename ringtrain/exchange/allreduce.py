@@ -11,13 +11,13 @@ Over a wire of 16 bits they are rounded on their way, and so is the sum: replica
 import time
 from collections import deque
 
-from ringtrain.collectives.execute import SEGMENT_BYTES
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, trained_runs
+from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
 from ringtrain.exchange.shared import or_messages
 from ringtrain.exchange.tuning import Table
@@ -25,17 +25,18 @@ from ringtrain.exchange.wires import NONE, make_wire, rehearse
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
-DEADLINE_S = 600.0
 
 
 class AllReduce(Exchange):
     """algorithm:     a name among the algorithms (:mod:`ringtrain.exchange.reductions`); ``auto`` chooses by bucket
     tuning:        what ``auto`` chooses by, on rank 0; None where nothing was measured
     bucket_bytes:  gradients are exchanged in buckets of about this size
-    segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next
+    segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next; None: as suits
+                   the nodes
     clip_norm:     the largest global norm of the summed gradient; None for no limit
     deadline_s:    how long to wait for others that make no progress, before StalledError
     wire:          what gradients travel as: a name of :mod:`ringtrain.exchange.wires`
+    guard:         watches the all-reduces; None for none
     """
 
     name = "allreduce"
@@ -47,18 +48,19 @@ class AllReduce(Exchange):
         ops,
         algorithm: str = "ring",
         bucket_bytes: int = BUCKET_BYTES,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int | None = None,
         clip_norm: float | None = None,
         deadline_s: float = DEADLINE_S,
         wire: str = NONE,
         tuning: Table | None = None,
+        guard: Guard | None = None,
     ):
         self._transport, self._ops = transport, ops
         self._algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
-        self._clip_norm, self._deadline_s = clip_norm, deadline_s
+        self._clip_norm, self._deadline_s, self._guard = clip_norm, deadline_s, guard
         self._bytes_sent, self._exposed_s = 0, 0.0
         self._step = 0
 
@@ -86,6 +88,7 @@ class AllReduce(Exchange):
             synchronize=self._ops.synchronize,
             wire=self._wire,
             tuning=self._tuning,
+            guard=self._guard,
         )
 
     def _choices(self) -> list[str]:
@@ -114,6 +117,10 @@ class AllReduce(Exchange):
     def _begin_iteration(self) -> None:
         self._started = 0  # buckets; they start in order
         self._missing = [len(bucket.spans) for bucket in self._buckets]
+
+    def before(self, iteration: int) -> None:
+        if self._guard is not None:
+            self._guard.iterate(iteration + 1)
 
     def ready(self, span) -> None:
         began = time.perf_counter()

@@ -10,12 +10,13 @@ from dataclasses import asdict
 import numpy as np
 
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
-from ringtrain.collectives.execute import SEGMENT_BYTES, Execution
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execute import Execution, segment_for
+from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
 from ringtrain.exchange.choice import Choice, Here, take
+from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.machine import Layout, layout_of
 from ringtrain.exchange.shared import (
     MAPPED,
@@ -29,7 +30,7 @@ from ringtrain.exchange.shared import (
 from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
-NATIVE, AUTO = "mpi", "auto"
+AUTO = "auto"
 ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
 # The types that any MPI reduces. bfloat16 is not among them: kept as uint16, it would be added as whole numbers.
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
@@ -47,11 +48,12 @@ def prepare(
     *,
     op: str = "sum",
     tag: int = 0,
-    segment_bytes: int = SEGMENT_BYTES,
+    segment_bytes: int | None = None,
     synchronize: Callable[[], None] = _nothing,
     wire: Wire | None = None,
     dtype: str | None = None,
     tuning: Table | None = None,
+    guard: Guard | None = None,
 ) -> Reduction:
     """The all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks. With ``auto`` the choice
     is made here, once: the reduction is named ``auto:ring`` and knows why.
@@ -59,12 +61,13 @@ def prepare(
     combine:       combine(a, b, y): y = a op b, elementwise
     op:            sum, max or min: what combine does, in the MPI's words
     tag:           tells its messages from those of others in flight
-    segment_bytes: where messages are cut
+    segment_bytes: where messages are cut; None: as suits the nodes
     synchronize:   waits for what is still being computed in the buffer
     wire:          how messages are packed (:mod:`ringtrain.exchange.wires`); None: they are not. Every rank ends with
                    the same bits, all of them numbers of the wire
     dtype:         the type's name where the array does not tell: bfloat16, kept as uint16
     tuning:        what ``auto`` chooses by, on rank 0: the others follow it
+    guard:         watches it, if given: then it also raises MismatchError, and StalledError with names
 
     Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
@@ -72,10 +75,17 @@ def prepare(
     dtype = dtype or np.dtype(buffer.dtype).name
     if wire is not None:
         _check_wire(wire, dtype, op)
-    how = (combine, op, tag, segment_bytes, synchronize, wire)
-    if algorithm != AUTO:
-        return _prepare(transport, buffer, algorithm, *how)
-    nbytes = buffer.size * buffer.dtype.itemsize
+    how = (combine, op, tag, segment_bytes or segment_for(transport), synchronize, wire)
+    if algorithm == AUTO:
+        made = _chosen(transport, buffer, dtype, tuning, how)
+    else:
+        made = _prepare(transport, buffer, algorithm, *how)
+    return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size)
+
+
+def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:
+    """By ``auto``, named so and with the reason."""
+    (_, op, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
     choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why

@@ -27,15 +27,17 @@ def lay_out(table: tuple[tuple[str, Parameter], ...]) -> tuple[Span, ...]:
 class Arena:
     """Weights and gradients of a network.
 
-    allocate: (count, dtype) → flat array; the transport's, so that spans can be sent as they lie
-    table:    :meth:`ringtrain.nn.graph.Graph.parameters`
+    allocate:  (count, dtype) → flat array
+    table:     :meth:`ringtrain.nn.graph.Graph.parameters`
+    exchanged: as ``allocate``, for the gradients: the transport's, whose memory other ranks may write into. Weights
+               stay this process's own: a copy of it must not see them change (:mod:`ringtrain.train.lifeboat`)
     """
 
-    def __init__(self, allocate, table, dtype):
+    def __init__(self, allocate, table, dtype, exchanged=None):
         self.spans = lay_out(table)
         self.count = self.spans[-1].stop if self.spans else 0
         self.weights = allocate(self.count, dtype)
-        self.grads = allocate(self.count, dtype)
+        self.grads = (exchanged or allocate)(self.count, dtype)
 
     def weight(self, span: Span):
         return self.weights[span.start : span.start + span.count].reshape(span.shape)

@@ -14,6 +14,8 @@ from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.tuning import Table
 from ringtrain.lr import LearningRate, scaled
 from ringtrain.nn.arena import Arena
@@ -33,9 +35,12 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a run is made of. ``grain``: examples that must stay on one rank (a ghost batch)."""
+    """What a run is made of. ``grain``: examples that must stay on one rank (a ghost batch). ``transport``: under the
+    guard, where there is one."""
 
     config: TrainConfig
+    transport: Transport
+    guard: Guard | None
     model: ModelSpec
     data: DataSet
     sampler: Sampler
@@ -102,13 +107,16 @@ def assemble(
     iterations = iterations_of(config, sampler)
     rate = rate_of(config, iterations)
 
-    exchange = make_exchange(config, transport, ops, tuning)
+    guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
+    exchange = make_exchange(config, transport, ops, tuning, guard)
     graph = exchange.prepare(graph)
-    arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
+    arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
     graph.bind(arena)
     initialise(arena, ops, config.seed)
     exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
 
+    if guard is not None:
+        transport = Guarded(transport, guard)
     feed = Feed(ops, model.input, data)
     worker = Worker(
         ops=ops,
@@ -127,6 +135,8 @@ def assemble(
     )
     return Assembly(
         config=config,
+        transport=transport,
+        guard=guard,
         model=model,
         data=data,
         sampler=sampler,
@@ -149,7 +159,9 @@ def ops_of(config: TrainConfig) -> Ops:
     return ops
 
 
-def make_exchange(config: TrainConfig, transport: Transport, ops: Ops, tuning: Table | None = None) -> Exchange:
+def make_exchange(
+    config: TrainConfig, transport: Transport, ops: Ops, tuning: Table | None, guard: Guard | None
+) -> Exchange:
     return AllReduce(
         transport,
         ops,
@@ -160,6 +172,7 @@ def make_exchange(config: TrainConfig, transport: Transport, ops: Ops, tuning: T
         deadline_s=config.deadline_s,
         tuning=tuning,
         wire=config.wire,
+        guard=guard,
     )
 
 

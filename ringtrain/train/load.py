@@ -60,7 +60,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     chosen = together(transport, lambda: _split(data, split, model))
     ops = together(transport, lambda: ops_of(config))
     graph = model.graph()
-    arena = Arena(transport.allocate, graph.parameters(), ops.dtype)
+    arena = Arena(transport.scratch, graph.parameters(), ops.dtype)
     graph.bind(arena)
     together(transport, lambda: held and store.fits(held[0].checkpoint, parameter_shapes(arena), str(held[0].path)))
     weights = held[0].checkpoint.weights if held else None

@@ -15,7 +15,7 @@ from ringtrain import __version__
 from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig, to_table
-from ringtrain.errors import ConfigError
+from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.tuning_file import Found, find_tuning
 from ringtrain.nn.spec import ModelSpec
@@ -46,6 +46,7 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     ops = together(transport, lambda: ops_of(config))
     tuning = together(transport, lambda: _tuning(config, transport))
     run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
+    transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
     folder = _make_folder(transport, run, origin)
@@ -60,10 +61,15 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
         training = Run(run, ops, transport, progress, sink, folder, started)
         stop.in_haste = training.lifeboat.launch
         training.go()
+    except StalledError:
+        folder = None  # the other ranks wait for the end of this one: no time for curves
+        raise
     finally:
         sink.close()
         stop.remove()
         _draw(folder, sinks)
+        if run.guard is not None:
+            run.guard.close()
     run.exchange.close()
 
 
@@ -145,6 +151,8 @@ def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
+    if run.guard is not None and run.guard.gap:
+        notes.append(f"the guard does not see {run.guard.gap}")
     return notes
 
 

@@ -9,6 +9,7 @@ integers from 0: messages match first-in-first-out per (ordered pair of ranks, t
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from ringtrain.transport.board import Rows
 from ringtrain.transport.mapped import Lane
 from ringtrain.transport.waiting import Patience
 
@@ -105,6 +106,10 @@ class Transport(ABC):
     def lane(self, tag: int) -> Lane | None:
         """Counters by which the ranks of this node wait for one another, for the work of this tag; None where there is
         no shared memory. Collective over the node."""
+
+    @abstractmethod
+    def board(self, nbytes: int) -> Rows:
+        """A zeroed row of ``nbytes``, a multiple of 8, for each rank of the world, which all ranks read; collective."""
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

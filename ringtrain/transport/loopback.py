@@ -15,6 +15,7 @@ import numpy as np
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.board import Rows
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import aligned_zeros, as_bytes
 from ringtrain.transport.waiting import Patience, peers, wait_for
@@ -206,6 +207,10 @@ class Loopback(Transport):
 
     def lane(self, tag: int) -> Lane | None:
         return self._lanes.lane(tag) if self._world.shares else None
+
+    def board(self, nbytes: int) -> Rows:
+        own = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None
+        return Rows(self._meet(own)[0], range(self.size))
 
     def abort(self, code: int) -> None:
         error = SystemExit(code)

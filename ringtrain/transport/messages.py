@@ -7,7 +7,9 @@ that was built for the device. An MPI error becomes a TransportError that names 
 """
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,10 +19,12 @@ from mpi4py import MPI
 
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.board import Rows
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import MESSAGE_BYTES, aligned_zeros, as_bytes, cut
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
+from ringtrain.transport.relay import Relay, relayed
 from ringtrain.transport.waiting import SPIN_S, Patience, peers, wait_for
 
 THREAD_LEVELS = {
@@ -29,6 +33,7 @@ THREAD_LEVELS = {
     MPI.THREAD_SERIALIZED: "serialized",
     MPI.THREAD_MULTIPLE: "multiple",
 }
+ABORT_S = 10.0
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
@@ -131,6 +136,7 @@ class Messages(Transport):
         self._windows: list = []
         self._arenas: list[Arena] = []
         self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
+        self._relays: list[Relay] = []
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))
         self.node, self.nodes = node_of[self.rank], max(node_of) + 1
@@ -225,17 +231,46 @@ class Messages(Transport):
         with _telling("polling"):
             self._comm.Iprobe()
 
+    def board(self, nbytes: int) -> Rows:
+        shared = self.node_window(self.size * nbytes)
+        rows = np.zeros(self.size * nbytes, np.uint8) if shared is None else shared
+        rows = rows.reshape(self.size, nbytes)
+        group = np.zeros(self._node_comm.size, np.int64)
+        self._node_comm.Allgather(np.array([self.rank], np.int64), group)
+        near = [self.rank] if shared is None else group.tolist()
+        if not self._any(len(near) < self.size):
+            return Rows(rows, near)
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            level = THREAD_LEVELS[MPI.Query_thread()]
+            gap = f"ranks that share no memory with it: that takes a thread, and this MPI gives thread level {level}"
+            return Rows(rows, near, gap)
+        relay = relayed(self._comm, near, rows)
+        if relay is not None:
+            self._relays.append(relay)
+        return Rows(rows, near)
+
+    def _any(self, own: bool) -> bool:
+        every = np.zeros(1, np.int64)
+        self._comm.Allreduce(np.array([own], np.int64), every, MPI.MAX)
+        return bool(every[0])
+
     def abort(self, code: int) -> None:
+        # Called by a thread while another is in an MPI call, some MPIs do not come to it.
+        backstop = threading.Timer(ABORT_S, os._exit, [code])
+        backstop.daemon = True
+        backstop.start()
         sys.stdout.flush()
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(code)
 
     def close(self) -> None:
+        for relay in self._relays:
+            relay.end()
         for handle in list(self._handles):
             handle.free()
         for window in self._windows:
             free(window)
-        self._windows = []
+        self._windows, self._relays = [], []
         self._node_comm.Free()
         self._comm.Free()
 

@@ -1,7 +1,7 @@
 """The one way to wait for bytes: keep asking, more and more politely, and not for ever.
 
 Asking is what makes an MPI progress, so a wait never sleeps long. It spins first, since most waits are short; then
-gives the core to whoever wants it, since with more ranks than cores the awaited peer does; and after 10 ms it sleeps
+gives the core to whoever wants it, since with more ranks than cores the awaited peer does; and after 1 ms it sleeps
 between questions, since a peer that is that late is computing, perhaps on this very core.
 """
 
@@ -14,7 +14,7 @@ from ringtrain.errors import StalledError
 
 SPIN_S = 50e-6
 POLL_S = 500e-6
-YIELD_S = 10e-3
+YIELD_S = 1e-3
 SLEEP_S = 50e-6
 
 

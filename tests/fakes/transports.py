@@ -53,7 +53,7 @@ class Wrapping:
 
     def __init__(self, inner, wrap):
         self._inner, self._wrap = inner, wrap
-        self.rank, self.size = inner.rank, inner.size
+        self.rank, self.size, self.nodes = inner.rank, inner.size, inner.nodes
         self.allocate, self.scratch, self.patience = inner.allocate, inner.scratch, inner.patience
 
     def sends(self, moves, tag):
@@ -163,6 +163,9 @@ class DeviceTransport(Transport):
 
     def lane(self, tag):
         return self._inner.lane(tag)
+
+    def board(self, nbytes):
+        return self._inner.board(nbytes)
 
     def abort(self, code):
         self._inner.abort(code)

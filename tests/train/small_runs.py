@@ -61,7 +61,7 @@ BATCH_NORM_NET = DROPOUT_NET.replace(
 def run_of(transport, model_text, ops=None, **flags):
     """The assembly of a run on the shipped digits."""
     model = spec.parse(model_text, "small")
-    flags = {"ops": "reference", "model": "small", "data": "digits", **flags}
+    flags = {"guard": False, "ops": "reference", "model": "small", "data": "digits", **flags}
     config = resolve(("recipe", model.recipe), ("flags", flags))
     ops = ops or make_ops(config.ops, config.dtype)
     return assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False), ops

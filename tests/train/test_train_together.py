@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-from small_runs import everywhere
+from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import DataError, UsageError
 from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.loop import take_turns
 from ringtrain.train.together import agree, on_root, together, together_json
+from ringtrain.transport.loopback import LoopbackWorld
 
 
 def raised(size, function):
@@ -109,3 +110,14 @@ def test_without_need_nothing_is_launched():
     Lifeboat(None).launch()
     with pytest.raises(ChildProcessError):
         os.wait()
+
+
+def test_a_copy_of_the_process_keeps_its_weights():
+    """Others may write into gradients; weights are the process's own, and so are those of a lifeboat."""
+
+    def body(transport):
+        run, _ = run_of(transport, DROPOUT_NET, iterations=1)
+        transport.barrier()
+        return transport.twins(run.arena.weights) is None, transport.twins(run.arena.grads) is not None
+
+    assert LoopbackWorld(2).run(body) == [(True, True)] * 2

@@ -1,0 +1,251 @@
+"""The guard of collectives: every one is numbered and written on a board that all ranks see, so that a call that is not
+the same on all ranks, and a rank that does not come, are told by name.
+
+A collective costs two stores and one comparison: its word on this rank's row, and at its end that of the next rank of
+the node. Whoever has waited for a millisecond compares with all ranks; so does whoever has had an error of the
+transport, and a thread, now and then, for all the rest: a rank that is stuck within the MPI, ranks of other nodes.
+"""
+
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from ringtrain.collectives.reduction import NATIVE, Reduction
+from ringtrain.errors import MismatchError, RingtrainError, StalledError, TransportError
+from ringtrain.exchange import diagnosis
+from ringtrain.exchange.watchdog import Watchdog
+from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
+from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.board import SHIFT, Board, Call, Row, make_call
+
+DEADLINE_S = 300.0
+LONGEST_LOOK_S = 0.25
+SEEN_S = 0.05  # by when a store is surely seen on this node
+WRITTEN_S, CARRIED_S = 0.6, 2.0  # by when all ranks of this node, and those of others, have brought theirs to the board
+TURN_S, TURNS = 1.0, 3
+SILENCE_TURNS = 10  # for so long a rank keeps quiet after another has begun to tell
+STUCK_LOOKS = 3  # so often the thread sees what the main thread would tell, before it tells it itself
+
+
+class Guard:
+    """Collective to make. All ranks watch the same collectives, in the same order.
+
+    deadline_s: how long a rank may be in a collective while no rank gets on, before all end with exit code 4
+    turn_s:     how long a rank waits for each lower one that could tell the same error, so that one does
+    end:        end(error): how a thread ends the run; by writing the error and aborting all ranks unless given
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        deadline_s: float = DEADLINE_S,
+        turn_s: float = TURN_S,
+        end: Callable[[RingtrainError], None] | None = None,
+    ):
+        self.board = Board(transport)
+        self.deadline_s = deadline_s
+        self.waiting = False  # the main thread waits here, and will tell what it sees
+        self._rank, self._turn_s, self._end = transport.rank, turn_s, end or _ending(transport)
+        self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
+        self._watched: list[weakref.ref[Watched]] = []  # which know how far a collective has got
+        self._told = False
+        self._calls: dict[str, Call] = {}
+        self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
+        self.watchdog = Watchdog(self.board, deadline_s, self._look)
+        self.watchdog.start()
+
+    @property
+    def gap(self) -> str:
+        """Whose collectives this rank cannot see, and why; empty where it sees all."""
+        return self.board.gap
+
+    # ── what is watched ───────────────────────────────────────────────────────────────────────────────────
+    def watch(self, reduction: Reduction, op: str, dtype, count: int) -> Reduction:
+        """The same all-reduce, of ``count`` elements, under the guard."""
+        fingerprint = self.call(f"all-reduce of {count:,} {dtype} by {reduction.algorithm} ({op})").fingerprint
+        native = reduction.transport == NATIVE
+        if native and count * np.dtype(dtype).itemsize <= SMALL_BYTES:
+            watched = WatchedSmall(self, reduction, fingerprint)
+        else:
+            watched = Watched(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
+            self._watched.append(weakref.ref(watched))
+        watched.algorithm, watched.transport, watched.why = reduction.algorithm, reduction.transport, reduction.why
+        watched.bytes_sent = reduction.bytes_sent
+        return watched
+
+    def call(self, text: str) -> Call:
+        """What :meth:`run` is given: all ranks that make the call have the same text."""
+        call = self._calls.get(text)
+        if call is None:
+            call = self._calls[text] = make_call(text)
+            self.board.describe(call)
+        return call
+
+    def run(self, call: Call, action: Callable):
+        """``action()``, a call that blocks until it is done; its value."""
+        word = self._enter(call)
+        try:
+            value = action()
+        except TransportError as error:
+            raise self.explained(word, error) from error
+        self.board.end(word)
+        self.check_all()
+        return value
+
+    def started(self, call: Call, start: Callable[[], Handle]) -> Handle:
+        """``start()``, which gives the handle of what it has started, under the guard."""
+        word = self._enter(call)
+        try:
+            return Watched(self, start(), call.fingerprint, word)
+        except TransportError as error:
+            raise self.explained(word, error) from error
+
+    def iterate(self, iteration: int) -> None:
+        """Training is at this iteration, from 1: the step that messages speak of."""
+        self.board.write_log()
+        self.board.iterate(iteration)
+
+    def close(self) -> None:
+        """This rank begins no more collectives. Not collective."""
+        self.watchdog.end()
+        self.board.leave()
+
+    # ── a collective ──────────────────────────────────────────────────────────────────────────────────────
+    def _enter(self, call: Call) -> int:
+        """Begin a call into the MPI's own collectives, some of which damage memory where sizes differ: the word. Raises
+        MismatchError where another rank does something else already."""
+        word = self.board.begin(call.fingerprint)
+        if self.board.contradicted(word):
+            self.check(word)
+        return word
+
+    def check(self, word: int) -> None:
+        """Raises MismatchError where another rank makes another call under the same number."""
+        if self.board.differs(word):
+            time.sleep(SEEN_S)  # two words that were not written together are now both there
+            if self.board.differs(word):
+                raise self._mismatch(word >> SHIFT)
+
+    def check_all(self) -> None:
+        """Raises MismatchError where another rank made another call in any of the last collectives."""
+        number = self.board.differing()
+        if number:
+            time.sleep(SEEN_S)
+            if number == self.board.differing():
+                raise self._mismatch(number)
+
+    def explained(self, word: int, error: TransportError) -> TransportError:
+        """A mismatch, where that is why the transport failed; else the error itself."""
+        since = time.monotonic()
+        while not self.board.differs(word) and time.monotonic() - since < self._reach_s:
+            time.sleep(SEEN_S / 5)
+        return self._mismatch(word >> SHIFT) if self.board.differs(word) else error
+
+    def wait(self, handle: Handle, word: int, deadline_s: float) -> None:
+        """The long way to wait: look at the board, less and less often, until there is nothing to wait for. Raises
+        MismatchError, and StalledError with what the board says."""
+        look_s, deadline_s = 2 * FIRST_LOOK_S, min(deadline_s, self.deadline_s)
+        self.waiting = True
+        try:
+            while not self._ends_within(handle, word, min(look_s, self.watchdog.every_s)):
+                look_s = min(2 * look_s, LONGEST_LOOK_S)
+                self.check(word)
+                if self.watchdog.still_s() > deadline_s:
+                    raise self._stalled(deadline_s)
+        finally:
+            self.waiting = False
+
+    def _ends_within(self, handle: Handle, word: int, seconds: float) -> bool:
+        try:
+            handle.wait(seconds)
+        except StalledError:
+            return False
+        except TransportError as error:
+            raise self.explained(word, error) from error
+        return True
+
+    # ── what is told, and by whom ─────────────────────────────────────────────────────────────────────────
+    def _mismatch(self, number: int) -> MismatchError:
+        rows = self._joined(number)
+        self._take_turn([row.rank for row in rows if number in row.entries])
+        return MismatchError(diagnosis.mismatch(rows, number) or f"collective {number} is not the same on all ranks")
+
+    def _joined(self, number: int) -> list[Row]:
+        """The rows when all ranks have begun the collective, or have had the time to: what most do tells what is
+        right."""
+        since = time.monotonic()
+        while True:
+            rows = self.board.read()
+            if all(row.last >= number for row in rows) or time.monotonic() - since > self._reach_s:
+                return rows
+            time.sleep(SEEN_S / 5)
+
+    def _stalled(self, deadline_s: float) -> StalledError:
+        rows = self.board.read()
+        told = diagnosis.stall(rows, self._rank, self._quiet, self.board.gap)
+        number = diagnosis.first_open(rows, self._quiet)
+        waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
+        self._take_turn([rank for rank in waiting if self._quiet(rank) is None])
+        return StalledError(f"no progress for {deadline_s:g} s in {told}")
+
+    def _quiet(self, rank: int) -> float | None:
+        """Seconds for which the rank has given no sign of life; None where it gives them."""
+        quiet_s = self.watchdog.quiet_s(rank)
+        return quiet_s if quiet_s > max(self.deadline_s / 2, 2 * self.watchdog.every_s) else None
+
+    def _take_turn(self, able: list[int]) -> None:
+        """Several ranks see the same: the lowest of those that are able tells it, and its end is that of the others.
+        One that is not ended tells it too, later."""
+        self._told = True
+        before = min(sum(rank < self._rank for rank in able), TURNS)
+        until = time.monotonic() + before * self._turn_s
+        heard = False
+        while time.monotonic() < until:
+            if not heard and self.board.told():
+                heard, until = True, time.monotonic() + SILENCE_TURNS * self._turn_s
+            time.sleep(SEEN_S / 5)
+        self.board.tell()
+
+    # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
+    def _look(self) -> bool:
+        """After each look of the watchdog: beat, write how far collectives have got, and end the run where the main
+        thread cannot. Whether that was done."""
+        self.board.beat()
+        self.board.write_log()
+        self._write_moves()
+        error = None if self._told else self._error(self.board.inside())
+        if error is not None:
+            self._end(error)
+        return error is not None
+
+    def _write_moves(self) -> None:
+        for reference in self._watched[:]:
+            watched = reference()
+            if watched is None:
+                self._watched.remove(reference)
+            elif watched.word:
+                self.board.move(watched.word, watched.moved)
+
+    def _error(self, inside: list[int]) -> RingtrainError | None:
+        number = self.board.differing()
+        self._suspected = self._suspected + 1 if number and number == self._suspect else 0
+        self._suspect = number
+        if self._suspected >= STUCK_LOOKS:
+            return self._mismatch(number)
+        patience_s = self.deadline_s + (STUCK_LOOKS * LONGEST_LOOK_S if self.waiting else 0.0)
+        if inside and self.watchdog.still_s() > patience_s:
+            return self._stalled(self.deadline_s)
+        return None
+
+
+def _ending(transport: Transport) -> Callable[[RingtrainError], None]:
+    def end(error: RingtrainError) -> None:
+        sys.stderr.write(f"ringtrain: rank {transport.rank}: {error}\n")
+        with suppress(SystemExit):  # by which a world of threads ends: here is nobody to take it
+            transport.abort(error.exit_code)
+
+    return end

@@ -1,0 +1,81 @@
+"""A transport whose collectives are watched by a guard: what training uses besides its gradients' all-reduce."""
+
+from collections.abc import Callable, Sequence
+
+from ringtrain.exchange.guard import Guard
+from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.board import Rows
+from ringtrain.transport.mapped import Lane
+
+
+class Guarded(Transport):
+    """The transport itself in all else. Memory is handed out unwatched: that happens before there is anything to
+    watch."""
+
+    def __init__(self, inner: Transport, guard: Guard):
+        self._inner, self._guard = inner, guard
+        self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
+        self.local_rank, self.local_size = inner.local_rank, inner.local_size
+        self.neighbours, self.patience = inner.neighbours, inner.patience
+
+    # ── watched ───────────────────────────────────────────────────────────────────────────────────────────
+    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
+        self._run(_all_reduce(span, op), lambda: self._inner.native_allreduce(span, op, source))
+
+    def native_allreduce_start(self, span) -> Handle:
+        call = self._guard.call(_all_reduce(span, "sum"))
+        return self._guard.started(call, lambda: self._inner.native_allreduce_start(span))
+
+    def broadcast(self, span, root: int = 0) -> None:
+        text = f"broadcast of {span.nbytes:,} bytes from rank {root}"
+        self._run(text, lambda: self._inner.broadcast(span, root))
+
+    def gather_json(self, value) -> list:
+        return self._run("gather of values", lambda: self._inner.gather_json(value))
+
+    def barrier(self) -> None:
+        self._run("barrier", self._inner.barrier)
+
+    def node_barrier(self) -> None:
+        self._run("barrier of a node", self._inner.node_barrier)
+
+    def _run(self, text: str, action: Callable):
+        return self._guard.run(self._guard.call(text), action)
+
+    # ── handed on ─────────────────────────────────────────────────────────────────────────────────────────
+    def allocate(self, count: int, dtype):
+        return self._inner.allocate(count, dtype)
+
+    def scratch(self, count: int, dtype):
+        return self._inner.scratch(count, dtype)
+
+    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+        return self._inner.sends(moves, tag)
+
+    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+        return self._inner.recvs(moves, tag)
+
+    def node_window(self, nbytes: int):
+        return self._inner.node_window(nbytes)
+
+    def twins(self, span) -> list | None:
+        return self._inner.twins(span)
+
+    def lane(self, tag: int) -> Lane | None:
+        return self._inner.lane(tag)
+
+    def board(self, nbytes: int) -> Rows:
+        return self._inner.board(nbytes)
+
+    def abort(self, code: int) -> None:
+        self._inner.abort(code)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def describe(self) -> str:
+        return self._inner.describe()
+
+
+def _all_reduce(span, op: str) -> str:
+    return f"all-reduce of {span.size:,} {span.dtype} by mpi ({op})"

@@ -1,0 +1,104 @@
+"""What a guard makes of an all-reduce: the same, written down where it starts and where it ends."""
+
+from collections.abc import Callable
+
+from ringtrain.collectives.reduction import Reduction
+from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.base import Handle
+
+SMALL_BYTES = 1 << 17  # an all-reduce of so much may take so little that it is only logged
+FIRST_LOOK_S = 1e-3  # who has waited for so long looks at the others
+
+
+def steady() -> int:
+    return 0
+
+
+class Watched(Reduction):
+    """A handle under a :class:`~ringtrain.exchange.guard.Guard`.
+
+    fingerprint: of the call
+    word:        of the collective that is under way; 0 for none
+    progress:    how far it has got
+    enters:      whether its start calls a collective of the MPI
+    """
+
+    def __init__(
+        self,
+        guard,
+        handle: Handle,
+        fingerprint: int,
+        word: int = 0,
+        progress: Callable[[], int] = steady,
+        enters: bool = False,
+    ):
+        self._guard, self._board, self._handle, self._fingerprint = guard, guard.board, handle, fingerprint
+        self.word, self._progress, self._enters = word, progress, enters
+
+    def start(self) -> None:
+        self.word = word = self._board.begin(self._fingerprint)
+        if self._enters and self._board.contradicted(word):
+            self._guard.check(word)
+        try:
+            self._handle.start()
+        except TransportError as error:
+            raise self._guard.explained(word, error) from error
+
+    def test(self) -> bool:
+        word = self.word
+        if not word:
+            return True
+        try:
+            if not self._handle.test():
+                return False
+        except TransportError as error:
+            raise self._guard.explained(word, error) from error
+        self.word = 0
+        if not self._board.end(word):
+            self._guard.check(word)
+        return True
+
+    def wait(self, deadline_s: float) -> None:
+        word = self.word
+        if not word:
+            return
+        try:
+            self._handle.wait(FIRST_LOOK_S)
+        except StalledError:
+            self._guard.wait(self._handle, word, deadline_s)
+        except TransportError as error:
+            raise self._guard.explained(word, error) from error
+        self.word = 0
+        if not self._board.end(word):
+            self._guard.check(word)
+
+    def free(self) -> None:
+        self._handle.free()
+
+    @property
+    def moved(self) -> int:
+        return self._progress()
+
+
+class WatchedSmall(Reduction):
+    """An all-reduce of a few microseconds, done where it is started: it is logged, and compared later, many at once."""
+
+    def __init__(self, guard, reduction: Reduction, fingerprint: int):
+        self._guard, self._board, self._start, self._fingerprint = guard, guard.board, reduction.start, fingerprint
+        self._note = guard.board.log.append
+
+    def start(self) -> None:
+        board = self._board
+        board.busy = True
+        self._note(self._fingerprint)
+        try:
+            self._start()
+        except TransportError as error:
+            raise self._guard.explained(board.write_log(), error) from error
+        board.busy = False
+
+    def test(self) -> bool:
+        return True
+
+    def wait(self, deadline_s: float) -> None:
+        pass

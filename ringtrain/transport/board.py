@@ -1,0 +1,246 @@
+"""What every rank is doing, for all ranks to read: a row for each rank, with its last collectives.
+
+A rank writes its own row, by plain stores of whole words into shared memory, and is never waited for; the others read.
+The word of a collective holds its number and its fingerprint together, so that one store announces it and one
+comparison with another rank's word tells whether the two make the same call:
+
+    begun   256 words    number << 32 | fingerprint, in the place number mod 256
+    done    256 words    the same word, once the collective has ended here
+    moved   256 words    number << 32 | how far it has got
+    calls    32 records  fingerprint and text of the calls that this rank makes
+
+A collective of a few microseconds cannot wait even for that. Its fingerprint goes to a list of this process alone,
+of which the end is brought to the board when a larger collective begins, and by a thread, now and then.
+
+Nothing here orders the stores of different words: what looks wrong is looked at again before it is told.
+"""
+
+import hashlib
+import sys
+import threading
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+RING = 256  # collectives that a row remembers
+MASK = RING - 1
+CALLS, TEXT_BYTES = 32, 120  # calls that a row describes; where there are more, the newest
+BEATS, LEFT, ITERATION, TOLD, HEADER = 0, 1, 2, 3, 8  # words
+BEGUN, DONE, MOVED, DESCRIBED = HEADER, HEADER + RING, HEADER + 2 * RING, HEADER + 3 * RING
+CALL_WORDS = 1 + TEXT_BYTES // 8
+WORDS = DESCRIBED + CALLS * CALL_WORDS
+ROW_BYTES = 8 * WORDS
+SHIFT = 32
+LOW = (1 << SHIFT) - 1
+LOW_HALF = 0 if sys.byteorder == "little" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Memory of a board.
+
+    rows: [size, bytes of a row], uint8; each rank writes its own alone
+    near: the ranks whose rows are seen as they are written; those of others arrive within about a second
+    gap:  whose rows cannot be seen here, and why; empty where all can
+    """
+
+    rows: np.ndarray
+    near: Sequence[int]
+    gap: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a rank calls. ``text``: for people, "all-reduce of 1,000 float32 by ring (sum)"; ranks that call the same
+    have the same."""
+
+    text: str
+    fingerprint: int
+
+
+def make_call(text: str) -> Call:
+    digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
+    return Call(text, int.from_bytes(digest, "little"))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A collective in a rank's row. ``moved``: how far it has got, in units of its own."""
+
+    number: int
+    fingerprint: int
+    text: str
+    done: bool
+    moved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a rank's row says. ``entries``: its last collectives by number; ``iteration``: of the training, from 1, and
+    0 before it."""
+
+    rank: int
+    entries: dict[int, Entry]
+    iteration: int
+    left: bool
+
+    @property
+    def last(self) -> int:
+        """Number of the collective that this rank began last; they count from 1."""
+        return max(self.entries, default=0)
+
+
+class Board:
+    """One rank's place at the board. Collective to make; all ranks number their collectives alike, from 1.
+
+    log:  fingerprints of collectives that this rank has begun, and that are not on the board yet
+    busy: whether the last of these is under way; set before it is logged
+    """
+
+    def __init__(self, transport):
+        memory = transport.board(ROW_BYTES)
+        self.rank, self.size, self.gap = transport.rank, transport.size, memory.gap
+        self._rows = memory.rows
+        self._words = memory.rows.view(np.int64)  # [size, WORDS]
+        self.history = self._words[:, ITERATION:DESCRIBED]  # what changes as ranks get on
+        self.beats = self._words[:, BEATS]
+        own = memoryview(memory.rows[self.rank]).cast("q")
+        self._own, self._begun, self._done = own, own[BEGUN:DONE], own[DONE:MOVED]
+        following = memory.near[(memory.near.index(self.rank) + 1) % len(memory.near)]
+        self._next = memoryview(memory.rows[following]).cast("q")[BEGUN:DONE]
+        self._number = 0  # of the last collective that is on the board
+        self.log: list[int] = []
+        self.busy, self._open = False, 0  # the word that was under way when it was written
+        self._lock = threading.Lock()  # the thread writes what is logged, too
+        self._described: dict[int, str] = {}
+
+    # ── this rank writes ──────────────────────────────────────────────────────────────────────────────────
+    def describe(self, call: Call) -> None:
+        """Let others read what the call is. Before it is begun for the first time."""
+        if call.fingerprint in self._described:
+            return
+        place = DESCRIBED + len(self._described) % CALLS * CALL_WORDS
+        self._described[call.fingerprint] = call.text
+        text = call.text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+        self._words[self.rank, place + 1 : place + CALL_WORDS] = np.frombuffer(text, np.int64)
+        self._own[place] = call.fingerprint
+
+    def begin(self, fingerprint: int) -> int:
+        """This rank begins its next collective: the word by which it is known."""
+        if self.log or self._open:
+            self.write_log()
+        self._number = number = self._number + 1
+        self._begun[number & MASK] = word = number << SHIFT | fingerprint
+        return word
+
+    def contradicted(self, word: int) -> bool:
+        """Whether the next rank of this node has already made another call under the same number."""
+        other = self._next[word >> SHIFT & MASK]
+        return other != word and other >> SHIFT == word >> SHIFT
+
+    def end(self, word: int) -> bool:
+        """The collective has ended here. Whether the next rank of this node is known to have made the same call."""
+        place = word >> SHIFT & MASK
+        if self._begun[place] == word:  # else there are more in flight than places, and another has this one
+            self._done[place] = word
+        return self._next[place] == word
+
+    def write_log(self) -> int:
+        """Bring to the board what is logged. The word of the collective that this rank began last."""
+        with self._lock:
+            self._write_log()
+            return self._begun[self._number & MASK]
+
+    def _write_log(self) -> None:
+        logged = self.log[:]
+        busy = self.busy  # read after the log, so that what is under way is never written as done
+        if self._open and (logged or not busy):
+            self._done[self._open >> SHIFT & MASK], self._open = self._open, 0
+        if not logged:
+            return
+        self._number += len(logged)
+        recent = logged[-RING:]
+        first = self._number - len(recent) + 1
+        words = _words(first, recent)
+        self._open = words[-1] if busy else 0
+        _store(self._begun, first, words)
+        _store(self._done, first, words[:-1] if busy else words)
+        del self.log[: len(logged)]  # last: while there is a log, nothing is numbered without the lock
+
+    def move(self, word: int, moved: int) -> None:
+        number = word >> SHIFT
+        self._own[MOVED + (number & MASK)] = number << SHIFT | moved & LOW
+
+    def beat(self) -> None:
+        """This rank is alive, whatever it does."""
+        self._own[BEATS] += 1
+
+    def iterate(self, iteration: int) -> None:
+        self._own[ITERATION] = iteration
+
+    def leave(self) -> None:
+        """This rank begins no more collectives."""
+        self._own[LEFT] = 1
+
+    def tell(self) -> None:
+        """This rank tells an error that concerns all."""
+        self._own[TOLD] = 1
+
+    # ── all ranks are read ────────────────────────────────────────────────────────────────────────────────
+    def inside(self) -> list[int]:
+        """Words of the collectives that this rank has begun and not ended, the oldest first."""
+        return sorted(word for word, done in zip(self._begun, self._done, strict=True) if word != done)
+
+    def differs(self, word: int) -> bool:
+        """Whether a rank makes another call under the same number."""
+        others = self._words[:, BEGUN + (word >> SHIFT & MASK)]
+        return bool(((others >> SHIFT == word >> SHIFT) & (others != word)).any())
+
+    def differing(self) -> int:
+        """Number of the first collective in sight of which not all ranks make the same call; 0 where there is none."""
+        words = self._words[:, BEGUN:DONE]
+        own = words[self.rank]
+        places = ((words >> SHIFT == own >> SHIFT) & (words != own)).any(axis=0)
+        return int(own[places].min() >> SHIFT) if places.any() else 0
+
+    def told(self) -> bool:
+        return bool(self._words[:, TOLD].any())
+
+    def read(self) -> list[Row]:
+        return [self._row(rank, words) for rank, words in enumerate(self._words.copy())]
+
+    def _row(self, rank: int, words: np.ndarray) -> Row:
+        described = self._described | _calls(words)
+        places = zip(*(words[start : start + RING].tolist() for start in (BEGUN, DONE, MOVED)), strict=True)
+        entries = (_entry(word, done, moved, described) for word, done, moved in places if word)
+        by_number = {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number)}
+        return Row(rank, by_number, int(words[ITERATION]), bool(words[LEFT]))
+
+
+def _words(first: int, fingerprints: list[int]) -> memoryview:
+    """The words of these, numbered from ``first`` on; made of halves, since whole ones would cost Python far more."""
+    halves = array("I", bytes(8 * len(fingerprints)))
+    halves[LOW_HALF::2] = array("I", fingerprints)
+    halves[1 - LOW_HALF :: 2] = array("I", range(first, first + len(fingerprints)))
+    return memoryview(halves).cast("B").cast("q")
+
+
+def _store(ring: memoryview, first: int, words: memoryview) -> None:
+    """Store the words of numbers from ``first`` on in their places."""
+    place = first & MASK
+    before = min(RING - place, len(words))
+    ring[place : place + before] = words[:before]
+    ring[: len(words) - before] = words[before:]
+
+
+def _calls(words: np.ndarray) -> dict[int, str]:
+    records = words[DESCRIBED:].reshape(CALLS, CALL_WORDS)
+    return {int(record[0]): record[1:].tobytes().rstrip(b"\0").decode(errors="replace") for record in records}
+
+
+def _entry(word: int, done: int, moved: int, described: dict[int, str]) -> Entry:
+    number, fingerprint = word >> SHIFT, word & LOW
+    text = described.get(fingerprint, "a call that its row no longer describes")
+    return Entry(number, fingerprint, text, done == word, moved & LOW if moved >> SHIFT == number else 0)

@@ -1,0 +1,109 @@
+"""What the guard costs: the same all-reduce with and without it, in turns, a pair at a time.
+
+A pair's time is that of its slowest rank; small all-reduces are timed several at once. The ratio is the median of the
+pairs' ratios, with its 95 % confidence interval by the bootstrap. Exits with 1 where that lies above the limit whole.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from ringtrain.bench.sizes import parse_bytes
+from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.reductions import prepare
+from ringtrain.transport.world import connect
+
+SIZES = ("4K", "32K", "1M", "16M")
+ALGORITHMS = ("mpi", "mapped", "ring")
+DEADLINE_S = 120.0
+SAMPLE_BYTES, MOST = 1 << 19, 128  # small ones: so many at once that a sample moves about so much
+RESAMPLES = 2000
+COLUMNS = "{:12} {:>10} {:>6} {:>12} {:>12} {:>8} {:>19} {:>7}"
+
+
+def limit_of(nbytes: int) -> float:
+    """By how much an all-reduce may become slower; below 1 MiB, where a microsecond counts, it is only stated."""
+    return 0.01 if nbytes >= 1 << 24 else 0.05 if nbytes >= 1 << 20 else float("inf")
+
+
+def add(a, b, y) -> None:
+    np.add(a, b, out=y)
+
+
+def sampled(transport, reduction, repeats: int) -> float:
+    """Seconds of one all-reduce."""
+    transport.barrier()
+    began = time.perf_counter()
+    for _ in range(repeats):
+        reduction.start()
+        reduction.wait(DEADLINE_S)
+    return (time.perf_counter() - began) / repeats
+
+
+def measure(transport, guard: Guard, algorithm: str, nbytes: int, pairs: int) -> np.ndarray:
+    """[pairs, 2] seconds of the slowest rank: without the guard, and with it."""
+    buffer = transport.allocate(nbytes // 4, np.float32)  # zeros: sums stay what they are
+    plain, watched = (
+        prepare(transport, buffer, algorithm, add, tag=tag, guard=g) for tag, g in ((0, None), (1, guard))
+    )
+    repeats = max(1, min(SAMPLE_BYTES // nbytes, MOST))
+    samples = np.zeros((pairs, 2))
+    for pair in range(-3, pairs):
+        for which in (0, 1) if pair % 2 else (1, 0):
+            seconds = sampled(transport, (plain, watched)[which], repeats)
+            if pair >= 0:
+                samples[pair, which] = seconds
+    return np.max([np.array(own) for own in transport.gather_json(samples.tolist())], axis=0)
+
+
+def interval(ratios: np.ndarray) -> tuple[float, float]:
+    """The 95 % confidence interval of their median."""
+    drawn = np.random.default_rng(0).integers(0, ratios.size, (RESAMPLES, ratios.size))
+    low, high = np.percentile(np.median(ratios[drawn], axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def rank_main(options) -> int:
+    transport = connect()
+    guard = Guard(transport)
+    over = 0
+    if transport.rank == 0:
+        heads = ("algorithm", "bytes", "pairs", "without us", "with us", "ratio", "95 % interval", "limit")
+        print(COLUMNS.format(*heads), flush=True)
+    for algorithm in options.algorithms.split(","):
+        for nbytes in map(parse_bytes, options.sizes.split(",")):
+            samples = measure(transport, guard, algorithm, nbytes, options.pairs)
+            ratios = samples[:, 1] / samples[:, 0]
+            (low, high), limit = interval(ratios), 1 + limit_of(nbytes)
+            over += low > limit
+            without, with_ = np.median(samples, axis=0) * 1e6
+            row = [algorithm, f"{nbytes:,}", options.pairs, f"{without:,.1f}", f"{with_:,.1f}"]
+            row += [f"{np.median(ratios):.3f}", f"{low:.3f} to {high:.3f}", f"{limit:.2f}"]
+            if transport.rank == 0:
+                print(COLUMNS.format(*row), flush=True)
+    guard.close()
+    transport.close()
+    return int(over > 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=300)
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument(
+        "--algorithms", default=",".join(ALGORITHMS), help="names, as `ringtrain schedule list` has them"
+    )
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_rank:
+        return rank_main(options)
+    command = ["mpirun", "--bind-to", "none", "-np", str(options.ranks), sys.executable, __file__, *sys.argv[1:]]
+    return subprocess.run([*command, "--as-rank"]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

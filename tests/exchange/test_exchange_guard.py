@@ -1,0 +1,524 @@
+"""The guard: what every rank does goes on unchanged, and who differs or does not come is named."""
+
+import re
+import threading
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import MismatchError, StalledError, TransportError
+from ringtrain.exchange import diagnosis
+from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.guarded import Guarded
+from ringtrain.exchange.reductions import ALGORITHMS, Native, prepare
+from ringtrain.exchange.watchdog import EVERY_S, PAUSED_S, Watchdog
+from ringtrain.exchange.watched import SMALL_BYTES
+from ringtrain.transport.board import Board, Entry, Row
+from ringtrain.transport.loopback import LoopbackWorld
+
+BLOCKING = ["mpi", "mpi large"]  # what the guard writes down in another way each
+LARGE = SMALL_BYTES // 8 + 1
+
+
+def add(a, b, y):
+    np.add(a, b, out=y)
+
+
+def prepared(t, guard, algorithm, count=40, op="sum"):
+    """An all-reduce of ones under the guard, and its buffer."""
+    name, _, large = algorithm.partition(" ")
+    buffer = t.allocate(LARGE if large else count, "f8")
+    buffer[:] = 1
+    return prepare(t, buffer, name, add, op=op, guard=guard), buffer
+
+
+def run(reduction):
+    reduction.start()
+    reduction.wait(20)
+
+
+def world(size, body, deadline_s=20.0, nodes=1, end=None):
+    """``body(transport, guard)`` on every rank. The guard's thread ends with it."""
+
+    def guarded(t):
+        guard = Guard(t, deadline_s, turn_s=0.0, end=end)
+        try:
+            return body(t, guard)
+        finally:
+            guard.close()
+
+    return LoopbackWorld(size, nodes=nodes).run(guarded)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, *BLOCKING[1:]])
+def test_the_sum_is_the_same_and_every_row_is_written(algorithm, size):
+    def body(t, guard):
+        reduction, buffer = prepared(t, guard, algorithm)
+        assert reduction.test()  # never started
+        for _ in range(3):
+            run(reduction)
+            assert reduction.test()
+        t.barrier()
+        guard.board.write_log()
+        t.barrier()
+        (entries,) = {tuple(row.entries.values()) for row in map(_without_moves, guard.board.read())}
+        return buffer, entries, (reduction.algorithm, reduction.transport, reduction.moved)
+
+    name = algorithm.split()[0]
+    for buffer, entries, (told, carrier, moved) in world(size, body):
+        assert (buffer == size**3).all()
+        runs = "mapped" if name == "routed" else name  # on one node there is nothing between
+        text = f"all-reduce of {buffer.size:,} float64 by {runs} (sum)"
+        assert [(e.number, e.text, e.done) for e in entries] == [(n, text, True) for n in (1, 2, 3)]
+        assert told == runs and carrier == (runs if runs in ("mpi", "mapped") else "messages") and moved >= 0
+
+
+def _without_moves(row):
+    return Row(0, {n: Entry(n, e.fingerprint, e.text, e.done, 0) for n, e in row.entries.items()}, 0, False)
+
+
+def test_several_in_flight_may_end_in_any_order():
+    def body(t, guard):
+        first, second = (prepare(t, np.ones(30), "ring", add, tag=tag, guard=guard) for tag in (0, 1))
+        first.start()
+        second.start()
+        second.wait(20)
+        while not first.test():
+            pass
+        return guard.board.inside()
+
+    assert world(3, body) == [[], [], []]
+
+
+# ── not the same on all ranks ─────────────────────────────────────────────────────────────────────────────────
+SIZES = (
+    "collective 3 is not the same on all ranks: expected, as on ranks 0, 2: all-reduce of 40 float64 by ring (sum); "
+    "got, on rank 1: all-reduce of 20 float64 by ring (sum). All ranks must make the same calls, of the same size and "
+    "type, in the same order"
+)
+
+
+def test_another_size_is_named_rank_by_rank():
+    def body(t, guard):
+        good, _ = prepared(t, guard, "ring")
+        other, _ = prepared(t, guard, "ring", count=20)
+        for _ in range(2):
+            run(good)
+        run(other if t.rank == 1 else good)
+
+    with pytest.raises(MismatchError) as raised:
+        world(3, body)
+    assert str(raised.value) == SIZES
+    assert raised.value.exit_code == 1
+
+
+OTHER = r"collective 2 is not .* on ranks 0, 2: .* \(sum\); got, on rank 1: .* \(max\)"
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "mpi large"])
+def test_another_operation_is_found_at_once_although_bytes_would_move(algorithm):
+    """Nothing fails in the transport."""
+
+    def body(t, guard):
+        good, _ = prepared(t, guard, algorithm)
+        other, _ = prepared(t, guard, algorithm, op="max")
+        run(good)
+        run(other if t.rank == 1 else good)
+
+    with pytest.raises(MismatchError, match=OTHER):
+        world(3, body, end=_no_end)
+
+
+def test_another_operation_on_few_bytes_is_found_by_the_next_call_of_another_kind():
+    def body(t, guard):
+        good, _ = prepared(t, guard, "mpi")
+        other, _ = prepared(t, guard, "mpi", op="max")
+        run(good)
+        run(other if t.rank == 1 else good)
+        run(good)
+        Guarded(t, guard).barrier()
+
+    with pytest.raises(MismatchError, match=OTHER):
+        world(3, body, end=_no_end)
+
+
+def test_a_call_into_the_mpi_that_differs_is_not_made():
+    """The second to come sees what the first has begun."""
+    made, begun, ended = [], threading.Event(), threading.Event()
+
+    class Recorder:
+        def native_allreduce(self, span, op):
+            made.append(op)
+
+    def dance():
+        begun.set()
+        ended.wait(20)
+
+    def body(t, guard):
+        if t.rank == 0:
+            return guard.run(guard.call("a dance"), dance)
+        assert begun.wait(20)
+        try:
+            guard.watch(Native(Recorder(), np.ones(LARGE), "sum"), "sum", "float64", LARGE).start()
+        finally:
+            ended.set()
+
+    with pytest.raises(MismatchError, match="expected, as on rank 0: a dance; got, on rank 1: all-reduce"):
+        world(2, body, end=_no_end)
+    assert made == []
+
+
+def test_small_ones_are_compared_by_the_thread():
+    """Without any other call: the main threads have gone on."""
+    told, ended = [], threading.Event()
+
+    def end(error):
+        told.append(str(error))
+        ended.set()
+
+    def body(t, guard):
+        good, _ = prepared(t, guard, "mpi", count=4)
+        other, _ = prepared(t, guard, "mpi", count=4, op="max")
+        for number in range(1, 40):
+            run(other if (t.rank, number) == (1, 3) else good)
+        assert ended.wait(20)
+
+    world(2, body, end=end)
+    assert told[0].startswith(
+        "collective 3 is not the same on all ranks: expected, as on rank 0: all-reduce of 4 float64"
+    )
+
+
+def test_another_call_is_named():
+    def body(t, guard):
+        reduction, _ = prepared(t, guard, "ring")
+        Guarded(t, guard).barrier() if t.rank == 1 else run(reduction)
+
+    with pytest.raises(MismatchError, match=r"expected, as on ranks 0, 2: all-reduce .*; got, on rank 1: barrier"):
+        world(3, body, end=_no_end)
+
+
+def _no_end(error):
+    """Of the thread: the main threads tell it themselves, or are told."""
+
+
+def test_an_error_of_the_transport_that_is_no_mismatch_stays_what_it_is():
+    class Failing:
+        algorithm, why, transport, bytes_sent, moved = "ring", "", "messages", 0, 0
+
+        def start(self):
+            raise TransportError("the cable is out")
+
+    class FailsInWait(Failing):
+        def start(self):
+            pass
+
+        def test(self):
+            raise TransportError("the cable is out")
+
+        def wait(self, deadline_s):
+            self.test()
+
+    class FailsLater(FailsInWait):
+        waits = 0
+
+        def wait(self, deadline_s):
+            self.waits += 1
+            raise StalledError("not yet") if self.waits < 4 else TransportError("the cable is out")
+
+    def body(t, guard):
+        for make in (Failing, FailsInWait, FailsLater):
+            with pytest.raises(TransportError, match=r"^the cable is out$"):
+                run(guard.watch(make(), "sum", "float64", 40))
+        watched = guard.watch(FailsInWait(), "sum", "float64", 40)
+        watched.start()
+        with pytest.raises(TransportError, match=r"^the cable is out$"):
+            watched.test()
+        with pytest.raises(TransportError, match=r"^the cable is out$"):
+            guard.run(guard.call("barrier"), Failing().start)
+        with pytest.raises(TransportError, match=r"^the cable is out$"):
+            guard.started(guard.call("all-reduce"), Failing().start)
+
+    world(1, body)
+
+
+# ── who does not come ─────────────────────────────────────────────────────────────────────────────────────────
+def absent_rank(algorithm, deadline_s):
+    """Rank 1 does well twice, and then nothing until the others have given up."""
+    given_up = threading.Event()
+
+    def body(t, guard):
+        reduction, _ = prepared(t, guard, algorithm)
+        for _ in range(2):
+            run(reduction)
+        guard.iterate(5)
+        if t.rank == 1:
+            assert given_up.wait(20)
+            return
+        try:
+            run(reduction)
+        finally:
+            given_up.set()
+
+    world(3, body, deadline_s)
+
+
+NAMED = (
+    "no progress for 0.4 s in collective 3, all-reduce of 40 float64 by ring (sum), iteration 5: rank 1 has not joined "
+    "it (its last is collective 2, done, in iteration 5); ranks 0, 2 wait in it\n"
+    "the last collectives of every rank:\n"
+    "  1  all-reduce of 40 float64 by ring (sum): done on ranks 0, 1, 2\n"
+    "  2  all-reduce of 40 float64 by ring (sum): done on ranks 0, 1, 2\n"
+    "  3  all-reduce of 40 float64 by ring (sum): under way on ranks 0, 2"
+)
+
+
+def test_an_absent_rank_is_named_with_the_last_collectives_of_all():
+    with pytest.raises(StalledError) as raised:
+        absent_rank("ring", 0.4)
+    assert str(raised.value).startswith(NAMED)
+    assert re.search(r"ranks 0, 2 \([1-9]\d*, [1-9]\d* moves\); not begun on rank 1$", str(raised.value))
+    assert raised.value.exit_code == 4
+
+
+@pytest.mark.parametrize("algorithm", BLOCKING)
+def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(algorithm):
+    """Rank 0 waits in the loopback's own all-reduce, which no deadline ends."""
+    told, ended = [], threading.Event()
+
+    def end(error):
+        told.append(error)
+        ended.set()
+
+    def body(t, guard):
+        reduction, _ = prepared(t, guard, algorithm)
+        run(reduction)
+        if t.rank == 1:
+            assert ended.wait(20)
+            raise TransportError("the end of the others")
+        run(reduction)
+
+    with pytest.raises(TransportError, match="the end of the others"):
+        world(2, body, 0.3, end=end)
+    (error,) = told
+    assert isinstance(error, StalledError)
+    assert "in collective 2, all-reduce of" in str(error) and "rank 1 has not joined it" in str(error)
+
+
+def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in():
+    told, ended = [], threading.Event()
+
+    def end(error):
+        told.append(error)
+        ended.set()
+
+    def body(t, guard):
+        reduction, _ = prepared(t, guard, "mpi")
+        if t.rank == 1:  # another call, in which nobody is met
+            guard.run(guard.call("a dance"), lambda: ended.wait(20))
+            raise TransportError("the end of the others")
+        run(reduction)
+
+    with pytest.raises(TransportError):
+        world(2, body, 2.0, end=end)
+    assert "expected, as on rank 0: all-reduce" in str(told[0]) and "got, on rank 1: a dance" in str(told[0])
+
+
+def test_without_another_way_a_thread_writes_the_error_and_aborts(capsys):
+    def body(t):
+        guard = Guard(t, 0.3, turn_s=0.0)
+        try:
+            if t.rank == 0:
+                Guarded(t, guard).barrier()
+            else:
+                ended.wait(20)
+        finally:
+            ended.set()
+            guard.close()
+
+    ended = threading.Event()
+    with pytest.raises(SystemExit) as raised:
+        LoopbackWorld(2).run(body)
+    assert raised.value.code == 4
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "ringtrain: rank 0: no progress for 0.3 s in collective 1, barrier: rank 1 has not joined it"
+    )
+
+
+def test_a_shorter_deadline_of_the_wait_holds():
+    def body(t, guard):
+        reduction, _ = prepared(t, guard, "ring")
+        if t.rank == 0:
+            reduction.start()
+            try:
+                reduction.wait(0.3)
+            finally:
+                ended.set()
+        else:
+            assert ended.wait(20)
+
+    ended = threading.Event()
+    with pytest.raises(StalledError, match=r"^no progress for 0.3 s in collective 1, "):
+        world(2, body)
+
+
+def test_a_rank_that_others_get_on_without_is_waited_for():
+    """Rank 0 waits far longer than the deadline for rank 1, which gets on with collectives of a world of its own: the
+    board says so."""
+
+    def body(t, guard):
+        reduction, buffer = prepared(t, guard, "ring")
+        if t.rank == 1:
+            for iteration in range(30):
+                guard.iterate(iteration)
+                pause.wait(0.05)
+        run(reduction)
+        return buffer[0]
+
+    pause = threading.Event()
+    assert world(2, body, deadline_s=0.4) == [2, 2]
+
+
+def test_the_lowest_rank_tells_and_the_others_keep_quiet():
+    """Rank 1 hears that rank 0 has begun to tell, and waits for its own end."""
+
+    def body(t):
+        guard = Guard(t, 20.0, turn_s=0.05)
+        t.barrier()
+        guard._take_turn([0, 1])
+        order.append(t.rank)
+        guard.close()
+
+    order = []
+    LoopbackWorld(2).run(body)
+    assert order == [0, 1]
+
+
+def test_of_those_that_wait_the_lowest_tells_first():
+    """The ends of the others are not told of the first."""
+    order, given_up = [], threading.Event()
+
+    def body(t):
+        guard = Guard(t, 0.4, turn_s=0.1)
+        reduction, _ = prepared(t, guard, "ring")
+        if t.rank == 1:
+            assert given_up.wait(20)
+        else:
+            with pytest.raises(StalledError):
+                run(reduction)
+            order.append(t.rank)
+            if len(order) == 2:
+                given_up.set()
+        guard.close()
+
+    LoopbackWorld(3).run(body)
+    assert order == [0, 2]
+
+
+# ── what the thread sees ──────────────────────────────────────────────────────────────────────────────────────
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_progress_is_what_counts():
+    board, other = LoopbackWorld(2).run(Board)
+    clock = Clock()
+    dog = Watchdog(board, 8.0, lambda: False, clock)
+    assert dog.every_s == EVERY_S and Watchdog(board, 0.4, lambda: False, clock).every_s == 0.1
+    for step in range(1, 5):
+        clock.now += 1.0
+        other.beat()  # alive, and no progress
+        dog.note()
+        assert (dog.still_s(), dog.quiet_s(0), dog.quiet_s(1)) == (step, step, 0)
+    other.begin(7)
+    clock.now += 1.0
+    dog.note()
+    assert (dog.still_s(), dog.quiet_s(1)) == (0, 1)
+
+
+def test_a_process_that_was_itself_stopped_blames_nobody():
+    board, _ = LoopbackWorld(2).run(Board)
+    clock = Clock()
+    dog = Watchdog(board, 300.0, lambda: False, clock)
+    clock.now += 1.0
+    dog.note()
+    clock.now += PAUSED_S + EVERY_S + 1000.0
+    dog.note()
+    assert (dog.still_s(), dog.quiet_s(1)) == (1, 1)
+
+
+# ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def row(rank, *entries, iteration=0, left=False):
+    """Entries are (number, text, done, moved)."""
+    return Row(rank, {n: Entry(n, hash(text), text, done, moved) for n, text, done, moved in entries}, iteration, left)
+
+
+def lively(rank):
+    return None
+
+
+def test_as_many_on_each_side_expects_what_the_lowest_rank_does():
+    rows = [row(0), row(1, (1, "b", False, 0)), row(2, (1, "a", False, 0))]
+    told = diagnosis.mismatch(rows, 1)
+    assert told.startswith(
+        "collective 1 is not the same on all ranks: expected, as on rank 1: b; got, on rank 2: a; not begun on rank 0."
+    )
+    assert diagnosis.mismatch(rows, 2) is None
+
+
+def test_what_most_do_is_expected():
+    rows = [row(0, (1, "b", False, 0)), row(1, (1, "a", False, 0)), row(2, (1, "a", False, 0))]
+    assert "expected, as on ranks 1, 2: a; got, on rank 0: b." in diagnosis.mismatch(rows, 1)
+
+
+def test_nothing_under_way_is_no_riddle():
+    assert diagnosis.stall([row(0, (1, "a", True, 0)), row(1)], 0, lively) == "no collective: none is under way"
+
+
+def test_a_silent_rank_is_said_to_be_stopped():
+    rows = [row(0, (1, "a", True, 0), (2, "a", False, 3)), row(1, (1, "a", False, 2), iteration=4)]
+    told = diagnosis.stall(rows, 0, lambda rank: 12.5 if rank == 1 else None).splitlines()
+    assert told[0] == (
+        "collective 2, a, iteration 4: rank 1 has not been seen in it (when last seen: its last is collective 1, in "
+        "which it is, in iteration 4; it has given no sign of life for 12.5 s: stopped, or its node hangs); "
+        "rank 0 waits in it"
+    )
+    assert told[2:] == [
+        "  1  a: done on rank 0, under way on rank 1 (2 moves)",
+        "  2  a: under way on rank 0 (3 moves); not seen on rank 1",
+    ]
+
+
+def test_a_rank_that_is_silent_in_the_collective_is_said_to_be_there():
+    rows = [row(0, (1, "a", False, 3)), row(1, (1, "a", False, 2))]
+    told = diagnosis.stall(rows, 0, lambda rank: 12.5 if rank == 1 else None)
+    assert told.startswith("collective 1, a: rank 1 is in it, but it has given no sign of life for 12.5 s: stopped")
+
+
+def test_ranks_that_have_ended_or_begun_nothing_are_told():
+    rows = [row(0, (1, "a", False, 0)), row(1), row(2, left=True)]
+    told = diagnosis.stall(rows, 0, lambda rank: 9.0 if rank == 2 else None)
+    assert told.startswith(
+        "collective 1, a: rank 1 has not joined it (it has begun none); rank 2 has not been seen in it"
+    )
+    assert "(it has begun none; it has ended)" in told
+
+
+def test_where_all_are_there_and_alive_the_slowest_is_named():
+    rows = [row(0, (1, "a", False, 9)), row(1, (1, "a", False, 4)), row(2, (1, "a", True, 9))]
+    told = diagnosis.stall(rows, 0, lively)
+    assert told.startswith(
+        "collective 1, a: all ranks have joined it, and it has got least far, 4 moves, on rank 1; ranks 0, 1 wait in it"
+    )
+
+
+def test_what_is_not_seen_is_said():
+    rows = [row(0, (1, "a", False, 9)), row(1)]
+    told = diagnosis.stall(rows, 0, lively, "ranks of other nodes: no threads").splitlines()
+    assert "rank 1" not in told[0]
+    assert told[-1] == "not seen from rank 0: ranks of other nodes: no threads"

@@ -1,0 +1,161 @@
+"""The board: rows that their ranks write and that all read."""
+
+import threading
+
+import pytest
+
+from ringtrain.transport.board import CALLS, RING, TEXT_BYTES, Board, make_call
+from ringtrain.transport.loopback import LoopbackWorld
+
+SUM, MAX = make_call("all-reduce of 5 float32 by ring (sum)"), make_call("all-reduce of 5 float32 by ring (max)")
+
+
+def boards(size):
+    """Every rank's view of one board."""
+    return LoopbackWorld(size).run(Board)
+
+
+def states(row):
+    return [(entry.number, entry.text, entry.done) for entry in row.entries.values()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_rank_reads_what_each_has_written(size):
+    own = boards(size)
+    for board in own:
+        board.describe(SUM)
+        words = [board.begin(SUM.fingerprint) for _ in range(board.rank + 1)]
+        board.end(words[0])
+        board.move(words[-1], 7)
+        board.iterate(board.rank + 40)
+    own[-1].leave()
+    for board in own:
+        rows = board.read()
+        assert [row.last for row in rows] == list(range(1, size + 1))
+        assert [row.iteration for row in rows] == list(range(40, 40 + size))
+        assert [row.left for row in rows] == [False] * (size - 1) + [True]
+        for row in rows:
+            assert states(row) == [(n, SUM.text, n == 1) for n in range(1, row.rank + 2)]
+            assert row.entries[row.last].moved == 7
+
+
+def test_the_end_compares_with_the_next_rank():
+    first, second, third = boards(3)
+    words = [board.begin(SUM.fingerprint) for board in (first, second)]
+    assert first.end(words[0]) and not second.end(words[1])  # the third has not begun it, which is no difference
+    assert not second.differs(words[1]) and second.differing() == 0
+    word = third.begin(MAX.fingerprint)
+    assert third.contradicted(word) and not first.contradicted(words[0])
+    assert all(board.differing() == 1 for board in (first, second, third))
+    assert first.differs(words[0])
+
+
+def test_a_first_difference_is_found_behind_what_agrees():
+    first, second = boards(2)
+    for number in range(1, 10):
+        first.begin(SUM.fingerprint)
+        second.begin((MAX if number in (4, 7) else SUM).fingerprint)
+    assert (first.differing(), second.differing()) == (4, 4)
+
+
+def test_a_row_remembers_the_last_ones():
+    (board,) = boards(1)
+    board.describe(SUM)
+    words = [board.begin(SUM.fingerprint) for _ in range(2 * RING + 3)]
+    assert list(board.read()[0].entries) == list(range(RING + 4, 2 * RING + 4))
+    assert board.inside() == words[-RING:]
+    board.end(words[2])  # its place has been taken by a later one, which is still under way
+    assert board.inside() == words[-RING:]
+    assert board.end(words[-1]) and board.inside() == words[-RING:-1]
+
+
+def test_what_is_logged_is_written_with_its_numbers():
+    (board,) = boards(1)
+    board.describe(SUM)
+    board.log += [SUM.fingerprint] * 3
+    assert board.read()[0].entries == {}
+    word = board.begin(MAX.fingerprint)
+    (row,) = board.read()
+    assert [(entry.number, entry.done) for entry in row.entries.values()] == [
+        (1, True),
+        (2, True),
+        (3, True),
+        (4, False),
+    ]
+    board.log += [SUM.fingerprint] * (RING + 5)
+    assert board.write_log() == (4 + RING + 5) << 32 | SUM.fingerprint
+    assert board.inside() == [] and board.read()[0].last == 4 + RING + 5
+    board.end(word)
+    assert board.inside() == []
+    assert board.log == []
+
+
+def test_the_last_that_is_logged_may_be_under_way():
+    (board,) = boards(1)
+    board.busy = True
+    board.log += [SUM.fingerprint] * 2
+    word = board.write_log()
+    assert board.inside() == [word] == [2 << 32 | SUM.fingerprint]
+    assert board.write_log() == word and board.inside() == [word]
+    board.busy = False
+    board.write_log()
+    assert board.inside() == []
+    board.busy = True
+    board.log.append(SUM.fingerprint)
+    third = board.write_log()
+    board.log.append(SUM.fingerprint)  # the third has ended, and the next has begun
+    assert board.write_log() != third and len(board.inside()) == 1
+
+
+def test_a_log_that_is_written_by_two_threads_loses_nothing():
+    (board,) = boards(1)
+    ending = threading.Event()
+
+    def write():
+        while not ending.is_set():
+            board.write_log()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for number in range(1, 2001):
+        board.busy = True
+        board.log.append(SUM.fingerprint)
+        board.busy = False
+        if number % 100 == 0:
+            assert board.begin(MAX.fingerprint) >> 32 == number + number // 100
+    ending.set()
+    thread.join()
+    board.write_log()
+    assert board.read()[0].last == 2020
+
+
+def test_calls_beyond_the_table_lose_the_text_of_the_oldest_for_others():
+    writer, reader = boards(2)
+    calls = [make_call(f"call {i}") for i in range(CALLS + 1)]
+    for call in calls:
+        writer.describe(call)
+        writer.describe(call)
+        writer.begin(call.fingerprint)
+    texts = [entry.text for entry in reader.read()[0].entries.values()]
+    assert texts == ["a call that its row no longer describes", *(call.text for call in calls[1:])]
+    assert [entry.text for entry in writer.read()[0].entries.values()] == [call.text for call in calls]
+
+
+def test_a_long_text_is_cut():
+    writer, reader = boards(2)
+    writer.describe(call := make_call("é" * TEXT_BYTES))
+    writer.begin(call.fingerprint)
+    assert reader.read()[0].entries[1].text == "é" * (TEXT_BYTES // 2)
+
+
+def test_another_size_is_another_fingerprint():
+    texts = [f"all-reduce of {n} float32 by ring (sum)" for n in range(10_000)]
+    assert len({make_call(text).fingerprint for text in texts}) == len(texts)
+    assert all(0 < make_call(text).fingerprint < 1 << 32 for text in texts)
+
+
+def test_who_tells_is_seen_by_all():
+    first, second = boards(2)
+    assert not first.told()
+    second.tell()
+    assert first.told()
