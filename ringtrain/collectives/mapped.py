@@ -14,6 +14,7 @@ from ringtrain.transport.mapped import Lane
 from ringtrain.transport.waiting import peers, wait_for
 
 WORK_BYTES = 1 << 18  # of all twins of a piece: what is added is then still in the cache when it is pushed
+LEAST_BYTES = 1 << 14  # of each twin, however many there are: below that, calls cost more than what they move
 IDLE, COMING, LEAVING = range(3)  # what a rank waits for: nothing; all to have come; all to be done
 
 
@@ -24,6 +25,7 @@ class Mapped(Reduction):
     lane:        counters that nobody else uses at the time
     combine:     combine(a, b, y): y = a op b
     synchronize: waits for what is still being computed in the buffer
+    piece_bytes: of a chunk, added and pushed at once; None: as suits the caches
     """
 
     algorithm = transport = "mapped"
@@ -36,13 +38,14 @@ class Mapped(Reduction):
         lane: Lane,
         combine: Callable,
         synchronize: Callable[[], None],
-        work_bytes: int = WORK_BYTES,
+        piece_bytes: int | None = None,
     ):
         place = transport.neighbours.index(transport.rank)
         start, stop = spans(twins[place].size, fused.chunks)[place]
+        longest = (piece_bytes or piece_bytes_for(len(twins))) // twins[place].itemsize
         self._work = [
             action
-            for a, b in pieces(start, stop, max(work_bytes // len(twins) // twins[place].itemsize, 1))
+            for a, b in pieces(start, stop, longest)
             for action in actions(fused.tasks[place], [twin[a:b] for twin in twins], combine)
         ]
         # Each contribution to the own chunk is fetched, and its sum written to where that came from.
@@ -83,6 +86,11 @@ class Mapped(Reduction):
         late = peers([self._neighbours[place] for place in self._lane.late()])
         verb = "come to" if self._state == COMING else "end its part of"
         return f"{late} to {verb} an all-reduce in shared memory, rank {self._rank}"
+
+
+def piece_bytes_for(ranks: int) -> int:
+    """Of a chunk, where so many ranks' are added."""
+    return max(WORK_BYTES // ranks, LEAST_BYTES)
 
 
 def spans(count: int, chunks: int) -> list[tuple[int, int]]:

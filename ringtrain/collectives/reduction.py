@@ -8,7 +8,8 @@ NATIVE = "mpi"
 
 class Reduction(Handle):
     """:meth:`start` when the buffer is final on this rank; the result lies in it when :meth:`test` says True, or
-    :meth:`wait` returns. Whoever has several in flight starts them in the same order on all ranks.
+    :meth:`wait` returns. Whoever has several in flight starts them in the same order on all ranks, and waits for them
+    in one order too, or else tests them all: a wait drives its own alone.
 
     algorithm:  what runs, by its name among the algorithms; ``auto:NAME`` where that was chosen
     why:        what the choice rests on; "" where there was none
@@ -23,5 +24,6 @@ class Reduction(Handle):
 
     @property
     def moved(self) -> int:
-        """Grows as a run gets on, whoever looks: what a watchdog watches. Starts from 0 in each run."""
+        """Grows as a run gets on, whoever looks: what a watchdog watches. Starts from 0 in each run, and
+        means nothing when it is done."""
         return 0

@@ -156,7 +156,7 @@ class Routed(Reduction):
 
     @property
     def moved(self) -> int:
-        return self._state + self._pushed + sum(piece.outer.moved for piece in self._pieces)
+        return self._state + self._pushed + sum(piece.outer.moved for piece in self._pieces[: self._begun])
 
     def _awaited(self) -> str:
         if self._state == MOVING:

@@ -67,9 +67,10 @@ class AllReduce(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena, self._optimizer = arena, optimizer
         grads = arena.grads
-        self._algorithm, note = or_messages(self._transport, grads, self._algorithm)
         self._slots = {name: self._ops.zeros((grads.size,), grads.dtype) for name in optimizer.slots}
         self._buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
+        tags = range(len(self._buckets))
+        self._algorithm, note = or_messages(self._transport, grads, self._algorithm, tags)
         self._reductions = [self._prepare(tag, bucket) for tag, bucket in enumerate(self._buckets)]
         self.notes = [note] if note else self._choices()
         self._home = {span.name: tag for tag, bucket in enumerate(self._buckets) for span in bucket.spans}

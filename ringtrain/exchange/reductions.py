@@ -85,8 +85,8 @@ def prepare(
 
 def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:
     """By ``auto``, named so and with the reason."""
-    (_, op, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
-    choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None)
+    (_, op, tag, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
+    choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
     return made
@@ -128,20 +128,27 @@ def auto_name(algorithm: str) -> str:
 
 # ── what auto chooses among ───────────────────────────────────────────────────────────────────────────────────
 def decide(
-    transport: Transport, span, nbytes: int, dtype: str, op: str, tuning: Table | None, wired: bool = False
+    transport: Transport,
+    span,
+    nbytes: int,
+    dtype: str,
+    op: str,
+    tuning: Table | None,
+    wired: bool = False,
+    tag: int = 0,
 ) -> Choice:
     """What ``auto`` takes for ``nbytes`` of such memory as ``span``. Collective: rank 0 chooses for all. ``tuning`` is
     looked at there alone."""
-    here = consider(transport, span, dtype, wired)
+    here = consider(transport, span, dtype, wired, tag)
     own = asdict(take(nbytes, dtype, op, here, tuning)) if transport.rank == 0 else None
     return Choice(**transport.gather_json(own)[0])
 
 
-def consider(transport: Transport, span, dtype: str, wired: bool = False) -> Here:
+def consider(transport: Transport, span, dtype: str, wired: bool = False, tag: int = 0) -> Here:
     """Among what ``auto`` chooses for such memory; collective, the same on all ranks: what one rank cannot run, no rank
-    does. ``wired``: messages are packed on the way."""
+    does. ``wired``: messages are packed on the way. ``tag``: of the reduction."""
     here = anywhere(layout_of(transport.gather_json(transport.node)), dtype, wired)
-    apart = {name: unavailable(transport, span, name) for name in here.candidates if is_shared(name)}
+    apart = {name: unavailable(transport, span, name, [tag]) for name in here.candidates if is_shared(name)}
     return _without(here, {name: reason for name, reason in apart.items() if reason})
 
 

@@ -1,7 +1,7 @@
 """All-reduces in memory that the ranks of a node share, by their names: ``mapped`` within one node, ``routed`` over
 several, or ``routed:OUTER`` with another schedule between nodes than a ring."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from ringtrain.collectives import sliced
@@ -53,7 +53,7 @@ def prepare_shared(
     wire: Wire | None,
 ) -> Reduction:
     """As :func:`ringtrain.exchange.reductions.prepare`. ``routed`` on one node is ``mapped``. Raises Unavailable."""
-    why = unavailable(transport, buffer, algorithm)
+    why = unavailable(transport, buffer, algorithm, [tag])
     if why is not None:
         raise Unavailable(f"{algorithm} cannot run here: {why}")
     fused, lane, twins = fused_plan(transport.local_size), transport.lane(tag), transport.twins(buffer)
@@ -68,18 +68,27 @@ def prepare_shared(
     return Routed(made, transport, lane, synchronize)
 
 
-def unavailable(transport: Transport, buffer, algorithm: str) -> str | None:
-    """Why an algorithm in shared memory cannot run on this buffer; None where it can. Collective."""
+def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> str | None:
+    """Why an algorithm in shared memory cannot run on this buffer under these tags; None where it can. Collective."""
     if algorithm == MAPPED and transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
-    apart = [rank for rank, lies in enumerate(transport.gather_json(transport.twins(buffer) is not None)) if not lies]
-    return f"the buffer does not lie in memory that the ranks of a node share, on {peers(apart)}" if apart else None
+    lacking = transport.gather_json(_lacking(transport, buffer, tags))
+    first = next(filter(None, lacking), None)
+    return first and f"{first}, on {peers(rank for rank, what in enumerate(lacking) if what == first)}"
 
 
-def or_messages(transport: Transport, buffer, algorithm: str) -> tuple[str, str | None]:
-    """The algorithm; or, of one in shared memory that cannot run on this buffer, what comes nearest over messages, and
-    a sentence that says so. Collective."""
-    why = unavailable(transport, buffer, algorithm) if is_shared(algorithm) else None
+def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
+    """What this rank lacks. Lanes are asked for whatever it is: that is collective over the node."""
+    lanes = [transport.lane(tag) for tag in tags]
+    if transport.twins(buffer) is None:
+        return "the buffer does not lie in memory that the ranks of a node share"
+    return "shared memory has no room left for the counters by which ranks wait" if None in lanes else None
+
+
+def or_messages(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> tuple[str, str | None]:
+    """The algorithm; or, of one in shared memory that cannot run on this buffer under these tags, what comes nearest
+    over messages, and a sentence that says so. Collective."""
+    why = unavailable(transport, buffer, algorithm, tags) if is_shared(algorithm) else None
     if why is None:
         return algorithm, None
     instead = INSTEAD[algorithm.partition(":")[0]]

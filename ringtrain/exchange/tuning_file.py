@@ -60,13 +60,15 @@ def find_tuning(transport: Transport, given: str | None) -> Found:
 def _read_here(place: Place, machine: dict, layout: Layout) -> dict:
     """JSON for the other ranks."""
     table, error = None, ""
-    if place.asked_by or place.path.exists():
-        try:
+    try:
+        if place.asked_by or place.path.exists():
             tuning = read(place)
             if layout.ranks > 1:
                 table = fitting(tuning, place, machine, layout).as_dict()
-        except UsageError as problem:
-            error = str(problem)
+    except UsageError as problem:
+        error = str(problem)
+    except OSError as problem:  # its folder may not be looked into
+        error = f"{_named(place)} cannot be read: {problem.strerror}"
     if error and not place.asked_by:
         return {"table": None, "error": "", "remark": f"without tuning: {error}"}
     return {"table": table, "error": error, "remark": ""}
@@ -106,6 +108,6 @@ def read(place: Place) -> Tuning:
         found = json.loads(place.path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{where} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not JSON ({error}): make one by `ringtrain tune`") from None
     return parse(where, found)

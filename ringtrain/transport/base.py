@@ -100,7 +100,7 @@ class Transport(ABC):
     @abstractmethod
     def twins(self, span) -> list | None:
         """The elements of ``span`` in the memory of each of ``neighbours``, its own among them, for this rank to read
-        and write; None where ``span`` does not lie in memory of :meth:`allocate` that the node shares."""
+        and write; None where ``span`` does not lie in memory of :meth:`allocate` that the node shares, or has gaps."""
 
     @abstractmethod
     def lane(self, tag: int) -> Lane | None:

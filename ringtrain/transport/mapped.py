@@ -26,7 +26,10 @@ class Arena:
     own: int
 
     def twins(self, span: np.ndarray) -> list[np.ndarray] | None:
-        """The span's elements in every piece, its own among them; None where the span is not in the own piece."""
+        """The span's elements in every piece, its own among them; None where the span is not in the own piece, or has
+        gaps: what lies in them is nobody's to touch."""
+        if not span.flags.c_contiguous:
+            return None
         start = span.ctypes.data - self.pieces[self.own].ctypes.data
         if not 0 <= start <= self.pieces[self.own].nbytes - span.nbytes:
             return None

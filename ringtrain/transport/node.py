@@ -9,7 +9,9 @@ import numpy as np
 from mpi4py import MPI
 
 SHARED_MEMORY = "/dev/shm"  # where it lies on Linux, whoever makes it
-ROOM = 1.05  # the MPI keeps some for itself
+# Of every rank, left free: the MPI has segments of its own there, whose pages it touches only when messages travel. One
+# that finds no page then ends the run by a bus error.
+SPARE_BYTES = 1 << 20
 
 
 def gather_text(comm, text: str) -> list[str]:
@@ -57,7 +59,7 @@ def crowded(node_comm) -> bool:
 def shared_window(node_comm, nbytes: int):
     """A window of shared memory, to which this rank adds ``nbytes``; None where any of the ranks cannot have it.
     Collective over ``node_comm``."""
-    if not _all(node_comm, _has_room(_sum(node_comm, nbytes))):
+    if not _all(node_comm, _has_room(_sum(node_comm, nbytes + SPARE_BYTES))):
         return None
     info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # every piece on pages of its own
     try:
@@ -75,7 +77,7 @@ def shared_window(node_comm, nbytes: int):
 def _has_room(nbytes: int) -> bool:
     """Whether the file system of shared memory has room for so much. One without room is noticed by some MPIs on one
     rank alone, while the others wait for it, and by others when the memory is first touched, by a bus error."""
-    return not os.path.isdir(SHARED_MEMORY) or shutil.disk_usage(SHARED_MEMORY).free > ROOM * nbytes
+    return not os.path.isdir(SHARED_MEMORY) or shutil.disk_usage(SHARED_MEMORY).free > nbytes
 
 
 def pieces_of(window, node_comm, sizes: Sequence[int]) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from ringtrain.bench.sizes import parse_bytes, swept
 from ringtrain.bench.sweep import Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.bench.trials import Refusal
-from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.exchange.reductions import ALGORITHMS, AUTO
 from ringtrain.transport.world import connect
 
 TORCH = "torch==2.13.0"
@@ -51,7 +51,7 @@ def rank_main(options) -> int:
     dist.init_process_group(GLOO, init_method=f"file://{options.meet}", rank=transport.rank, world_size=transport.size)
     asked = Sweep(
         sizes=swept(parse_bytes(options.begin), parse_bytes(options.end), options.factor),
-        algorithms=choose(options.algorithm, (*ALGORITHMS, GLOO), "algorithm"),
+        algorithms=choose(options.algorithm, (*ALGORITHMS, AUTO, GLOO), "algorithm"),
         protocol=Protocol(repeats=options.iterations),
         rivals={GLOO: prepare_gloo},
     )

@@ -9,7 +9,7 @@ from ringtrain.collectives import sliced
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.fused import fuse
-from ringtrain.collectives.mapped import Mapped
+from ringtrain.collectives.mapped import Mapped, piece_bytes_for
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.waiting import Patience
@@ -23,10 +23,10 @@ def nothing():
     pass
 
 
-def mapped(transport, buffer, combine=add, tag=0, synchronize=nothing, work_bytes=512):
+def mapped(transport, buffer, combine=add, tag=0, synchronize=nothing, piece_bytes=128):
     fused = fuse("sliced", sliced.reduce_scatter(transport.size), sliced.all_gather(transport.size))
     twins, lane = transport.twins(buffer), transport.lane(tag)
-    return Mapped(fused, transport, twins, lane, combine, synchronize, work_bytes)
+    return Mapped(fused, transport, twins, lane, combine, synchronize, piece_bytes)
 
 
 def share(rank, count, dtype):
@@ -58,6 +58,20 @@ def test_the_same_bits_as_the_schedule_over_messages(size, dtype):
 
     for reached, sent in LoopbackWorld(size).run(body):
         assert reached[-1] == pytest.approx(sent[-1], rel=0.02)
+
+
+def test_pieces_stay_in_the_cache_and_are_worth_a_call():
+    """Of 64 ranks' twins, more than a 64th part of the cache: a call costs as much as to move some KiB."""
+    assert [piece_bytes_for(ranks) >> 10 for ranks in (1, 2, 16, 17, 64, 1000)] == [256, 128, 16, 16, 16, 16]
+    added = []
+
+    def body(t):
+        run = mapped(t, t.allocate(2 * 20_000, "f8"), lambda a, b, y: added.append(a.nbytes), piece_bytes=None)
+        run.start()
+        run.wait(20.0)
+
+    LoopbackWorld(2).run(body)
+    assert sorted(added) == [160_000 - (128 << 10)] * 2 + [128 << 10] * 2
 
 
 def test_another_operation():

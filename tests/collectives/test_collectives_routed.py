@@ -102,6 +102,27 @@ def test_messages_that_end_late_change_nothing(monkeypatch):
     LoopbackWorld(4, [0, 1, 0, 1]).run(body)
 
 
+def test_moves_are_those_of_this_run(monkeypatch):
+    """Whoever looks for the rank that is behind must not find it ahead, by what it did the time before."""
+    monkeypatch.setattr("ringtrain.exchange.shared.LEAST_BYTES", 64)
+
+    def body(t):
+        run = prepare(t, t.allocate(1000, "f8"), "routed", add)
+        run.start()
+        run.wait(20.0)
+        t.barrier()
+        if t.rank != 3:
+            run.start()
+        began = run.moved
+        t.barrier()
+        if t.rank == 3:
+            run.start()
+        run.wait(20.0)
+        return began
+
+    assert LoopbackWorld(4, [0, 0, 1, 1]).run(body)[2] == 1  # it has come, and waits for rank 3
+
+
 def test_bytes_are_those_of_the_outer_schedule():
     """A node of two ranks sends 2(m - 1)/m · n, whatever its ranks; within it nothing is sent."""
 

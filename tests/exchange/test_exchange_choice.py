@@ -275,6 +275,7 @@ def damaged(*path, value):
     ("text", "message"),
     [
         ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("[]", "is no tuning file, it has no 'ringtrain tuning'"),
         ('{"rows": []}', "is no tuning file"),
         (damaged("ringtrain tuning", value=2), "is of format 2, this ringtrain reads 1: tune again"),
@@ -346,6 +347,14 @@ def test_the_usual_file_is_left_aside_where_it_does_not_fit(here):
         here(content)
         assert [own.table for own in found()] == [None, None]
         assert found()[0].remark.startswith("without tuning: tuning file ")
+
+
+def test_a_home_that_may_not_be_looked_into_is_left_aside(here, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", "x" * 300)  # for root too, who may look into any folder
+    assert [own.table for own in found()] == [None, None]
+    assert "x/ringtrain/tuning.json cannot be read: File name too long" in found()[1].remark
+    with pytest.raises(UsageError, match="y cannot be read: File name too long"):
+        found(given="y" * 300)
 
 
 def test_a_file_that_was_asked_for_must_fit(here, monkeypatch):

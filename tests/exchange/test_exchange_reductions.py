@@ -73,13 +73,46 @@ def test_what_cannot_run_here_is_refused_with_the_reason():
 def test_messages_stand_in_and_say_so():
     def body(t):
         buffer = t.allocate(9, "f8")
-        return [or_messages(t, buffer, name) for name in ("mapped", "routed:star", "tree")]
+        return [or_messages(t, buffer, name, [0]) for name in ("mapped", "routed:star", "tree")]
 
     mapped, routed, tree = LoopbackWorld(2, shares=False).run(body)[1]
     assert mapped[0] == "sliced" and routed[0] == "hierarchical" and tree == ("tree", None)
     assert mapped[1].startswith("mapped cannot run here: the buffer does not lie in")
     assert mapped[1].endswith("; it is sliced over messages instead")
     assert LoopbackWorld(2).run(body)[0] == [("mapped", None), ("routed:star", None), ("tree", None)]
+
+
+def without_counters(t, tags):
+    """As where shared memory has had room for the buffer, and has none left for the counters of these tags."""
+    lane = t.lane
+    t.lane = lambda tag: None if tag in tags else lane(tag)
+    return t.allocate(9, "f8")
+
+
+def test_counters_are_needed_too():
+    world = LoopbackWorld(3, [0, 1, 1])
+    lacking = "cannot run here: shared memory has no room left for the counters by which ranks wait, on ranks 1, 2"
+
+    def body(t):
+        buffer = without_counters(t, [64] if t.node else [])
+        with pytest.raises(Unavailable) as error:
+            prepare(t, buffer, "routed", add, tag=64)
+        assert prepare(t, buffer, "routed", add, tag=63).algorithm == "routed"
+        told = or_messages(t, buffer, "routed", range(65))
+        assert or_messages(t, buffer, "routed", range(64)) == ("routed", None)
+        return str(error.value), *told
+
+    ((refusal, instead, note),) = set(world.run(body))
+    assert refusal == f"routed {lacking}" and note == f"routed {lacking}; it is hierarchical over messages instead"
+    assert instead == "hierarchical"
+
+
+def test_auto_takes_messages_where_there_are_no_counters():
+    def body(t):
+        without_counters(t, [7])
+        return prepare(t, t.allocate(9000, "f8"), "auto", add, tag=7).algorithm
+
+    assert set(LoopbackWorld(2).run(body)) == {"auto:sliced"}
 
 
 def test_the_plan_that_runs_is_proved():

@@ -37,6 +37,12 @@ def test_a_span_elsewhere_has_none():
     assert twins([shared], memoryview(b"no array")) is None
 
 
+def test_a_span_with_gaps_has_none():
+    """Every second element: as many as are asked for, and they are others."""
+    shared = arena()
+    assert shared.twins(shared.pieces[1][:20:2]) is None and shared.twins(shared.pieces[1][20::-1]) is None
+
+
 def lane(counts, own, log):
     return Lane([np.array([count]) for count in counts], own, lambda: log.append("sync"))
 

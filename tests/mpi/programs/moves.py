@@ -1,6 +1,7 @@
 """Under mpirun at any number of ranks: every call of the transport, every schedule, and the all-reduce strategy."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -209,6 +210,17 @@ def shares_memory_on_the_node(t):
     t.node_barrier()
 
 
+def leaves_shared_memory_for_the_mpi(t):
+    """A window is had while there is room for it and for what the MPI will want; else memory is private."""
+    from ringtrain.transport import node
+
+    look, free = node.shutil.disk_usage, (4096 + node.SPARE_BYTES) * t.size
+    for missing, shared in ((0, False), (-1, True)):
+        node.shutil.disk_usage = lambda path, left=free - missing: SimpleNamespace(free=left)
+        assert (t.twins(t.allocate(4096, "u1")) is not None) == (shared or t.size == 1)
+    node.shutil.disk_usage = look
+
+
 CHECKS = [
     knows_its_place,
     gathers_and_broadcasts,
@@ -221,6 +233,7 @@ CHECKS = [
     a_wire_that_rounds,
     strategy_equals_the_serial_run,
     shares_memory_on_the_node,
+    leaves_shared_memory_for_the_mpi,
 ]
 if __name__ == "__main__":
     transport = connect()
