@@ -1,7 +1,15 @@
 """ringtrain: data-parallel training under MPI, with its own gradient exchange.
 
-Importing this package imports neither MPI nor numba nor CuPy: each is loaded by the room that needs it,
+Importing this package imports neither MPI nor numba nor CuPy, nor NumPy: each is loaded by the room that needs it,
 when it needs it, so that ``ringtrain --help`` is instant and works on a login node.
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    if name == "Communicator":
+        from ringtrain.communicator import Communicator
+
+        return Communicator
+    raise AttributeError(f"module 'ringtrain' has no attribute {name!r}")

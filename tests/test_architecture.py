@@ -28,9 +28,11 @@ ARROWS = {
     "bench": LEAF | {"collectives", "transport", "exchange", "nn", "ops", "data", "optim", "lr"},
     "train": LEAF
     | {"nn", "ops", "exchange", "collectives", "transport", "data", "checkpoint", "report", "optim", "lr"},
+    "door": LEAF | {"exchange", "collectives", "transport"},
+    "communicator": LEAF | {"door", "exchange", "transport", "bench"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"communicator"},
 }
 CONFINED = {
     "mpi4py": {"transport"},
@@ -94,6 +96,24 @@ def test_help_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_package_loads_nothing_until_the_communicator_is_asked_for():
+    program = (
+        "import sys; import ringtrain\n"
+        "heavy = {'mpi4py', 'numba', 'cupy', 'numpy', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "from ringtrain import Communicator\n"
+        "heavy = {'mpi4py', 'numba', 'cupy', 'torch', 'jax', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
+        "assert not heavy and Communicator.__module__ == 'ringtrain.communicator', heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_has_no_other_names():
+    with pytest.raises(AttributeError, match="module 'ringtrain' has no attribute 'Comunicator'"):
+        ringtrain.Comunicator  # noqa: B018
 
 
 def test_a_command_leaves_blas_one_thread(tmp_path):

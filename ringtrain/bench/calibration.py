@@ -2,12 +2,15 @@
 
 alpha   seconds that the smallest message takes, one way: half a ping-pong
 beta    seconds a byte of one rank's link, one direction; given as its inverse, a rate. Measured in three ways:
-        *pair* (one pair in turns), *both* (one pair, both directions at once), *busy* (every rank sends and receives)
+        *pair* (one pair, one direction), *both* (one pair, both directions at once), *busy* (every rank sends and
+        receives)
 gamma   seconds a byte to add one buffer into another, on all ranks at once
 
 Links inside a node and between nodes are different classes, and each is measured where there is one. A rate is the
-best over several message sizes, as it must be in something that is to bound all sizes. The other ranks wait in a
-barrier meanwhile, which with more ranks than cores costs the pair some of its time.
+best over several message sizes, as it must be in something that is to bound all sizes. Inside a node it is that of
+single messages; between nodes that of long streams (:func:`ringtrain.bench.links.sustained_s`), because a network
+takes the first bytes after a pause faster than it can go on. The other ranks wait in a barrier meanwhile, which with
+more ranks than cores costs the pair some of its time.
 """
 
 from collections.abc import Callable
@@ -15,11 +18,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ringtrain.bench.links import exchange, ping_pong, repeated, room, slowest_s
+from ringtrain.bench.links import exchange, ping_pong, repeated, room, slowest_s, stream, sustained_s
 from ringtrain.transport.base import Transport
 
 ALPHA_BYTES = 8
 RATE_BYTES = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
+STREAM_BYTES = (1 << 18, 1 << 20)  # of a message in a stream
 REPEATS = 15
 ALPHA_ROUNDS = 50  # ping-pongs in one sample: a single one is no longer than the start's own skew
 INSIDE, BETWEEN = "inside a node", "between nodes"
@@ -39,12 +43,18 @@ class Link:
 class Calibration:
     """links:         by class; empty for one rank
     gamma_s_per_byte: of the addition
-    ranks_per_node:   the ranks that share a node's link, at most
+    sharing:          the streams that share a node's link, at most, when all links between nodes are busy
     """
 
     links: dict[str, Link]
     gamma_s_per_byte: float
-    ranks_per_node: int
+    sharing: int
+
+    @property
+    def node_bytes_per_s(self) -> float:
+        """What a node's link carries in one direction: the most that was seen, whoever used it. Of several nodes."""
+        link = self.links[BETWEEN]
+        return max(link.pair_bytes_per_s, link.both_bytes_per_s, link.busy_bytes_per_s * self.sharing)
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -72,6 +82,11 @@ class Layout:
         circle = tuple(ranks[place] for ranks in self.nodes if len(ranks) > place)
         return _around(circle, circle.index(rank))
 
+    @property
+    def sharing(self) -> int:
+        """The circles of :meth:`neighbours` between nodes that go through one node, at most; 1 for one node."""
+        return sorted(map(len, self.nodes))[-2] if len(self.nodes) > 1 else 1
+
 
 def _around(circle: tuple[int, ...], place: int) -> tuple[int | None, int | None]:
     if len(circle) == 1:
@@ -88,38 +103,51 @@ def layout_of(transport: Transport) -> Layout:
 def calibrate(transport: Transport, tag: int, combine: Callable, dtype: np.dtype) -> Calibration:
     """Collective; the same on all ranks. ``combine(a, b, y)`` is the addition, on arrays of ``dtype``."""
     layout = layout_of(transport)
-    out, into = room(transport, max(RATE_BYTES))
-    kinds = [kind for kind in (INSIDE, BETWEEN) if layout.pair(kind)]
-    links = {kind: _link(transport, layout, kind, out, into, tag) for kind in kinds}
-    gamma = _gamma(transport, combine, out.view(dtype), into.view(dtype))
-    return Calibration(links, gamma, max(map(len, layout.nodes)))
+    memory = room(transport, max(*RATE_BYTES, *STREAM_BYTES))
+    rates = {INSIDE: _message_rates, BETWEEN: _stream_rates}
+    links = {
+        kind: Link(_alpha_s(transport, layout, kind, memory, tag), *rates[kind](transport, layout, memory, tag))
+        for kind in (INSIDE, BETWEEN)
+        if layout.pair(kind)
+    }
+    gamma = _gamma(transport, combine, *(span.view(dtype) for span in memory))
+    return Calibration(links, gamma, layout.sharing)
 
 
-def _link(transport: Transport, layout: Layout, kind: str, out, into, tag: int) -> Link:
-    first, second = layout.pair(kind)
-    peer = {first: second, second: first}.get(transport.rank)
-    to, source = layout.neighbours(kind, transport.rank)
+def _alpha_s(transport: Transport, layout: Layout, kind: str, memory: tuple, tag: int) -> float:
+    small = [span[:ALPHA_BYTES] for span in memory]
+    turns = ping_pong(transport, *layout.pair(kind), *small, tag)
+    return slowest_s(transport, repeated(turns, ALPHA_ROUNDS), REPEATS) / ALPHA_ROUNDS / 2
 
-    def turns(nbytes: int) -> Callable:
-        return ping_pong(transport, first, second, out[:nbytes], into[:nbytes], tag)
 
-    def both(nbytes: int) -> Callable:
-        return exchange(transport, peer, peer, out[:nbytes], into[:nbytes], tag)
-
-    def busy(nbytes: int) -> Callable:
-        return exchange(transport, to, source, out[:nbytes], into[:nbytes], tag)
-
-    return Link(
-        alpha_s=slowest_s(transport, repeated(turns(ALPHA_BYTES), ALPHA_ROUNDS), REPEATS) / ALPHA_ROUNDS / 2,
-        pair_bytes_per_s=_rate(transport, turns, moves=2),
-        both_bytes_per_s=_rate(transport, both, moves=1),
-        busy_bytes_per_s=_rate(transport, busy, moves=1),
+def _message_rates(transport: Transport, layout: Layout, memory: tuple, tag: int) -> tuple[float, float, float]:
+    """Of a pair, of both directions, and of all at once, inside nodes: the best over message sizes."""
+    pair = layout.pair(INSIDE)
+    peer = dict((pair, pair[::-1])).get(transport.rank)
+    prepared = (
+        (2, lambda parts: ping_pong(transport, *pair, *parts, tag)),  # two messages that follow one another
+        (1, lambda parts: exchange(transport, peer, peer, *parts, tag)),
+        (1, lambda parts: exchange(transport, *layout.neighbours(INSIDE, transport.rank), *parts, tag)),
     )
 
+    def rate(moves: int, prepare: Callable, nbytes: int) -> float:
+        return moves * nbytes / slowest_s(transport, prepare([span[:nbytes] for span in memory]), REPEATS)
 
-def _rate(transport: Transport, prepare: Callable, moves: int) -> float:
-    """The best over message sizes, of ``moves`` messages that follow one another."""
-    return max(moves * nbytes / slowest_s(transport, prepare(nbytes), REPEATS) for nbytes in RATE_BYTES)
+    return tuple(max(rate(*how, nbytes) for nbytes in RATE_BYTES) for how in prepared)
+
+
+def _stream_rates(transport: Transport, layout: Layout, memory: tuple, tag: int) -> tuple[float, float, float]:
+    """The same between nodes, of streams."""
+    first, second = layout.pair(BETWEEN)
+    one_way = {first: (second, None), second: (None, first)}.get(transport.rank, (None, None))
+    peer = {first: second, second: first}.get(transport.rank)
+    ends = one_way, (peer, peer), layout.neighbours(BETWEEN, transport.rank)
+
+    def rate(to: int | None, source: int | None, nbytes: int) -> float:
+        play = stream(transport, to, source, *(span[:nbytes] for span in memory), tag)
+        return nbytes / sustained_s(transport, play)
+
+    return tuple(max(rate(*own, nbytes) for nbytes in STREAM_BYTES) for own in ends)
 
 
 def _gamma(transport: Transport, combine: Callable, a, b) -> float:

@@ -2,7 +2,8 @@
 
 *exact*    whole numbers whose every partial sum is exact in any order, so that right is equal
 *random*   normal numbers, against a sum in the widest type there is: |error| <= depth · u · sum of |x|, with depth the
-           p - 1 additions that an element takes at most in any order, and u the type's roundoff
+           p - 1 additions that an element takes at most in any order, and u the type's roundoff; over a wire that
+           rounds also p · u of the wire, since a contribution is in at most p - 1 messages, and rounded by an owner
 
 Inputs repeat with a period of a large prime number of elements, different on every rank. Expected values are then made
 once for a period, and a chunk that lands in the place of another is still seen, since no chunk is that long a
@@ -16,9 +17,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringtrain.bench.numbers import UFUNCS, NumberType
 from ringtrain.bench.trials import Job, Trial
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange.numbers import TYPES, UFUNCS, NumberType
+from ringtrain.exchange.wires import NONE
 
 PERIOD = 65521  # elements; prime
 BLOCK = 16 * PERIOD
@@ -56,8 +58,9 @@ class Verdict:
 
 
 @lru_cache(maxsize=32)
-def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, seed: int) -> Pattern:
-    inputs = [_input(kind, numbers, each, size, seed) for each in range(size)]
+def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, seed: int, wire: str = NONE) -> Pattern:
+    carried = numbers if wire == NONE else TYPES[wire]
+    inputs = [_input(kind, numbers, each, size, seed, min(numbers.whole, carried.whole)) for each in range(size)]
     wide = [_widened(numbers, stored) for stored in inputs]
     expected = wide[0]
     for other in wide[1:]:
@@ -66,7 +69,7 @@ def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, 
         expected = expected / size
     if kind == "exact":  # the division of a mean rounds once, and so does this
         expected = _widened(numbers, numbers.encode(expected))
-    return Pattern(inputs[rank], expected, _allowed(kind, numbers, op, wide))
+    return Pattern(inputs[rank], expected, _allowed(kind, numbers, op, wide, None if wire == NONE else carried))
 
 
 def _widened(numbers: NumberType, stored) -> np.ndarray:
@@ -75,24 +78,28 @@ def _widened(numbers: NumberType, stored) -> np.ndarray:
     return numbers.decode(stored).astype(np.int64 if numbers.integral else floating)
 
 
-def _input(kind: str, numbers: NumberType, rank: int, size: int, seed: int) -> np.ndarray:
+def _input(kind: str, numbers: NumberType, rank: int, size: int, seed: int, whole: int) -> np.ndarray:
+    """``whole``: up to here every whole number has an exact value, wherever it is kept or sent."""
     rng = np.random.default_rng([seed, rank, KINDS.index(kind)])
     if kind == "random" and not numbers.integral:
         return numbers.encode(rng.standard_normal(PERIOD))
-    most = min(numbers.whole, 1 << 20) // size
+    most = min(whole, 1 << 20) // size
     if most == 0:  # more ranks than whole numbers: the sum of the first ones is exact still
-        most = int(rank < numbers.whole)
+        most = int(rank < whole)
     return numbers.encode(rng.integers(-most, most + 1, PERIOD))
 
 
-def _allowed(kind: str, numbers: NumberType, op: str, wide: list) -> np.ndarray:
+def _allowed(kind: str, numbers: NumberType, op: str, wide: list, wire: NumberType | None) -> np.ndarray:
     size = len(wide)
     if kind == "exact" or numbers.integral or op in ("max", "min"):
         return np.zeros(PERIOD)
     total = sum(np.abs(x) for x in wide)
+    of_sum = (size - 1) * numbers.roundoff * total
+    if wire is not None:
+        of_sum += size * (wire.roundoff * total + wire.least / 2)
     if op == "mean":  # one rounding more, and everything divided
-        return numbers.roundoff * total
-    return (size - 1) * numbers.roundoff * total
+        return (of_sum + numbers.roundoff * total) / size
+    return of_sum
 
 
 def blocks(span, pattern: np.ndarray) -> Iterator[tuple]:
@@ -124,7 +131,7 @@ def _wrong(numbers: NumberType, part, expected, allowed) -> int:
 
 def judge(job: Job, trial: Trial, otherwise: Trial | None, seed: int) -> Verdict:
     """Run the trial on both kinds of input, and again, and with other segments. Collective; the same everywhere."""
-    exact, random = (pattern_of(job, kind, seed) for kind in KINDS)
+    exact, random = (pattern_of(job, kind, seed, trial.wire) for kind in KINDS)
     wrong = _run_on(job, trial, exact) + _run_on(job, trial, random)
     first = digest(job.target)
     wrong += _run_on(job, trial, random)
@@ -147,8 +154,8 @@ def verdict_of(answers: list) -> Verdict:
     )
 
 
-def pattern_of(job: Job, kind: str, seed: int) -> Pattern:
-    return make_pattern(kind, job.numbers, job.op, job.transport.rank, job.transport.size, seed)
+def pattern_of(job: Job, kind: str, seed: int, wire: str = NONE) -> Pattern:
+    return make_pattern(kind, job.numbers, job.op, job.transport.rank, job.transport.size, seed, wire)
 
 
 def _run_on(job: Job, trial: Trial, pattern: Pattern) -> int:
@@ -165,7 +172,7 @@ def self_test(job: Job, trial: Trial, seed: int) -> bool:
     """Spoil one byte of a right result on the last rank: both kinds of check must count one wrong element. Whether that
     was tried: a wrong result needs no spoiling. Collective. Raises RingtrainError where a check does not notice."""
     for kind in KINDS:
-        pattern = pattern_of(job, kind, seed)
+        pattern = pattern_of(job, kind, seed, trial.wire)
         if any(job.transport.gather_json(_run_on(job, trial, pattern))):
             return False
         if job.transport.rank == job.transport.size - 1:
@@ -173,12 +180,14 @@ def self_test(job: Job, trial: Trial, seed: int) -> bool:
         noticed = sum(job.transport.gather_json(count_wrong(job.numbers, job.target, pattern)))
         if noticed != 1:
             raise RingtrainError(
-                f"the {kind} check of {trial.algorithm}, {job.op} of {job.numbers.name}, saw {noticed} wrong elements "
+                f"the {kind} check of {trial.name}, {job.op} of {job.numbers.name}, saw {noticed} wrong elements "
                 f"where one byte of one was flipped: its verdicts are worth nothing; please report this"
             )
     return True
 
 
 def spoil(span, element: int) -> None:
-    """Flip a bit in the most significant byte of one element, which no rounding explains."""
-    span[element : element + 1].view(np.uint8)[-1] ^= 0x40
+    """Flip a bit in the most significant byte of one element, which no rounding explains: of an exponent the first one
+    that is not set, so that the number becomes huge."""
+    most_significant = span[element : element + 1].view(np.uint8)[-1:]
+    most_significant ^= 0x20 if most_significant[0] & 0x40 else 0x40

@@ -2,25 +2,51 @@
 
 import csv
 import json
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
-from ringtrain.bench.rows import COLUMNS, KEY
+from ringtrain.bench.rows import COLUMNS, KEY, OK
 from ringtrain.errors import UsageError
 
-COMPARED = {*KEY, "status", "samples_s"}
+COMPARED = {*KEY, "status", "samples_s"} - {"wire_dtype"}
 
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
-    Path(path).write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
+    _replace(path, lambda file: file.write(json.dumps({"header": header, "rows": rows}, indent=1) + "\n"))
+
+
+def _replace(path, write: Callable[[TextIO], object]) -> None:
+    """All of it or, when interrupted, what was there before; what is no plain file (a pipe, /dev/null) as it comes."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        with open(target, "w", newline="") as file:
+            write(file)
+        return
+    partial = target.with_name(f".{target.name}.part")
+    try:
+        with open(partial, "w", newline="") as file:
+            write(file)
+        os.replace(partial, target)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def write_csv(path, rows: list[dict]) -> None:
     """Without the raw samples; reasons of doubt in one cell."""
     names = [name for name in COLUMNS if name != "samples_s"]
-    with open(path, "w", newline="") as file:
+
+    def write(file: TextIO) -> None:
         writer = csv.DictWriter(file, names, extrasaction="ignore")
         writer.writeheader()
         writer.writerows({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
+
+    _replace(path, write)
 
 
 def read_json(path) -> dict:
@@ -34,7 +60,24 @@ def read_json(path) -> dict:
     rows = found.get("rows") if isinstance(found, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= COMPARED for row in rows):
         raise UsageError(f"{path} has no rows of bench-allreduce: give a file that its --json wrote")
+    for number, row in enumerate(rows):
+        row.setdefault("wire_dtype", row["dtype"])  # a file from before there were wires
+        _check_row(row, f"{path}, row {number}")
     return found
+
+
+def _check_row(row: dict, where: str) -> None:
+    for name in KEY:
+        if not isinstance(row[name], str | int):
+            raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a name or a number")
+    if row["status"] == OK and not _are_times(row["samples_s"]):
+        raise UsageError(f"{where}: samples_s is {row['samples_s']!r:.60}, wanted a list of seconds, each more than 0")
+
+
+def _are_times(samples) -> bool:
+    if not isinstance(samples, list) or not samples:
+        return False
+    return all(isinstance(s, int | float) and 0 < s < math.inf for s in samples)
 
 
 def check_writable(path) -> None:
@@ -42,7 +85,10 @@ def check_writable(path) -> None:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {folder}")
+    there = Path(path).exists()
     try:
         open(path, "a").close()
+        if not there:  # it is the sweep's to make
+            Path(path).unlink()
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None

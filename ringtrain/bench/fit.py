@@ -1,89 +1,106 @@
-"""An alpha-beta-gamma model of each algorithm, fitted to what was measured, and judged on sizes that it did not see.
+"""A model of each algorithm's time, fitted to what was measured, and judged on sizes that it did not see.
 
     t(n) = rounds · alpha + sent · n · beta + added · n · gamma
 
-What a schedule does is counted from its steps: ``rounds`` and, in multiples of the buffer, what the busiest rank moves
-and adds. The MPI, like others that are no schedule, does not say what it does; it is taken to do the least possible.
+with rounds and bytes inside a node and between nodes apart, each with an alpha and a beta of its own
+(:mod:`ringtrain.bench.work` counts them).
 
-In every all-reduce additions go along with bytes, so times cannot tell beta from gamma. Gamma is therefore the
-calibrated one, but never more than explains all of the slope; alpha and beta are fitted, by least squares of the
-*relative* error, neither below zero.
+Times of one algorithm over sizes are a line, and give two figures: where it begins, and its slope. They are shared out:
+what the calibration knows (gamma, and on several nodes the links inside them) is taken as it is, but never more than
+explains all; the rest is the alpha and beta of the slowest class of links. Lines are fitted by least squares of the
+*relative* error, and neither figure is below zero.
+
+One line does not go through caches and memory alike, nor through a network that lets a first burst pass. Where the
+sizes fall into two *regimes*, each with a line of its own, that must explain clearly more than one line does; the size
+from which the second line counts is a part of the model.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations, pairwise
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
-from ringtrain.collectives.messages import all_steps, is_local
-from ringtrain.collectives.schedule import Schedule
+from ringtrain.bench.work import Work
+from ringtrain.collectives.cost import Fabric
 
 LEAST_SIZES = 4  # two to fit by, and two to judge by
+LEAST_OF_REGIME = 3  # a line through two points is right whatever they are
+CLEARLY = 4.0  # so many times less squared error, or one line it is
+SMALL = 1e-4  # mean squared relative error below which one line is right: 1 %
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """rounds:      steps of the rank that has most
-    sent, added: multiples of the buffer: what the busiest rank moves, the larger direction of every step, and adds
-    """
+class Regime:
+    """From ``first_bytes`` on, machine and network behave as ``fabric`` says."""
 
-    rounds: int
-    sent: float
-    added: float
+    first_bytes: float
+    fabric: Fabric
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    work: Work
-    alpha_s: float
-    beta_s_per_byte: float
-    gamma_s_per_byte: float
+    """work:    what the algorithm does
+    regimes: one, or two, by size
+    """
 
-    @property
-    def slope(self) -> float:
-        """Seconds a byte of the buffer."""
-        return self.work.sent * self.beta_s_per_byte + self.work.added * self.gamma_s_per_byte
+    work: Work
+    regimes: tuple[Regime, ...]
+
+    def line(self, nbytes: float) -> tuple[float, float]:
+        """(seconds at no bytes, seconds a byte) of the regime of ``nbytes``."""
+        work = self.work
+        fabric = next(regime.fabric for regime in reversed(self.regimes) if regime.first_bytes <= nbytes)
+        start_s = work.rounds * fabric.local_alpha_s + work.rounds_between * fabric.alpha_s
+        slope = work.sent * fabric.local_beta_s + work.sent_between * fabric.beta_s + work.added * fabric.gamma_s
+        return start_s, slope
 
     def predict_s(self, nbytes: float) -> float:
-        return self.work.rounds * self.alpha_s + self.slope * nbytes
+        start_s, slope = self.line(nbytes)
+        return start_s + slope * nbytes
 
     def as_dict(self) -> dict:
         return asdict(self)
 
 
-def work_of(schedule: Schedule) -> Work:
-    """Moves within a rank are no messages, and steps of nothing else no rounds; what they add is added."""
-    steps = all_steps(schedule)
-    rounds = [sum(not is_local(step, rank) for step in own) for rank, own in enumerate(steps)]
-    moved = [
-        sum(max(_chunks(m for m in moves if m.peer != rank) for moves in (step.sends, step.recvs)) for step in own)
-        for rank, own in enumerate(steps)
-    ]
-    added = [sum(_chunks(m for m in step.recvs if m.add) for step in own) for own in steps]
-    return Work(max(rounds), max(moved) / schedule.chunks, max(added) / schedule.chunks)
+def model_of(found: dict) -> Model:
+    """From :meth:`Model.as_dict`, which may say more."""
+    regimes = tuple(Regime(own["first_bytes"], Fabric(**own["fabric"])) for own in found["regimes"])
+    return Model(Work(**found["work"]), regimes)
 
 
-def _chunks(moves: Iterable) -> int:
-    return sum(move.stop - move.start for move in moves)
+Points = Sequence[tuple[int, float]]  # (bytes, seconds)
 
 
-def least_work(ranks: int) -> Work:
-    """What no all-reduce of ``ranks`` ranks does without."""
-    return Work(max(ranks - 1, 1).bit_length(), 2 * (ranks - 1) / ranks, (ranks - 1) / ranks)
+def fit(work: Work, points: Points, known: Fabric) -> Model:
+    """The model of ``points``; ``known`` is what the calibration says of the machine."""
+    points = sorted(points)
+    parts = _parts(points)
+    edges = [0.0, *(float(np.sqrt(a[-1][0] * b[0][0])) for a, b in pairwise(parts))]
+    return Model(
+        work, tuple(Regime(e, _shared_out(work, _line(part), known)) for e, part in zip(edges, parts, strict=True))
+    )
 
 
-def fit(work: Work, points: Sequence[tuple[int, float]], gamma_s_per_byte: float) -> Model:
-    """The model of (bytes, seconds) points."""
-    nbytes, times = (np.array(column, np.float64) for column in zip(*points, strict=True))
-    intercept, slope = _line(nbytes, times)
-    gamma = min(gamma_s_per_byte, slope / work.added) if work.added else 0.0
-    beta = (slope - work.added * gamma) / work.sent if work.sent else 0.0
-    return Model(work, intercept / max(work.rounds, 1), beta, gamma)
+def _parts(points: Points) -> list[Points]:
+    """The points, or where two lines explain clearly more than one, their two parts."""
+    single = _squares(points)
+    splits = [(points[:i], points[i:]) for i in range(LEAST_OF_REGIME, len(points) - LEAST_OF_REGIME + 1)]
+    best = min(splits, key=lambda split: sum(map(_squares, split)), default=None)
+    if best is None or single < SMALL * len(points) or single < CLEARLY * sum(map(_squares, best)):
+        return [points]
+    return list(best)
 
 
-def _line(x, y) -> tuple[float, float]:
-    """(a, b) of y = a + b·x, least squares of the relative error, neither below 0."""
+def _squares(points: Points) -> float:
+    """Sum of the squared relative errors that a line leaves."""
+    start_s, slope = _line(points)
+    return sum(((start_s + slope * nbytes) / seconds - 1) ** 2 for nbytes, seconds in points)
+
+
+def _line(points: Points) -> tuple[float, float]:
+    """(a, b) of seconds = a + b · bytes, least squares of the relative error, neither below 0."""
+    x, y = (np.array(column, np.float64) for column in zip(*points, strict=True))
     columns = np.stack([1 / y, x / y], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns, np.ones(len(x)), rcond=None)
     if a >= 0 and b >= 0:
@@ -93,17 +110,36 @@ def _line(x, y) -> tuple[float, float]:
     return (0.0, best) if a < 0 else (best, 0.0)
 
 
-def hold_out(points: Sequence[tuple[int, float]]) -> tuple[list, list]:
+def _shared_out(work: Work, line: tuple[float, float], known: Fabric) -> Fabric:
+    """The constants that make this line of this work."""
+    start_s, slope = line
+    gamma_s, slope = _take(slope, work.added, known.gamma_s)
+    if not work.rounds_between:
+        alpha_s, beta_s = start_s / max(work.rounds, 1), slope / work.sent if work.sent else 0.0
+        return replace(known, local_alpha_s=alpha_s, local_beta_s=beta_s, gamma_s=gamma_s)
+    local_alpha_s, start_s = _take(start_s, work.rounds, known.local_alpha_s)
+    local_beta_s, slope = _take(slope, work.sent, known.local_beta_s)
+    alpha_s, beta_s = start_s / work.rounds_between, slope / work.sent_between
+    return Fabric(alpha_s, beta_s, local_alpha_s, local_beta_s, gamma_s, known.o_s)
+
+
+def _take(total: float, times: float, known: float) -> tuple[float, float]:
+    """What one of ``times`` takes of the total: as known, but at most all; and what is left."""
+    each = min(known, total / times) if times else known
+    return each, max(total - times * each, 0.0)
+
+
+def hold_out(points: Points) -> tuple[list, list]:
     """(points to fit by, points to judge by): every second size, never the smallest or the largest."""
     points = sorted(points)
     held = points[1:-1:2] if len(points) >= LEAST_SIZES else []
     return [point for point in points if point not in held], held
 
 
-def judged(work: Work, points: Sequence[tuple[int, float]], gamma_s_per_byte: float) -> dict:
+def judged(work: Work, points: Points, known: Fabric) -> dict:
     """The model, its residuals at the sizes it was fitted to, and its relative errors at those held out."""
     seen, held = hold_out(points)
-    model = fit(work, seen, gamma_s_per_byte)
+    model = fit(work, seen, known)
     errors = [abs(error) for _, error in _errors(model, held)]
     return {
         **model.as_dict(),
@@ -114,32 +150,6 @@ def judged(work: Work, points: Sequence[tuple[int, float]], gamma_s_per_byte: fl
     }
 
 
-def _errors(model: Model, points) -> list[tuple[int, float]]:
+def _errors(model: Model, points: Points) -> list[tuple[int, float]]:
     """(bytes, predicted/measured - 1)"""
     return [(nbytes, model.predict_s(nbytes) / seconds - 1) for nbytes, seconds in points]
-
-
-def crossovers(models: dict[str, Model], points: dict[str, Sequence[tuple[int, float]]]) -> list[dict]:
-    """For every two algorithms, the sizes where one becomes faster than the other: predicted by their lines, and
-    measured between neighbouring sizes."""
-    return [
-        {
-            "algorithms": [a, b],
-            "predicted_bytes": crossing(models[a], models[b]),
-            "measured_bytes": measured_crossings(dict(points[a]), dict(points[b])),
-        }
-        for a, b in combinations(models, 2)
-    ]
-
-
-def crossing(a: Model, b: Model) -> float | None:
-    """Where the lines cross; None where one is always below."""
-    steeper = a.slope - b.slope
-    later = b.predict_s(0) - a.predict_s(0)
-    return later / steeper if steeper and later / steeper > 0 else None
-
-
-def measured_crossings(a: dict[int, float], b: dict[int, float]) -> list[tuple[int, int]]:
-    """The neighbouring sizes between which the faster one changes."""
-    sizes = sorted(a.keys() & b.keys())
-    return [(low, high) for low, high in pairwise(sizes) if (a[low] < b[low]) != (a[high] < b[high])]

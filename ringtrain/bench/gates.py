@@ -1,6 +1,6 @@
 """What a sweep is held to, for scripts that go by the exit status."""
 
-from ringtrain.bench.rows import KEY, OK
+from ringtrain.bench.rows import KEY, OK, asked_name, label
 from ringtrain.bench.statistics import ratio
 from ringtrain.errors import UsageError
 
@@ -16,18 +16,18 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
     if not common:
         raise UsageError(
             f"nothing to compare: of {len(before)} rows of the earlier sweep none has the algorithm, size, type, "
-            f"operation, placement, transport, ranks and nodes of one of these {len(new)}"
+            f"wire, operation, placement, ranks and nodes of one of these {len(new)}"
         )
     found = [_regression(a, b, most, seed) for a, b in common]
     return [text for text in found if text]
 
 
 def _key(row: dict) -> tuple:
-    return tuple(row[name] for name in KEY)
+    return tuple({**row, "algorithm": asked_name(row)}[name] for name in KEY)
 
 
 def _name(row: dict) -> str:
-    return f"{row['algorithm']} {row['bytes']:,} B {row['dtype']} {row['op']} {row['placement']} place"
+    return f"{label(row)} {row['bytes']:,} B {row['dtype']} {row['op']} {row['placement']} place"
 
 
 def _regression(old: dict, new: dict, most: float, seed: int) -> str | None:
@@ -44,7 +44,7 @@ def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
     best: dict[str, float] = {}
     for row in rows:
         own = row["busbw_bytes_per_s"] if row["status"] == OK else 0.0
-        best[row["algorithm"]] = max(own, best.get(row["algorithm"], 0.0))
+        best[asked_name(row)] = max(own, best.get(asked_name(row), 0.0))
     return [
         f"{name}: busbw of at most {rate / 1e9:.3g} GB/s, wanted {least_bytes_per_s / 1e9:.3g}"
         for name, rate in best.items()

@@ -61,6 +61,7 @@ def make_header(transport: Transport, start: str) -> dict:
         "ranks": transport.size,
         "nodes": transport.nodes,
         "hosts": {host: sum(p["host"] == host for p in placements) for host in hosts},
+        "host_by_rank": [placement["host"] for placement in placements],
         "binding": [ranges(placement["cores"]) for placement in placements],
         "crowded": crowded(placements),
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",

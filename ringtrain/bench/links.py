@@ -2,6 +2,7 @@
 done. Preparing one is not collective; playing it is, for those who take part."""
 
 import statistics
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,10 @@ from ringtrain.transport.base import Transport
 
 DEADLINE_S = 120.0
 WARM_UP = 2
+WINDOW = 4  # messages of a stream under way at once, so that the link never waits for the next one
+STREAM_S = 0.05  # what a stream takes at least, so that starting it is little beside it
+STREAM_REPEATS = 5
+MOST_MESSAGES = 1 << 14
 
 
 def room(transport: Transport, nbytes: int) -> tuple:
@@ -55,6 +60,25 @@ def exchange(transport: Transport, to: int | None, source: int | None, out, into
     return play
 
 
+def stream(transport: Transport, to: int | None, source: int | None, out, into, tag: int) -> Callable[[int], None]:
+    """A function of a number of messages: send so many to one rank while receiving so many from one, a few of them
+    under way at any time. None for ranks that have no such peer."""
+    ends = [] if source is None else [[transport.recvs([(source, into)], tag) for _ in range(WINDOW)]]
+    ends += [] if to is None else [[transport.sends([(to, out)], tag) for _ in range(WINDOW)]]
+
+    def play(count: int) -> None:
+        flying = [deque() for _ in ends]
+        for number in range(count + WINDOW):
+            for handles, queue in zip(ends, flying, strict=True):
+                if number >= WINDOW:
+                    queue.popleft().wait(DEADLINE_S)
+                if number < count:
+                    handles[number % WINDOW].start()
+                    queue.append(handles[number % WINDOW])
+
+    return play
+
+
 def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:
     def play() -> None:
         for _ in range(times):
@@ -66,4 +90,31 @@ def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:
 def slowest_s(transport: Transport, action: Callable[[], None], repeats: int) -> float:
     """The median over ``repeats`` of the slowest rank's time; collective."""
     own = [timed(transport, action) for _ in range(WARM_UP + repeats)][WARM_UP:]
-    return statistics.median(max(times) for times in zip(*transport.gather_json(own), strict=True))
+    return statistics.median(_slowest(transport, own))
+
+
+def sustained_s(transport: Transport, play: Callable[[int], None]) -> float:
+    """Seconds a message of a long stream, on the slowest rank; collective.
+
+    What a stream of 2k messages takes longer than one of k, each at its fastest: a shaper that lets so many bytes pass
+    at once before it slows down, a switch's buffers and the time to begin are in both, and so in neither. But not less
+    than a message's share of the longer one: that the shorter one was disturbed makes no link faster.
+    """
+    count = WINDOW
+    while count < MOST_MESSAGES and min(_slowest(transport, [_timed_stream(transport, play, count)])) < STREAM_S:
+        count *= 2
+    short, long = [], []
+    for _ in range(STREAM_REPEATS):
+        short.append(_timed_stream(transport, play, count))
+        long.append(_timed_stream(transport, play, 2 * count))
+    short_s, long_s = (min(_slowest(transport, own)) for own in (short, long))
+    return max(long_s - short_s, long_s / 2) / count
+
+
+def _timed_stream(transport: Transport, play: Callable[[int], None], count: int) -> float:
+    return timed(transport, lambda: play(count))
+
+
+def _slowest(transport: Transport, own: list[float]) -> list[float]:
+    """The slowest rank's times."""
+    return [max(times) for times in zip(*transport.gather_json(own), strict=True)]

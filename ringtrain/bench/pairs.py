@@ -1,13 +1,15 @@
 """Every pair of ranks by itself: the map on which a sick node, cable or core shows."""
 
 import statistics
+from collections.abc import Sequence
 
 from ringtrain.bench.calibration import ALPHA_BYTES, ALPHA_ROUNDS
 from ringtrain.bench.links import ping_pong, repeated, room, slowest_s
 from ringtrain.transport.base import Transport
 
-RATE_BYTES = 1 << 20
-REPEATS = 11
+RATE_BYTES = 1 << 22  # well beyond what a network takes at once before it slows down
+REPEATS = 7
+STANDS_OUT = 1.3  # times worse than the others' own pairs
 
 
 def measure_pairs(transport: Transport, tag: int, progress=lambda done, total: None) -> list[dict]:
@@ -33,11 +35,31 @@ def worst(rows: list[dict]) -> dict[str, dict]:
     }
 
 
-def slowest_rank(rows: list[dict]) -> int:
-    """The rank whose pairs have the lowest median bandwidth: where a map has one bad row, that is it."""
-    ranks = {row["first"] for row in rows} | {row["second"] for row in rows}
-    return min(sorted(ranks), key=lambda rank: statistics.median(_rates(rows, rank)))
+def sick(rows: list[dict], hosts: Sequence[str]) -> list[str]:
+    """Who stands out, in words: the host whose links to other hosts are worse than those between the others; the rank,
+    on a single host. ``hosts`` are by rank. Two cannot be told apart."""
+    several = len(set(hosts)) > 1
+    groups = list(hosts) if several else [f"rank {rank}" for rank in range(len(hosts))]
+    rows = [row for row in rows if groups[row["first"]] != groups[row["second"]]]
+    names = dict.fromkeys(groups)
+    if len(names) < 3:
+        return []
+    found = [_comparison(rows, groups, name) for name in names]
+    slow, late = max(found, key=lambda one: one["slower"]), max(found, key=lambda one: one["later"])
+    texts = []
+    if slow["slower"] > STANDS_OUT:
+        texts.append(f"{slow['name']} has the slow links: {slow['slower']:.1f} times slower than those of the others")
+    if late["later"] > STANDS_OUT:
+        texts.append(f"{late['name']} has the late messages: {late['later']:.1f} times the latency of the others")
+    return texts
 
 
-def _rates(rows: list[dict], rank: int) -> list[float]:
-    return [row["bytes_per_s"] for row in rows if rank in (row["first"], row["second"])]
+def _comparison(rows: list[dict], groups: Sequence[str], name: str) -> dict:
+    own = [name in (groups[row["first"]], groups[row["second"]]) for row in rows]
+    rate, rates = (_median(rows, own, wanted, "bytes_per_s") for wanted in (True, False))
+    latency, latencies = (_median(rows, own, wanted, "latency_s") for wanted in (True, False))
+    return {"name": name, "slower": rates / rate, "later": latency / latencies}
+
+
+def _median(rows: list[dict], own: list[bool], wanted: bool, figure: str) -> float:
+    return statistics.median(row[figure] for row, mine in zip(rows, own, strict=True) if mine == wanted)

@@ -2,11 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from ringtrain.bench import words
 from ringtrain.bench.files import check_writable
-from ringtrain.bench.rows import REFUSED
+from ringtrain.bench.rows import REFUSED, asked_name, label
 from ringtrain.errors import UsageError, nearest
 from ringtrain.exchange.reductions import NATIVE
+
+# Source: Okabe & Ito, Color universal design, 2008, without its black and its yellow; purple and brown.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b")
+DASHES = ("-", "--", ":")
+MOST_TICKS = 7
+LEGEND_LINE = 0.25  # inches
 
 
 def check_plot(path) -> None:
@@ -29,61 +37,103 @@ def draw(header: dict, rows: list[dict], path) -> None:
 
     rows = [row for row in rows if row["status"] != REFUSED]
     kind = _kind(rows[0]) if rows else None
-    rows = [row for row in rows if _kind(row) == kind]
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
-    bandwidth, faster = figure.subplots(1, 2)
-    for colour, name in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
-        own = [row for row in rows if row["algorithm"] == name]
-        _draw_bandwidth(bandwidth, name, own, f"C{colour}")
-        if name != NATIVE and all(row["speedup"] for row in own):
-            _draw_speedup(faster, name, own, f"C{colour}")
-    _draw_bound(bandwidth, rows)
-    bandwidth.set(title="bus bandwidth, bars p5 to p95", ylabel="GB/s")
-    faster.set(title=f"times as fast as {NATIVE}, 95 % interval", ylabel="ratio of medians")
-    faster.axhline(1, color="grey", linewidth=0.8)
-    _finish(figure, (bandwidth, faster), title_of(header, kind))
+    curves = _curves([row for row in rows if _kind(row) == kind])
+    beside = {name: own for name, own in curves.items() if all(row["speedup"] for row in own)}
+    figure = Figure(figsize=(12, 5) if beside else (8, 5), layout="constrained")
+    bandwidth, *faster = np.atleast_1d(figure.subplots(1, 2 if beside else 1))
+    _draw_bandwidth(bandwidth, curves)
+    for axes in faster:
+        _draw_speedup(axes, beside, list(curves))
+    for axes in (bandwidth, *faster):
+        _finish(axes, sorted({row["bytes"] for own in curves.values() for row in own}))
+    if curves:
+        handles, names = bandwidth.get_legend_handles_labels()
+        figure.set_figheight(max(5, LEGEND_LINE * len(names)))
+        figure.legend(handles, names, loc="outside right upper", frameon=False)
+    figure.suptitle(title_of(header, kind), fontsize="medium", x=0.01, ha="left")
     figure.savefig(path, dpi=150)
-
-
-def _finish(figure, panels, title: str) -> None:
-    for axes in panels:
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("bytes of the buffer")
-        axes.set_ylim(bottom=0)
-        axes.grid(color="#dddddd", linewidth=0.6)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize="small")
-    figure.suptitle(title, fontsize="small")
 
 
 def _kind(row: dict) -> tuple:
     return row["dtype"], row["op"], row["placement"]
 
 
-def _draw_bandwidth(axes, name: str, rows: list[dict], colour: str) -> None:
-    factor = [row["busbw_bytes_per_s"] * row["median_s"] / 1e9 for row in rows]  # GB/s of a time of one second
-    middle, low, high = ([f / row[key] for f, row in zip(factor, rows, strict=True)] for key in _TIMES)
-    bars = [
-        [max(m - a, 0) for m, a in zip(middle, low, strict=True)],
-        [max(b - m, 0) for m, b in zip(middle, high, strict=True)],
-    ]
-    axes.errorbar([row["bytes"] for row in rows], middle, bars, fmt="o-", color=colour, label=name, capsize=2)
+def _curves(rows: list[dict]) -> dict[str, list[dict]]:
+    """Rows by algorithm and by size: the fastest at the largest size first, as their lines end from above."""
+    curves: dict[str, list[dict]] = {}
+    for row in sorted(rows, key=lambda row: row["bytes"]):
+        curves.setdefault(label({**row, "algorithm": asked_name(row)}), []).append(row)
+    return dict(sorted(curves.items(), key=lambda item: -item[1][-1]["busbw_bytes_per_s"]))
 
 
-_TIMES = ("median_s", "p95_s", "p5_s")
+def _look(name: str, names: list[str]) -> dict:
+    """The MPI's own is black and thick; the others have a colour of their own, and beyond eight another dash."""
+    if name == NATIVE:
+        return {"color": "black", "linewidth": 2.8, "marker": "s", "markersize": 5, "zorder": 3}
+    number = sorted(set(names) - {NATIVE}).index(name)
+    dash = DASHES[number // len(COLOURS) % len(DASHES)]
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": dash,
+        "linewidth": 1.6,
+        "marker": "o",
+        "markersize": 4,
+    }
 
 
-def _draw_speedup(axes, name: str, rows: list[dict], colour: str) -> None:
-    sizes = [row["bytes"] for row in rows]
-    axes.plot(sizes, [row["speedup"] for row in rows], "o-", color=colour, label=name)
-    low, high = ([row[key] for row in rows] for key in ("speedup_low", "speedup_high"))
-    axes.fill_between(sizes, low, high, color=colour, alpha=0.2, linewidth=0)
-
-
-def _draw_bound(axes, rows: list[dict]) -> None:
-    bound = {row["bytes"]: row["busbw_bytes_per_s"] / row["bound_share"] / 1e9 for row in rows if row["bound_share"]}
+def _draw_bandwidth(axes, curves: dict[str, list[dict]]) -> None:
+    """Medians, and bands from the 5th to the 95th percentile of the times."""
+    for name, rows in curves.items():
+        look, sizes = _look(name, list(curves)), [row["bytes"] for row in rows]
+        low, middle, high = ([_gigabytes(row, time) for row in rows] for time in ("p95_s", "median_s", "p5_s"))
+        axes.plot(sizes, middle, label=name, **look)
+        axes.fill_between(sizes, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    medians = [_gigabytes(row, "median_s") for rows in curves.values() for row in rows]
+    plain = [row for rows in curves.values() for row in rows if row["bound_s"] and row["wire_dtype"] == row["dtype"]]
+    bound = {row["bytes"]: _gigabytes(row, "bound_s") for row in plain}
     if bound:
-        axes.plot(sorted(bound), [bound[size] for size in sorted(bound)], "k:", label="bound, calibrated in this run")
+        sizes = sorted(bound)
+        label = f"bound over messages,\nup to {max(bound.values()):.3g} GB/s"
+        axes.plot(sizes, [bound[size] for size in sizes], ":", color="grey", label=label)
+    top, most = max(medians, default=1), max(bound.values(), default=0)
+    axes.set_ylim(0, 1.1 * most if top < most < 2 * top else 1.3 * top)  # no long band, no far bound flattens curves
+    axes.set_title("bus bandwidth (GB/s), median, p5 to p95", loc="left", fontsize="medium")
+
+
+def _gigabytes(row: dict, time: str) -> float:
+    """The row's bus bandwidth, had it taken that time."""
+    return row["busbw_bytes_per_s"] * row["median_s"] / row[time] / 1e9
+
+
+def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    for name, rows in curves.items():
+        look, sizes = _look(name, names), [row["bytes"] for row in rows]
+        axes.plot(sizes, [row["speedup"] for row in rows], **look)
+        low, high = ([row[key] for row in rows] for key in ("speedup_low", "speedup_high"))
+        axes.fill_between(sizes, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    found = [row["speedup"] for rows in curves.values() for row in rows]
+    axes.axhline(1, color="black", linewidth=2.8)
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(min(0.5, *found) / 1.2, max(2, *found) * 1.2)
+    axes.yaxis.set_major_locator(LogLocator(2))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g} x" if value >= 1 else f"1/{1 / value:g} x")
+    )
+    axes.set_title(f"times as fast as {NATIVE}, 95 % interval", loc="left", fontsize="medium")
+
+
+def _finish(axes, sizes: list[int]) -> None:
+    axes.set_xscale("log", base=2)
+    shown = sizes[:: len(sizes) // MOST_TICKS + 1]
+    axes.set_xticks(shown, [words.size(size) for size in shown], fontsize="small")
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("buffer of each rank")
+    axes.grid(color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def title_of(header: dict, kind: tuple | None) -> str:
@@ -93,4 +143,4 @@ def title_of(header: dict, kind: tuple | None) -> str:
     crowd = f", {header['crowded']}" if header["crowded"] else ""
     links = header["calibration"]["links"].values()
     busy = "".join(f", links busy {words.rate(link['busy_bytes_per_s'])}" for link in links)
-    return f"{what}{ranks} on {nodes}, {header['library']}{crowd}{busy}"
+    return f"{what}{ranks} on {nodes}{crowd}\n{header['library']}{busy}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from statistics import fmean, geometric_mean, median
 
-from ringtrain.bench.rows import OK
+from ringtrain.bench.rows import OK, asked_name
 from ringtrain.exchange.reductions import AUTO
 
 
@@ -21,7 +21,7 @@ def regrets(rows: Sequence[dict]) -> list[dict]:
 
 
 def _regret(rows: list[dict]) -> dict:
-    auto = next(row for row in rows if row["algorithm"].startswith(AUTO))
+    auto = next(row for row in rows if asked_name(row) == AUTO)
     others = [row for row in rows if row is not auto]
     best = min(others, key=lambda row: row["median_s"])
     return {

@@ -1,38 +1,43 @@
 """One row of a sweep: an algorithm on one size, type, operation and placement; measured, wrong, or refused.
 
 Every row has every key; what does not apply is None. Units: ``…_s`` seconds, ``bytes`` of the buffer on each rank,
-``…_per_s`` a second.
+``…_per_s`` a second. ``wire_dtype`` is what messages hold: ``dtype``, or what they are rounded to.
 """
 
 from ringtrain.bench.checks import Verdict
 from ringtrain.bench.statistics import ratio, summary
 from ringtrain.bench.timing import Protocol, Samples
-from ringtrain.bench.trials import Job
+from ringtrain.bench.trials import Job, name_of
+from ringtrain.exchange.reductions import AUTO
+from ringtrain.exchange.wires import NONE
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10
 IN_PLACE, OUT_OF_PLACE = "in", "out"
-IDENTITY = ("algorithm", "transport", "ranks", "nodes", "bytes", "count", "dtype", "op", "placement")
-KEY = tuple(name for name in IDENTITY if name != "count")
+IDENTITY = ("algorithm", "transport", "ranks", "nodes", "bytes", "count", "dtype", "wire_dtype", "op", "placement")
+KEY = tuple(name for name in IDENTITY if name not in ("count", "transport"))  # what names a row of another sweep
 MEASURED = (
     *("repeats", "median_s", "min_s", "p5_s", "p95_s", "p99_s", "cv", "skew_s"),
     *("algbw_bytes_per_s", "busbw_bytes_per_s", "wire_bytes", "bound_s", "bound_share"),
     *("speedup", "speedup_low", "speedup_high", "late_s", "late_median_s", "late_cost"),
+    *("slow_times", "slow_median_s", "slow_cost"),
 )
 JUDGED = ("wrong", "same_on_ranks", "same_over_repeats", "same_over_segments")
 STATED = ("status", "reason", "unreliable", "samples_s")
 COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
-def identity(job: Job, algorithm: str, transport_name: str) -> dict:
+def identity(job: Job, algorithm: str, transport: str | None, wire: str = NONE) -> dict:
+    """``transport`` is what carries the algorithm; None where it does not run."""
     return {
         "algorithm": algorithm,
-        "transport": transport_name,
+        "transport": transport,
         "ranks": job.transport.size,
         "nodes": job.transport.nodes,
         "bytes": job.nbytes,
         "count": job.target.size,
         "dtype": job.numbers.name,
+        "wire_dtype": job.numbers.name if wire == NONE else wire,
         "op": job.op,
         "placement": IN_PLACE if job.source is None else OUT_OF_PLACE,
     }
@@ -72,9 +77,23 @@ def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
     multiple of the delay. 1: everybody waited for it; less: some of the delay was hidden."""
     if protocol.late_rank is None:
         return row
-    late = summary([max(ranks) for ranks in samples.skewed])["median_s"]
+    late = _median_s(samples.late)
     cost = (late - row["median_s"]) / protocol.late_s
     return {**row, "late_s": protocol.late_s, "late_median_s": late, "late_cost": cost}
+
+
+def with_slow(row: dict, samples: Samples, protocol: Protocol) -> dict:
+    """Beside the same row's iterations in which one rank was slower: ``slow_cost`` is how many times as long they took.
+    1: nobody noticed; as much as that rank was slower: all were as slow as it. None where it could not be slowed."""
+    if not samples.slow:
+        return row
+    slow = _median_s(samples.slow)
+    return {**row, "slow_times": protocol.slow_times, "slow_median_s": slow, "slow_cost": slow / row["median_s"]}
+
+
+def _median_s(iterations: list[list[float]]) -> float:
+    """Of the slowest rank's times."""
+    return summary([max(ranks) for ranks in iterations])["median_s"]
 
 
 def with_verdict(row: dict, verdict: Verdict | None) -> dict:
@@ -100,3 +119,13 @@ def quieter(row: dict, other: dict) -> dict:
 
 def _complete(named: dict, facts: dict) -> dict:
     return {**dict.fromkeys(COLUMNS), **named, **facts}
+
+
+def asked_name(row: dict) -> str:
+    """The algorithm as it was asked for: whatever ``auto`` has chosen is a row of ``auto``."""
+    return AUTO if row["algorithm"].startswith(f"{AUTO}:") else row["algorithm"]
+
+
+def label(row: dict) -> str:
+    """The algorithm, and its wire if that rounds."""
+    return name_of(row["algorithm"], NONE if row["wire_dtype"] == row["dtype"] else row["wire_dtype"])

@@ -1,5 +1,6 @@
 """Which sizes a sweep visits."""
 
+import math
 import re
 
 from ringtrain.errors import UsageError
@@ -7,6 +8,7 @@ from ringtrain.exchange.buckets import make_buckets
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LARGEST = 1 << 40
+MOST_SIZES = 1000
 
 
 def parse_bytes(text: str) -> int:
@@ -24,10 +26,13 @@ def swept(first: int, last: int, factor: float) -> list[int]:
     """From ``first`` to ``last`` bytes, each ``factor`` times the one before. Raises UsageError."""
     if first > last:
         raise UsageError(f"the sweep begins at {first:,} bytes and ends at {last:,}: -b must not be more than -e")
-    if factor <= 1:
+    if not 1 < factor < math.inf:
         raise UsageError(f"-f {factor:g}: each size is that many times the one before, so it must be more than 1")
     if first < 1:
         raise UsageError("the sweep begins at 0 bytes, which no factor makes larger: -b must be at least 1")
+    count = math.log(last / first) / math.log(factor)
+    if count > MOST_SIZES:
+        raise UsageError(f"-f {factor:.12g} makes {count:,.0f} sizes, and {MOST_SIZES:,} are many: make it larger")
     sizes, size = [], float(first)
     while size <= last:
         sizes.append(int(size))

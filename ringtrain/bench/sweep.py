@@ -1,7 +1,7 @@
 """The whole benchmark: calibrate, prove that the checks can say no, then measure size after size, and fit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -10,15 +10,18 @@ from ringtrain.bench import checks, rows
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import Calibration, calibrate
 from ringtrain.bench.fits import fits
-from ringtrain.bench.header import make_header, name_of
-from ringtrain.bench.numbers import TYPES
+from ringtrain.bench.header import make_header
+from ringtrain.bench.memory import check_memory
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
-from ringtrain.collectives.execute import SEGMENT_BYTES
+from ringtrain.collectives.execute import segment_for
+from ringtrain.collectives.topology import placed
+from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.exchange.tuning import Table
+from ringtrain.exchange.wires import NONE, compiled_wire
 from ringtrain.transport.base import Transport
 
 
@@ -29,10 +32,11 @@ class Sweep:
     checked:       whether results are checked, and compared bit by bit
     out_of_place:  measure that too, after in place
     pairs:         map every pair of ranks first
-    segment_bytes: where a schedule's moves are cut
+    segment_bytes: where a schedule's moves are cut; None: as suits the nodes
     rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
     passes:        over all sizes; a row is that of its quietest pass, so that a disturbance of seconds spoils no size
     tuning:        what ``auto`` among the algorithms chooses by, before anything is timed
+    wires:         what messages are rounded to, by name; each algorithm over each wire
     """
 
     sizes: Sequence[int]
@@ -43,10 +47,16 @@ class Sweep:
     checked: bool = True
     out_of_place: bool = False
     pairs: bool = False
-    segment_bytes: int = SEGMENT_BYTES
+    segment_bytes: int | None = None
     rivals: Mapping[str, Rival] = field(default_factory=dict)
     passes: int = 1
     tuning: Table | None = None
+    wires: Sequence[str] = (NONE,)
+
+    @property
+    def contenders(self) -> list[tuple[str, str]]:
+        """(algorithm, wire): what is compared on each job."""
+        return list(product(self.algorithms, self.wires))
 
 
 @dataclass(slots=True)
@@ -65,16 +75,20 @@ class Watcher:
 
 
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) -> Result:
-    """Collective; the same on all ranks. Raises RingtrainError where a check does not notice a flipped byte."""
+    """Collective; the same on all ranks. Raises UsageError where the buffers are more than there is memory, and
+    RingtrainError where a check does not notice a flipped byte."""
     watcher = watcher or Watcher()
+    asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
+    check_memory(transport, _room(asked) * (2 if asked.out_of_place else 1))
     result = Result(make_header(transport, START))
-    tag = 2 * len(asked.algorithms)  # behind those of the trials
+    tag = 2 * len(asked.contenders)  # behind those of the trials
     watcher.progress("calibrating links", 0, 1)
     calibration = calibrate(transport, tag, np.add, np.dtype(np.float32))
-    result.header |= {"protocol": _protocol(asked), "calibration": calibration.as_dict(), "self_test": None}
-    result.header["pairs"] = _map(transport, asked, tag, watcher)
+    result.header |= {"protocol": _protocol(asked), "calibration": calibration.as_dict(), "self_test": []}
+    result.header |= {"pairs": _map(transport, asked, tag, watcher), "fits": [], "finished": False}
     watcher.begun(result.header)
     bench = _Bench(transport, asked, calibration, result.header["crowded"], watcher)
+    result.header["self_test"] = bench.tested  # grows with the rows
     held = []
     for job in bench.jobs():
         ready = bench.prepare(job)
@@ -85,9 +99,9 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) ->
     for _ in range(1, asked.passes):
         again = [row for ready in held for row in bench.measure(ready)]
         result.rows = [rows.quieter(*pair) for pair in zip(result.rows, again, strict=True)]
-    result.header["self_test"] = bench.tested
-    own = [row for row in result.rows if not row["algorithm"].startswith(AUTO)]  # a choice is none of its own
-    result.header["fits"] = fits(own, calibration, transport.size)
+    topology = placed(transport.gather_json(transport.node))
+    own = [row for row in result.rows if rows.asked_name(row) != AUTO]  # a choice is none of its own
+    result.header |= {"fits": fits(own, calibration, topology), "finished": True}
     return result
 
 
@@ -100,23 +114,28 @@ def _map(transport: Transport, asked: Sweep, tag: int, watcher: Watcher) -> list
 def _protocol(asked: Sweep) -> dict:
     protocol = asked.protocol
     own = {name: getattr(protocol, name) for name in protocol.__slots__}
-    return own | {"segment_bytes": asked.segment_bytes, "passes": asked.passes}
+    return own | {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A job with all that can run it, by the name that was asked for, and the rows of what cannot."""
+    """A job with all that can run it, and the rows of what cannot, both by the contender that was asked for."""
 
     job: Job
-    trials: dict[str, Trial]
-    refusals: dict[str, dict]
-    verdicts: dict[str, checks.Verdict | None]
+    trials: dict[tuple[str, str], Trial]
+    refusals: dict[tuple[str, str], dict]
+    verdicts: dict[tuple[str, str], checks.Verdict | None]
+
+
+def _room(asked: Sweep) -> int:
+    """Bytes of a buffer that every size is a part of."""
+    return max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
 
 
 class _Bench:
     """The memory that every size is a part of, and what has been proved so far.
 
-    tested: the (algorithm, type, operation) whose checks have noticed a flipped byte
+    tested: the (algorithm with its wire, type, operation) whose checks have noticed a flipped byte
     """
 
     def __init__(
@@ -124,8 +143,9 @@ class _Bench:
     ):
         self._transport, self._asked, self._calibration = transport, asked, calibration
         self._crowded, self._watcher = crowded, watcher
+        self._wires = {name: compiled_wire(name) for name in asked.wires}
         self.tested: list[list[str]] = []
-        room = max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
+        room = _room(asked)
         self._target = transport.allocate(room, np.uint8)
         self._source = transport.allocate(room, np.uint8) if asked.out_of_place else None
 
@@ -139,39 +159,41 @@ class _Bench:
                 yield Job(self._transport, numbers, op, *spans)
 
     def prepare(self, job: Job) -> _Ready:
-        """All algorithms ready to run the job, and judged."""
+        """All contenders ready to run the job, and judged."""
         asked, trials, refusals = self._asked, {}, {}
-        for tag, name in enumerate(asked.algorithms):
+        for tag, (algorithm, wire) in enumerate(asked.contenders):
+            how = (tag, asked.segment_bytes, asked.rivals, asked.tuning, self._wires[wire])
             try:
-                trials[name] = prepare(job, name, tag, asked.segment_bytes, asked.rivals, asked.tuning)
+                trials[algorithm, wire] = prepare(job, algorithm, *how)
             except Refusal as reason:
-                refusals[name] = rows.refused(self._named(job, name), str(reason))
-        verdicts = {name: self._judge(job, trial, tag) for tag, (name, trial) in enumerate(trials.items())}
+                refusals[algorithm, wire] = rows.refused(rows.identity(job, algorithm, None, wire), str(reason))
+        verdicts = {each: self._judge(job, trial, tag) for tag, (each, trial) in enumerate(trials.items())}
         return _Ready(job, trials, refusals, verdicts)
 
     def measure(self, ready: _Ready) -> list[dict]:
-        """The rows of all algorithms on one job, in the order asked for."""
+        """The rows of all contenders on one job, in the order asked for."""
         job, trials = ready.job, list(ready.trials.values())
         what = f"{job.nbytes:,} bytes of {job.numbers.name}"
         samples = measure(job, trials, self._asked.protocol, lambda done, of: self._watcher.progress(what, done, of))
-        wire = self._transport.gather_json({trial.algorithm: trial.bytes_sent for trial in trials})
+        sent = self._transport.gather_json({trial.name: trial.bytes_sent for trial in trials})
         made = {
-            name: self._row(job, samples, ready.verdicts[name], _busiest(wire, trial), trial)
-            for name, trial in ready.trials.items()
+            each: self._row(job, trial, samples, ready.verdicts[each], _busiest(sent, trial))
+            for each, trial in ready.trials.items()
         }
-        return [ready.refusals[name] if name in ready.refusals else made[name] for name in self._asked.algorithms]
+        return [ready.refusals[each] if each in ready.refusals else made[each] for each in self._asked.contenders]
 
     def _judge(self, job: Job, trial: Trial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:
             return None
-        self._watcher.progress(f"checking {trial.algorithm} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
-        proved = [trial.algorithm, job.numbers.name, job.op]
+        self._watcher.progress(f"checking {trial.name} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
+        proved = [trial.name, job.numbers.name, job.op]
         if proved not in self.tested and checks.self_test(job, trial, self._asked.protocol.seed):
             self.tested.append(proved)
         otherwise = None
         if trial.bytes_sent is not None:
-            runs = trial.algorithm.removeprefix(f"{AUTO}:")
-            otherwise = prepare(job, runs, len(self._asked.algorithms) + tag, self._other_segment(job))
+            runs, wire = trial.algorithm.removeprefix(f"{AUTO}:"), self._wires[trial.wire]
+            tag = len(self._asked.contenders) + tag
+            otherwise = prepare(job, runs, tag, self._other_segment(job), wire=wire)
         return checks.judge(job, trial, otherwise, self._asked.protocol.seed)
 
     def _other_segment(self, job: Job) -> int:
@@ -179,26 +201,20 @@ class _Bench:
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
         return other if other < self._asked.segment_bytes else self._asked.segment_bytes // 2
 
-    def _named(self, job: Job, algorithm: str) -> dict:
-        return rows.identity(job, algorithm, name_of(self._transport))
-
     def _row(
-        self,
-        job: Job,
-        samples: dict[str, Samples],
-        verdict: checks.Verdict | None,
-        wire: int | None,
-        trial: Trial,
+        self, job: Job, trial: Trial, samples: dict[str, Samples], verdict: checks.Verdict | None, sent: int | None
     ) -> dict:
-        own, protocol = samples[trial.algorithm], self._asked.protocol
-        bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes)
-        row = rows.measured(self._named(job, trial.algorithm), own, wire, bound, self._crowded, trial.why)
-        row = rows.with_late(row, own, protocol)
+        own, protocol = samples[trial.name], self._asked.protocol
+        named = rows.identity(job, trial.algorithm, trial.transport, trial.wire)
+        share = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
+        bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes, share)
+        row = rows.measured(named, own, sent, bound, self._crowded, trial.why)
+        row = rows.with_slow(rows.with_late(row, own, protocol), own, protocol)
         row = rows.with_speedup(row, samples.get(NATIVE), own, protocol.seed)
         return rows.with_verdict(row, verdict)
 
 
-def _busiest(wire: list[dict], trial: Trial) -> int | None:
+def _busiest(sent: list[dict], trial: Trial) -> int | None:
     """What the rank sends that sends most."""
-    sent = [own[trial.algorithm] for own in wire]
-    return None if None in sent else max(sent)
+    by_rank = [own[trial.name] for own in sent]
+    return None if None in by_rank else max(by_rank)

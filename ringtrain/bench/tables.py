@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 
 from ringtrain.bench import words
-from ringtrain.bench.pairs import slowest_rank, worst
+from ringtrain.bench.pairs import sick, worst
 from ringtrain.bench.rows import REFUSED
+from ringtrain.exchange.reductions import NATIVE
+from ringtrain.exchange.wires import NONE
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
 COLUMNS = (
@@ -13,7 +15,9 @@ COLUMNS = (
     ("type", 8, lambda row: row["dtype"]),
     ("redop", 5, lambda row: row["op"]),
     ("place", 5, lambda row: row["placement"]),
-    ("algorithm", 12, lambda row: row["algorithm"]),
+    ("on wire", 8, lambda row: row["wire_dtype"]),
+    ("algorithm", 13, lambda row: row["algorithm"]),
+    ("over", 8, lambda row: _or_dash(row["transport"], str)),
     ("time", 9, lambda row: f"{1e6 * row['median_s']:.1f}"),
     ("algbw", 7, lambda row: f"{row['algbw_bytes_per_s'] / 1e9:.2f}"),
     ("busbw", 7, lambda row: f"{row['busbw_bytes_per_s'] / 1e9:.2f}"),
@@ -24,12 +28,13 @@ COLUMNS = (
     ("cv%", 4, lambda row: f"{100 * row['cv']:.0f}"),
     ("skew", 8, lambda row: f"{1e6 * row['skew_s']:.1f}"),
     ("late", 5, lambda row: _or_dash(row["late_cost"], lambda cost: f"{cost:.2f}")),
+    ("slow", 5, lambda row: _or_dash(row["slow_cost"], lambda cost: f"{cost:.2f}")),
     ("#wrong", 6, lambda row: _or_dash(row["wrong"], str)),
     ("same", 4, lambda row: _same(row)),
 )
 UNITS = {"size": "B", "count": "elements", "time": "us", "algbw": "GB/s", "busbw": "GB/s", "wire": "B/rank"}
-UNITS |= {"x mpi": "[95 % interval]", "p95": "us", "skew": "us", "late": "delay"}
-NAMED = 6  # the columns that a refused row has
+UNITS |= {"x mpi": "[95 % interval]", "p95": "us", "skew": "us", "late": "delay", "slow": "times"}
+LAST_NAMED = "over"  # a refused row has the columns up to this one
 
 
 def _or_dash(value, show) -> str:
@@ -50,8 +55,10 @@ def _same(row: dict) -> str:
 
 def columns_of(header: dict) -> tuple:
     """All, but for what was not asked for."""
-    late = header["protocol"]["late_rank"] is not None
-    return tuple(column for column in COLUMNS if late or column[0] != "late")
+    protocol = header["protocol"]
+    asked = {kind: protocol[f"{kind}_rank"] is not None for kind in ("late", "slow")}
+    asked["on wire"] = protocol["wires"] != [NONE]
+    return tuple(column for column in COLUMNS if asked.get(column[0], True))
 
 
 def titles(columns=COLUMNS) -> list[str]:
@@ -63,7 +70,8 @@ def titles(columns=COLUMNS) -> list[str]:
 def line(row: dict, columns=COLUMNS) -> str:
     """A row's line; what makes it unreliable is at its end, and the reason of a refusal in place of figures."""
     if row["status"] == REFUSED:
-        return f"  {_cells(row, columns[:NAMED])} refused: {row['reason']}"
+        named = 1 + [title for title, _, _ in columns].index(LAST_NAMED)
+        return f"  {_cells(row, columns[:named])} refused: {row['reason']}"
     doubts = "; ".join(row["unreliable"])
     return f"  {_cells(row, columns)}" + (f"  unreliable: {doubts}" if doubts else "")
 
@@ -86,10 +94,12 @@ def header_lines(header: dict) -> list[str]:
         f"caches {'emptied' if protocol['cold_bytes'] else 'left warm'} before an iteration",
         *(f"{name}={value}" for name, value in header["environment"].items()),
         *_calibration(header["calibration"]),
-        *_pairs(header["pairs"]),
+        *_pairs(header["pairs"], header["host_by_rank"]),
     ]
     if protocol["late_rank"] is not None:
         lines.append(f"late: rank {protocol['late_rank']} also comes {words.micro(protocol['late_s'])} late")
+    if protocol["slow_rank"] is not None:
+        lines.append(f"slow: rank {protocol['slow_rank']} is also made {protocol['slow_times']:g} times slower")
     return [f"# {text}" for text in lines]
 
 
@@ -107,7 +117,7 @@ def _calibration(calibration: dict) -> list[str]:
     return [*lines, f"adding, all ranks at once: {words.rate(1 / calibration['gamma_s_per_byte'])}"]
 
 
-def _pairs(rows: list[dict] | None) -> list[str]:
+def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
     if not rows:
         return []
     lines = [
@@ -119,39 +129,52 @@ def _pairs(rows: list[dict] | None) -> list[str]:
     slow, thin = ((found[kind]["first"], found[kind]["second"]) for kind in ("latency", "bandwidth"))
     return [
         *lines,
-        f"worst pairs: latency {slow[0]} and {slow[1]}, bandwidth {thin[0]} and {thin[1]}; "
-        f"rank of the slowest links: {slowest_rank(rows)}",
+        f"worst pairs: latency {slow[0]} and {slow[1]}, bandwidth {thin[0]} and {thin[1]}",
+        *(sick(rows, hosts) or ["nobody stands out"]),
     ]
 
 
 def fit_lines(fits: Iterable[dict]) -> list[str]:
+    """Models, and where they cross the MPI's; where every two cross is in the JSON file."""
     lines = []
     for group in fits:
-        lines += [f"# fit of {group['dtype']} {group['op']}, {group['placement']} place:"] if group["models"] else []
+        wire = "" if group["wire_dtype"] == group["dtype"] else f" over a wire of {group['wire_dtype']}"
+        what = f"{group['dtype']} {group['op']}{wire}, {group['placement']} place"
+        lines += [f"# fit of {what}:"] if group["models"] else []
         lines += [f"#   {_model(name, model)}" for name, model in group["models"].items()]
-        lines += [f"#   {_crossover(found)}" for found in group["crossovers"]]
+        beside = [found for found in group["crossovers"] if NATIVE in found["algorithms"]]
+        lines += [f"#   {_crossover(found)}" for found in beside or group["crossovers"]]
     return lines
 
 
 def _model(name: str, model: dict) -> str:
-    work, beta, gamma = model["work"], model["beta_s_per_byte"], model["gamma_s_per_byte"]
-    text = (
-        f"{name}: {work['rounds']} x alpha {words.micro(model['alpha_s'])} + n x ({work['sent']:.3g} x beta "
-        f"{1e9 * beta:.3g} + {work['added']:.3g} x gamma {1e9 * gamma:.3g}) ns"
-    )
+    text = f"{name}: " + ", ".join(_regime(model["work"], regime) for regime in model["regimes"])
     if model["median_error"] is None:
         return f"{text}; not judged: fewer than four sizes"
     return (
-        f"{text}; on {len(model['held_out'])} sizes held out off by {words.percent(model['median_error'])} (median), "
-        f"{words.percent(model['worst_error'])} (worst)"
+        f"{text}; on {words.plural(len(model['held_out']), 'size')} held out off by "
+        f"{words.percent(model['median_error'])} (median), {words.percent(model['worst_error'])} (worst)"
     )
+
+
+def _regime(work: dict, regime: dict) -> str:
+    fabric, start, slope = regime["fabric"], [], []
+    for rounds, sent, alpha, beta in (
+        (work["rounds_between"], work["sent_between"], "alpha", "beta"),
+        (work["rounds"], work["sent"], "local_alpha", "local_beta"),
+    ):
+        start += [f"{rounds} x {alpha} {words.micro(fabric[alpha + '_s'])}"] if rounds else []
+        slope += [f"{sent:.3g} x {beta} {1e9 * fabric[beta + '_s']:.3g}"] if rounds else []
+    slope += [f"{work['added']:.3g} x gamma {1e9 * fabric['gamma_s']:.3g}"]
+    since = f"from {words.size(regime['first_bytes'])} on " if regime["first_bytes"] else ""
+    return f"{since}{' + '.join(start)} + n x ({' + '.join(slope)}) ns"
 
 
 def _crossover(found: dict) -> str:
     a, b = found["algorithms"]
-    predicted = words.size(found["predicted_bytes"]) if found["predicted_bytes"] else "nowhere"
+    predicted = ", ".join(words.size(nbytes) for nbytes in found["predicted_bytes"])
     measured = ", ".join(f"{words.size(low)} to {words.size(high)}" for low, high in found["measured_bytes"])
-    return f"{a} and {b} cross: predicted {predicted}, measured {measured or 'nowhere'}"
+    return f"{a} and {b} cross: predicted {predicted or 'nowhere'}, measured {measured or 'nowhere'}"
 
 
 def verdict_line(rows: list[dict], self_test: list) -> str:

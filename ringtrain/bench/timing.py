@@ -26,8 +26,10 @@ class Protocol:
     warm_up:    iterations before that
     budget_s:   no further repetition begins when a size has taken this long; None for no limit
     cold_bytes: memory that every rank reads and writes before an iteration, to empty its caches; 0 for warm ones
-    late_rank:  the rank that is delayed in a second, skewed iteration of each algorithm; None for none
+    late_rank:  the rank that is delayed in a further iteration of each algorithm; None for none
     late_s:     by how much
+    slow_rank:  the rank that is slower in a further iteration of each algorithm; None for none
+    slow_times: how many times slower
     seed:       of the order
     """
 
@@ -37,15 +39,18 @@ class Protocol:
     cold_bytes: int = 0
     late_rank: int | None = None
     late_s: float = 0.0
+    slow_rank: int | None = None
+    slow_times: float = 1.0
     seed: int = 0
 
 
 @dataclass(slots=True)
 class Samples:
-    """By iteration, and with a delayed rank in ``skewed``: seconds of every rank, in rank order."""
+    """By iteration: seconds of every rank, in rank order. ``late`` with a delayed rank, ``slow`` with a slower one."""
 
     plain: list[list[float]] = field(default_factory=list)
-    skewed: list[list[float]] = field(default_factory=list)
+    late: list[list[float]] = field(default_factory=list)
+    slow: list[list[float]] = field(default_factory=list)
 
     @property
     def slowest(self) -> list[float]:
@@ -55,17 +60,18 @@ class Samples:
 def measure(
     job: Job, trials: Sequence[Trial], protocol: Protocol, progress: Callable[[int, int], None]
 ) -> dict[str, Samples]:
-    """Samples by algorithm; collective, the same on all ranks. ``progress(repetition, of)`` is told where it is."""
+    """Samples by the trial's name; collective, the same on all ranks. ``progress(repetition, of)`` is told where it
+    is."""
     job.contribution[...] = 0  # stays 0 however often it is added in place: no overflow, and every page is there
     scrub = np.ones(protocol.cold_bytes, np.uint8) if protocol.cold_bytes else None
-    order, own = random.Random(protocol.seed), {trial.algorithm: Samples() for trial in trials}
+    order, own = random.Random(protocol.seed), {trial.name: Samples() for trial in trials}
     began = time.perf_counter()
     for repetition in range(-protocol.warm_up, protocol.repeats):
         if _spent(job.transport, protocol, repetition, began):
             break
         progress(max(repetition, 0), protocol.repeats)
         for trial in order.sample(list(trials), len(trials)):
-            _sample(job.transport, trial, protocol, scrub, own[trial.algorithm] if repetition >= 0 else Samples())
+            _sample(job.transport, trial, protocol, scrub, own[trial.name] if repetition >= 0 else Samples())
     return _gathered(job.transport, own)
 
 
@@ -82,7 +88,11 @@ def _sample(transport: Transport, trial: Trial, protocol: Protocol, scrub, sampl
     if protocol.late_rank is not None:
         delay_s = protocol.late_s if transport.rank == protocol.late_rank else 0.0
         _empty_caches(scrub)
-        samples.skewed.append([timed(transport, trial.run, delay_s)])
+        samples.late.append([timed(transport, trial.run, delay_s)])
+    if protocol.slow_rank is not None and trial.slowed is not None:
+        run = trial.slowed(protocol.slow_times) if transport.rank == protocol.slow_rank else trial.run
+        _empty_caches(scrub)
+        samples.slow.append([timed(transport, run)])
 
 
 def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0) -> float:
@@ -101,9 +111,9 @@ def _empty_caches(scrub) -> None:
 
 
 def _gathered(transport: Transport, own: dict[str, Samples]) -> dict[str, Samples]:
-    ranks = transport.gather_json({name: [samples.plain, samples.skewed] for name, samples in own.items()})
-    return {name: Samples(*(_joined([rank[name][kind] for rank in ranks]) for kind in (0, 1))) for name in own}
+    ranks = transport.gather_json({name: [s.plain, s.late, s.slow] for name, s in own.items()})
+    return {name: Samples(*(map(_joined, zip(*(rank[name] for rank in ranks), strict=True)))) for name in own}
 
 
-def _joined(ranks: list) -> list[list[float]]:
+def _joined(ranks: Sequence) -> list[list[float]]:
     return [[value for (value,) in iteration] for iteration in zip(*ranks, strict=True)]

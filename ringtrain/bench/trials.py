@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringtrain.bench.numbers import NumberType
+from ringtrain.bench.slow import Slowed
 from ringtrain.collectives.reduction import Reduction
-from ringtrain.errors import RingtrainError, TransportError
+from ringtrain.collectives.wire import Wire
+from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange import reductions
+from ringtrain.exchange.native import check_native
+from ringtrain.exchange.numbers import NumberType
 from ringtrain.exchange.reductions import AUTO, NATIVE, auto_name
+from ringtrain.exchange.shared import MAPPED
 from ringtrain.exchange.tuning import Table
-from ringtrain.transport.base import Transport
+from ringtrain.exchange.wires import NONE
+from ringtrain.transport.base import Handle, Transport
 
 DEADLINE_S = 120.0
 NO_RIVALS: dict = {}
@@ -47,15 +52,30 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """algorithm:  as its row is named: "ring", or "auto:ring" where it was chosen
+    transport:  what carries it, as its reduction says; the name of a rival itself
     run:        all-reduces the job once; collective
-    bytes_sent: by this rank in a run; None where that is not known: all but schedules
+    bytes_sent: by this rank in a run; None where nobody tells
+    slowed:     ``slowed(k)`` is ``run`` by a rank that is k times slower; None for what runs where nobody can slow it
     why:        of a choice; None where there was none
+    wire:       what messages are rounded to, by name
     """
 
     algorithm: str
+    transport: str
     run: Callable[[], None]
-    bytes_sent: int | None
+    bytes_sent: int | None = None
+    slowed: Callable[[float], Callable[[], None]] | None = None
     why: str | None = None
+    wire: str = NONE
+
+    @property
+    def name(self) -> str:
+        return name_of(self.algorithm, self.wire)
+
+
+def name_of(algorithm: str, wire: str) -> str:
+    """An algorithm with its wire, for people: "ring", "ring (bfloat16)"."""
+    return algorithm if wire == NONE else f"{algorithm} ({wire})"
 
 
 class Refusal(RingtrainError):
@@ -72,41 +92,60 @@ def prepare(
     segment_bytes: int,
     rivals: Mapping[str, Rival] = NO_RIVALS,
     tuning: Table | None = None,
+    wire: Wire | None = None,
 ) -> Trial:
     """The algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike.
 
     ``rivals``: all-reduces of others by name, each a function that makes a job's; it sums where a mean is wanted.
-    ``tuning``: what ``auto`` chooses by.
+    ``tuning``: what ``auto`` chooses by. ``wire``: how messages are packed; ``auto`` then chooses among those that can.
     """
+    if wire is not None:
+        _check_wire(job, algorithm, wire, rivals)
     if job.op == "mean" and job.numbers.integral:
         raise Refusal("the mean of whole numbers is none: use sum")
     if algorithm == AUTO:
-        choice = reductions.decide(job.transport, job.target, job.nbytes, job.numbers.name, _summed(job.op), tuning)
-        chosen = prepare(job, choice.algorithm, tag, segment_bytes)
+        what = (job.target, job.nbytes, job.numbers.name, _summed(job.op))
+        choice = reductions.decide(job.transport, *what, tuning, wire is not None)
+        chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:
-        return Trial(NATIVE, _finished(job, _native(job)), None)
+        return Trial(NATIVE, NATIVE, _finished(job, _native(job)))
     if algorithm in rivals:
-        return Trial(algorithm, _finished(job, rivals[algorithm](job)), None)
+        return Trial(algorithm, algorithm, _finished(job, rivals[algorithm](job)))
     combine, op = job.numbers.combine(job.op), _summed(job.op)
     try:
         reduction = reductions.prepare(
-            job.transport, job.target, algorithm, combine, op=op, tag=tag, segment_bytes=segment_bytes
+            job.transport, job.target, algorithm, combine, op=op, tag=tag, segment_bytes=segment_bytes, wire=wire
         )
     except RingtrainError as error:
         raise Refusal(str(error)) from error
-    return Trial(algorithm, _finished(job, _reduced(job, reduction)), reduction.bytes_sent)
+    if wire is not None and reduction.transport == MAPPED:
+        raise Refusal(f"{algorithm} sends no messages on one node: a wire of {wire.name} would round nothing")
+    return _trial(job, reduction, algorithm, wire)
+
+
+def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None) -> Trial:
+    def slowed(factor: float) -> Callable[[], None]:
+        return _finished(job, _reduced(job, Slowed(reduction, factor)))
+
+    run = _finished(job, _reduced(job, reduction))
+    name = NONE if wire is None else wire.name
+    return Trial(algorithm, reduction.transport, run, reduction.bytes_sent, slowed, wire=name)
+
+
+def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival]) -> None:
+    if job.numbers.name != "float32":  # said here too: what is bfloat16 to us is uint16 to others
+        raise Refusal(f"a wire of {wire.name} carries float32, and this is {job.numbers.name}")
+    if algorithm == NATIVE or algorithm in rivals:
+        raise Refusal(f"{algorithm} sends a buffer as it is: a wire of {wire.name} is for schedules")
 
 
 def _native(job: Job) -> Callable[[], None]:
-    # Open MPI has no such type, takes the bits for whole numbers, adds those, and reports success.
-    if job.numbers.name == "bfloat16":
-        raise Refusal("MPI has no bfloat16: it would add the bits as whole numbers")
     op = _summed(job.op)
     try:
-        job.transport.native_allreduce(np.zeros(1, job.numbers.storage), op)
-    except (TransportError, KeyError) as error:  # KeyError: mpi4py found no MPI type for the elements
-        raise Refusal(f"MPI does not reduce {job.numbers.name} by {op}: {error}") from error
+        check_native(job.transport, job.numbers, op)
+    except UsageError as error:
+        raise Refusal(str(error)) from error
     return lambda: job.transport.native_allreduce(job.target, op, job.source)
 
 
@@ -115,7 +154,7 @@ def _summed(op: str) -> str:
     return "sum" if op == "mean" else op
 
 
-def _reduced(job: Job, reduction: Reduction) -> Callable[[], None]:
+def _reduced(job: Job, reduction: Handle) -> Callable[[], None]:
     def run() -> None:
         if job.source is not None:
             np.copyto(job.target, job.source)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from ringtrain.bench.fit import model_of
 from ringtrain.bench.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.sweep import Result
 from ringtrain.exchange.choice import Choice, Here, say_bytes, say_seconds, take
@@ -26,9 +27,10 @@ def _row(row: dict) -> Row:
 
 def _models(fits: Iterable[dict]) -> Iterator[Model]:
     for group in fits:
-        for name, model in group["models"].items():
-            constants = {key: model[key] for key in ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte")}
-            yield Model(name, group["dtype"], group["op"], **model["work"], **constants)
+        for name, found in group["models"].items():
+            model = model_of(found)
+            for regime in model.regimes:
+                yield Model(name, group["dtype"], group["op"], regime.first_bytes, *model.line(regime.first_bytes))
 
 
 def barred(table: Table) -> list[str]:

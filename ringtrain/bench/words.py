@@ -15,12 +15,13 @@ def plural(count: int, word: str) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:.3g} GB/s"
+    """1.25e10 → "12.5 GB/s"; 1.195e8 → "119.5 MB/s"."""
+    return f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.4g} MB/s"
 
 
 def micro(seconds: float) -> str:
-    """1.234e-05 → "12.3 µs"."""
-    return f"{1e6 * seconds:.3g} µs"
+    """1.234e-05 → "12.3 µs"; 0.01 → "10 ms"."""
+    return f"{1e6 * seconds:.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
 
 
 def percent(share: float) -> str:

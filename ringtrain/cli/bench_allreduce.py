@@ -1,51 +1,13 @@
 """``ringtrain bench-allreduce``"""
 
-import re
-import time
+from math import isfinite
 
 import click
 
-PROGRESS_EVERY_S = 5.0
+from ringtrain.cli.progress import Progress
+from ringtrain.cli.values import OfRank, Share, Size
+
 SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
-
-
-class Size(click.ParamType):
-    """Bytes, as in 64K or 1.5M."""
-
-    name = "bytes"
-
-    def convert(self, value, param, ctx):
-        from ringtrain.bench.sizes import parse_bytes
-        from ringtrain.errors import UsageError
-
-        try:
-            return value if isinstance(value, int) else parse_bytes(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Share(click.ParamType):
-    """5% or 0.05."""
-
-    name = "share"
-
-    def convert(self, value, param, ctx):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", value) if isinstance(value, str) else None
-        if not match:
-            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
-        return float(match[1]) / (100 if match[2] else 1)
-
-
-class Delay(click.ParamType):
-    """RANK:SECONDS."""
-
-    name = "rank:seconds"
-
-    def convert(self, value, param, ctx):
-        match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
-        if not match or not float(match[2]):
-            self.fail(f"{value!r} is not a rank and its delay in seconds: write it as 1:0.01", param, ctx)
-        return int(match[1]), float(match[2])
 
 
 @click.command("bench-allreduce")
@@ -62,13 +24,23 @@ class Delay(click.ParamType):
 @click.option(
     "--algorithm", "algorithms", default="all", show_default=True, help="Names, mpi and auto among them, or all."
 )
+@click.option("--wire", "wires", default="none", show_default=True, help="Round messages: float16, bfloat16, or all.")
 @click.option("--tuning", metavar="FILE", help="Tuning file that auto goes by. [RINGTRAIN_TUNING, or the usual place]")
 @click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
-@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K]")
+@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K in a node, 60000 between]")
 @click.option("--out-of-place", is_flag=True, help="Measure that too.")
 @click.option("--cold", is_flag=True, help="Empty the caches before every iteration.")
 @click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
-@click.option("--skew", type=Delay(), help="Also delay a rank, and see which algorithm suffers: 1:0.01.")
+@click.option(
+    "--skew",
+    type=OfRank("delay in seconds", 0, 60, "1:0.01"),
+    help="Also delay a rank, and see which algorithm suffers: 1:0.01.",
+)
+@click.option(
+    "--slow",
+    type=OfRank("slowness in times", 1, 1000, "1:2"),
+    help="Also make a rank so many times slower at its own work: 1:2.",
+)
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
@@ -94,7 +66,7 @@ def _bench(transport, flags: dict) -> int:
 
     asked = _tuned(transport, flags, together(transport, lambda: _asked(flags, transport.size)))
     old = on_root(transport, lambda: _prepare_files(flags))
-    result = sweep(transport, asked, _watcher(transport.rank))
+    result = sweep(transport, asked, _watcher(transport.rank, flags))
     if transport.rank == 0:
         _tell_end(result)
     on_root(transport, lambda: _write(flags, result))
@@ -123,15 +95,21 @@ def _tuned(transport, flags: dict, asked):
 def _asked(flags: dict, ranks: int):
     """The sweep that the flags ask for. Raises UsageError."""
     from ringtrain.bench.caches import scrub_bytes
-    from ringtrain.bench.numbers import OPS, TYPES, choose
+    from ringtrain.bench.choose import choose
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
-    from ringtrain.collectives.execute import SEGMENT_BYTES
     from ringtrain.errors import UsageError
+    from ringtrain.exchange.numbers import OPS, TYPES
+    from ringtrain.exchange.wires import WIRES
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
-    if late_rank is not None and late_rank >= ranks:
-        raise UsageError(f"--skew delays rank {late_rank}, but there are {ranks} ranks, counted from 0")
+    slow_rank, slow_times = flags["slow"] or (None, 1.0)
+    for flag, rank in (("--skew delays", late_rank), ("--slow slows", slow_rank)):
+        if rank is not None and rank >= ranks:
+            raise UsageError(f"{flag} rank {rank}, and the ranks are 0 to {ranks - 1}")
+    for flag in ("budget_s", "min_busbw"):
+        if flags[flag] is not None and not isfinite(flags[flag]):
+            raise UsageError(f"--{flag.replace('_', '-')} {flags[flag]}: wanted a number")
     dtypes = choose(flags["dtypes"], TYPES, "type")
     protocol = Protocol(
         repeats=flags["iterations"],
@@ -140,6 +118,8 @@ def _asked(flags: dict, ranks: int):
         cold_bytes=scrub_bytes() if flags["cold"] else 0,
         late_rank=late_rank,
         late_s=late_s,
+        slow_rank=slow_rank,
+        slow_times=slow_times,
         seed=flags["seed"],
     )
     return Sweep(
@@ -151,7 +131,8 @@ def _asked(flags: dict, ranks: int):
         checked=flags["check"] == "1",
         out_of_place=flags["out_of_place"],
         pairs=flags["pairs"],
-        segment_bytes=flags["segment_bytes"] or SEGMENT_BYTES,
+        segment_bytes=flags["segment_bytes"],
+        wires=choose(flags["wires"], WIRES, "wire"),
     )
 
 
@@ -198,33 +179,31 @@ def _prepare_files(flags: dict) -> dict | None:
     return None if flags["compare_path"] is None else read_json(flags["compare_path"])
 
 
-def _watcher(rank: int):
-    """Rank 0 tells: a size's rows as soon as they are there, and where a long one is."""
+def _watcher(rank: int, flags: dict):
+    """Rank 0 tells: a size's rows as soon as they are there, and where a long one is. The files have them then, too:
+    whoever ends a sweep early keeps what was measured."""
     from ringtrain.bench import tables
-    from ringtrain.bench.sweep import Watcher
+    from ringtrain.bench.sweep import Result, Watcher
 
     if rank != 0:
         return Watcher()
 
-    columns = list(tables.COLUMNS)
+    columns, so_far = list(tables.COLUMNS), Result({})
 
     def begun(header: dict) -> None:
+        so_far.header = header
         columns[:] = tables.columns_of(header)
         _say([*tables.header_lines(header), *tables.titles(columns)])
 
-    return Watcher(begun, lambda rows: _say(tables.line(row, columns) for row in rows), Progress())
+    def measured(rows: list[dict]) -> None:
+        so_far.rows += rows
+        _say(tables.line(row, columns) for row in rows)
+        try:
+            _write_tables(flags, so_far)
+        except OSError as error:  # there may be room again at the end
+            click.echo(f"ringtrain: the rows so far are not in their files: {error.strerror}", err=True)
 
-
-class Progress:
-    """A line on standard error, now and then: mpirun's pipes are no terminal, where one line could be redrawn."""
-
-    def __init__(self, clock=time.monotonic):
-        self._clock, self._told = clock, clock()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if self._clock() - self._told > PROGRESS_EVERY_S:
-            self._told = self._clock()
-            click.echo(f"# {what}: {done} of {total} done", err=True)
+    return Watcher(begun, measured, Progress())
 
 
 def _say(lines) -> None:
@@ -238,15 +217,20 @@ def _tell_end(result) -> None:
 
 
 def _write(flags: dict, result) -> None:
-    from ringtrain.bench.files import write_csv, write_json
     from ringtrain.bench.plots import draw
+
+    _write_tables(flags, result)
+    if flags["plot_path"] is not None:
+        draw(result.header, result.rows, flags["plot_path"])
+
+
+def _write_tables(flags: dict, result) -> None:
+    from ringtrain.bench.files import write_csv, write_json
 
     if flags["json_path"] is not None:
         write_json(flags["json_path"], result.header, result.rows)
     if flags["csv_path"] is not None:
         write_csv(flags["csv_path"], result.rows)
-    if flags["plot_path"] is not None:
-        draw(result.header, result.rows, flags["plot_path"])
 
 
 def _complaints(flags: dict, old: dict | None, rows: list[dict]) -> list[str]:

@@ -7,6 +7,7 @@ from ringtrain.collectives.catalogue import GOALS
 
 VERIFIED = 128  # ranks; every expression of every chunk is kept
 SHOWN = 32
+ROUNDED = 0.5  # of the bytes of float32 are in messages of 16 bits
 
 
 @click.group()
@@ -19,6 +20,7 @@ def schedule():
 
 def _options(command):
     for option in (
+        click.option("--rounded", is_flag=True, help="For messages of 16 bits: owners round what they hand on."),
         click.option("--pieces", type=click.IntRange(1), default=1, help="Pipelined in so many pieces. [1]"),
         click.option("--goal", type=click.Choice(GOALS), default=GOALS[0], help="All of it, or one of its halves."),
         click.option("--nodes", type=Numbers(), help="So many nodes; or the ranks of each, such as 4,2,3. [1]"),
@@ -51,12 +53,12 @@ def list_schedules():
 @schedule.command()
 @_options
 @click.option("--rank", type=int, help="This rank alone. [all]")
-def show(name, ranks, nodes, goal, pieces, rank):
+def show(name, ranks, nodes, goal, pieces, rounded, rank):
     """Show NAME step by step, as every rank takes it."""
     from ringtrain.collectives.draw import LEGEND, line
     from ringtrain.errors import UsageError
 
-    made, topology = _make(name, ranks, nodes, goal, pieces)
+    made, topology = _make(name, ranks, nodes, goal, pieces, rounded)
     if rank is None:
         _limit(topology, SHOWN, "showing all ranks", "name one with --rank")
     elif not 0 <= rank < topology.size:
@@ -71,7 +73,7 @@ def show(name, ranks, nodes, goal, pieces, rank):
 
 @schedule.command()
 @_options
-def verify(name, ranks, nodes, goal, pieces):
+def verify(name, ranks, nodes, goal, pieces, rounded):
     """Prove NAME right, for so many ranks.
 
     Each contribution is added exactly once, nothing deadlocks, nothing is overwritten while it is read, all ranks
@@ -79,10 +81,10 @@ def verify(name, ranks, nodes, goal, pieces):
     """
     from ringtrain.collectives.verify import verify as prove
 
-    made, topology = _make(name, ranks, nodes, goal, pieces)
+    made, topology = _make(name, ranks, nodes, goal, pieces, rounded)
     _limit(topology, VERIFIED, "a proof", "prove it for fewer")
-    proof = prove(made)
-    click.echo(f"{made!r} is proved: {made.goal}")
+    proof = prove(made, rounds=rounded)
+    click.echo(f"{made!r} is proved: {made.goal}" + (", over messages that are rounded" if rounded else ""))
     click.echo(f"rounds             {proof.rounds}")
     click.echo(f"messages a rank    {_range(proof.messages)}")
     click.echo(f"bytes a rank       {_range([sent / made.chunks for sent in proof.sent])} of the buffer")
@@ -97,7 +99,7 @@ def verify(name, ranks, nodes, goal, pieces):
 @click.option("--local-gb-s", default=10.0, show_default=True, help="Rate between two ranks of a node, GB/s.")
 @click.option("--add-gb-s", default=10.0, show_default=True, help="Rate of adding, GB/s.")
 @click.option("--message-us", default=0.5, show_default=True, help="A rank's own time for a message, microseconds.")
-def cost(name, ranks, nodes, goal, pieces, sizes, **rates):
+def cost(name, ranks, nodes, goal, pieces, rounded, sizes, **rates):
     """Predict the time of NAME on a machine.
 
     Each node has one network interface, which its ranks share. `of bound` is the share of the rate that no schedule
@@ -107,14 +109,14 @@ def cost(name, ranks, nodes, goal, pieces, sizes, **rates):
     from ringtrain.collectives.cost import cost as predict
     from ringtrain.errors import UsageError
 
-    made, topology = _make(name, ranks, nodes, goal, pieces)
+    made, topology = _make(name, ranks, nodes, goal, pieces, rounded)
     _limit(topology, MOST_RANKS, "a prediction", "predict for fewer")
-    fabric, rows = _fabric(**rates), []
+    fabric, rows, travels = _fabric(**rates), [], ROUNDED if rounded else 1.0
     if min(sizes or [0]) < 0:
         raise UsageError(f"--bytes {min(sizes)}: wanted 0 or more")
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
-        told = predict(made, topology, nbytes, fabric)
-        share = least_s(made, topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
+        told = predict(made, topology, nbytes, fabric, travels)
+        share = travels * least_s(made, topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
         rows.append(
             (f"{nbytes:,}", f"{1e6 * told.seconds:,.1f}", f"{max(told.interface):,.0f}", f"{100 * share:.1f} %")
         )
@@ -125,11 +127,11 @@ def cost(name, ranks, nodes, goal, pieces, sizes, **rates):
 @schedule.command()
 @_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: F.svg or F.png. [a table here]")
-def draw(name, ranks, nodes, goal, pieces, output):
+def draw(name, ranks, nodes, goal, pieces, rounded, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
     from ringtrain.collectives.draw import LEGEND, MOST_RANKS, picture, table
 
-    made, topology = _make(name, ranks, nodes, goal, pieces)
+    made, topology = _make(name, ranks, nodes, goal, pieces, rounded)
     _limit(topology, MOST_RANKS, "a drawing", "draw fewer")
     if output:
         picture(made, topology, output)
@@ -141,14 +143,14 @@ def draw(name, ranks, nodes, goal, pieces, output):
     click.echo(LEGEND)
 
 
-def _make(name, ranks, nodes, goal, pieces):
+def _make(name, ranks, nodes, goal, pieces, rounded):
     """The schedule, and where its ranks run."""
     from ringtrain.collectives.catalogue import make_schedule
     from ringtrain.collectives.pipelined import pipelined
     from ringtrain.collectives.topology import requested
 
     topology = requested(ranks, nodes)
-    made = make_schedule(name, topology, goal)
+    made = make_schedule(name, topology, goal, rounded)
     if pieces > 1:
         _limit(topology, VERIFIED, "pipelining here", "leave --pieces out")
         made = pipelined(made, pieces)

@@ -4,18 +4,10 @@ import os
 
 import click
 
-from ringtrain.cli.bench_allreduce import Progress, Size
+from ringtrain.cli.progress import Progress
+from ringtrain.cli.values import Size, Sizes
 
 OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
-
-
-class Sizes(click.ParamType):
-    """Bytes, separated by commas: 64K,1M."""
-
-    name = "bytes,..."
-
-    def convert(self, value, param, ctx):
-        return [Size().convert(part, param, ctx) for part in value.split(",")]
 
 
 @click.command()
@@ -28,7 +20,7 @@ class Sizes(click.ParamType):
 @click.option("-d", "--dtype", "dtypes", default="float32", show_default=True, help="Types, or all.")
 @click.option("-o", "--op", "ops", default="sum", show_default=True, help="sum, max, min, or all.")
 @click.option("--algorithm", "algorithms", default="all", show_default=True, help="Candidates, or all that run here.")
-@click.option("--segment-bytes", type=Size(), default="256K", show_default=True, help="Where messages are cut.")
+@click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K in a node, 60000 between]")
 @click.option("--budget-s", type=click.FloatRange(0), default=3, show_default=True, help="For a size in a pass, about.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and inputs.")
 @click.option(
@@ -76,19 +68,20 @@ def _tune(transport, flags: dict) -> int:
 
 
 def _storage(name: str):
-    from ringtrain.bench.numbers import TYPES
+    from ringtrain.exchange.numbers import TYPES
 
     return TYPES[name].storage
 
 
 def _asked(transport, flags: dict):
     """The sweep to make. Raises UsageError."""
-    from ringtrain.bench.numbers import TYPES, choose
+    from ringtrain.bench.choose import choose
     from ringtrain.bench.sizes import swept
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
     from ringtrain.errors import UsageError
     from ringtrain.exchange import reductions
+    from ringtrain.exchange.numbers import TYPES
 
     dtypes, ops = choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation")
     names = reductions.choose(flags["algorithms"])
@@ -157,7 +150,8 @@ def _watcher(rank: int):
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
 def _explain(transport, flags: dict) -> int:
     """Under mpirun of this layout, by what would be used; in one process of every layout that the file holds."""
-    from ringtrain.bench.numbers import TYPES, choose
+    from ringtrain.bench.choose import choose
+    from ringtrain.exchange.numbers import TYPES
     from ringtrain.train.together import on_root, together
 
     dtypes, ops = together(

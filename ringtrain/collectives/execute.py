@@ -16,7 +16,7 @@ from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import TransportError
-from ringtrain.transport.base import Transport
+from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import peers, wait_for
 
 SEGMENT_BYTES = 1 << 18
@@ -71,6 +71,7 @@ class Execution(Reduction):
         self.bytes_sent = travels.itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
         self._plan = plan
         self._sends, self._recvs, self._local = deque(), deque(), deque()  # pieces that may start
+        self._handles: list[Handle] = []
         self._flying: dict[tuple[bool, int], deque[int]] = defaultdict(deque)
         self._pieces = [
             self._prepare(transport, *each, add, wire) for each in zip(plan.pieces, spans, messages, strict=True)
@@ -83,12 +84,16 @@ class Execution(Reduction):
         if piece.kind in LOCAL:
             return _Piece(self._local, None, None, None, None, _work(piece.kind, message, span, add, wire))
         if piece.kind == SEND:
-            handle = transport.sends([(piece.peer, message)], self._tag)
+            handle = self._kept(transport.sends([(piece.peer, message)], self._tag))
             pack = wire and partial(wire.pack, span, message)
             return _Piece(self._sends, self._flying[True, piece.peer], pack, handle.start, handle.test, None)
-        handle = transport.recvs([(piece.peer, message)], self._tag)
+        handle = self._kept(transport.recvs([(piece.peer, message)], self._tag))
         work = _work(piece.kind, message, span, add, wire)
         return _Piece(self._recvs, self._flying[False, piece.peer], None, handle.start, handle.test, work)
+
+    def _kept(self, handle: Handle) -> Handle:
+        self._handles.append(handle)
+        return handle
 
     def start(self) -> None:
         """The buffer is final on this rank: begin. It belongs to the execution until :meth:`test` says
@@ -112,6 +117,11 @@ class Execution(Reduction):
     def wait(self, deadline_s: float) -> None:
         """Return when done. Raises StalledError when nothing has moved for ``deadline_s`` seconds."""
         wait_for(self.test, deadline_s, self.awaited, lambda: self._moved, self._patience)
+
+    def free(self) -> None:
+        for handle in self._handles:
+            handle.free()
+        self._handles = []
 
     @property
     def moved(self) -> int:

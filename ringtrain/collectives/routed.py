@@ -150,6 +150,10 @@ class Routed(Reduction):
     def wait(self, deadline_s: float) -> None:
         wait_for(self.test, deadline_s, self._awaited, lambda: self.moved, self._patience)
 
+    def free(self) -> None:
+        for piece in self._pieces:
+            piece.outer.free()
+
     @property
     def moved(self) -> int:
         return self._state + self._pushed + sum(piece.outer.moved for piece in self._pieces[: self._begun])

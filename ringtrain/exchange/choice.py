@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringtrain.exchange.machine import Layout
-from ringtrain.exchange.tuning import Model, Table
+from ringtrain.exchange.tuning import Model, Table, predict_s
 
 SMALL_BYTES = 32 << 10
 NEAR = 0.03
@@ -84,7 +84,9 @@ def take(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> C
     return _fastest(found, "" if group.name == (dtype, op) else f" as for {' '.join(group.name)}")
 
 
-def estimate(points: Sequence[tuple[int, float]] | None, model: Model | None, nbytes: int) -> tuple[float, str] | None:
+def estimate(
+    points: Sequence[tuple[int, float]] | None, models: Sequence[Model] | None, nbytes: int
+) -> tuple[float, str] | None:
     """(seconds, how) of an algorithm at a size, from its (bytes, seconds) by size; None where nothing tells."""
     if not points:
         return None
@@ -93,7 +95,7 @@ def estimate(points: Sequence[tuple[int, float]] | None, model: Model | None, nb
         return points[place][1], MEASURED
     if 0 < place < len(points):
         return _between(points[place - 1], points[place], nbytes), INTERPOLATED
-    return _beyond(points[min(place, len(points) - 1)], model, nbytes)
+    return _beyond(points[min(place, len(points) - 1)], models, nbytes)
 
 
 def _between(low: tuple[int, float], high: tuple[int, float], nbytes: int) -> float:
@@ -101,11 +103,11 @@ def _between(low: tuple[int, float], high: tuple[int, float], nbytes: int) -> fl
     return low[1] * (high[1] / low[1]) ** share
 
 
-def _beyond(edge: tuple[int, float], model: Model | None, nbytes: int) -> tuple[float, str] | None:
-    """The model's course, through the last row: there the choice must not jump."""
-    if model is None or not model.predict_s(edge[0]):
+def _beyond(edge: tuple[int, float], models: Sequence[Model] | None, nbytes: int) -> tuple[float, str] | None:
+    """The models' course, through the last row: there the choice must not jump."""
+    if not models or not predict_s(models, edge[0]):
         return None
-    return edge[1] * model.predict_s(nbytes) / model.predict_s(edge[0]), MODELLED
+    return edge[1] * predict_s(models, nbytes) / predict_s(models, edge[0]), MODELLED
 
 
 def _fastest(found: dict[str, tuple[float, str]], as_for: str) -> Choice:

@@ -72,19 +72,21 @@ def prepare(
     Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
     check_algorithm(algorithm, wire is not None)
+    dtype = dtype or np.dtype(buffer.dtype).name
+    if wire is not None:
+        _check_wire(wire, dtype, op)
     how = (combine, op, tag, segment_bytes or segment_for(transport), synchronize, wire)
     if algorithm == AUTO:
-        made = _chosen(transport, buffer, op, dtype, tuning, how)
+        made = _chosen(transport, buffer, dtype, tuning, how)
     else:
         made = _prepare(transport, buffer, algorithm, *how)
     return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size)
 
 
-def _chosen(transport, buffer, op, dtype, tuning, how) -> Reduction:
+def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:
     """By ``auto``, named so and with the reason."""
-    nbytes, wired = buffer.size * buffer.dtype.itemsize, how[-1] is not None
-    dtype, tag = dtype or np.dtype(buffer.dtype).name, how[2]
-    choice = decide(transport, buffer, nbytes, dtype, op, tuning, wired, tag)
+    (_, op, tag, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
+    choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
     return made
@@ -93,8 +95,6 @@ def _chosen(transport, buffer, op, dtype, tuning, how) -> Reduction:
 def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, synchronize, wire) -> Reduction:
     if algorithm == NATIVE:
         return Native(transport, buffer, op, synchronize)
-    if wire is not None:
-        _check_wire(wire, str(buffer.dtype), op)
     if is_shared(algorithm):
         return prepare_shared(transport, buffer, algorithm, combine, tag, segment_bytes, synchronize, wire)
     schedule = schedule_for(algorithm, transport, wire is not None)

@@ -3,14 +3,15 @@
     {"ringtrain tuning": 1, "machine": {cpu, cores, library, transport},
      "layouts": {"1x2": {"ranks": 2, "nodes": 1, "at": …,
                          "rows":   [{algorithm, dtype, op, bytes, median_s, correct} …],
-                         "models": [{algorithm, dtype, op, rounds, sent, added,
-                                     alpha_s, beta_s_per_byte, gamma_s_per_byte} …]}}}
+                         "models": [{algorithm, dtype, op, from_bytes, start_s, s_per_byte} …]}}}
 
-Rows are of buffers in place, ``bytes`` on each rank. ``correct``: every element right, and the same bits on all ranks.
+Rows are of buffers in place, ``bytes`` on each rank. A model is a line, or several, each from its size on.
+``correct``: every element right, and the same bits on all ranks.
 Whatever else is written beside these keys is kept by nobody and read by nobody.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from ringtrain.errors import UsageError
@@ -34,22 +35,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """t(n) = rounds · alpha + n · (sent · beta + added · gamma)"""
+    """From ``from_bytes`` on: t(n) = start + n · s_per_byte"""
 
     algorithm: str
     dtype: str
     op: str
-    rounds: int
-    sent: float
-    added: float
-    alpha_s: float
-    beta_s_per_byte: float
-    gamma_s_per_byte: float
+    from_bytes: float
+    start_s: float
+    s_per_byte: float
 
-    def predict_s(self, nbytes: float) -> float:
-        return self.rounds * self.alpha_s + nbytes * (
-            self.sent * self.beta_s_per_byte + self.added * self.gamma_s_per_byte
-        )
+
+def predict_s(models: Sequence[Model], nbytes: float) -> float:
+    """Of one algorithm's models, by their first sizes, the first of which is 0: by the one that ``nbytes`` are of."""
+    model = next(model for model in reversed(models) if model.from_bytes <= nbytes or model is models[0])
+    return model.start_s + nbytes * model.s_per_byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +56,12 @@ class Group:
     """What is known of one type and operation, of algorithms without a wrong row.
 
     points: (bytes, seconds) by size, by algorithm
+    models: by their first sizes, by algorithm
     """
 
     name: tuple[str, str]
     points: dict[str, list[tuple[int, float]]]
-    models: dict[str, Model]
+    models: dict[str, list[Model]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,10 @@ class Table:
         for row in sorted(rows, key=lambda row: row.bytes):
             if row.algorithm not in wrong:
                 points[row.algorithm].append((row.bytes, row.median_s))
-        models = {model.algorithm: model for model in self.models if (model.dtype, model.op) == near[0]}
+        models: dict[str, list[Model]] = {}
+        for model in sorted(self.models, key=lambda model: model.from_bytes):
+            if (model.dtype, model.op) == near[0]:
+                models.setdefault(model.algorithm, []).append(model)
         return Group(near[0], points, models)
 
     def as_dict(self) -> dict:

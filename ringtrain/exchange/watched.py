@@ -72,6 +72,9 @@ class Watched(Reduction):
         if not self._board.end(word):
             self._guard.check(word)
 
+    def free(self) -> None:
+        self._handle.free()
+
     @property
     def moved(self) -> int:
         return self._progress()

@@ -7,6 +7,7 @@ import numpy as np
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.base import Ops
+from ringtrain.ops.catalogue import make_ops
 
 # What is packed is kept as these; NumPy has no bfloat16, whose bits uint16 holds.
 TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(np.uint16)}
@@ -14,13 +15,28 @@ NONE = "none"
 WIRES = (NONE, *TYPES)
 
 
-def make_wire(name: str, ops: Ops) -> Wire | None:
-    """None for "none". Raises UsageError for a name that is not there."""
+def check_wire(name: str) -> None:
+    """Raises UsageError for a name that is not there."""
     if name not in WIRES:
         raise UsageError(f"unknown wire {name!r}: {nearest(name, WIRES)}")
+
+
+def make_wire(name: str, ops: Ops) -> Wire | None:
+    """None for "none". Raises UsageError for another name."""
+    check_wire(name)
     if name == NONE:
         return None
     return Wire(name, TYPES[name], ops.pack, ops.unpack, partial(ops.unpack, accumulate=True))
+
+
+def compiled_wire(name: str) -> Wire | None:
+    """As :func:`make_wire`, for arrays in host memory, ready to be timed."""
+    if name == NONE:
+        return None
+    ops = make_ops("cpu")
+    wire = make_wire(name, ops)
+    rehearse(wire, ops)
+    return wire
 
 
 def rehearse(wire: Wire, ops: Ops) -> None:

@@ -31,6 +31,9 @@ class Handle(ABC):
         """Return when done. Raises StalledError, naming the peers that are awaited, ``deadline_s`` seconds
         from now."""
 
+    def free(self) -> None:  # noqa: B027
+        """Give back what is held for it; it is not started again. The end of the transport frees the rest."""
+
 
 class Transport(ABC):
     """One rank's end of a world of ``size`` ranks. ``local_rank`` of ``local_size`` counts within the

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -56,8 +56,17 @@ class PersistentHandle(Handle):
     Most are one message, and are tested often: no call is made that need not be.
     """
 
-    def __init__(self, requests: list, ranks: list[int], verb: str, tag: int, patience: Patience):
+    def __init__(
+        self,
+        requests: list,
+        ranks: list[int],
+        verb: str,
+        tag: int,
+        patience: Patience,
+        freed: Callable[["PersistentHandle"], None],
+    ):
         self._requests, self._ranks, self._verb, self._tag, self._patience = requests, ranks, verb, tag, patience
+        self._freed = freed
         one = requests[0] if len(requests) == 1 else None
         self._start = one.Start if one else partial(MPI.Prequest.Startall, requests)
         self._test = one.Test if one else partial(MPI.Request.Testall, requests)
@@ -86,6 +95,7 @@ class PersistentHandle(Handle):
             request.Free()
         self._requests = []
         self._active = False
+        self._freed(self)
 
     def _awaited(self) -> str:
         return f"{peers(self._ranks)} to {self._verb} (tag {self._tag})"
@@ -122,7 +132,7 @@ class Messages(Transport):
         self._node_comm = split_by_node(self._comm)
         self._allocate, self._limit = allocate or aligned_zeros, message_bytes
         self._shares = allocate is None and self._node_comm.size > 1
-        self._handles: list[PersistentHandle] = []
+        self._handles: set[PersistentHandle] = set()
         self._windows: list = []
         self._arenas: list[Arena] = []
         self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
@@ -168,8 +178,10 @@ class Messages(Transport):
             data = as_bytes(span)
             with _telling(f"preparing a message for rank {peer} to {verb} (tag {tag})"):
                 requests += [prepare([data[a:b], MPI.BYTE], peer, tag) for a, b in cut(data.size, self._limit)]
-        handle = PersistentHandle(requests, [peer for peer, _ in moves], verb, tag, self.patience)
-        self._handles.append(handle)
+        handle = PersistentHandle(
+            requests, [peer for peer, _ in moves], verb, tag, self.patience, self._handles.discard
+        )
+        self._handles.add(handle)
         return handle
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
@@ -254,11 +266,11 @@ class Messages(Transport):
     def close(self) -> None:
         for relay in self._relays:
             relay.end()
-        for handle in self._handles:
+        for handle in list(self._handles):
             handle.free()
         for window in self._windows:
             free(window)
-        self._handles, self._windows, self._relays = [], [], []
+        self._windows, self._relays = [], []
         self._node_comm.Free()
         self._comm.Free()
 

@@ -3,18 +3,21 @@ explained."""
 
 import os
 
+from ringtrain.errors import UsageError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
 
 
-def connect(allocate=None) -> Transport:
+def connect(allocate=None, comm=None) -> Transport:
     """This process's end of the world: messages over MPI where one can be loaded, else a world of one rank.
 
-    ``allocate(count, dtype)`` makes the arena's memory; host memory, shared by the node, unless given.
+    allocate: allocate(count, dtype) makes the arena's memory; host memory, shared by the node, unless given
+    comm:     an mpi4py intracommunicator to be the world, of which a duplicate is used
+
     Raises UsageError where a launcher started several ranks that cannot find one another, and says what to
-    do.
+    do; and where ``comm`` is something else.
     """
     launch = read_launch(os.environ)
     # Open MPI's one-sided component for UCX prints an error on machines without InfiniBand. The only windows
@@ -28,4 +31,10 @@ def connect(allocate=None) -> Transport:
     from ringtrain.transport.messages import Messages, library
 
     check_world(launch, MPI.COMM_WORLD.size, library())
-    return Messages(MPI.COMM_WORLD, local_claims(os.environ), allocate)
+    if comm is None:
+        comm = MPI.COMM_WORLD
+    elif not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise UsageError(
+            f"{comm!r} is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD or a part of it, or none"
+        )
+    return Messages(comm, local_claims(os.environ), allocate)

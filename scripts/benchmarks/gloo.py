@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from ringtrain.bench import files, tables
-from ringtrain.bench.numbers import choose
+from ringtrain.bench.choose import choose
 from ringtrain.bench.sizes import parse_bytes, swept
 from ringtrain.bench.sweep import Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol

@@ -5,9 +5,9 @@ import pytest
 
 from ringtrain.bench import checks
 from ringtrain.bench.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
-from ringtrain.bench.numbers import OPS, TYPES
 from ringtrain.bench.trials import Job, Trial, prepare
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange.numbers import OPS, TYPES
 from ringtrain.transport.loopback import LoopbackWorld
 
 SIZES = (1, 2, 3, 5)
@@ -75,7 +75,7 @@ def test_a_rank_added_twice_and_a_nan_are_seen():
 
 def test_partial_sums_of_exact_inputs_are_exact_in_bfloat16_too():
     for size in (2, 7, 128, 300):
-        inputs = [checks._input("exact", TYPES["bfloat16"], rank, size, 0) for rank in range(size)]
+        inputs = [checks._input("exact", TYPES["bfloat16"], rank, size, 0, 256) for rank in range(size)]
         largest = sum(np.abs(TYPES["bfloat16"].decode(each)) for each in inputs).max()
         assert 1 <= largest <= 256
 
@@ -109,7 +109,7 @@ def broken(job, spoiled):
             spoil(job.target, element)
         runs.append(None)
 
-    return Trial("broken", run, 0)
+    return Trial("broken", "messages", run, 0)
 
 
 @pytest.mark.parametrize(

@@ -2,40 +2,117 @@
 
 import pytest
 
-from ringtrain.bench.fit import Model, Work, crossing, crossovers, fit, hold_out, judged, least_work, work_of
+from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Link
+from ringtrain.bench.crossovers import crossovers, predicted_crossings
+from ringtrain.bench.fit import Model, Regime, fit, hold_out, judged
+from ringtrain.bench.fits import fabric_of, work_by_name
+from ringtrain.bench.work import Work, least_work, work_of
 from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.cost import Fabric
+from ringtrain.collectives.topology import Topology, even
 
 SIZES = [1 << k for k in range(10, 26, 2)]
+MANY = [1 << k for k in range(10, 27)]
+
+
+def known(**constants) -> Fabric:
+    return Fabric(**{"alpha_s": 0, "beta_s": 0, "local_alpha_s": 0, "local_beta_s": 0, "gamma_s": 0, **constants})
+
+
+def model(work: Work, **constants) -> Model:
+    return Model(work, (Regime(0.0, known(**constants)),))
+
+
+def local(rounds: int, sent: float, added: float, alpha: float, beta: float, gamma: float = 0.0) -> Model:
+    return model(Work(rounds, sent, added), local_alpha_s=alpha, local_beta_s=beta, gamma_s=gamma)
 
 
 def test_work_is_counted_from_the_steps():
-    assert work_of(make_schedule("ring", 4)) == Work(6, 1.5, 0.75)
-    assert work_of(make_schedule("star", 4)) == Work(4, 6.0, 3.0)
-    assert work_of(make_schedule("sliced", 4)) == Work(2, 1.5, 0.75)
-    assert work_of(make_schedule("ring", 1)) == Work(0, 0.0, 0.0)
-    assert [least_work(p).rounds for p in (2, 3, 4, 5, 8, 9)] == [1, 2, 2, 3, 3, 4]
+    four = even(4)
+    assert work_of(make_schedule("ring", 4), four) == Work(6, 1.5, 0.75)
+    assert work_of(make_schedule("star", 4), four) == Work(4, 6.0, 3.0)
+    assert work_of(make_schedule("sliced", 4), four) == Work(2, 1.5, 0.75)
+    assert work_of(make_schedule("ring", 1), even(1)) == Work(0, 0.0, 0.0)
+
+
+def test_links_between_nodes_are_counted_apart():
+    two_by_two = even(4, 2)
+    ring = work_of(make_schedule("ring", 4), two_by_two)
+    # Ranks 1 and 3 send to the other node in every step, and a node passes what one of them sends.
+    assert (ring.rounds, ring.rounds_between, ring.sent_between) == (0, 6, 1.5)
+    hierarchical = work_of(make_schedule("hierarchical", two_by_two), two_by_two)
+    # Half of the buffer a rank, over two nodes: both ranks together pass 2(m-1)/m of it.
+    assert (hierarchical.rounds, hierarchical.rounds_between) == (2, 2)
+    assert (hierarchical.sent, hierarchical.sent_between, hierarchical.added) == (1.0, 1.0, 0.75)
+    spread = work_of(make_schedule("ring", 4), even(4, 4))
+    assert spread == Work(0, 0.0, 0.75, 6, 1.5)
+    leader = make_schedule("hierarchical-leader", Topology(((0, 1, 2), (3,))))
+    assert work_of(leader, Topology(((0, 1, 2), (3,)))).sent_between == 1.0
+
+
+def test_the_least_that_can_be_done():
+    assert [least_work(even(p)).rounds for p in (2, 3, 4, 5, 8, 9)] == [1, 2, 2, 3, 3, 4]
+    assert least_work(even(4)) == Work(2, 1.5, 0.75)
+    assert least_work(even(4, 2)) == Work(1, 1.0, 0.75, 1, 1.0)
+    assert least_work(even(4, 4)) == Work(0, 0.0, 0.75, 2, 1.5)
+    assert work_by_name("no schedule", even(4)) == least_work(even(4))
+    assert work_by_name("ring", even(4)).rounds == 6
+    assert work_by_name("hierarchical:sliced:ring", even(4, 2)).rounds_between == 2
 
 
 @pytest.mark.parametrize("name", ["ring", "star"])
 def test_known_constants_are_recovered(name):
-    work = work_of(make_schedule(name, 3))
-    truth = Model(work, 5e-6, 2e-10, 1e-10)
-    found = fit(work, [(n, truth.predict_s(n)) for n in SIZES], gamma_s_per_byte=1e-10)
-    assert found.alpha_s == pytest.approx(5e-6) and found.beta_s_per_byte == pytest.approx(2e-10)
-    assert found.gamma_s_per_byte == 1e-10
+    work = work_of(make_schedule(name, 3), even(3))
+    truth = model(work, local_alpha_s=5e-6, local_beta_s=2e-10, gamma_s=1e-10)
+    ((_, found),) = ((r.first_bytes, r.fabric) for r in fit(work, truth_at(truth), known(gamma_s=1e-10)).regimes)
+    assert found.local_alpha_s == pytest.approx(5e-6) and found.local_beta_s == pytest.approx(2e-10)
+    assert found.gamma_s == 1e-10
 
 
-def test_gamma_explains_no_more_than_there_is():
+def truth_at(truth: Model, sizes=SIZES) -> list:
+    return [(n, truth.predict_s(n)) for n in sizes]
+
+
+def test_on_several_nodes_the_slow_links_are_fitted_and_the_others_known():
+    topology = even(4, 2)
+    work = work_of(make_schedule("hierarchical", topology), topology)
+    constants = {"local_alpha_s": 2e-6, "local_beta_s": 1e-10, "gamma_s": 5e-11}
+    truth = model(work, alpha_s=5e-5, beta_s=8e-9, **constants)
+    (regime,) = fit(work, truth_at(truth), known(**constants)).regimes
+    assert regime.fabric.alpha_s == pytest.approx(5e-5) and regime.fabric.beta_s == pytest.approx(8e-9)
+    assert (regime.fabric.local_alpha_s, regime.fabric.local_beta_s) == (2e-6, 1e-10)
+
+
+def test_what_is_known_explains_no_more_than_there_is():
     work = Work(2, 1.0, 0.5)
-    found = fit(work, [(n, 1e-5 + n * 1e-10) for n in SIZES], gamma_s_per_byte=1.0)
-    assert found.beta_s_per_byte == pytest.approx(0, abs=1e-20)
+    points = [(n, 1e-5 + n * 1e-10) for n in SIZES]
+    found = fit(work, points, known(gamma_s=1.0))
+    assert found.regimes[0].fabric.local_beta_s == pytest.approx(0, abs=1e-20)
     assert found.predict_s(1 << 20) == pytest.approx(1e-5 + (1 << 20) * 1e-10)
+    apart = fit(Work(2, 1.0, 0.5, 2, 1.0), points, known(local_alpha_s=1.0, local_beta_s=1.0))
+    assert (apart.regimes[0].fabric.alpha_s, apart.regimes[0].fabric.beta_s) == (0, 0)
+    assert apart.predict_s(1 << 20) == pytest.approx(1e-5 + (1 << 20) * 1e-10)
 
 
 @pytest.mark.parametrize("time", [lambda n: 1e-9 * n - 1e-7, lambda n: 1e-3 / n])
 def test_nothing_is_fitted_below_zero(time):
-    found = fit(Work(2, 1.0, 0.5), [(n, time(n)) for n in SIZES], gamma_s_per_byte=1e-12)
-    assert min(found.alpha_s, found.beta_s_per_byte, found.gamma_s_per_byte) >= 0
+    for regime in fit(Work(2, 1.0, 0.5), [(n, time(n)) for n in SIZES], known(gamma_s=1e-12)).regimes:
+        fabric = regime.fabric
+        assert min(fabric.local_alpha_s, fabric.local_beta_s, fabric.gamma_s) >= 0
+
+
+def test_two_regimes_where_one_line_is_clearly_worse():
+    cache, memory = (local(2, 1.0, 0.5, *constants) for constants in ((1e-5, 1e-10), (1e-5, 4e-10)))
+    points = truth_at(cache, MANY[:9]) + truth_at(memory, MANY[9:])
+    found = fit(Work(2, 1.0, 0.5), points, known())
+    assert [regime.first_bytes for regime in found.regimes] == [0.0, pytest.approx((MANY[8] * MANY[9]) ** 0.5)]
+    assert [found.predict_s(n) for n, _ in points] == pytest.approx([seconds for _, seconds in points])
+    assert len(fit(Work(2, 1.0, 0.5), truth_at(cache, MANY), known()).regimes) == 1
+
+
+def test_noise_is_no_regime():
+    points = [(n, (1e-5 + 1e-10 * n) * (1 + 0.05 * (-1) ** i)) for i, n in enumerate(MANY)]
+    assert len(fit(Work(2, 1.0, 0.5), points, known()).regimes) == 1
 
 
 def test_a_fit_is_judged_on_sizes_that_it_did_not_see():
@@ -43,24 +120,38 @@ def test_a_fit_is_judged_on_sizes_that_it_did_not_see():
     seen, held = hold_out(points)
     assert [n for n, _ in held] == SIZES[1:-1:2] and not set(seen) & set(held)
     points[1] = (SIZES[1], 2 * points[1][1])  # a size held out took twice as long as the others say
-    report = judged(Work(2, 1.0, 0.5), points, 1e-12)
+    report = judged(Work(2, 1.0, 0.5), points, known())
     assert report["worst_error"] == pytest.approx(0.5) and report["median_error"] == pytest.approx(0, abs=1e-9)
     assert [n for n, _ in report["residuals"]] == [n for n, _ in seen]
     assert max(abs(error) for _, error in report["residuals"]) < 1e-9
 
 
 def test_three_sizes_judge_nothing():
-    report = judged(Work(2, 1.0, 0.5), [(1, 1.0), (2, 2.0), (3, 3.0)], 0.1)
+    report = judged(Work(2, 1.0, 0.5), [(1, 1.0), (2, 2.0), (3, 3.0)], known())
     assert (report["held_out"], report["median_error"], report["worst_error"]) == ([], None, None)
 
 
 def test_crossovers_predicted_and_measured():
-    few, light = Model(Work(1, 2.0, 1.0), 1e-5, 1e-9, 0.0), Model(Work(4, 1.0, 0.5), 1e-5, 1e-9, 0.0)
-    assert crossing(few, light) == crossing(light, few) == pytest.approx(3e4)
-    assert crossing(few, few) is None
-    assert crossing(few, Model(Work(4, 3.0, 1.5), 1e-5, 1e-9, 0.0)) is None
-    points = {name: [(n, model.predict_s(n)) for n in SIZES] for name, model in (("few", few), ("light", light))}
+    few, light = local(1, 2.0, 1.0, 1e-5, 1e-9), local(4, 1.0, 0.5, 1e-5, 1e-9)
+    assert predicted_crossings(few, light) == predicted_crossings(light, few) == [pytest.approx(3e4)]
+    assert predicted_crossings(few, few) == []
+    assert predicted_crossings(few, local(4, 3.0, 1.5, 1e-5, 1e-9)) == []
+    points = {"few": truth_at(few), "light": truth_at(light)}
     (found,) = crossovers({"few": few, "light": light}, points)
     assert found["algorithms"] == ["few", "light"]
     assert found["measured_bytes"] == [(1 << 14, 1 << 16)]
-    assert found["measured_bytes"][0][0] < found["predicted_bytes"] < found["measured_bytes"][0][1]
+    assert found["measured_bytes"][0][0] < found["predicted_bytes"][0] < found["measured_bytes"][0][1]
+
+
+def test_a_new_regime_may_change_the_order_at_once():
+    steady = local(1, 1.0, 0.5, 1e-5, 2e-9)
+    fabrics = [known(local_alpha_s=alpha, local_beta_s=1e-9) for alpha in (1e-5, 1e-1)]
+    jumps = Model(steady.work, tuple(map(Regime, (0.0, 2.0**20), fabrics)))
+    first, second = predicted_crossings(steady, jumps)
+    assert first == 2.0**20 and second == pytest.approx(0.09999 / 1e-9)
+
+
+def test_a_calibration_gives_the_constants():
+    calibration = Calibration({INSIDE: Link(1e-6, 9, 8, 4e9), BETWEEN: Link(2e-5, 1e8, 1.25e8, 5e7)}, 3e-11, 2)
+    assert fabric_of(calibration) == Fabric(2e-5, 8e-9, 1e-6, 2.5e-10, 3e-11, 0.0)
+    assert fabric_of(Calibration({}, 3e-11, 1)) == known(gamma_s=3e-11, o_s=0.0)

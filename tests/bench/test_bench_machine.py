@@ -1,5 +1,8 @@
 """Sizes, bounds, layouts, cores, words: pure functions of what was found."""
 
+import math
+import socket
+
 import pytest
 
 from ringtrain.bench import words
@@ -7,11 +10,13 @@ from ringtrain.bench.bound import bound_s
 from ringtrain.bench.caches import UNKNOWN_BYTES, scrub_bytes
 from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Layout, Link
 from ringtrain.bench.header import crowded, ranges, relevant
-from ringtrain.bench.pairs import slowest_rank, worst
+from ringtrain.bench.memory import available_bytes, check_memory
+from ringtrain.bench.pairs import sick, worst
 from ringtrain.bench.sizes import of_buckets, parse_bytes, swept, whole_elements
 from ringtrain.errors import UsageError
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
+from ringtrain.transport.loopback import LoopbackWorld
 
 
 @pytest.mark.parametrize(
@@ -21,7 +26,7 @@ def test_sizes_as_people_write_them(text, nbytes):
     assert parse_bytes(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "K", "-4", "1e6", "4 furlongs", "9999999G"])
+@pytest.mark.parametrize("text", ["", "K", "-4", "1e6", "100E", "4 furlongs", "9999999G", "9" * 400 + "G"])
 def test_what_is_no_size(text):
     with pytest.raises(UsageError, match=r"is not a size in bytes|is more than this can address"):
         parse_bytes(text)
@@ -31,9 +36,11 @@ def test_a_sweep_of_sizes():
     assert swept(1024, 10_000, 2) == [1024, 2048, 4096, 8192]
     assert swept(5, 5, 2) == [5]
     assert whole_elements([1, 5, 7, 4096], 4) == [4, 4096]
-    for wrong in ((2, 1, 2), (1, 2, 1), (0, 2, 2)):
+    for wrong in ((2, 1, 2), (1, 2, 1), (1, 2, 0.5), (1, 2, math.nan), (1, 2, math.inf), (0, 2, 2)):
         with pytest.raises(UsageError, match=r"-b|-f"):
             swept(*wrong)
+    with pytest.raises(UsageError, match=r"-f 1\.0001 makes 69,318 sizes, and 1,000 are many"):
+        swept(1, 1024, 1.0001)
 
 
 def test_sizes_of_a_model_are_those_of_its_buckets():
@@ -46,7 +53,7 @@ SLOW, FAST = Link(1e-5, 2e9, 2e9, 1e9), Link(1e-6, 2e10, 2e10, 1e10)
 
 
 def test_the_bound_is_the_largest_of_what_cannot_be_less():
-    inside = Calibration({INSIDE: FAST}, 1e-12, 4)
+    inside = Calibration({INSIDE: FAST}, 1e-12, 1)
     assert bound_s(inside, 4, 1, 8) == pytest.approx(2e-6)  # two messages follow one another
     assert bound_s(inside, 4, 1, 10**9) == pytest.approx(0.15)  # 1.5 GB over 10 GB/s
     assert bound_s(Calibration({INSIDE: FAST}, 1e-9, 4), 4, 1, 10**9) == pytest.approx(0.75)  # additions
@@ -56,6 +63,15 @@ def test_the_bound_is_the_largest_of_what_cannot_be_less():
 def test_between_nodes_the_shared_link_bounds():
     both = Calibration({INSIDE: FAST, BETWEEN: SLOW}, 1e-12, 2)
     assert bound_s(both, 4, 2, 10**9) == pytest.approx(0.5)  # 1 GB over 2 x 1 GB/s
+    wide = Calibration({INSIDE: FAST, BETWEEN: SLOW}, 1e-12, 8)
+    assert bound_s(wide, 16, 2, 10**9) == pytest.approx(1.875 / 10)  # 8 GB/s a node: what each rank moves inside bounds
+    alone = Calibration({BETWEEN: Link(1e-5, 2e9, 1.5e9, 1e9)}, 1e-12, 1)
+    assert bound_s(alone, 2, 2, 10**9) == pytest.approx(0.5)  # 2 GB/s, which one pair was seen to reach
+
+
+def test_streams_that_share_a_node_are_counted():
+    nodes = {1: ((0, 1, 2),), 2: ((0, 1), (2, 3), (4,)), 3: ((0, 1, 2, 3), (4, 5, 6)), 4: ((0,), (1,))}
+    assert [Layout(own).sharing for own in nodes.values()] == [1, 2, 3, 1]
 
 
 def test_layouts_name_pairs_and_neighbours():
@@ -73,7 +89,25 @@ def test_the_worst_pair_and_the_sick_rank():
     found = worst(rows)
     assert (found["latency"]["first"], found["latency"]["second"]) == (2, 3)
     assert (found["bandwidth"]["first"], found["bandwidth"]["second"]) == (1, 2)
-    assert slowest_rank(rows) == 2
+    assert sick(rows, ["a"] * 4) == [
+        "rank 2 has the slow links: 4.0 times slower than those of the others",
+        "rank 3 has the late messages: 2.0 times the latency of the others",
+    ]
+    assert sick(rows[:1], ["a", "a"]) == []  # of two, who would it be?
+
+
+def test_a_sick_host_is_named_by_its_links_to_others():
+    hosts = ["a", "a", "b", "b", "c"]
+    pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+    rows = [{"first": i, "second": j, "latency_s": 1.0, "bytes_per_s": 90.0} for i, j in pairs]
+    assert sick(rows, hosts) == []
+    for row in rows:
+        touched = hosts[row["first"]], hosts[row["second"]]
+        if touched == ("b", "b"):
+            row["bytes_per_s"] = 9000.0  # inside it all is well
+        elif "b" in touched:
+            row["bytes_per_s"] = 30.0
+    assert sick(rows, hosts) == ["b has the slow links: 3.0 times slower than those of the others"]
 
 
 def test_ranks_that_share_cores_are_counted_by_host():
@@ -100,4 +134,19 @@ def test_numbers_for_people():
     assert ranges([8, 0, 1, 2, 5]) == "0-2,5,8" and ranges([]) == ""
     assert [words.size(n) for n in (3, 65536, 1.5 * 2**20, 2**31)] == ["3 B", "64 KiB", "1.5 MiB", "2 GiB"]
     assert (words.micro(1.234e-5), words.rate(2.5e9), words.percent(0.125)) == ("12.3 µs", "2.5 GB/s", "12.5 %")
+    assert (words.micro(0.0123), words.rate(1.195e8)) == ("12.3 ms", "119.5 MB/s")
     assert (words.plural(1, "node"), words.plural(0, "node")) == ("1 node", "0 nodes")
+
+
+def test_buffers_that_do_not_fit_are_refused_with_the_figures(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  99 kB\nMemAvailable:     1024 kB\nSwapFree: 0 kB\n")
+    assert available_bytes(meminfo) == 1 << 20
+    assert available_bytes(tmp_path / "none") is None
+    world = LoopbackWorld(3)
+    world.run(lambda transport: check_memory(transport, (1 << 20) // 3, meminfo))
+    wanted = f"buffers of 512 KiB on 3 ranks are 1.5 MiB, and host {socket.gethostname()} has 1 MiB of memory left"
+    with pytest.raises(UsageError, match=wanted) as raised:
+        LoopbackWorld(3).run(lambda transport: check_memory(transport, 1 << 19, meminfo))
+    assert raised.value.everywhere
+    LoopbackWorld(2).run(lambda transport: check_memory(transport, 1 << 60, tmp_path / "none"))

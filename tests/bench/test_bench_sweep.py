@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +12,13 @@ from ringtrain.bench.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.collectives import catalogue
 from ringtrain.collectives.ring import ring
-from ringtrain.errors import ScheduleError, UsageError
+from ringtrain.errors import ScheduleError, TransportError, UsageError
+from ringtrain.exchange import reductions
 from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.loopback import LoopbackWorld
 
 QUICK = Protocol(repeats=3, warm_up=1)
+OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped"}  # on one node
 
 
 def swept(size=3, nodes=1, watcher=None, **asked) -> Result:
@@ -42,7 +45,8 @@ def test_every_row_has_every_column_and_its_figures_agree(result):
     assert len(result.rows) == len(ALGORITHMS) * 4 * 2
     for row in result.rows:
         assert tuple(row) == COLUMNS
-        assert (row["status"], row["wrong"], row["transport"], row["ranks"]) == ("ok", 0, "loopback", 3)
+        assert (row["status"], row["wrong"], row["ranks"]) == ("ok", 0, 3)
+        assert row["transport"] == OVER.get(row["algorithm"], "messages")
         assert row["min_s"] <= row["p5_s"] <= row["median_s"] <= row["p95_s"] <= row["p99_s"]
         assert len(row["samples_s"]) == row["repeats"] == 3
         assert row["algbw_bytes_per_s"] == row["bytes"] / row["median_s"]
@@ -66,6 +70,8 @@ def test_the_header_says_how_and_where(result):
     assert list(header["calibration"]["links"]) == ["inside a node"]
     assert {(row["first"], row["second"]) for row in header["pairs"]} == {(0, 1), (0, 2), (1, 2)}
     assert [set(group["models"]) for group in header["fits"]] == [set(ALGORITHMS)] * 2
+    assert header["transport"] == "loopback" and len(set(header["host_by_rank"])) == 1
+    assert header["finished"] is True
     text = "\n".join(tables.header_lines(result.header))
     assert "worst pairs: latency " in text and "ranks started by a barrier" in text
 
@@ -92,7 +98,7 @@ def test_refusals_are_rows_with_a_reason():
     }
     assert "MPI has no bfloat16" in by(refused, dtype="bfloat16")[0]["reason"]
     assert by(refused, dtype="int32")[0]["reason"] == "the mean of whole numbers is none: use sum"
-    assert all(tuple(row) == COLUMNS and row["median_s"] is None for row in refused)
+    assert all(tuple(row) == COLUMNS and row["median_s"] is row["transport"] is None for row in refused)
     assert tables.line(refused[0]).endswith("refused: " + refused[0]["reason"])
     assert all(row["wrong"] == 0 for row in by(result.rows, status="ok"))
 
@@ -119,6 +125,29 @@ def test_a_schedule_joins_by_being_in_the_catalogue(monkeypatch):
     assert (row["algorithm"], row["status"], row["wrong"]) == ("another", "ok", 0)
 
 
+def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkeypatch):
+    class Shared(reductions.Native):
+        """Nobody tells what it sends."""
+
+        algorithm = transport = "shared"
+
+    def prepare(transport, buffer, algorithm, combine, **how):
+        if algorithm == "shared":
+            return Shared(transport, buffer, how["op"])
+        if algorithm == "windows":
+            raise TransportError("shared memory cannot be had here")
+        return own(transport, buffer, algorithm, combine, **how)
+
+    own = reductions.prepare
+    monkeypatch.setattr(reductions, "prepare", prepare)
+    result = swept(4, algorithms=("mpi", "ring", "shared", "windows"), sizes=(64, 2000))
+    shared, windows = (by(result.rows, algorithm=name)[0] for name in ("shared", "windows"))
+    assert (shared["status"], shared["transport"], shared["wire_bytes"]) == ("ok", "shared", None)
+    assert (windows["status"], windows["reason"]) == ("refused", "shared memory cannot be had here")
+    assert result.header["fits"][0]["models"]["shared"]["work"]["sent"] == 1.5
+    assert " shared " in tables.line(shared) and " - " in tables.line(shared)
+
+
 def test_a_rival_takes_part_in_the_same_run():
     def by_the_transport(job):
         return lambda: job.transport.native_allreduce(job.target, "sum", job.source)
@@ -126,15 +155,18 @@ def test_a_rival_takes_part_in_the_same_run():
     asked = {"algorithms": ("ring", "rival"), "ops": ("mean",), "out_of_place": True}
     for row in by(swept(2, rivals={"rival": by_the_transport}, **asked).rows, algorithm="rival"):
         assert (row["status"], row["wrong"], row["wire_bytes"], row["same_over_segments"]) == ("ok", 0, None, None)
+        assert row["transport"] == "rival"
 
 
 def test_a_late_rank_is_waited_for():
     protocol = Protocol(repeats=3, warm_up=0, late_rank=1, late_s=0.02)
     result = swept(2, sizes=(64,), protocol=protocol)
     for row in result.rows:
-        assert row["late_median_s"] >= 0.02 and 0.5 < row["late_cost"] < 2
-    assert any("late: rank 1 also comes" in text for text in tables.header_lines(result.header))
-    assert "late" in tables.titles(tables.columns_of(result.header))[0]
+        assert row["late_median_s"] >= 0.02
+        assert row["late_cost"] == (row["late_median_s"] - row["median_s"]) / 0.02
+    assert any("late: rank 1 also comes 20 ms late" in text for text in tables.header_lines(result.header))
+    titles = tables.titles(tables.columns_of(result.header))[0]
+    assert " late " in titles and " slow " not in titles
 
 
 def test_a_spent_budget_leaves_three_repetitions_and_cold_buffers_are_measured_too():
@@ -167,6 +199,51 @@ def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
     assert gates.wrong(rows) == [f"mpi 4,000 B float32 sum in place: {row['wrong']:,} wrong elements"]
 
 
+def test_what_is_beyond_memory_is_refused_before_it_is_taken(monkeypatch):
+    monkeypatch.setattr("ringtrain.bench.sweep.calibrate", None)  # nothing may have begun
+    with pytest.raises(UsageError, match=r"buffers of 2.147e\+09 GiB on 1 rank are 2.147e\+09 GiB, and host"):
+        swept(1, sizes=(1 << 60,), out_of_place=True)
+
+
+def test_models_of_several_nodes():
+    sizes = (4, 100, 2000, 20_000)
+    (group,) = swept(4, nodes=2, algorithms=("mpi", "ring", "hierarchical"), sizes=sizes).header["fits"]
+    rounds = {
+        name: (model["work"]["rounds"], model["work"]["rounds_between"]) for name, model in group["models"].items()
+    }
+    assert rounds == {"mpi": (1, 1), "ring": (0, 6), "hierarchical": (2, 2)}
+    text = "\n".join(tables.fit_lines([group]))
+    assert "hierarchical: 2 x alpha " in text and " + 2 x local_alpha " in text
+    assert "on 1 size held out off by " in text
+
+
+def test_an_interrupted_file_is_what_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    files.write_json(path, {}, [])
+    before = path.read_text()
+    with pytest.raises(TypeError):
+        files.write_json(path, {"a": object()}, [])
+    assert path.read_text() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_files_are_written_through_links_and_into_what_is_no_file(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("")
+    link.symlink_to(real)
+    files.write_json(link, {}, [])
+    assert link.is_symlink() and files.read_json(real) == {"header": {}, "rows": []}
+    files.write_csv("/dev/null", [])
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_path_is_tried_and_left_as_it_was(tmp_path):
+    files.check_writable(tmp_path / "new.json")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "old.json").write_text("kept")
+    files.check_writable(tmp_path / "old.json")
+    assert (tmp_path / "old.json").read_text() == "kept"
+
+
 def test_files_hold_what_was_measured(result, tmp_path):
     files.write_json(tmp_path / "a.json", result.header, result.rows)
     assert files.read_json(tmp_path / "a.json")["rows"] == result.rows
@@ -182,6 +259,22 @@ def test_files_hold_what_was_measured(result, tmp_path):
 def test_other_files_are_not_taken_for_sweeps(tmp_path, text):
     (tmp_path / "b.json").write_text(text)
     with pytest.raises(UsageError, match=r"b\.json (is not JSON|has no rows of bench-allreduce)"):
+        files.read_json(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples_s": []}, r"row 0: samples_s is \[\], wanted a list of seconds"),
+        ({"samples_s": "fast"}, "row 0: samples_s is 'fast', wanted a list of seconds"),
+        ({"samples_s": [1.0, None]}, r"row 0: samples_s is \[1.0, None\]"),
+        ({"samples_s": [0.0]}, r"row 0: samples_s is \[0.0\]"),
+        ({"algorithm": ["ring"]}, r"row 0: algorithm is \['ring'\], wanted a name or a number"),
+    ],
+)
+def test_rows_that_nobody_could_compare_are_told(result, tmp_path, change, message):
+    files.write_json(tmp_path / "b.json", {}, [result.rows[0] | change])
+    with pytest.raises(UsageError, match=message):
         files.read_json(tmp_path / "b.json")
 
 
@@ -204,6 +297,7 @@ def test_a_plot(result, tmp_path, ending):
     with pytest.raises(UsageError, match=r"no picture is of kind 'pmg'; did you mean 'png'\?"):
         plots.check_plot(tmp_path / "a.pmg")
     plots.draw(result.header, [], path)
+    plots.draw(result.header, by(result.rows, algorithm="ring") + by(result.rows, algorithm="tree"), path)
 
 
 def slower(rows, factor):
@@ -225,6 +319,14 @@ def test_what_was_well_and_is_not_is_a_regression(result):
     old = result.rows[:1]
     (found,) = gates.regressions(old, [{**old[0], "status": "refused", "reason": "it is gone"}], 0.05)
     assert found.endswith("was ok, is refused: it is gone")
+
+
+def test_what_was_well_and_does_not_run_any_more_is_found_by_its_name():
+    old = swept(2, algorithms=("ring",), sizes=(64,)).rows
+    gone = {**old[0], "transport": None, "status": "refused", "reason": "there is no window"}
+    assert gates.regressions(old, [gone], 0.05) == [
+        "ring 64 B float32 sum in place: was ok, is refused: there is no window"
+    ]
 
 
 def test_a_comparison_of_nothing_does_not_pass(result):

@@ -2,14 +2,16 @@
 
 import pytest
 
-from ringtrain.bench import regret, tune
-from ringtrain.bench.rows import quieter
+from ringtrain.bench import fit, gates, plots, regret, tune
+from ringtrain.bench.rows import label, quieter
 from ringtrain.bench.sweep import Result, Sweep, sweep
 from ringtrain.bench.timing import Protocol
+from ringtrain.bench.work import Work
+from ringtrain.collectives.cost import Fabric
 from ringtrain.exchange.choice import Here
 from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.reductions import anywhere
-from ringtrain.exchange.tuning import Row, Table
+from ringtrain.exchange.tuning import Model, Row, Table, predict_s
 from ringtrain.transport.loopback import LoopbackWorld
 
 PAIR = Layout("1x2", 2, 1)
@@ -39,8 +41,20 @@ def test_a_sweep_becomes_a_table():
         ("ring", "bfloat16"),
     }
     assert all(row.correct and row.median_s > 0 for row in table.rows)
-    assert {(model.algorithm, model.rounds) for model in table.models} == {("mpi", 1), ("ring", 2)}
+    assert {model.algorithm for model in table.models} == {"mpi", "ring"}
+    assert all(model.from_bytes == 0 and model.start_s + model.s_per_byte > 0 for model in table.models)
     assert tune.barred(table) == []
+
+
+def test_a_model_of_two_regimes_is_two_lines():
+    work, slow = Work(2, 1.0, 0.5), Fabric(local_alpha_s=0.5, local_beta_s=2.0, gamma_s=4.0)
+    model = fit.Model(work, (fit.Regime(0.0, Fabric()), fit.Regime(100.0, slow)))
+    assert fit.model_of(model.as_dict() | {"residuals": []}) == model
+    group = {"dtype": "float32", "op": "sum", "models": {"ring": model.as_dict()}}
+    table = tune.table_from(Result({"at": "now", "fits": [group]}), PAIR)
+    assert table.models[1] == Model("ring", "float32", "sum", 100.0, 1.0, 4.0)
+    for nbytes in (0, 10, 99, 100, 1000):
+        assert predict_s(table.models, nbytes) == model.predict_s(nbytes)
 
 
 def test_a_wrong_algorithm_does_not_win(monkeypatch):
@@ -121,6 +135,21 @@ def test_rows_of_a_choice_are_named_by_it():
     assert {name for group in result.header["fits"] for name in group["models"]} <= {"star", "mpi"}
     whole = swept(algorithms=("auto",), sizes=(KIB,), dtypes=("int32",), ops=("mean",)).rows
     assert [(row["algorithm"], row["status"]) for row in whole] == [("auto", "refused")]
+
+
+def test_choices_of_one_sweep_are_one_curve_and_one_limit(tmp_path):
+    found = swept(algorithms=("mpi", "auto"), sizes=(64, 1 << 18))
+    assert [label(row) for row in found.rows] == ["mpi", "auto:mpi", "mpi", "auto:mapped"]
+    earlier = [{**row, "algorithm": row["algorithm"].replace("auto:mapped", "auto:ring")} for row in found.rows]
+    faster = [{**row, "samples_s": [time / 9 for time in row["samples_s"]]} for row in earlier[3:]]
+    (slower,) = gates.regressions(faster, found.rows, 0.05)
+    assert slower.startswith("auto:mapped 262,144 B float32 sum in place: 9.00 times the earlier time")
+    complaints = gates.too_slow(found.rows, 1e99)
+    assert [line.partition(":")[0] for line in complaints] == ["mpi", "auto"]
+    pytest.importorskip("matplotlib")
+    plots.draw(found.header, found.rows, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- auto -->" in drawn and "auto:" not in drawn
 
 
 def row(name, nbytes, samples):

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from ringtrain.cli.bench_allreduce import PROGRESS_EVERY_S, Progress
+from ringtrain.bench.files import write_json
 from ringtrain.cli.main import run
+from ringtrain.cli.progress import PROGRESS_EVERY_S, Progress
 from ringtrain.exchange.reductions import ALGORITHMS
 
 TINY = ("-b", "1K", "-e", "4K", "-f", "4", "-n", "3", "-w", "1")
@@ -67,7 +68,17 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("-f", "1"), "-f 1: each size"),
         (("--skew", "1"), "'1' is not a rank and its delay in seconds"),
         (("--skew", "0:0"), "'0:0' is not a rank and its delay"),
-        (("--skew", "3:0.1"), "--skew delays rank 3, but there are 1 ranks"),
+        (("--skew", "3:0.1"), "--skew delays rank 3, and the ranks are 0 to 0"),
+        (("--skew", "0:1e400"), "'0:1e400' is not a rank and its delay in seconds, more than 0 and at most 60"),
+        (("--slow", "0:1"), "'0:1' is not a rank and its slowness in times, more than 1 and at most 1000"),
+        (("--slow", "1:2"), "--slow slows rank 1, and the ranks are 0 to 0"),
+        (("--algorithm", "hierarchical:rign:ring"), "unknown algorithm 'rign' within nodes"),
+        (("-b", "1000G", "-e", "1000G"), "of memory left: make -e smaller, or start fewer ranks on it"),
+        (("-e", "100E"), "'100E' is not a size in bytes"),
+        (("-f", "nan"), "-f nan: each size"),
+        (("-f", "1.000001"), "and 1,000 are many: make it larger"),
+        (("--min-busbw", "nan"), "--min-busbw nan: wanted a number"),
+        (("--budget-s", "inf"), "--budget-s inf: wanted a number"),
         (("--max-regress", "much"), "'much' is not a share"),
         (("--sizes-of", "lenet", "-e", "1M"), "--sizes-of takes the sizes from a model"),
         (("--sizes-of", "lenett"), "did you mean 'lenet'?"),
@@ -79,6 +90,18 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
 def test_mistakes_are_told_before_anything_is_measured(capfd, arguments, message):
     code, out, err = ringtrain(capfd, *arguments)
     assert code == 2 and message in err and out == ""
+
+
+def test_files_that_cannot_be_written_now_may_be_later(capfd, tmp_path, monkeypatch):
+    def full(path, header, rows):
+        if not header["finished"]:
+            raise OSError(28, "No space left on device")
+        write_json(path, header, rows)
+
+    monkeypatch.setattr("ringtrain.bench.files.write_json", full)
+    code, _, err = ringtrain(capfd, *TINY, "--json", tmp_path / "a.json")
+    assert code == 0 and json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert err.count("ringtrain: the rows so far are not in their files: No space left on device") == 2
 
 
 def test_progress_is_told_now_and_then(capfd):

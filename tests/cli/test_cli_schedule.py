@@ -52,6 +52,18 @@ def test_verify_says_what_it_proved():
     )
 
 
+def test_rounded_schedules():
+    assert "    1  1:2 = 1:2\n" in run("show", "ring", "--ranks", 2, "--rounded")
+    proved = run("verify", "hierarchical", "--nodes", "2,3", "--rounded")
+    assert "hierarchical(ranks=5, chunks=6) is proved: all-reduce, over messages that are rounded" in proved
+    assert "ring*3(ranks=4, chunks=12) is proved" in run("verify", "ring", "--rounded", "--pieces", 3)
+    slow_links = ("cost", "ring", "--nodes", 2, "--bytes", 1_000_000, "--gbit-s", 0.01)
+    whole, half = (cells(run(*slow_links, *more), "1,000,000") for more in ((), ("--rounded",)))
+    assert (whole[2], half[2]) == ("1,000,000", "500,000")
+    assert float(half[1].replace(",", "")) == pytest.approx(float(whole[1].replace(",", "")) / 2, rel=1e-3)
+    assert whole[3] == half[3] == "100.0 %"
+
+
 def test_cost_predicts():
     output = run(
         "cost", "ring", "--nodes", 2, "--bytes", "1000,1000000", "--gbit-s", 8, "--alpha-us", 0, "--message-us", 0

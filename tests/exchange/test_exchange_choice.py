@@ -29,7 +29,7 @@ def rows(name, times, dtype="float32", op="sum", wrong_at=None):
 
 
 def model(name, alpha_s, beta):
-    return Model(name, "float32", "sum", 2, 1.0, 0.5, alpha_s, beta, 0.0)
+    return Model(name, "float32", "sum", 0.0, 2 * alpha_s, beta)
 
 
 def table(*given, models=(), layout=PAIR):
@@ -61,11 +61,11 @@ def test_between_sizes_on_a_line_of_logarithms():
 
 
 def test_beyond_the_sizes_the_model_goes_on_from_the_last_row():
-    points, far = [(KIB, 10e-6), (MIB, 4e-3)], model("mpi", 0.0, 1e-9)
+    points, far = [(KIB, 10e-6), (MIB, 4e-3)], [model("mpi", 0.0, 1e-9)]
     assert estimate(points, far, 8 * MIB) == (pytest.approx(32e-3), "modelled")
-    assert estimate(points, model("mpi", 1.0, 0.0), 1) == (pytest.approx(10e-6), "modelled")
+    assert estimate(points, [model("mpi", 1.0, 0.0)], 1) == (pytest.approx(10e-6), "modelled")
     assert estimate(points, None, 8 * MIB) is None and estimate([], far, MIB) is None and estimate(None, far, 8) is None
-    assert estimate(points, model("mpi", 0.0, 0.0), 8 * MIB) is None
+    assert estimate(points, [model("mpi", 0.0, 0.0)], 8 * MIB) is None
     flat = table(MEASURED.rows, models=[model("mpi", 1e-3, 0.0), model("ring", 0.0, 1e-9)])
     choice = taken(64 * MIB, flat)
     assert (choice.algorithm, choice.basis) == ("mpi", "modelled")  # 4 ms stay 4 ms, 1 ms becomes 64 ms
@@ -294,7 +294,7 @@ def damaged(*path, value):
         (damaged("layouts", "1x2", "rows", 0, "bytes", value=True), "bytes is True; it wants a whole number"),
         (damaged("layouts", "1x2", "rows", 0, "correct", value="yes"), "correct is 'yes'; it wants true or false"),
         (damaged("layouts", "1x2", "rows", 0, "correct", value=None), r"rows\[0\] has no 'correct': tune again"),
-        (damaged("layouts", "1x2", "models", 0, "alpha_s", value=-1), r"models\[0\]\.alpha_s is -1\.0"),
+        (damaged("layouts", "1x2", "models", 0, "start_s", value=-1), r"models\[0\]\.start_s is -1\.0"),
     ],
 )
 def test_malformed_files_say_what_is_wrong_in_them(tmp_path, text, message):

@@ -1,6 +1,8 @@
 """`ringtrain bench-allreduce` under real mpirun."""
 
 import json
+import signal
+import time
 
 import pytest
 
@@ -18,7 +20,7 @@ def arguments(*more):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     path = tmp_path / "a.json"
-    done = mpirun(ranks, arguments("--json", path, "--pairs", "--out-of-place", "--skew", "1:0.001"))
+    done = mpirun(ranks, arguments("--json", path, "--pairs", "--out-of-place", "--skew", "1:0.001", "--slow", "0:2"))
     assert done.returncode == 0, done.stderr
     kept = json.loads(path.read_text())
     header, rows = kept["header"], kept["rows"]
@@ -27,6 +29,8 @@ def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     assert len(rows) == len(ALGORITHMS) * 3 * 2 and {row["wrong"] for row in rows} == {0}
     assert {row["status"] for row in rows} == {"ok"}
     assert all(row["late_median_s"] >= 0.001 for row in rows)
+    assert all((row["slow_cost"] is None) == (row["transport"] == "mpi") for row in rows)
+    assert {row["transport"] for row in rows} == {"mpi", "messages", "mapped"}
     assert all(row["same_on_ranks"] and row["same_over_repeats"] for row in rows if row["algorithm"] != "mpi")
     assert done.stdout.count("# ringtrain ") == 1
     assert f"a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests" in done.stdout
@@ -39,10 +43,46 @@ def test_types_and_operations(mpirun):
     assert " 0 wrong, " in done.stdout
 
 
+def test_a_wire_that_rounds_is_right_and_half_as_long(mpirun, tmp_path):
+    path = tmp_path / "a.json"
+    done = mpirun(3, arguments("--wire", "all", "--algorithm", "mpi,ring,sliced,hierarchical", "--json", path))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["status"] for row in rows if row["algorithm"] != "mpi"} == {"ok"}
+    assert done.stdout.count("refused: mpi sends a buffer as it is: a wire of") == 2 * 3
+    sent = {(r["algorithm"], r["bytes"], r["wire_dtype"]): r["wire_bytes"] for r in rows if r["algorithm"] != "mpi"}
+    for (algorithm, nbytes, wire), count in sent.items():
+        assert count * (1 if wire == "float32" else 2) == sent[algorithm, nbytes, "float32"]
+
+
 def test_every_rank_ends_with_the_status_of_the_gate(mpirun):
     done = mpirun(2, arguments("-e", "1K", "--min-busbw", "100000"))
     assert done.returncode == 1
     assert done.stderr.count("star: busbw of at most") == 1
+
+
+def read(path) -> str:
+    """Nothing where nothing is: the path is tried, and left as it was, before it is written."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_a_sweep_early_keeps_what_was_measured(mpirun_process, tmp_path, ending):
+    path = tmp_path / "a.json"
+    sizes = ("-b", "1K", "-e", "256M", "-f", 1 << 18, "-n", "1000", "-w", "0", "-c", "0")
+    process = mpirun_process(2, arguments(*sizes, "--algorithm", "mpi,ring", "--json", path))
+    deadline = time.monotonic() + 60
+    while not read(path) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+    process.send_signal(ending)
+    process.communicate(timeout=30)
+    kept = json.loads(path.read_text())
+    assert process.returncode != 0 and kept["header"]["finished"] is False
+    assert [(row["algorithm"], row["bytes"]) for row in kept["rows"]] == [("mpi", 1024), ("ring", 1024)]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_mistake_is_told_once(mpirun):

@@ -10,8 +10,10 @@ from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.topology import even
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.reductions import prepare
+from ringtrain.exchange.wires import TYPES, make_wire
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import Hyper, make_optimizer
 from ringtrain.transport.loopback import LoopbackWorld
@@ -148,6 +150,34 @@ def random_sums_are_the_same_bits_everywhere(t):
         assert here.tobytes() == buffer.tobytes()
 
 
+def a_wire_that_rounds(t):
+    """The compiled kernels, several buckets in flight, again and again: exact sums stay exact, others agree."""
+    nodes, ops = even(t.size, min(t.size, 2)), CpuOps("float32")
+    for name in [name for name in SCHEDULES if name != "recursive-doubling"]:
+        schedule = make_schedule(name, nodes, rounded=True)
+        for wire in (make_wire(kind, ops) for kind in TYPES):
+            buffers = [np.zeros(count, "f4") for count in (1, t.size + 1, 10007)]
+            runs = [Execution(schedule, t, b, add, tag, 2048, wire=wire) for tag, b in enumerate(buffers)]
+            for turn in (1, 2):
+                for buffer in buffers:
+                    buffer[:] = (np.arange(buffer.size) % 11 + t.rank) * turn
+                for run in runs:
+                    run.start()
+                for run in runs:
+                    run.wait(DEADLINE_S)
+                for buffer in buffers:
+                    share = np.arange(buffer.size) % 11
+                    assert (buffer == turn * (t.size * share + t.size * (t.size - 1) // 2)).all(), (name, buffer.size)
+            assert 2 * runs[-1].bytes_sent == Execution(schedule, t, buffers[-1], add, 3, 2048).bytes_sent
+            random = np.random.default_rng(t.rank).standard_normal(100_003).astype("f4")
+            run = Execution(schedule, t, random, add, 4, 1 << 14, wire=wire)
+            run.start()
+            run.wait(DEADLINE_S)
+            here = random.copy()
+            t.broadcast(here)
+            assert here.tobytes() == random.tobytes(), name
+
+
 def strategy_equals_the_serial_run(t):
     table = tuple((f"w{i}", Parameter("weight", (300 * i + 1,), Fill("constant"))) for i in range(4))
 
@@ -200,6 +230,7 @@ CHECKS = [
     sums_are_exact,
     sums_in_shared_memory_are_exact,
     random_sums_are_the_same_bits_everywhere,
+    a_wire_that_rounds,
     strategy_equals_the_serial_run,
     shares_memory_on_the_node,
     leaves_shared_memory_for_the_mpi,

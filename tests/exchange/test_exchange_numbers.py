@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from ringtrain.bench.numbers import OPS, TYPES, choose
+from ringtrain.bench.choose import choose
 from ringtrain.errors import UsageError
+from ringtrain.exchange.numbers import OPS, TYPES
 
 
 @pytest.mark.parametrize("name", TYPES)

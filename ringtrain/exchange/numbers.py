@@ -1,11 +1,10 @@
-"""The types and operations that can be compared, and what is known of their rounding."""
+"""The types and operations that can be all-reduced on the host, and what is known of their rounding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.errors import UsageError, nearest
 from ringtrain.ops import bfloat16
 
 UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
@@ -18,12 +17,14 @@ class NumberType:
     storage:  NumPy's type of the elements in memory
     roundoff: u, the largest relative error of one rounding; 0 for whole numbers
     whole:    up to here every whole number has an exact value
+    least:    the smallest number above 0: what is nearer to 0 is spaced by it; 0 for whole numbers
     """
 
     name: str
     storage: np.dtype
     roundoff: float
     whole: int
+    least: float = 0
 
     @property
     def integral(self) -> bool:
@@ -61,20 +62,11 @@ class NumberType:
 TYPES = {
     kind.name: kind
     for kind in (
-        NumberType("float16", np.dtype(np.float16), 2.0**-11, 1 << 11),
-        NumberType("bfloat16", np.dtype(np.uint16), 2.0**-8, 1 << 8),
-        NumberType("float32", np.dtype(np.float32), 2.0**-24, 1 << 24),
-        NumberType("float64", np.dtype(np.float64), 2.0**-53, 1 << 53),
+        NumberType("float16", np.dtype(np.float16), 2.0**-11, 1 << 11, 2.0**-24),
+        NumberType("bfloat16", np.dtype(np.uint16), 2.0**-8, 1 << 8, 2.0**-133),
+        NumberType("float32", np.dtype(np.float32), 2.0**-24, 1 << 24, 2.0**-149),
+        NumberType("float64", np.dtype(np.float64), 2.0**-53, 1 << 53, 2.0**-1074),
         NumberType("int32", np.dtype(np.int32), 0, (1 << 31) - 1),
         NumberType("int64", np.dtype(np.int64), 0, (1 << 63) - 1),
     )
 }
-
-
-def choose(names: str, known, what: str) -> list[str]:
-    """The names of a list like "ring,mpi", or every known one for "all". Raises UsageError for another name."""
-    chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
-    for name in chosen:
-        if name not in known:
-            raise UsageError(f"unknown {what} {name!r}: {nearest(name, known)}, or all")
-    return list(dict.fromkeys(chosen))

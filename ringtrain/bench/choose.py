@@ -1,0 +1,12 @@
+"""Names as users list them."""
+
+from ringtrain.errors import UsageError, nearest
+
+
+def choose(names: str, known, what: str) -> list[str]:
+    """The names of a list like "ring,mpi", or every known one for "all". Raises UsageError for another name."""
+    chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"unknown {what} {name!r}: {nearest(name, known)}, or all")
+    return list(dict.fromkeys(chosen))

@@ -1,0 +1,33 @@
+"""Whether the buffers of a sweep fit into memory, before any is taken: systems promise memory that is not there, and
+end whoever uses it."""
+
+import re
+import socket
+from pathlib import Path
+
+from ringtrain.bench.words import plural, size
+from ringtrain.errors import UsageError, everywhere
+from ringtrain.transport.base import Transport
+
+MEMINFO = Path("/proc/meminfo")
+
+
+def available_bytes(meminfo: Path = MEMINFO) -> int | None:
+    """What this host can still hand out; None where it does not say."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE) if meminfo.is_file() else None
+    return int(found[1]) << 10 if found else None
+
+
+def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> None:
+    """Collective. Raises UsageError on all ranks where ``nbytes`` on each rank are more than a host has."""
+    hosts = transport.gather_json([socket.gethostname(), available_bytes(meminfo)])
+    for name in dict.fromkeys(host for host, _ in hosts):
+        there = [available for host, available in hosts if host == name]
+        least = min((available for available in there if available is not None), default=None)
+        if least is not None and nbytes * len(there) > least:
+            raise everywhere(
+                UsageError(
+                    f"buffers of {size(nbytes)} on {plural(len(there), 'rank')} are {size(nbytes * len(there))}, and "
+                    f"host {name} has {size(least)} of memory left: make -e smaller, or start fewer ranks on it"
+                )
+            )

@@ -1,0 +1,84 @@
+"""What an all-reduce has to do, counted apart for links inside a node and links between nodes: what the times of
+:mod:`ringtrain.bench.fit` are made of.
+
+Of a schedule it is counted from the steps. Whoever does not say what it does (the MPI's own all-reduce, memory that
+ranks share) is taken to do the least that is possible.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ringtrain.collectives.messages import all_steps, is_local
+from ringtrain.collectives.schedule import Move, Schedule, Step
+from ringtrain.collectives.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """rounds:         steps whose messages all stay inside a node, of the rank that has most
+    sent:           multiples of the buffer: what the busiest rank moves inside its node, the larger direction of every
+                    step
+    added:          multiples of the buffer: what the busiest rank adds
+    rounds_between: steps with a message to or from another node, of the rank that has most
+    sent_between:   multiples of the buffer: what passes the busiest node's link in its busier direction
+    """
+
+    rounds: int
+    sent: float
+    added: float
+    rounds_between: int = 0
+    sent_between: float = 0.0
+
+
+def work_of(schedule: Schedule, topology: Topology) -> Work:
+    """Moves within a rank are no messages, and steps of nothing else no rounds; what they add is added."""
+    steps, home = all_steps(schedule), topology.node_of()
+    inside, between, moved, added = [], [], [], []
+    for rank, own in enumerate(steps):
+        leaves = [any(home[move.peer] != home[rank] for move in (*step.sends, *step.recvs)) for step in own]
+        between.append(sum(leaves))
+        inside.append(sum(not is_local(step, rank) for step in own) - sum(leaves))
+        moved.append(sum(_moved_inside(step, rank, home) for step in own))
+        added.append(sum(_chunks(move for move in step.recvs if move.add) for step in own))
+    passed = max(_passed(steps, ranks) for ranks in topology.nodes)
+    return Work(
+        rounds=max(inside),
+        sent=max(moved) / schedule.chunks,
+        added=max(added) / schedule.chunks,
+        rounds_between=max(between),
+        sent_between=passed / schedule.chunks,
+    )
+
+
+def _moved_inside(step: Step, rank: int, home: Sequence[int]) -> int:
+    return max(
+        _chunks(move for move in moves if move.peer != rank and home[move.peer] == home[rank])
+        for moves in (step.sends, step.recvs)
+    )
+
+
+def _passed(steps: Sequence[Sequence[Step]], ranks: Sequence[int]) -> int:
+    """Chunks that the link of the node with these ranks carries, in its busier direction."""
+    own = [step for rank in ranks for step in steps[rank]]
+    outward, inward = [move for step in own for move in step.sends], [move for step in own for move in step.recvs]
+    return max(_chunks(move for move in moves if move.peer not in ranks) for moves in (outward, inward))
+
+
+def _chunks(moves: Iterable[Move]) -> int:
+    return sum(move.stop - move.start for move in moves)
+
+
+def least_work(topology: Topology) -> Work:
+    """What no all-reduce of these ranks does without."""
+    local, nodes = max(topology.counts), len(topology.nodes)
+    return Work(_rounds(local), _shares(local), (topology.size - 1) / topology.size, _rounds(nodes), _shares(nodes))
+
+
+def _rounds(count: int) -> int:
+    """ceil(log2)"""
+    return (count - 1).bit_length()
+
+
+def _shares(count: int) -> float:
+    """Multiples of the buffer that one of so many sends at least."""
+    return 2 * (count - 1) / count

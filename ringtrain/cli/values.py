@@ -1,0 +1,60 @@
+"""What flags of measuring take: sizes, shares, figures of a rank."""
+
+import re
+
+import click
+
+
+class Size(click.ParamType):
+    """Bytes, as in 64K or 1.5M."""
+
+    name = "bytes"
+
+    def convert(self, value, param, ctx):
+        from ringtrain.bench.sizes import parse_bytes
+        from ringtrain.errors import UsageError
+
+        try:
+            return value if isinstance(value, int) else parse_bytes(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Sizes(click.ParamType):
+    """Bytes, separated by commas: 64K,1M."""
+
+    name = "bytes,..."
+
+    def convert(self, value, param, ctx):
+        return [Size().convert(part, param, ctx) for part in value.split(",")]
+
+
+class Share(click.ParamType):
+    """5% or 0.05."""
+
+    name = "share"
+
+    def convert(self, value, param, ctx):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", value) if isinstance(value, str) else None
+        if not match:
+            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
+        return float(match[1]) / (100 if match[2] else 1)
+
+
+class OfRank(click.ParamType):
+    """RANK:FIGURE, a figure more than ``above`` and at most ``most``."""
+
+    def __init__(self, what: str, above: float, most: float, example: str):
+        self.name = f"rank:{what.split()[-1]}"
+        self._what, self._above, self._most, self._example = what, above, most, example
+
+    def convert(self, value, param, ctx):
+        match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
+        if not match or not self._above < float(match[2]) <= self._most:
+            self.fail(
+                f"{value!r} is not a rank and its {self._what}, more than {self._above:g} and at most {self._most:g}: "
+                f"write it as {self._example}",
+                param,
+                ctx,
+            )
+        return int(match[1]), float(match[2])

@@ -1,0 +1,215 @@
+"""What a program of others calls: the all-reduce of an array, in one line.
+
+::
+
+    from ringtrain import Communicator
+
+    with Communicator() as communicator:
+        mean = communicator.allreduce(array, "mean")
+
+Every call but ``rank`` and ``size`` is collective: all ranks make the same calls in the same order.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from ringtrain.door.arrays import lend
+from ringtrain.door.memory import STAGING_BYTES, Memory
+from ringtrain.door.plan import Plan, Plans, Prepared, Workshop, make_plan
+from ringtrain.door.repeated import Repeated
+from ringtrain.door.request import Request, agree, apart, check, check_result, check_writable, type_name
+from ringtrain.errors import UsageError
+from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.numbers import TYPES
+from ringtrain.exchange.reductions import ALGORITHMS, AUTO, check_algorithm
+from ringtrain.exchange.tuning import Table
+from ringtrain.exchange.tuning_file import find_tuning
+from ringtrain.exchange.wires import NONE, check_wire
+from ringtrain.transport.base import Transport
+from ringtrain.transport.world import connect
+
+DEADLINE_S = 600.0
+
+
+class Communicator:
+    """The ranks of an mpi4py communicator; of the world where none is given. Collective to make. A context manager.
+
+    comm:       an mpi4py intracommunicator, of which a duplicate is used; or a transport, which is used as it is
+    algorithm:  what all-reduces unless a call says otherwise: a name among ``ringtrain bench-allreduce``'s; auto takes
+                what is fastest by size
+    wire:       what messages are rounded to unless a call says otherwise: none, float16, bfloat16
+    tuning:     the file of ``ringtrain tune`` that auto goes by; where none is given that of RINGTRAIN_TUNING, or the
+                one in its usual place
+    guard:      whether reductions are numbered and compared (docs/guard.md): who differs or does not come is named, and
+                a rank that is stuck inside the MPI ends with all others
+    deadline_s: how long to wait for others that make no progress, before StalledError
+
+    Not to be called from two threads at a time. Raises UsageError.
+    """
+
+    def __init__(
+        self,
+        comm=None,
+        algorithm: str = AUTO,
+        *,
+        wire: str = NONE,
+        tuning=None,
+        guard: bool = False,
+        deadline_s: float = DEADLINE_S,
+    ):
+        check_wire(wire)
+        check_algorithm(algorithm, wire != NONE)
+        self._owned = not isinstance(comm, Transport)
+        self._transport = connect(comm=comm) if self._owned else comm
+        self._algorithm, self._wire, self._deadline_s = algorithm, wire, deadline_s
+        self.rank, self.size = self._transport.rank, self._transport.size
+        self._memory = Memory(self._transport)
+        self._tuning = self._find_tuning(tuning)
+        self._guard = Guard(self._transport, deadline_s) if guard and self.size > 1 else None
+        self._workshop = Workshop(self._transport, self._tuning, self._guard)
+        self._plans = Plans(self._workshop.release)
+        self._flying: set[Repeated] = set()
+        self._closed = False
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if kind is None:  # closing is collective, and after an error nobody knows who else comes
+            self.close()
+
+    def close(self) -> None:
+        """Release everything; collective. Arrays of :meth:`empty` must not be touched afterwards: their memory is gone.
+
+        Raises UsageError while a prepared reduction is under way.
+        """
+        if self._closed:
+            return
+        self._check_idle("close")
+        self._closed = True
+        self._plans.clear()
+        if self._guard is not None:
+            self._guard.close()
+        if self._owned:
+            self._transport.close()
+
+    def allreduce(self, array, op: str = "sum", *, out=None, algorithm: str | None = None, wire: str | None = None):
+        """The elementwise ``op`` of every rank's array, the same bits on all ranks: a new array of the same library,
+        type and shape on the same device; or ``out``, which may be the array itself.
+
+        array: of NumPy, PyTorch, JAX, CuPy, or of anything in host memory that speaks DLPack (there what is returned is
+               NumPy's); float16, bfloat16, float32, float64, int32 or int64; any shape and strides, the shape the same
+               on all ranks
+        op:    sum, mean, max, min
+
+        Every element of an array of our own (:meth:`empty`) is reduced where it lies when it is ``out``; other arrays
+        are copied into such memory and out again, by pieces. Raises UsageError, StalledError.
+        """
+        self._check_open()
+        given = lend(array)
+        taken = given if out is None or out is array else lend(out)
+        algorithm, wire = algorithm or self._algorithm, wire or self._wire
+        numbers = check(given.dtype, op, algorithm, wire)
+        if out is None:
+            target = np.empty(given.host.shape, numbers.storage)
+        else:
+            check_result(taken, given)
+            target = taken.host
+        request = Request(target.shape, given.dtype, op, algorithm, wire, self._memory.place(target))
+        self._reduce(request, apart(given.host, target), target)
+        if out is None:
+            return given.like(target)
+        taken.settle()
+        return out
+
+    def prepare(self, array, op: str = "sum", *, algorithm: str | None = None, wire: str | None = None) -> Repeated:
+        """The all-reduce of this array in place, to be started again and again: ``start()``, ``test()``, ``wait()``.
+
+        It holds memory of the array's size, unless the array is one of :meth:`empty`, until the communicator is closed.
+        Raises UsageError.
+        """
+        self._check_open()
+        given = lend(array)
+        host, algorithm, wire = given.host, algorithm or self._algorithm, wire or self._wire
+        numbers = check(given.dtype, op, algorithm, wire)
+        check_writable(host, "the array")
+        request = Request(host.shape, given.dtype, op, algorithm, wire, self._memory.place(host))
+        agree(self._transport, f"prepare, {request}")
+        span = self._memory.allocate(host.size, numbers.storage) if request.place is None else host.reshape(-1)
+        prepared = self._workshop.prepare(request, span)
+        return Repeated(prepared, array, lambda: lend(array), self._began, self._flying.discard, self._deadline_s)
+
+    def empty(self, shape, dtype="float32") -> np.ndarray:
+        """An array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without copies.
+
+        bfloat16 is there as uint16, to be viewed: ``torch.from_numpy(x.view("int16")).view(torch.bfloat16)``. The
+        memory lasts until the communicator is closed. Raises UsageError.
+        """
+        self._check_open()
+        numbers = TYPES[type_name(dtype)]
+        shape = tuple(int(length) for length in np.atleast_1d(np.array(shape, int)))
+        if min(shape, default=0) < 0:
+            raise UsageError(f"an array cannot have the shape {list(shape)}: lengths begin at 0")
+        agree(self._transport, f"empty, {numbers.name} {list(shape)}")
+        return self._memory.allocate(math.prod(shape), numbers.storage).reshape(shape)
+
+    def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
+        """The algorithms in turns on arrays of this one's size and type, timed and checked: the rows of
+        ``ringtrain bench-allreduce``, as docs/bench.md has them, the same on all ranks. The array stays as it is.
+
+        Memory of three times the size or more is held until the communicator is closed. Raises UsageError.
+        """
+        from ringtrain.bench.sweep import Sweep, sweep
+        from ringtrain.bench.timing import Protocol
+
+        self._check_open()
+        given = lend(array)
+        for algorithm in algorithms:
+            check(given.dtype, op, algorithm)
+        if repeats < 1:
+            raise UsageError(f"repeats={repeats}: nothing would be measured; give 1 or more")
+        self._check_idle("bench")
+        agree(self._transport, f"bench, {op} of {given.dtype} {list(given.host.shape)} by {', '.join(algorithms)}")
+        asked = Sweep(
+            [given.host.nbytes], algorithms, [given.dtype], [op], Protocol(repeats=repeats), tuning=self._tuning
+        )
+        return sweep(self._transport, asked).rows
+
+    def _find_tuning(self, given) -> Table | None:
+        """Warns, on rank 0, of a file that was looked for unasked and does not fit."""
+        found = find_tuning(self._transport, given)
+        if found.remark and self.rank == 0:
+            warnings.warn(found.remark, stacklevel=3)
+        return found.table
+
+    def _reduce(self, request: Request, source: np.ndarray, target: np.ndarray) -> None:
+        flat = target.reshape(-1) if target.flags.c_contiguous else np.empty(target.size, target.dtype)
+        plan = self._plans.get(request, lambda: self._make_plan(request, flat))
+        plan.run(source.reshape(-1), flat, self._deadline_s)
+        if not target.flags.c_contiguous:
+            np.copyto(target, flat.reshape(target.shape))
+
+    def _make_plan(self, request: Request, flat: np.ndarray) -> Plan:
+        agree(self._transport, f"allreduce, {request}")
+        storage = request.numbers.storage
+
+        def part(count: int) -> Prepared:
+            span = self._memory.staging(count, storage) if request.place is None else flat
+            return self._workshop.prepare(request, span)
+
+        return make_plan(part, flat.size, STAGING_BYTES // storage.itemsize if request.place is None else flat.size)
+
+    def _began(self, reduction: Repeated) -> None:
+        self._check_open()
+        self._flying.add(reduction)
+
+    def _check_idle(self, call: str) -> None:
+        if self._flying:
+            raise UsageError(f"{call}() while a prepared reduction is under way: wait() for it first")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this communicator is closed: make another")

@@ -1,0 +1,23 @@
+"""Arrays of CuPy, by way of the host: a copy there, and a copy back."""
+
+import sys
+
+from ringtrain.door import of_numpy
+from ringtrain.door.loan import Loan
+
+
+def lend(array) -> Loan:
+    """A copy of the device's memory."""
+    cupy = sys.modules["cupy"]  # it has made the array
+    device, host = array.device, array.get()
+    loan = of_numpy.lend(host)
+
+    def upload(fresh):
+        with device:
+            return cupy.asarray(fresh)
+
+    def settle() -> None:
+        with device:
+            array[...] = cupy.asarray(host)  # unlike set(), for any strides
+
+    return Loan(loan.host, loan.dtype, lambda fresh: upload(loan.like(fresh)), settle)

@@ -1,0 +1,27 @@
+"""Arrays of any other library that speaks DLPack, in the host's memory. What is made of them is NumPy's."""
+
+import numpy as np
+
+from ringtrain.door.loan import Loan, article, unreadable
+from ringtrain.errors import UsageError
+
+CPU = 1  # kDLCPU among DLPack's kinds of devices
+
+
+def lend(array) -> Loan:
+    """The array's own memory.
+
+    Raises UsageError where it lies on a device, or shows nothing.
+    Source: the Python specification of DLPack, data-apis.org/array-api.
+    """
+    kind, index = array.__dlpack_device__()
+    if kind != CPU:
+        raise UsageError(
+            f"{article(array)} lies on device {int(kind)}:{index} (DLPack's numbers), and only PyTorch, CuPy and JAX "
+            f"are known to bring theirs to the host: copy it there first"
+        )
+    try:
+        host = np.from_dlpack(array)
+    except (TypeError, RuntimeError, BufferError) as error:
+        raise unreadable(array, error, "pass a NumPy array of it") from error
+    return Loan(host, host.dtype.name, lambda fresh: fresh)

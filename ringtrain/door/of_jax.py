@@ -1,0 +1,25 @@
+"""Arrays of JAX. They cannot be written to, so that a result is always a new one."""
+
+import sys
+
+import numpy as np
+
+from ringtrain.door import of_numpy
+from ringtrain.door.loan import Loan, unreadable
+
+TRACED = "inside jit, grad or vmap an array has no elements yet: call outside, or through jax.pure_callback"
+
+
+def lend(array) -> Loan:
+    """The memory of a CPU array, read-only; a copy of a device's.
+
+    Raises UsageError inside a transformed function.
+    """
+    jax = sys.modules["jax"]  # it has made the array
+    try:
+        seen = np.asarray(array)
+    except (TypeError, RuntimeError) as error:
+        raise unreadable(array, error, TRACED) from error
+    loan = of_numpy.lend(seen)
+    sharding = array.sharding
+    return Loan(loan.host, loan.dtype, lambda host: jax.device_put(loan.like(host), sharding))

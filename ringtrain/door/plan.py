@@ -1,0 +1,139 @@
+"""A prepared all-reduce, and those that are kept: preparing one takes about as long as running it many times."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.wire import Wire
+from ringtrain.door.request import MEAN, Request
+from ringtrain.exchange import reductions
+from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.native import check_native
+from ringtrain.exchange.tuning import Table
+from ringtrain.exchange.wires import compiled_wire
+from ringtrain.transport.base import Transport
+
+KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """``reduction`` works in place on ``span``, flat; a mean is a sum until :meth:`finish`."""
+
+    request: Request
+    span: np.ndarray
+    reduction: Reduction
+    tag: int
+    size: int
+
+    def finish(self) -> None:
+        """Once, when the reduction is done."""
+        if self.request.op == MEAN:
+            self.request.numbers.divide(self.span, self.size)
+
+
+class Workshop:
+    """Prepares, each with a tag of its own, the lowest that is free: the same on all ranks, since they prepare and
+    release in the same order. So ranks that make different calls wait for one another's messages in vain, and none
+    takes one for another."""
+
+    def __init__(self, transport: Transport, tuning: Table | None, guard: Guard | None):
+        self._transport, self._tuning, self._guard = transport, tuning, guard
+        self._wires: dict[str, Wire | None] = {}
+        self._tags: set[int] = set()
+
+    def prepare(self, request: Request, span: np.ndarray) -> Prepared:
+        """Collective. Raises UsageError where the algorithm does not do this."""
+        if request.algorithm == reductions.NATIVE:
+            check_native(self._transport, request.numbers, request.reduction)
+        tag = next(tag for tag in count() if tag not in self._tags)
+        reduction = reductions.prepare(
+            self._transport,
+            span,
+            request.algorithm,
+            request.numbers.combine(request.op),
+            op=request.reduction,
+            tag=tag,
+            wire=self._wire(request.wire),
+            dtype=request.dtype,
+            tuning=self._tuning,
+            guard=self._guard,
+        )
+        self._tags.add(tag)
+        return Prepared(request, span, reduction, tag, self._transport.size)
+
+    def _wire(self, name: str) -> Wire | None:
+        if name not in self._wires:
+            self._wires[name] = compiled_wire(name)
+        return self._wires[name]
+
+    def release(self, prepared: Prepared) -> None:
+        prepared.reduction.free()
+        self._tags.discard(prepared.tag)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An all-reduce of ``count`` elements in pieces of ``length``: ``whole`` takes every piece but the last, shorter
+    one, which ``rest`` takes. None where there is no such piece."""
+
+    count: int
+    length: int
+    whole: Prepared | None
+    rest: Prepared | None
+
+    @property
+    def parts(self) -> list[Prepared]:
+        return [part for part in (self.whole, self.rest) if part is not None]
+
+    def pieces(self) -> Iterator[tuple[int, int, Prepared]]:
+        for start in range(0, self.count, self.length):
+            stop = min(start + self.length, self.count)
+            yield start, stop, self.whole if stop - start == self.length else self.rest
+
+    def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
+        """The reduction of ``source`` into ``target``, both flat, and perhaps the same. Collective."""
+        for start, stop, part in self.pieces():
+            np.copyto(part.span, source[start:stop])  # at once where they are the same memory
+            part.reduction.start()
+            part.reduction.wait(deadline_s)
+            part.finish()
+            np.copyto(target[start:stop], part.span)
+
+
+def make_plan(prepare: Callable[[int], Prepared], count: int, length: int) -> Plan:
+    """``prepare(elements)`` makes a part. Collective."""
+    if not count:
+        return Plan(0, 1, None, None)
+    whole = prepare(length) if count >= length else None
+    rest = prepare(count % length) if count % length else None
+    return Plan(count, length, whole, rest)
+
+
+class Plans:
+    """The :data:`KEPT` plans used last."""
+
+    def __init__(self, release: Callable[[Prepared], None]):
+        self._release = release
+        self._kept: OrderedDict[Request, Plan] = OrderedDict()
+
+    def get(self, request: Request, make: Callable[[], Plan]) -> Plan:
+        """The plan for it; made where it is not there, in the place of the one not used for longest."""
+        if request not in self._kept:
+            while len(self._kept) >= KEPT:
+                self._drop(self._kept.popitem(last=False)[1])
+            self._kept[request] = make()
+        self._kept.move_to_end(request)
+        return self._kept[request]
+
+    def clear(self) -> None:
+        while self._kept:
+            self._drop(self._kept.popitem()[1])
+
+    def _drop(self, plan: Plan) -> None:
+        for part in plan.parts:
+            self._release(part)

@@ -1,0 +1,116 @@
+"""What is asked of an all-reduce, and that all ranks ask the same."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ringtrain.door.loan import Loan
+from ringtrain.errors import UsageError, everywhere, nearest
+from ringtrain.exchange.numbers import OPS, TYPES, NumberType
+from ringtrain.exchange.reductions import check_algorithm
+from ringtrain.exchange.wires import NONE, check_wire
+from ringtrain.transport.base import Transport
+from ringtrain.transport.waiting import peers
+
+MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """shape, dtype: of the array, the same on all ranks
+    op:           sum, mean, max or min
+    algorithm:    its name
+    wire:         what messages are rounded to, by name
+    place:        where the result lies in the communicator's memory (:meth:`Memory.place`); None elsewhere
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    op: str
+    algorithm: str
+    wire: str = NONE
+    place: tuple[int, int] | None = None
+
+    @property
+    def numbers(self) -> NumberType:
+        return TYPES[self.dtype]
+
+    @property
+    def reduction(self) -> str:
+        """In the MPI's words: a mean is a sum that is divided afterwards."""
+        return "sum" if self.op == MEAN else self.op
+
+    def __str__(self) -> str:
+        wire = "" if self.wire == NONE else f" over {self.wire}"
+        where = "" if self.place is None else f" in block {self.place[0]} at byte {self.place[1]}"
+        return f"{self.op} of {self.dtype} {list(self.shape)} by {self.algorithm}{wire}{where}"
+
+
+@lru_cache(maxsize=256)
+def check(dtype: str, op: str, algorithm: str, wire: str = NONE) -> NumberType:
+    """The type of that name. Raises UsageError for what no rank could ask for."""
+    check_type(dtype)
+    numbers = TYPES[dtype]
+    if op not in OPS:
+        raise UsageError(f"unknown operation {op!r}: {nearest(op, OPS)}")
+    if op == MEAN and numbers.integral:
+        raise UsageError(f"the mean of {dtype} would not be whole: use op='sum', or convert the array to float64")
+    check_wire(wire)
+    check_algorithm(algorithm, wire != NONE)
+    if wire != NONE and (dtype != "float32" or op not in ("sum", MEAN)):
+        raise UsageError(
+            f"a wire of {wire} carries sums and means of float32, and this is {op} of {dtype}: use wire='none'"
+        )
+    return numbers
+
+
+def check_type(dtype: str) -> None:
+    """Raises UsageError for elements that are not reduced."""
+    if dtype not in TYPES:
+        raise UsageError(f"{dtype} elements are not reduced: convert the array to one of {', '.join(TYPES)}")
+
+
+def type_name(dtype) -> str:
+    """The name of a type given as NumPy's types are, or as "bfloat16". Raises UsageError."""
+    try:
+        name = dtype if dtype in tuple(TYPES) else np.dtype(dtype).name
+    except TypeError as error:
+        raise UsageError(f"unknown type {dtype!r}: {nearest(str(dtype), TYPES)}") from error
+    check_type(name)
+    return name
+
+
+def check_result(out: Loan, given: Loan) -> None:
+    """Raises UsageError where ``out`` cannot take the result."""
+    if (out.dtype, out.host.shape) != (given.dtype, given.host.shape):
+        raise UsageError(
+            f"out is {out.dtype} {list(out.host.shape)}, and the array {given.dtype} {list(given.host.shape)}: "
+            f"they must be alike"
+        )
+    check_writable(out.host, "out")
+
+
+def check_writable(host: np.ndarray, what: str) -> None:
+    """Raises UsageError, where ``what`` names the array."""
+    if not host.flags.writeable:
+        raise UsageError(f"{what} cannot be written to: use what allreduce(array) returns, which is a new array")
+
+
+def apart(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """``source``, or a copy of it where writing the target would change it before it is read."""
+    if source is target:
+        return source
+    same = (source.ctypes.data, source.strides) == (target.ctypes.data, target.strides)
+    return source if same or not np.may_share_memory(source, target) else source.copy()
+
+
+def agree(transport: Transport, call: str) -> None:
+    """Collective. Raises UsageError on all ranks where they do not all make this call."""
+    every = transport.gather_json(call)
+    if len(set(every)) == 1:
+        return
+    groups = [
+        f"{peers(rank for rank, other in enumerate(every) if other == each)}: {each}" for each in dict.fromkeys(every)
+    ]
+    raise everywhere(UsageError(f"ranks make different calls: all must make the same. {'; '.join(groups)}"))

@@ -1,0 +1,170 @@
+"""Sweeps over wires that round: rows, checks that know of it, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ringtrain.bench import files, gates, plots, tables
+from ringtrain.bench.bound import bound_s
+from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Link
+from ringtrain.bench.checks import KINDS, count_wrong, make_pattern, spoil
+from ringtrain.bench.rows import COLUMNS, label
+from ringtrain.bench.sweep import Result, Sweep, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.exchange.numbers import TYPES
+from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.transport.loopback import LoopbackWorld
+
+QUICK = Protocol(repeats=3, warm_up=1)
+ALL = ("none", "float16", "bfloat16")
+UNPACKED = ("mpi", "mapped", "routed", "recursive-doubling")  # on one node
+
+
+def swept(size=3, **asked) -> Result:
+    asked = Sweep(**{"sizes": (4, 100, 20_000), "protocol": QUICK, "wires": ALL, **asked})
+    return LoopbackWorld(size).run(lambda transport: sweep(transport, asked))[0]
+
+
+@pytest.fixture(scope="module")
+def result():
+    return swept()
+
+
+def by(rows, **wanted):
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def test_every_algorithm_over_every_wire(result):
+    assert len(result.rows) == len(ALGORITHMS) * 3 * 3
+    assert all(tuple(row) == COLUMNS for row in result.rows)
+    for row in result.rows:
+        rounds = row["wire_dtype"] != "float32"
+        refused = rounds and row["algorithm"] in UNPACKED
+        assert row["status"] == ("refused" if refused else "ok")
+        if row["algorithm"] != "mpi" and not refused:
+            assert row["wrong"] == 0 and row["same_on_ranks"] and row["same_over_repeats"] and row["same_over_segments"]
+            assert row["speedup"] > 0  # beside the MPI's own, which sends float32
+    assert len(result.header["self_test"]) == len(ALGORITHMS) + 2 * (len(ALGORITHMS) - len(UNPACKED))
+    assert ["ring (bfloat16)", "float32", "sum"] in result.header["self_test"]
+
+
+def test_half_the_bytes(result):
+    for name in ("ring", "star", "hierarchical"):
+        whole, *halves = (by(result.rows, algorithm=name, bytes=20_000, wire_dtype=w)[0] for w in ("float32", *ALL[1:]))
+        for half in halves:
+            assert half["wire_bytes"] * 2 == whole["wire_bytes"]
+            assert 0 < half["bound_s"] <= whole["bound_s"]
+
+
+def test_models_of_half_the_bytes(result):
+    for group in result.header["fits"]:
+        assert group["models"]["ring"]["work"]["sent"] == pytest.approx(
+            4 / 3 / (2 - (group["wire_dtype"] == "float32"))
+        )
+        assert ("mapped" in group["models"]) == ("mpi" in group["models"]) == (group["wire_dtype"] == "float32")
+
+
+def test_a_bound_of_fewer_bytes():
+    links = {INSIDE: Link(1e-6, 1e9, 1e9, 1e9), BETWEEN: Link(1e-6, 1e8, 1e8, 1e8)}
+    sending, adding = Calibration(links, 1e-12, 2), Calibration(links, 1.0, 2)
+    assert bound_s(sending, 4, 2, 10**9, 0.5) == bound_s(sending, 4, 2, 10**9) / 2
+    assert bound_s(adding, 4, 2, 10**9, 0.5) == bound_s(adding, 4, 2, 10**9)
+
+
+def test_refusals_have_their_reason():
+    asked = {"wires": ("bfloat16",), "sizes": (64,), "algorithms": ("mpi", "ring", "recursive-doubling", "rival")}
+    rivals = {"rival": lambda job: lambda: None}
+    native, unowned = "mpi sends a buffer as it is: a wire of bfloat16", "'recursive-doubling' cannot use a wire"
+    for op, dtype, wanted in (
+        ("sum", "float32", [native, None, unowned]),
+        ("max", "float32", [native, "a wire of bfloat16 carries sums, and this is max", unowned]),
+        ("sum", "bfloat16", ["a wire of bfloat16 carries float32, and this is bfloat16"] * 4),
+        ("mean", "int32", ["a wire of bfloat16 carries float32, and this is int32"] * 4),
+    ):
+        rows = swept(2, **asked, ops=(op,), dtypes=(dtype,), rivals=rivals).rows
+        for row, reason in zip(rows, wanted, strict=False):
+            assert (row["reason"] or "").startswith(reason or "") and (row["status"] == "refused") == bool(reason)
+        assert rows[3]["status"] == "refused" and rows[3]["wire_dtype"] == "bfloat16"
+
+
+def test_what_sends_no_messages_is_refused():
+    plain, packed = swept(2, algorithms=("routed",), wires=("none", "float16"), sizes=(64,)).rows
+    assert (plain["status"], packed["status"]) == ("ok", "refused")
+    assert packed["reason"] == "routed sends no messages on one node: a wire of float16 would round nothing"
+
+
+def test_auto_chooses_among_those_that_can():
+    """Small buffers go to the MPI and others to shared memory, but for those that are to be rounded."""
+    plain, packed = swept(algorithms=("auto",), wires=("none", "bfloat16"), sizes=(64,)).rows
+    assert (label(plain), label(packed)) == ("auto:mpi", "auto:sliced (bfloat16)")
+    assert "mpi" in packed["reason"] and (packed["wire_dtype"], packed["wrong"]) == ("bfloat16", 0)
+    plain, packed = swept(algorithms=("auto",), wires=("none", "bfloat16"), sizes=(1 << 18,)).rows
+    assert (label(plain), label(packed)) == ("auto:mapped", "auto:sliced (bfloat16)")
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_means_too(size):
+    for row in swept(size, ops=("mean",), algorithms=("ring", "sliced", "star"), sizes=(4, 10_000)).rows:
+        assert (row["status"], row["wrong"]) == ("ok", 0)
+
+
+@pytest.mark.parametrize("wire", ALL[1:])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+@pytest.mark.parametrize("size", [1, 2, 5, 32])
+def test_the_check_allows_what_a_wire_rounds_and_no_more(wire, op, size):
+    """A ring's sums by hand, which round most often; and what no wire explains."""
+    numbers, narrow = TYPES["float32"], TYPES[wire]
+    for kind in KINDS:
+        patterns = [make_pattern(kind, numbers, op, rank, size, 7, wire) for rank in range(size)]
+        total = patterns[0].own.copy()
+        for pattern in patterns[1:]:
+            total = pattern.own + narrow.decode(narrow.encode(total)).astype("f4")
+        total = narrow.decode(narrow.encode(total)).astype("f4")
+        if op == "mean":
+            numbers.divide(total, size)
+        assert count_wrong(numbers, total, patterns[0]) == 0
+        off = total + np.float32(1.5) * patterns[0].allowed.astype("f4") + np.float32(0.5)
+        assert count_wrong(numbers, off, patterns[0]) > 0.9 * total.size
+        for element in (5, 17, 4000):
+            spoil(total, element)
+        assert count_wrong(numbers, total, patterns[0]) == 3
+
+
+def test_without_a_wire_nothing_more_is_allowed():
+    plain = make_pattern("random", TYPES["float32"], "sum", 0, 3, 7)
+    assert (plain.allowed < make_pattern("random", TYPES["float32"], "sum", 0, 3, 7, "float16").allowed / 100).all()
+
+
+def test_tables_and_pictures_tell_them_apart(result, tmp_path):
+    columns = tables.columns_of(result.header)
+    assert "on wire" in tables.titles(columns)[0]
+    assert "on wire" not in tables.titles(tables.columns_of(swept(2, wires=("none",), sizes=(64,)).header))[0]
+    (refused,) = by(result.rows, algorithm="mpi", bytes=100, wire_dtype="bfloat16")
+    text = tables.line(refused, columns)
+    assert text.split()[5:9] == ["bfloat16", "mpi", "-", "refused:"]
+    fits = tables.fit_lines(result.header["fits"])
+    assert any("float32 sum over a wire of float16, in place" in line for line in fits)
+    assert [label(row) for row in by(result.rows, algorithm="tree", bytes=100)] == [
+        "tree",
+        "tree (float16)",
+        "tree (bfloat16)",
+    ]
+    pytest.importorskip("matplotlib")
+    plots.draw(result.header, result.rows, tmp_path / "a.svg")
+    assert "ring (bfloat16)" in (tmp_path / "a.svg").read_text()
+
+
+def test_files_and_limits_tell_them_apart(result, tmp_path):
+    files.write_json(tmp_path / "a.json", result.header, result.rows)
+    ring = by(files.read_json(tmp_path / "a.json")["rows"], algorithm="ring", bytes=100)
+    steady = [{**row, "samples_s": [1.0, 1.01, 1.02]} for row in ring]
+    slower = [{**row, "samples_s": [3.0]} if row["wire_dtype"] == "float16" else row for row in steady]
+    (found,) = gates.regressions(steady, slower, 0.05)
+    assert found.startswith("ring (float16) 100 B float32 sum in place: ")
+
+
+def test_files_of_before_there_were_wires(result, tmp_path):
+    rows = [{name: value for name, value in row.items() if name != "wire_dtype"} for row in result.rows[:3]]
+    (tmp_path / "old.json").write_text(json.dumps({"header": {}, "rows": rows}))
+    assert {row["wire_dtype"] for row in files.read_json(tmp_path / "old.json")["rows"]} == {"float32"}

@@ -1,0 +1,104 @@
+"""Ranks on several hosts: who they are, right sums, bytes at the interface, training, and the end of a host."""
+
+import json
+import time
+
+import pytest
+
+from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.cost import Fabric, cost
+from ringtrain.collectives.topology import filled
+from ringtrain.exchange.reductions import ALGORITHMS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.mpi]
+
+
+@pytest.mark.parametrize("ranks", [(2, 2), (1, 3, 1)])
+def test_hosts_are_nodes(cluster, ranks):
+    ran = cluster(ranks, ["places.py"])
+    assert ran.returncode == 0, ran.stderr
+    seen = json.loads(ran.stdout)
+    assert seen["nodes"] == len(ranks)
+    assert seen["places"] == [
+        [node, local, count, f"host{node}"] for node, count in enumerate(ranks) for local in range(count)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [(2, 2), (2, 1, 1)])
+def test_every_algorithm_is_right(cluster, tmp_path, ranks):
+    sizes = ["-b", "4", "-e", "70000", "-f", "130"]
+    told = ["-c", "1", "-n", "2", "-w", "0", "--json", tmp_path / "a.json"]
+    ran = cluster(ranks, ["-m", "ringtrain", "bench-allreduce", *sizes, *told])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    kept = json.loads((tmp_path / "a.json").read_text())
+    rows = kept["rows"]
+    assert kept["header"]["hosts"] == {f"host{node}": count for node, count in enumerate(ranks)}
+    assert {row["algorithm"] for row in rows} == set(ALGORITHMS)
+    ran_here = [row for row in rows if row["algorithm"] != "mapped"]  # which is for one node
+    assert {(row["status"], row["wrong"], row["nodes"]) for row in ran_here} == {("ok", 0, len(ranks))}
+    assert all(("routed" in row["transport"]) == (row["algorithm"] == "routed") for row in ran_here)
+    assert {row["status"] for row in rows if row["algorithm"] == "mapped"} == {"refused"}
+    assert len(rows) == 3 * len(ALGORITHMS)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
+@pytest.mark.parametrize("ranks", [(2, 2), (2, 1, 1)])
+def test_bytes_at_the_interface_are_the_schedules(cluster, ranks, algorithm):
+    nbytes, times = 8 << 20, 3
+    ran = cluster(ranks, ["allreduces.py", algorithm, nbytes, times])
+    assert ran.returncode == 0, ran.stderr
+    topology = filled(ranks)
+    predicted = cost(make_schedule(algorithm, topology), topology, nbytes, Fabric()).interface
+    assert [sent / times for sent in ran.sent] == pytest.approx(predicted, rel=0.05)
+    assert sum(ran.received) == pytest.approx(sum(ran.sent), rel=0.01)
+
+
+def test_a_link_is_as_slow_as_it_is_asked_to_be(cluster):
+    """2 MiB through a link of 50 Mbit/s take 0.34 s, less what may pass at once."""
+    ran = cluster((1, 1), ["allreduces.py", "ring", 2 << 20, 1], rate="50mbit")
+    assert ran.returncode == 0, ran.stderr
+    assert float(ran.stdout) > 0.3
+
+
+NET = """
+summary = "for tests"
+input = { shape = [8, 8, 1], mean = "image", std = "channel" }
+layers = [
+  { name = "flat", kind = "Flatten" },
+  { name = "hidden", kind = "Linear", units = 12 },
+  { name = "relu", kind = "ReLU" },
+  { name = "fc", kind = "Linear", units = 10 },
+]
+[recipe]
+batch = 60
+lr = 0.02
+momentum = 0.9
+"""
+
+
+def test_training_does_not_depend_on_where_ranks_are(cluster, tmp_path):
+    (tmp_path / "net.toml").write_text(NET)
+    given = ["--model", tmp_path / "net.toml", "--data", "digits", "--ops", "reference", "--algorithm", "ring"]
+    ends = []
+    for ranks in ((2, 2), (4,)):
+        out = tmp_path / f"hosts-{len(ranks)}"
+        ran = cluster(ranks, ["-m", "ringtrain", "train", *given, "--iterations", 5, "--out", out])
+        assert ran.returncode == 0, ran.stderr
+        ends.append(json.loads((out / "log.jsonl").read_text().splitlines()[-1]))
+    assert [(end["event"], end["ranks"]) for end in ends] == [("end", 4)] * 2
+    assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
+
+
+def test_a_killed_host_ends_the_run(process, script, kept, launcher):
+    running = process("mpirun", "--name", kept, "--ranks", 2, "--", "python", "goes_on.py")
+    for line in running.stdout:
+        if line == "all are there\n":
+            break
+    began = time.perf_counter()
+    assert script("kill-host", "host1", "--name", kept).returncode == 2  # options come first
+    assert script("kill-host", "--name", kept, "host1").returncode == 0
+    running.communicate(timeout=20)
+    assert time.perf_counter() - began < 20
+    assert script("stats", "--name", kept).stdout.split()[0::5] == ["host0"]
+    gone = script("exec", "--name", kept, "host1", "true")
+    assert (gone.returncode, gone.stderr) == (2, "cluster: no host 'host1': there are host0\n")

@@ -1,0 +1,114 @@
+"""Under mpirun at any number of ranks: what a program of others calls."""
+
+import numpy as np
+from mpi4py import MPI
+
+from ringtrain import Communicator
+from ringtrain.errors import UsageError
+from ringtrain.exchange.reductions import ALGORITHMS
+
+world = MPI.COMM_WORLD
+
+
+def refused(message, call, *arguments):
+    try:
+        call(*arguments)
+    except UsageError as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(f"not refused: {message}")
+
+
+def every_algorithm_and_type(communicator):
+    shares = [np.arange(1001).reshape(7, 143) % 17 + rank for rank in range(world.size)]
+    for algorithm in ALGORITHMS:
+        for dtype in ("f2", "f4", "f8", "i4", "i8"):
+            share = shares[world.rank].astype(dtype)
+            for op, reduce in (("sum", np.sum), ("max", np.max), ("min", np.min)):
+                if algorithm == "mpi" and dtype == "f2":
+                    continue  # not every MPI has it
+                assert (communicator.allreduce(share, op, algorithm=algorithm) == reduce(shares, 0)).all()
+
+
+def large_ones_in_pieces(communicator):
+    for dtype in ("f4", "f8"):
+        share = (np.arange(5_000_011) % 1013 + world.rank).astype(dtype)
+        want = (np.arange(5_000_011) % 1013) * world.size + world.size * (world.size - 1) / 2
+        assert communicator.allreduce(share, out=share) is share and (share == want).all()
+
+
+def own_memory_and_prepared(communicator):
+    ours, theirs = communicator.empty((100, 100)), np.zeros(70_001)
+    reductions = [communicator.prepare(ours, "mean"), communicator.prepare(theirs, "max")]
+    for turn in range(3):
+        ours[:], theirs[:] = 2 * world.rank + turn, world.rank * turn
+        for reduction in reductions:
+            reduction.start()
+        communicator.allreduce(np.ones(10))
+        for reduction in reversed(reductions):
+            reduction.wait()
+        assert (ours == world.size - 1 + turn).all() and (theirs == (world.size - 1) * turn).all()
+
+
+def own_memory_in_another_byte_order(communicator):
+    swapped = communicator.empty(3).view(">f4")
+    swapped[:] = [1, 2, 3]
+    assert communicator.allreduce(swapped, "max", out=swapped, algorithm="mpi").tolist() == [1, 2, 3]
+
+
+def more_kinds_than_are_kept(communicator):
+    held = communicator._transport._handles
+    before = len(held)
+    for count in range(70):
+        communicator.allreduce(np.ones(count), algorithm="ring")
+    most = len(held)
+    for count in range(70, 200):
+        communicator.allreduce(np.ones(count), algorithm="ring")
+    assert len(held) <= max(before, most) + 8 * world.size, (before, most, len(held))
+    for turn in range(2):
+        for count in range(80):
+            assert (communicator.allreduce(np.full(count, turn + 1.0)) == world.size * (turn + 1)).all()
+
+
+def differences_are_told_and_forgiven(communicator):
+    if world.size == 1:
+        return
+    refused("rank 0: allreduce, sum of float64 [7]", communicator.allreduce, np.ones(7 + world.rank))
+    assert communicator.allreduce(np.ones(7)).tolist() == [world.size] * 7
+
+
+def benches(communicator):
+    rows = communicator.bench(np.ones(1000, "f4"), algorithms=["ring", "mpi"], repeats=3)
+    assert [row["status"] for row in rows] == ["ok", "ok"] and rows[0]["ranks"] == world.size
+
+
+def parts_of_the_world():
+    part = world.Split(color=world.rank % 2, key=-world.rank)
+    with Communicator(part, "star") as communicator:
+        assert (communicator.rank, communicator.size) == (part.rank, part.size)
+        ranks = range(world.rank % 2, world.size, 2)
+        assert communicator.allreduce(np.array([world.rank]), "max").tolist() == [max(ranks)]
+    part.Free()  # a duplicate was used, and is gone
+
+
+def wrong_communicators():
+    for wrong in (MPI.COMM_NULL, "MPI_COMM_WORLD", 3):
+        refused("is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD or a part of it", Communicator, wrong)
+
+
+if __name__ == "__main__":
+    with Communicator(deadline_s=30.0) as communicator:
+        for check in (
+            every_algorithm_and_type,
+            large_ones_in_pieces,
+            own_memory_and_prepared,
+            own_memory_in_another_byte_order,
+            more_kinds_than_are_kept,
+            differences_are_told_and_forgiven,
+            benches,
+        ):
+            check(communicator)
+    parts_of_the_world()
+    wrong_communicators()
+    if world.rank == 0:
+        print("all is well")

@@ -1,0 +1,55 @@
+"""The Python door under real mpirun, and the examples of its document."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_everything_that_a_program_calls(mpirun, ranks):
+    done = mpirun(ranks, ["communicates.py"], timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all is well\n"
+
+
+def example(tmp_path, library):
+    """The first example of the document that imports the library."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    path = tmp_path / "example.py"
+    path.write_text(
+        next(block for block in blocks if f"import {library}\n" in block or f"import {library} as" in block)
+    )
+    return path
+
+
+def test_the_example_of_numpy(mpirun, alone, tmp_path):
+    path = example(tmp_path, "numpy")
+    done = mpirun(4, ["-m", "mpi4py", path])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in DOCUMENT.read_text() and done.stdout == "4 ranks: mean 1.5, sum 6\n"
+    done = alone([path], MPI4PY_LIBMPI="/nonexistent/libmpi.so")
+    assert (done.stdout, done.stderr) == ("1 ranks: mean 0, sum 0\n", "")
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_the_examples_of_other_libraries(mpirun, tmp_path, library):
+    pytest.importorskip(library)
+    done = mpirun(2, ["-m", "mpi4py", example(tmp_path, library)], timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_exception_on_one_rank_ends_all(mpirun, tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        "import numpy as np\n"
+        "from ringtrain import Communicator\n"
+        "with Communicator() as communicator:\n"
+        "    communicator.allreduce(np.ones(3), 'sum' if communicator.rank else 'summ')\n"
+    )
+    done = mpirun(2, ["-m", "mpi4py", path], timeout=30)
+    assert done.returncode != 0 and "unknown operation 'summ': did you mean 'sum'?" in done.stderr

@@ -1,0 +1,347 @@
+"""The communicator on a loopback world: what it returns, in whose memory, and how often it prepares."""
+
+import numpy as np
+import pytest
+
+from ringtrain import Communicator
+from ringtrain.door import plan
+from ringtrain.errors import UsageError
+from ringtrain.exchange.machine import look
+from ringtrain.exchange.numbers import TYPES
+from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.exchange.tuning import Row, Table, Tuning
+from ringtrain.transport.loopback import Loopback, LoopbackHandle, LoopbackWorld
+
+
+def together(size, function, **options):
+    """``function(communicator)`` on every rank; the values."""
+
+    def body(transport):
+        with Communicator(transport, deadline_s=20.0, **options) as communicator:
+            return function(communicator)
+
+    return LoopbackWorld(size).run(body)
+
+
+def counting(monkeypatch):
+    """The list of all reductions that are prepared, by the elements of each, rank by rank."""
+    prepared, prepare = [], plan.Workshop.prepare
+
+    def noted(self, request, span):
+        prepared.append(span.size)
+        return prepare(self, request, span)
+
+    monkeypatch.setattr(plan.Workshop, "prepare", noted)
+    return prepared
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Of 100 float64."""
+    monkeypatch.setattr("ringtrain.communicator.STAGING_BYTES", 800)
+    monkeypatch.setattr("ringtrain.door.memory.STAGING_BYTES", 800)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm(size, algorithm):
+    def body(communicator):
+        share = np.arange(35.0).reshape(5, 7)
+        total = communicator.allreduce(share * (communicator.rank + 1), algorithm=algorithm)
+        assert total.tolist() == (share * size * (size + 1) / 2).tolist() and total.dtype == np.float64
+        assert (communicator.rank, communicator.size) == (communicator._transport.rank, size)
+
+    together(size, body)
+
+
+@pytest.mark.parametrize("dtype", [name for name in TYPES if name != "bfloat16"])
+@pytest.mark.parametrize("op", ["sum", "max", "min"])
+def test_operations_and_types(dtype, op):
+    def body(communicator):
+        given = np.array([[1, -2, 3], [5, 0, -7]], dtype) * np.array(communicator.rank - 1, dtype)
+        result = communicator.allreduce(given, op)
+        every = [np.array([[1, -2, 3], [5, 0, -7]]) * (rank - 1) for rank in range(4)]
+        assert result.dtype == dtype
+        assert result.tolist() == {"sum": np.sum, "max": np.max, "min": np.min}[op](every, 0).tolist()
+
+    together(4, body)
+
+
+def test_a_mean_is_divided_once():
+    def body(communicator):
+        given = np.array([1, 2, communicator.rank], np.float32)
+        for _ in range(2):
+            assert communicator.allreduce(given, "mean").tolist() == [1, 2, 1]
+        own = communicator.empty(3)
+        own[:] = given
+        assert communicator.allreduce(own, "mean", out=own) is own and own.tolist() == [1, 2, 1]
+
+    together(3, body)
+
+
+def test_a_wire_that_rounds():
+    def body(communicator):
+        given = np.full(5, 1.001, np.float32)
+        assert (communicator.allreduce(given, "mean") == np.float32(1.001)).all()
+        assert (communicator.allreduce(given, "mean", wire="bfloat16") == 1).all()
+        reduction = communicator.prepare(given, wire="float16")
+        reduction.start()
+        assert (reduction.wait() == np.float32(np.float16(1.001)) * 2).all()
+        assert reduction.algorithm == "auto:sliced"
+
+    together(2, body)
+
+
+def test_a_tuning_file_is_gone_by(tmp_path):
+    """Of this machine, where the star was measured and nothing else."""
+    world = LoopbackWorld(2)
+    machine, layout = world.run(look)[0]
+    row = Row("star", "float64", "sum", 40, 1e-6, True)
+    path = tmp_path / "tuning.json"
+    path.write_text(Tuning(machine).with_table(Table(layout, "then", (row,))).text())
+
+    def body(communicator):
+        reduction = communicator.prepare(np.ones(5))
+        reduction.start()
+        assert reduction.wait().tolist() == [2] * 5
+        (row,) = communicator.bench(np.ones(5), algorithms=["auto"], repeats=3)
+        return reduction.algorithm, reduction.why, row["algorithm"]
+
+    assert together(2, body, tuning=path) == [("auto:star", "measured 1 µs", "auto:star")] * 2
+
+
+def test_the_array_stays_as_it_is_and_out_takes_the_result():
+    def body(communicator):
+        given, out = np.ones((2, 3)), np.zeros((2, 3))
+        assert communicator.allreduce(given, out=out) is out
+        assert (given == 1).all() and (out == 2).all()
+        assert communicator.allreduce(given, out=given) is given and (given == 2).all()
+
+    together(2, body)
+
+
+@pytest.mark.parametrize("count", [9, 250])
+def test_out_may_overlap_the_array(small_pieces, count):
+    def body(communicator):
+        want = np.arange(count) * 3
+        memory = np.arange(float(count))
+        communicator.allreduce(memory[:-1], out=memory[1:])
+        assert memory.tolist() == [0, *want[:-1]]
+        memory[:] = np.arange(count)
+        communicator.allreduce(memory[::-1], out=memory)
+        assert memory.tolist() == want[::-1].tolist()
+        square = np.arange(float(count * count)).reshape(count, count)
+        communicator.allreduce(square.T, out=square)
+        assert (square == np.arange(count * count).reshape(count, count).T * 3).all()
+
+    together(3, body)
+
+
+def test_scalars_and_empty_arrays():
+    def body(communicator):
+        number = communicator.allreduce(np.float64(2.5))
+        assert number == 5 and isinstance(number, np.float64)
+        point = communicator.allreduce(np.array(3))
+        assert point.shape == () and point == 6
+        nothing = communicator.allreduce(np.zeros((3, 0, 2), np.int32))
+        assert nothing.shape == (3, 0, 2) and nothing.dtype == np.int32
+
+    together(2, body)
+
+
+def test_large_arrays_pass_in_pieces(small_pieces, monkeypatch):
+    prepared = counting(monkeypatch)
+
+    def body(communicator):
+        for count in (99, 100, 101, 200, 250):
+            given = np.arange(count) + communicator.rank
+            assert (communicator.allreduce(given) == np.arange(count) * 2 + 1).all()
+
+    together(2, body)
+    assert sorted(prepared) == sorted([99, 100, 100, 1, 100, 100, 50] * 2)
+
+
+def test_a_reduction_is_prepared_once(monkeypatch):
+    prepared = counting(monkeypatch)
+
+    def body(communicator):
+        for dtype in ("f4", "f8", "f4", "f4"):
+            communicator.allreduce(np.ones(7, dtype))
+            communicator.allreduce(np.ones(7, dtype), algorithm="star")
+            communicator.allreduce(np.ones(7, dtype), "max")
+
+    together(2, body)
+    assert len(prepared) == 2 * 6
+
+
+def test_those_not_used_for_longest_make_room(monkeypatch):
+    monkeypatch.setattr(plan, "KEPT", 3)
+    prepared, freed = counting(monkeypatch), []
+    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+
+    def body(communicator):
+        for count in (1, 2, 3, 1, 4, 1, 2, 4):  # 4 takes the place of 2, and 2 that of 3
+            assert (communicator.allreduce(np.ones(count)) == 2).all()
+        return sorted(communicator._workshop._tags)
+
+    assert together(2, body, algorithm="ring") == [[0, 1, 2]] * 2
+    assert sorted(prepared) == sorted([1, 2, 3, 4, 2] * 2)
+    assert len(freed) == len(set(freed)) >= 2 * 5 * 2  # each has a send and a receive at least; all are given back
+
+
+def test_a_guard_changes_nothing(monkeypatch):
+    freed = []
+    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+
+    def body(communicator):
+        for algorithm in ("ring", "auto", "mapped"):
+            assert communicator.allreduce(np.ones(5), algorithm=algorithm).tolist() == [3] * 5
+        reduction = communicator.prepare(np.ones(5), algorithm="star")
+        reduction.start()
+        assert reduction.wait().tolist() == [3] * 5
+        return reduction.algorithm
+
+    assert together(3, body, guard=True) == ["star"] * 3
+    assert freed
+
+
+@pytest.mark.parametrize("algorithm", ["routed", "hierarchical", "mapped"])
+def test_all_that_was_prepared_is_given_back(monkeypatch, algorithm):
+    prepared, freed, sends = [], [], Loopback.sends
+    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+
+    def noted(self, moves, tag):
+        prepared.append(sends(self, moves, tag))
+        return prepared[-1]
+
+    monkeypatch.setattr(Loopback, "sends", noted)
+
+    def body(transport):
+        with Communicator(transport, algorithm, deadline_s=20.0) as communicator:
+            assert (communicator.allreduce(np.ones(100)) == 4).all()
+
+    LoopbackWorld(4, nodes=1 if algorithm == "mapped" else 2).run(body)
+    assert set(prepared) <= set(freed) and len(freed) == len(set(freed))
+    assert bool(prepared) == (algorithm != "mapped")
+
+
+def test_own_memory_is_reduced_where_it_lies(monkeypatch):
+    prepared, spans, prepare = [], [], plan.Workshop.prepare
+
+    def noted(self, request, span):
+        spans.append(span)
+        prepared.append(request.place)
+        return prepare(self, request, span)
+
+    monkeypatch.setattr(plan.Workshop, "prepare", noted)
+
+    def body(communicator):
+        first, second = communicator.empty(10), communicator.empty((4, 5), "int64")
+        assert first.dtype == np.float32 and not first.any() and not second.any()
+        part = second[1:3]
+        part += communicator.rank + 1
+        assert communicator.allreduce(part, out=part) is part and second.sum() == 3 * 10
+        strided = second[:, ::2]
+        communicator.allreduce(strided, out=strided)
+        assert (second[:, ::2] == 2 * np.array([[0], [3], [3], [0]])).all() and (second[1, 1::2] == 3).all()
+        first[:5] = 7
+        communicator.allreduce(first[:5], out=first[5:])  # copied there, and reduced there
+        assert first.tolist() == [7] * 5 + [14] * 5
+        assert any(np.shares_memory(span, part) for span in spans)
+
+    together(2, body)
+    assert sorted(prepared, key=str) == sorted([(1, 40), None, (0, 20)] * 2, key=str)
+
+
+def test_own_memory_in_another_byte_order_is_anybodys():
+    def body(communicator):
+        swapped = communicator.empty(3).view(">f4")
+        swapped[:] = [1, 2, 3]
+        assert communicator.allreduce(swapped, out=swapped).tolist() == [2, 4, 6]
+
+    together(2, body)
+
+
+def test_own_memory_of_bfloat16_is_bits():
+    def body(communicator):
+        return communicator.empty(4, "bfloat16").dtype, communicator.empty((), np.float16).shape
+
+    assert together(1, body) == [(np.uint16, ())]
+
+
+def test_a_prepared_reduction_runs_again_and_again():
+    def body(communicator):
+        theirs, ours = np.zeros((2, 3), np.float32), communicator.empty((2, 3))
+        reductions = [communicator.prepare(theirs, "mean"), communicator.prepare(ours, "max", algorithm="star")]
+        assert [reduction.algorithm for reduction in reductions] == ["auto:mpi", "star"]
+        assert "usual" in reductions[0].why and reductions[1].why == ""
+        assert all(reduction.test() for reduction in reductions)
+        for turn in range(3):
+            theirs[:], ours[:] = turn + communicator.rank, turn - communicator.rank
+            for reduction in reductions:
+                reduction.start()
+            while not reductions[0].test():
+                pass
+            assert reductions[1].wait() is ours and reductions[0].wait() is theirs
+            assert (theirs == turn + 1).all() and (ours == turn).all()
+
+    together(3, body)
+
+
+def test_a_prepared_reduction_and_others_meanwhile():
+    def body(communicator):
+        array = np.ones(5)
+        reduction = communicator.prepare(array)
+        reduction.start()
+        assert communicator.allreduce(np.ones(5)).tolist() == [3] * 5
+        assert reduction.wait().tolist() == [3] * 5
+
+    together(3, body)
+
+
+def test_a_prepared_reduction_of_strided_and_of_empty_arrays():
+    def body(communicator):
+        grid = np.ones((3, 4))
+        for array in (grid[:, 1], grid[:0], np.array(1.0)):
+            reduction = communicator.prepare(array)
+            reduction.start()
+            assert reduction.wait() is array and (array == 2).all()
+        assert grid.sum() == 12 + 3
+
+    together(2, body)
+
+
+def test_bench_gives_the_rows_of_the_benchmark():
+    def body(communicator):
+        array = np.ones((5, 5), np.float32)
+        rows = communicator.bench(array, "mean", algorithms=["ring", "mpi"], repeats=3)
+        assert (array == 1).all() and communicator.allreduce(array)[0, 0] == 2
+        return rows
+
+    first, second = together(2, body)
+    assert first == second
+    assert [(row["algorithm"], row["bytes"], row["dtype"], row["op"]) for row in first] == [
+        ("ring", 100, "float32", "mean"),
+        ("mpi", 100, "float32", "mean"),
+    ]
+    assert all(row["status"] == "ok" and row["wrong"] == 0 and row["repeats"] == 3 for row in first)
+
+
+def test_after_an_error_closing_waits_for_nobody():
+    def body(transport):
+        with Communicator(transport) as communicator:
+            communicator.allreduce(np.ones(3))
+            if transport.rank == 1:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        LoopbackWorld(2, meet_s=5.0).run(body)
+
+
+def test_a_world_of_one_needs_nothing():
+    communicator = Communicator(LoopbackWorld(1).transport(0))
+    assert communicator.allreduce(np.arange(3), "max").tolist() == [0, 1, 2]
+    communicator.close()
+    communicator.close()
+    with pytest.raises(UsageError, match="this communicator is closed: make another"):
+        communicator.allreduce(np.arange(3))

@@ -1,0 +1,203 @@
+"""Arrays of other libraries: fakes of those that are not here, and PyTorch and JAX where they are."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from ringtrain import Communicator
+from ringtrain.door.arrays import lend
+from ringtrain.errors import UsageError
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.arrays import Lender, cupy_like, halves
+
+
+def together(size, function):
+    return LoopbackWorld(size).run(lambda transport: function(Communicator(transport, deadline_s=20.0)))
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    module = cupy_like()
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module
+
+
+def test_cupy_goes_through_the_host_and_back_to_its_device(cupy):
+    with cupy.Device(1):
+        given, out = (cupy.asarray(np.full((2, 3), value, np.float32)) for value in (4, 0))
+    communicator = Communicator(LoopbackWorld(1).transport(0))
+    result = communicator.allreduce(given)
+    assert type(result) is cupy.ndarray and result.device.id == 1 and (result.get() == 4).all()
+    assert communicator.allreduce(given, out=out) is out and (out.get() == 4).all()
+
+
+def test_cupy_on_several_ranks(cupy):
+    def body(communicator):
+        array = cupy.asarray(np.arange(6, dtype=np.float64).reshape(2, 3))
+        column = array[:, 1]
+        assert communicator.allreduce(column, out=column) is column
+        assert array.get().tolist() == [[0, 3, 2], [3, 12, 5]]
+        reduction = communicator.prepare(column)
+        for times in (3, 9):
+            reduction.start()
+            assert reduction.wait() is column and array.get().tolist() == [[0, 3 * times, 2], [3, 12 * times, 5]]
+        with pytest.raises(UsageError, match=r"out is float64 \[2\], and the array float64 \[2, 3\]"):
+            communicator.allreduce(array, out=column)
+
+    together(3, body)
+
+
+def test_any_array_that_speaks_dlpack_is_read_where_it_lies():
+    def body(communicator):
+        memory = np.arange(6.0).reshape(2, 3)
+        array = Lender(memory.T)
+        result = communicator.allreduce(array)
+        assert type(result) is np.ndarray and result.tolist() == (memory.T * 2).tolist()
+        assert communicator.allreduce(array, out=array) is array and memory.tolist() == [[0, 2, 4], [6, 8, 10]]
+
+    together(2, body)
+
+
+def test_a_read_only_lender_is_read_and_not_written_to():
+    memory = np.ones(3)
+    memory.flags.writeable = False
+    communicator = Communicator(LoopbackWorld(1).transport(0))
+    assert communicator.allreduce(Lender(memory)).tolist() == [1, 1, 1]
+    with pytest.raises(UsageError, match="out cannot be written to: use what allreduce"):
+        communicator.allreduce(np.ones(3), out=Lender(memory))
+
+
+def test_unknown_devices_and_shy_lenders_are_refused():
+    with pytest.raises(UsageError, match=r"a tests.fakes.arrays.Lender lies on device 10:3 .*: copy it there first"):
+        lend(Lender(np.ones(3), device=(10, 3)))
+    with pytest.raises(UsageError, match=r"cannot be read \(DLPack only supports native.*pass a NumPy array"):
+        lend(Lender(np.ones(3, ">f4")))
+
+
+def test_bfloat16_of_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+
+    def body(communicator):
+        array = np.array([1.5, -2, 300], ml_dtypes.bfloat16)
+        assert communicator.allreduce(array).dtype == array.dtype
+        assert communicator.allreduce(array, "mean", out=array).astype(float).tolist() == [1.5, -2, 300]
+        return communicator.allreduce(array[::-1]).astype(float).tolist()
+
+    assert together(3, body) == [[900, -6, 4.5]] * 3
+
+
+# ── PyTorch ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
+def test_torch_types(dtype):
+    torch = pytest.importorskip("torch")
+
+    def body(communicator):
+        tensor = torch.arange(12, dtype=getattr(torch, dtype)).reshape(3, 4).t()[::2]
+        want = (tensor * 3).tolist()
+        result = communicator.allreduce(tensor)
+        assert result.dtype == tensor.dtype and result.tolist() == want
+        assert communicator.allreduce(tensor, out=tensor) is tensor and tensor.tolist() == want
+
+    together(3, body)
+
+
+def test_torch_parameters_are_refused_and_detached_ones_are_their_memory():
+    torch = pytest.importorskip("torch")
+
+    def body(communicator):
+        layer = torch.nn.Linear(3, 2)
+        with pytest.raises(UsageError, match=r"the tensor requires grad.*pass x.detach\(\).*or the gradient x.grad"):
+            communicator.allreduce(layer.weight)
+        with torch.no_grad():
+            layer.weight.fill_(communicator.rank)
+        communicator.allreduce(layer.weight.detach(), "mean", out=layer.weight.detach())
+        assert (layer.weight == 0.5).all()
+        layer(torch.ones(1, 3)).sum().backward()
+        reduction = communicator.prepare(layer.weight.grad)
+        reduction.start()
+        assert (reduction.wait() == 2).all() and (layer.weight.grad == 2).all()
+
+    together(2, body)
+
+
+def test_torch_tensors_in_our_memory():
+    torch = pytest.importorskip("torch")
+
+    def body(communicator):
+        tensor = torch.from_numpy(communicator.empty(5, "bfloat16").view("int16")).view(torch.bfloat16)
+        tensor.fill_(1.5)
+        assert communicator.allreduce(tensor, out=tensor) is tensor and tensor.tolist() == [3] * 5
+        return [request.place for request in communicator._plans._kept]
+
+    assert together(2, body) == [[(0, 0)]] * 2
+
+
+def test_torch_tensors_that_are_no_plain_memory():
+    torch = pytest.importorskip("torch")
+    for tensor in (torch.eye(3).to_sparse(), torch.ones(3, device="meta"), torch.ones(3, dtype=torch.complex64).conj()):
+        with pytest.raises(UsageError, match=r"a torch.Tensor cannot be read \(.*pass a dense tensor of numbers"):
+            lend(tensor)
+    with pytest.raises(UsageError, match="uint8 elements are not reduced: convert the array to one of float16"):
+        Communicator(LoopbackWorld(1).transport(0)).allreduce(torch.ones(3, dtype=torch.uint8))
+
+
+# ── JAX ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32"])
+def test_jax_types(dtype):
+    jax = pytest.importorskip("jax")
+
+    def body(communicator):
+        array = jax.numpy.arange(12, dtype=dtype).reshape(3, 4).T
+        result = communicator.allreduce(array)
+        assert isinstance(result, jax.Array) and result.dtype == array.dtype and result.sharding == array.sharding
+        assert result.tolist() == (array * 3).tolist()
+
+    together(3, body)
+
+
+def test_jax_arrays_are_not_written_to_and_tracers_not_read():
+    jax = pytest.importorskip("jax")
+    communicator = Communicator(LoopbackWorld(1).transport(0))
+    array = jax.numpy.ones(3)
+    with pytest.raises(UsageError, match="out cannot be written to"):
+        communicator.allreduce(array, out=array)
+    with pytest.raises(UsageError, match="the array cannot be written to"):
+        communicator.prepare(array)
+    with pytest.raises(UsageError, match=r"cannot be read .*: inside jit, grad or vmap .* through jax.pure_callback"):
+        jax.jit(communicator.allreduce)(array)
+    outside = jax.ShapeDtypeStruct(array.shape, array.dtype)
+    assert jax.jit(lambda x: jax.pure_callback(communicator.allreduce, outside, x))(array).tolist() == [1, 1, 1]
+
+
+# ── without any ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("op, want", [("sum", [6, -7.5]), ("mean", [2, -2.5]), ("max", [3, -2.5]), ("min", [1, -2.5])])
+def test_bfloat16_is_added_as_numbers_and_not_as_bits(monkeypatch, op, want):
+    Halves = halves(monkeypatch)
+
+    def body(communicator):
+        result = communicator.allreduce(Halves([communicator.rank + 1, -2.5]), op)
+        assert isinstance(result, Halves) and result.values().tolist() == want
+        array = Halves([communicator.rank + 1, -2.5])
+        reduction = communicator.prepare(array, op)
+        reduction.start()
+        assert reduction.wait().values().tolist() == want
+
+    together(3, body)
+
+
+def test_bits_alone_are_whole_numbers_that_are_not_reduced():
+    with pytest.raises(UsageError, match="uint16 elements are not reduced"):
+        together(1, lambda communicator: communicator.allreduce(communicator.empty(3, "bfloat16")))
+
+
+@pytest.mark.parametrize("thing", [3.0, [1, 2], "text", None])
+def test_what_is_no_array_is_refused(thing):
+    with pytest.raises(UsageError, match=rf"an? {type(thing).__name__} is not an array: .*a number as np.float64\(x\)"):
+        lend(thing)
