@@ -18,6 +18,7 @@ from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import segment_for
 from ringtrain.collectives.topology import placed
+from ringtrain.collectives.wire import Wire
 from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.exchange.tuning import Table
@@ -95,10 +96,15 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) ->
         fresh = bench.measure(ready)
         watcher.measured(fresh)
         result.rows += fresh
-        held += [ready] if asked.passes > 1 else []
+        if asked.passes > 1:
+            held.append(ready)
+        else:
+            ready.free()
     for _ in range(1, asked.passes):
         again = [row for ready in held for row in bench.measure(ready)]
         result.rows = [rows.quieter(*pair) for pair in zip(result.rows, again, strict=True)]
+    for ready in held:
+        ready.free()
     topology = placed(transport.gather_json(transport.node))
     own = [row for row in result.rows if rows.asked_name(row) != AUTO]  # a choice is none of its own
     result.header |= {"fits": fits(own, calibration, topology), "finished": True}
@@ -117,6 +123,16 @@ def _protocol(asked: Sweep) -> dict:
     return own | {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
 
 
+def _wires(transport: Transport, names: Sequence[str]) -> dict[str, Wire | None]:
+    """One rank of a node compiles kernels, then the others load what it kept."""
+    made: dict[str, Wire | None] = {}
+    for turn in (transport.local_rank == 0, transport.local_rank != 0):
+        if turn:
+            made = {name: compiled_wire(name) for name in names}
+        transport.node_barrier()
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """A job with all that can run it, and the rows of what cannot, both by the contender that was asked for."""
@@ -125,6 +141,10 @@ class _Ready:
     trials: dict[tuple[str, str], Trial]
     refusals: dict[tuple[str, str], dict]
     verdicts: dict[tuple[str, str], checks.Verdict | None]
+
+    def free(self) -> None:
+        for trial in self.trials.values():
+            trial.free()
 
 
 def _room(asked: Sweep) -> int:
@@ -143,7 +163,7 @@ class _Bench:
     ):
         self._transport, self._asked, self._calibration = transport, asked, calibration
         self._crowded, self._watcher = crowded, watcher
-        self._wires = {name: compiled_wire(name) for name in asked.wires}
+        self._wires = _wires(transport, asked.wires)
         self.tested: list[list[str]] = []
         room = _room(asked)
         self._target = transport.allocate(room, np.uint8)
@@ -189,12 +209,18 @@ class _Bench:
         proved = [trial.name, job.numbers.name, job.op]
         if proved not in self.tested and checks.self_test(job, trial, self._asked.protocol.seed):
             self.tested.append(proved)
-        otherwise = None
-        if trial.bytes_sent is not None:
-            runs, wire = trial.algorithm.removeprefix(f"{AUTO}:"), self._wires[trial.wire]
-            tag = len(self._asked.contenders) + tag
-            otherwise = prepare(job, runs, tag, self._other_segment(job), wire=wire)
-        return checks.judge(job, trial, otherwise, self._asked.protocol.seed)
+        otherwise = self._otherwise(job, trial, tag)
+        verdict = checks.judge(job, trial, otherwise, self._asked.protocol.seed)
+        if otherwise is not None:
+            otherwise.free()
+        return verdict
+
+    def _otherwise(self, job: Job, trial: Trial, tag: int) -> Trial | None:
+        """The same with messages cut elsewhere; None where there are none to be cut."""
+        if trial.bytes_sent is None:
+            return None
+        runs, wire = trial.algorithm.removeprefix(f"{AUTO}:"), self._wires[trial.wire]
+        return prepare(job, runs, len(self._asked.contenders) + tag, self._other_segment(job), wire=wire)
 
     def _other_segment(self, job: Job) -> int:
         """Cut elsewhere: in about three pieces a rank, where that is another size."""

@@ -56,6 +56,7 @@ class Trial:
     run:        all-reduces the job once; collective
     bytes_sent: by this rank in a run; None where nobody tells
     slowed:     ``slowed(k)`` is ``run`` by a rank that is k times slower; None for what runs where nobody can slow it
+    free:       gives back what was prepared; it is not run again
     why:        of a choice; None where there was none
     wire:       what messages are rounded to, by name
     """
@@ -65,6 +66,7 @@ class Trial:
     run: Callable[[], None]
     bytes_sent: int | None = None
     slowed: Callable[[float], Callable[[], None]] | None = None
+    free: Callable[[], None] = lambda: None
     why: str | None = None
     wire: str = NONE
 
@@ -112,6 +114,10 @@ def prepare(
         return Trial(NATIVE, NATIVE, _finished(job, _native(job)))
     if algorithm in rivals:
         return Trial(algorithm, algorithm, _finished(job, rivals[algorithm](job)))
+    return _trial(job, _reduction(job, algorithm, tag, segment_bytes, wire), algorithm, wire)
+
+
+def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wire | None) -> Reduction:
     combine, op = job.numbers.combine(job.op), _summed(job.op)
     try:
         reduction = reductions.prepare(
@@ -121,7 +127,7 @@ def prepare(
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:
         raise Refusal(f"{algorithm} sends no messages on one node: a wire of {wire.name} would round nothing")
-    return _trial(job, reduction, algorithm, wire)
+    return reduction
 
 
 def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None) -> Trial:
@@ -130,7 +136,7 @@ def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None) ->
 
     run = _finished(job, _reduced(job, reduction))
     name = NONE if wire is None else wire.name
-    return Trial(algorithm, reduction.transport, run, reduction.bytes_sent, slowed, wire=name)
+    return Trial(algorithm, reduction.transport, run, reduction.bytes_sent, slowed, reduction.free, wire=name)
 
 
 def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival]) -> None:

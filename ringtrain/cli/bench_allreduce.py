@@ -94,13 +94,31 @@ def _tuned(transport, flags: dict, asked):
 
 def _asked(flags: dict, ranks: int):
     """The sweep that the flags ask for. Raises UsageError."""
-    from ringtrain.bench.caches import scrub_bytes
     from ringtrain.bench.choose import choose
     from ringtrain.bench.sweep import Sweep
-    from ringtrain.bench.timing import Protocol
-    from ringtrain.errors import UsageError
     from ringtrain.exchange.numbers import OPS, TYPES
     from ringtrain.exchange.wires import WIRES
+
+    dtypes = choose(flags["dtypes"], TYPES, "type")
+    return Sweep(
+        sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
+        algorithms=_algorithms(flags),
+        dtypes=dtypes,
+        ops=choose(flags["ops"], OPS, "operation"),
+        protocol=_protocol(flags, ranks),
+        checked=flags["check"] == "1",
+        out_of_place=flags["out_of_place"],
+        pairs=flags["pairs"],
+        segment_bytes=flags["segment_bytes"],
+        wires=choose(flags["wires"], WIRES, "wire"),
+    )
+
+
+def _protocol(flags: dict, ranks: int):
+    """How to measure. Raises UsageError."""
+    from ringtrain.bench.caches import scrub_bytes
+    from ringtrain.bench.timing import Protocol
+    from ringtrain.errors import UsageError
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
     slow_rank, slow_times = flags["slow"] or (None, 1.0)
@@ -110,8 +128,7 @@ def _asked(flags: dict, ranks: int):
     for flag in ("budget_s", "min_busbw"):
         if flags[flag] is not None and not isfinite(flags[flag]):
             raise UsageError(f"--{flag.replace('_', '-')} {flags[flag]}: wanted a number")
-    dtypes = choose(flags["dtypes"], TYPES, "type")
-    protocol = Protocol(
+    return Protocol(
         repeats=flags["iterations"],
         warm_up=flags["warm_up"],
         budget_s=flags["budget_s"],
@@ -121,18 +138,6 @@ def _asked(flags: dict, ranks: int):
         slow_rank=slow_rank,
         slow_times=slow_times,
         seed=flags["seed"],
-    )
-    return Sweep(
-        sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
-        algorithms=_algorithms(flags),
-        dtypes=dtypes,
-        ops=choose(flags["ops"], OPS, "operation"),
-        protocol=protocol,
-        checked=flags["check"] == "1",
-        out_of_place=flags["out_of_place"],
-        pairs=flags["pairs"],
-        segment_bytes=flags["segment_bytes"],
-        wires=choose(flags["wires"], WIRES, "wire"),
     )
 
 

@@ -1,0 +1,25 @@
+"""What a sweep prepares, it gives back: large sweeps hold the messages of one size at a time."""
+
+import pytest
+
+from ringtrain.bench.sweep import Sweep, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.transport.loopback import Loopback, LoopbackHandle, LoopbackWorld
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_what_was_prepared_is_given_back(monkeypatch, passes):
+    prepared, freed, recvs = [], [], Loopback.recvs
+
+    def noted(self, moves, tag):
+        prepared.append(recvs(self, moves, tag))
+        return prepared[-1]
+
+    monkeypatch.setattr(Loopback, "recvs", noted)
+    monkeypatch.setattr(LoopbackHandle, "free", lambda handle: freed.append(handle))
+    asked = Sweep((64, 4096), ("mpi", "auto", "ring", "routed"), protocol=Protocol(repeats=3, warm_up=1), passes=passes)
+    found = LoopbackWorld(4, nodes=2).run(lambda transport: sweep(transport, asked))[0]
+    assert {row["status"] for row in found.rows} == {"ok"}
+    calibrating = 2 * len(asked.contenders)  # its tag
+    trials = {handle for handle in prepared if handle._tag != calibrating}
+    assert trials and trials <= set(freed) and len(freed) == len(set(freed))
