@@ -1,6 +1,7 @@
 """From a sweep to a tuning table, and the table in words: what ``auto`` takes at which size, and where that changes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 
 from ringtrain.bench.fit import model_of
@@ -11,6 +12,7 @@ from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.tuning import Model, Row, Table
 
 HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice changes
+LOOKS = 4  # of them are made even where both ends take the same
 
 
 def table_from(result: Result, layout: Layout) -> Table:
@@ -65,8 +67,13 @@ def choice_lines(table: Table | None, here: Here, sizes: Sequence[int], dtype: s
     for nbytes, choice in choices.items():
         lines.append(f"  {say_bytes(nbytes):>10}  {choice.algorithm:20}  {choice.why}")
         lines += [f"  {'':10}  {_all_times(choice)}"] if whole and choice.times_s else []
-    changes = [(a, b) for a, b in pairwise(choices) if choices[a].algorithm != choices[b].algorithm]
-    return lines + [f"  {_change(table, here, a, b, dtype, op)}" for a, b in changes]
+
+    @cache
+    def name_at(nbytes: int) -> str:
+        return take(nbytes, dtype, op, here, table).algorithm
+
+    ends = pairwise(choices)
+    return lines + [f"  {change}" for low, high in ends for change in _changes(name_at, low, high, HALVINGS)]
 
 
 def _all_times(choice: Choice) -> str:
@@ -74,13 +81,15 @@ def _all_times(choice: Choice) -> str:
     return ", ".join(f"{name} {say_seconds(time)}" for time, name in by_time)
 
 
-def _change(table: Table | None, here: Here, low: int, high: int, dtype: str, op: str) -> str:
-    """From which size on the upper end's algorithm is taken, to a few percent."""
-    before, after = (take(nbytes, dtype, op, here, table).algorithm for nbytes in (low, high))
-    for _ in range(HALVINGS):
+def _changes(name_at: Callable[[int], str], low: int, high: int, halvings: int) -> Iterator[str]:
+    """From which size on another algorithm is taken, to a few percent: every change between two sizes, also where both
+    ends take the same."""
+    before, after = name_at(low), name_at(high)
+    if before == after and halvings <= HALVINGS - LOOKS:
+        return
+    if halvings:
         middle = round((low * high) ** 0.5)
-        if take(middle, dtype, op, here, table).algorithm == after:
-            high = middle
-        else:
-            low = middle
-    return f"{before} gives way to {after} at {say_bytes(high)}"
+        yield from _changes(name_at, low, middle, halvings - 1)
+        yield from _changes(name_at, middle, high, halvings - 1)
+    elif before != after:
+        yield f"{before} gives way to {after} at {say_bytes(high)}"

@@ -221,10 +221,10 @@ def _work(kind: str, message, span, add: Callable, wire: Wire | None) -> Callabl
         return partial(add, span, message, span)
     if kind == COPY:
         return partial(span.__setitem__, Ellipsis, message)
-    if kind == ROUND:
-        return partial(_round, wire, message, span)
     if wire is None:
         return None
+    if kind == ROUND:
+        return partial(_round, wire, message, span)
     return partial(wire.add if kind == ADD else wire.unpack, message, span)
 
 

@@ -97,6 +97,23 @@ def test_choices_and_where_they_change():
     )
 
 
+def test_what_is_taken_only_between_two_sizes_is_told_too():
+    """The tree, measured there alone; without the ring both ends take the same."""
+    ends = known(mpi=(10e-6, 4e-3), ring=(200e-6, 1e-3)).rows
+    tree = [Row("tree", "float32", "sum", nbytes, 30e-6, True) for nbytes in (16 * KIB, 64 * KIB)]
+    table = Table(PAIR, "then", (*ends, *tree))
+
+    def changes(*candidates):
+        here = Here(PAIR, candidates, {})
+        lines = tune.choice_lines(table, here, [KIB, MIB], "float32", "sum", whole=False)
+        return [line.strip().removesuffix(" KiB") for line in lines[3:]]
+
+    either = ["mpi gives way to tree at 16.02", "tree gives way to mpi at 64.04"]
+    assert changes("mpi", "tree") == either
+    assert changes("mpi", "ring", "tree") == [*either, "mpi gives way to ring at 109.1"]
+    assert changes("ring") == []
+
+
 def test_a_busy_machine_is_told():
     rows = [{"status": "ok", "cv": cv} for cv in (0.5, 0.5, 0.01)] + [{"status": "refused", "cv": None}]
     told = tune.doubts(Result({"crowded": "4 ranks on 2 cores"}, rows))
