@@ -19,6 +19,7 @@ from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import segment_for
 from ringtrain.collectives.topology import placed
 from ringtrain.collectives.wire import Wire
+from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.exchange.tuning import Table
@@ -35,6 +36,7 @@ class Sweep:
     pairs:         map every pair of ranks first
     segment_bytes: where a schedule's moves are cut; None: as suits the nodes
     rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
+    guard:         watches the all-reduces; None for none
     passes:        over all sizes; a row is that of its quietest pass, so that a disturbance of seconds spoils no size
     tuning:        what ``auto`` among the algorithms chooses by, before anything is timed
     wires:         what messages are rounded to, by name; each algorithm over each wire
@@ -52,6 +54,7 @@ class Sweep:
     rivals: Mapping[str, Rival] = field(default_factory=dict)
     passes: int = 1
     tuning: Table | None = None
+    guard: Guard | None = None
     wires: Sequence[str] = (NONE,)
 
     @property
@@ -176,7 +179,7 @@ class _Bench:
             numbers = TYPES[dtype]
             for nbytes in whole_elements(self._asked.sizes, numbers.itemsize):
                 spans = [span[:nbytes].view(numbers.storage) for span in (self._target, source) if span is not None]
-                yield Job(self._transport, numbers, op, *spans)
+                yield Job(self._transport, numbers, op, *spans, guard=self._asked.guard)
 
     def prepare(self, job: Job) -> _Ready:
         """All contenders ready to run the job, and judged."""

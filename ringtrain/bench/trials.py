@@ -13,6 +13,7 @@ from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange import reductions
+from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.native import check_native
 from ringtrain.exchange.numbers import NumberType
 from ringtrain.exchange.reductions import AUTO, NATIVE, auto_name
@@ -31,6 +32,7 @@ class Job:
 
     target: [count], holds the result afterwards, and in place the contribution before
     source: [count], the contribution out of place; None in place
+    guard:  watches the all-reduces; None for none
     """
 
     transport: Transport
@@ -38,6 +40,7 @@ class Job:
     op: str
     target: np.ndarray
     source: np.ndarray | None = None
+    guard: Guard | None = None
 
     @property
     def contribution(self) -> np.ndarray:
@@ -120,9 +123,8 @@ def prepare(
 def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wire | None) -> Reduction:
     combine, op = job.numbers.combine(job.op), _summed(job.op)
     try:
-        reduction = reductions.prepare(
-            job.transport, job.target, algorithm, combine, op=op, tag=tag, segment_bytes=segment_bytes, wire=wire
-        )
+        how = {"op": op, "tag": tag, "segment_bytes": segment_bytes, "wire": wire, "guard": job.guard}
+        reduction = reductions.prepare(job.transport, job.target, algorithm, combine, **how)
     except RingtrainError as error:
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:

@@ -41,6 +41,7 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
     type=OfRank("slowness in times", 1, 1000, "1:2"),
     help="Also make a rank so many times slower at its own work: 1:2.",
 )
+@click.option("--guard", is_flag=True, help="Watch over it: a rank that hangs or differs is named. Costs time.")
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
@@ -66,6 +67,7 @@ def _bench(transport, flags: dict) -> int:
 
     asked = _tuned(transport, flags, together(transport, lambda: _asked(flags, transport.size)))
     old = on_root(transport, lambda: _prepare_files(flags))
+    transport, asked = _guarded(transport, asked) if flags["guard"] else (transport, asked)
     result = sweep(transport, asked, _watcher(transport.rank, flags))
     if transport.rank == 0:
         _tell_end(result)
@@ -74,7 +76,20 @@ def _bench(transport, flags: dict) -> int:
     if transport.rank == 0:
         for complaint in complaints:
             click.echo(f"ringtrain: {complaint}", err=True)
+    if asked.guard is not None:
+        asked.guard.close()
     return 1 if complaints else 0
+
+
+def _guarded(transport, asked):
+    """The transport and the sweep under a guard."""
+    from dataclasses import replace
+
+    from ringtrain.exchange.guard import Guard
+    from ringtrain.exchange.guarded import Guarded
+
+    guard = Guard(transport)
+    return Guarded(transport, guard), replace(asked, guard=guard)
 
 
 def _tuned(transport, flags: dict, asked):
