@@ -10,7 +10,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "docs" / "figures"
 # Enough to tell families of algorithms apart, and few enough to tell curves apart.
-ALGORITHMS = "mpi,auto,mapped,sliced,ring,double-tree"
+ALGORITHMS = "mpi,auto,sliced,ring,double-tree"
 
 
 def main() -> int:
