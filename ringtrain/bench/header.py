@@ -21,7 +21,7 @@ def relevant(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def name_of(transport: Transport) -> str:
-    """As rows have it: "messages", "loopback"."""
+    """What sends messages: "messages", "loopback"."""
     return type(transport).__name__.lower()
 
 
@@ -57,7 +57,7 @@ def make_header(transport: Transport, start: str) -> dict:
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "library": transport.describe(),
         "transport": name_of(transport),
-        "transport_why": "the only one between processes" if transport.size > 1 else "there is one rank",
+        "transport_why": "rows say what carried each" if transport.size > 1 else "there is one rank",
         "ranks": transport.size,
         "nodes": transport.nodes,
         "hosts": {host: sum(p["host"] == host for p in placements) for host in hosts},
