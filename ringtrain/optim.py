@@ -79,15 +79,17 @@ class Optimizer(ABC):
         self.hyper = hyper
         self.runs = runs(spans, hyper)
 
-    def apply(self, ops, weights, grads, slots: dict, lr: float, step: int, start: int, stop: int) -> None:
-        """Update elements ``start:stop``. All arrays are flat, indexed as the arena. lr is that of this
-        iteration, before multipliers; step counts updates from 1."""
+    def apply(
+        self, ops, weights, grads, slots: dict, lr: float, step: int, start: int, stop: int, first: int = 0
+    ) -> None:
+        """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
+        lr is that of this iteration, before multipliers; step counts updates from 1."""
         for run in self._within(start, stop):
             w, g = weights[run.start : run.stop], grads[run.start : run.stop]
             if run.rate:
                 ops.approach(w, g, run.rate)
                 continue
-            state = [slots[name][run.start : run.stop] for name in self.slots]
+            state = [slots[name][run.start - first : run.stop - first] for name in self.slots]
             self._update(ops, w, g, state, lr * run.lr, run.decay, step)
 
     def _within(self, start: int, stop: int) -> Iterator[Run]:
