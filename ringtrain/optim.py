@@ -71,9 +71,12 @@ def _run(span, hyper: Hyper) -> Run:
 
 
 class Optimizer(ABC):
-    """slots: names of the flat arrays that hold its state, as long as the arena and zero at first."""
+    """slots:  names of the flat arrays that hold its state, as long as the arena and zero at first
+    linear: whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
+    """
 
     slots: tuple[str, ...]
+    linear: bool
 
     def __init__(self, spans: Sequence, hyper: Hyper):
         self.hyper = hyper
@@ -105,6 +108,7 @@ class Optimizer(ABC):
 
 class SGD(Optimizer):
     slots = ("momentum",)
+    linear = True
 
     def _update(self, ops, w, g, state, lr, decay, step):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, False)
@@ -112,6 +116,7 @@ class SGD(Optimizer):
 
 class Nesterov(Optimizer):
     slots = ("momentum",)
+    linear = True
 
     def _update(self, ops, w, g, state, lr, decay, step):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, True)
@@ -119,6 +124,7 @@ class Nesterov(Optimizer):
 
 class AdamW(Optimizer):
     slots = ("mean", "square")
+    linear = False
 
     def _update(self, ops, w, g, state, lr, decay, step):
         ops.adamw(w, g, *state, lr, self.hyper.momentum, self.hyper.beta2, self.hyper.eps, decay, step)

@@ -28,7 +28,8 @@ class Traffic:
 
 class Exchange(ABC):
     name: str
-    exact: bool  # whether an iteration equals serial SGD on the global batch
+    terms: str = ""  # what else the run header says of it
+    exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
 
@@ -47,12 +48,13 @@ class Exchange(ABC):
         """Run every operation of an iteration once, on no elements: kernels compile before the first
         iteration."""
 
-    def denominator(self, local: int, total: int) -> int:
-        """What the loss divides by: the total of valid labels where gradients are summed."""
+    def denominator(self, local: float, total: float) -> float:
+        """What a mean over the batch divides by, the loss's among them: the total, over all ranks, where gradients are
+        summed; this rank's own where weights are averaged. Asked after :meth:`before`."""
         return total
 
-    def before(self, iteration: int) -> None:  # noqa: B027 (most strategies have nothing to do here)
-        """The iteration is about to read weights."""
+    def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027 (most have nothing to do here)
+        """The iteration is about to read weights. It has ``examples`` of its ``total`` on this rank."""
 
     def need(self, span) -> None:  # noqa: B027
         """Forward is about to read this span's weights."""

@@ -24,9 +24,7 @@ def _alone(own: float) -> float:
     return own
 
 
-def clip(
-    ops, grads, runs: Sequence[tuple[int, int]], limit: float, total: Callable[[float], float] = _alone
-) -> float:
+def clip(ops, grads, runs: Sequence[tuple[int, int]], limit: float, total: Callable[[float], float] = _alone) -> float:
     """Scale the gradients in ``runs`` by limit/norm where their norm is above ``limit``; the norm before
     that. ``total``: from the sum of squares in this rank's runs to that of all ranks, where each has its own.
 

@@ -12,8 +12,8 @@ from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.data.sampler import Sampler
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
-from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.tuning import Table
 from ringtrain.lr import LearningRate, scaled
 from ringtrain.nn.arena import Arena
@@ -147,20 +147,6 @@ def ops_of(config: TrainConfig) -> Ops:
     if config.threads is not None:
         ops.threads(config.threads)
     return ops
-
-
-def make_exchange(config: TrainConfig, transport: Transport, ops: Ops, tuning: Table | None = None) -> Exchange:
-    return AllReduce(
-        transport,
-        ops,
-        algorithm=config.algorithm,
-        bucket_bytes=config.bucket_bytes,
-        segment_bytes=config.segment_bytes,
-        clip_norm=config.clip_norm,
-        deadline_s=config.deadline_s,
-        tuning=tuning,
-        wire=config.wire,
-    )
 
 
 # ── what the configuration leaves open ────────────────────────────────────────────────────────────────────────

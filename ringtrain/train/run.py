@@ -137,6 +137,7 @@ class Run:
 
     def _save(self, is_best: bool) -> None:
         began = time.perf_counter()
+        self._of.exchange.settle()  # weights that are spoilt on one rank are then on all
         self._check_weights()
         self._saved_at = self._progress.iteration
         if is_best:
