@@ -13,7 +13,7 @@ from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.summing import BUCKET_BYTES, Summing, settings
 from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.update import STEP, Update, check_state, everything
+from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
 from ringtrain.transport.base import Transport
 
 __all__ = ["BUCKET_BYTES", "AllReduce"]
@@ -66,9 +66,13 @@ class AllReduce(Exchange):
         slots = self._update.slots
         return {STEP: self._update.step, **{name: self._ops.to_host(slot) for name, slot in slots.items()}}
 
+    def check_names(self, names) -> None:
+        check_names(names, self._update.slots)
+
     def restore(self, state: dict) -> None:
         """Raises CheckpointError where the state is another optimizer's, or of another arena."""
-        check_state(state, self._update.slots, self._arena.count)
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
         self._update.take(state)
 
     def traffic(self) -> Traffic:

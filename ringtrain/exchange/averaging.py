@@ -33,7 +33,7 @@ from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.outer import Outer
 from ringtrain.exchange.summing import Summing, settings
 from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.update import STEP, Update, check_state, everything
+from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
 from ringtrain.transport.base import Transport
 
 KEEP, AVERAGE, RESET = "keep", "average", "reset"
@@ -82,6 +82,7 @@ class Averaging(Exchange):
         self.exact = self._summing.exact and linear and self._every == 1 and self._momentum == AVERAGE
         if self._outer:
             self._outer.bind(arena)
+        self._outer_slots = self._outer.slots if self._outer else {}
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
@@ -168,16 +169,19 @@ class Averaging(Exchange):
         self.settle()
         if self._differs:
             self._average_state(1 / self._size)
-        held = {**self._update.slots, **(self._outer.slots if self._outer else {})}
+        held = {**self._update.slots, **self._outer_slots}
         return {STEP: self._update.step, **{name: self._ops.to_host(array) for name, array in held.items()}}
+
+    def check_names(self, names) -> None:
+        check_names(names, {**self._update.slots, **self._outer_slots})
 
     def restore(self, state: dict) -> None:
         """What an all-reduce kept will do where there is no outer step. Raises CheckpointError where the state is
         another optimizer's, or of another arena."""
-        outer = self._outer.slots if self._outer else {}
-        check_state(state, {**self._update.slots, **outer}, self._arena.count)
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
         self._update.take(state)
-        for name, slot in outer.items():
+        for name, slot in self._outer_slots.items():
             self._ops.upload(state[name], slot)
 
     def traffic(self) -> Traffic:

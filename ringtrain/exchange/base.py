@@ -6,7 +6,7 @@ average) the same shape. *An all-reduce sums; means are made by the loss's denom
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -77,7 +77,12 @@ class Exchange(ABC):
         arena, plus scalars. Collective."""
 
     @abstractmethod
-    def restore(self, state: dict) -> None: ...
+    def check_names(self, names: Collection[str]) -> None:
+        """Raises CheckpointError unless a state of arrays of these names is one to go on from."""
+
+    @abstractmethod
+    def restore(self, state: dict) -> None:
+        """What :meth:`state` gave, at any number of ranks. Raises CheckpointError."""
 
     @abstractmethod
     def traffic(self) -> Traffic: ...

@@ -23,7 +23,7 @@ from ringtrain.exchange.base import Exchange, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.summing import Summing, settings
 from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.update import STEP, Update, check_state, everything
+from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
 from ringtrain.transport.base import Transport
 
 PENDING = "pending"
@@ -98,10 +98,14 @@ class Delayed(Exchange):
             held[PENDING] = self._buffer
         return {STEP: self._update.step, **{name: self._ops.to_host(array) for name, array in held.items()}}
 
+    def check_names(self, names) -> None:
+        check_names(names, self._update.slots, optional=(PENDING,))
+
     def restore(self, state: dict) -> None:
         """What an all-reduce kept will do: then nothing is pending. Raises CheckpointError where the state is another
         optimizer's, or of another arena."""
-        check_state(state, self._update.slots, self._arena.count, optional=(PENDING,))
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
         self._update.take(state)
         self._pending = PENDING in state
         if self._pending:

@@ -29,7 +29,7 @@ from ringtrain.exchange.halves import Halves, choose_halves
 from ringtrain.exchange.pieces import common, elements
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.update import STEP, Update, check_state
+from ringtrain.exchange.update import STEP, Update, check_names, check_sizes
 from ringtrain.transport.base import Transport
 
 
@@ -124,9 +124,13 @@ class Sharded(Exchange):
         self._state.land()
         return self._ops.to_host(self._arena.grads)
 
+    def check_names(self, names) -> None:
+        check_names(names, self._update.slots)
+
     def restore(self, state: dict) -> None:
         """Raises CheckpointError where the state is another optimizer's, or of another arena."""
-        check_state(state, self._update.slots, self._arena.count)
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
         self._update.take(state)
 
     def traffic(self) -> Traffic:

@@ -1,7 +1,7 @@
 """The optimizer on the elements of the arena that this rank updates: all of them, or some. Its state is kept for those
 alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.pieces import Piece, cut, elements
@@ -55,7 +55,7 @@ class Update:
             self._ops.copy(slots[name], flat[start:stop])
 
     def take(self, state: dict) -> None:
-        """The reverse, of a state in host arrays over the arena, which :func:`check_state` has seen."""
+        """The reverse, of a state in host arrays over the arena, which has been checked."""
         self.step = int(state[STEP])
         for (start, stop), slots in self._states():
             for name, slot in slots.items():
@@ -66,15 +66,19 @@ def everything(arena) -> list[Piece]:
     return [(0, arena.count)] if arena.count else []
 
 
-def check_state(state: dict, names, count: int, optional=()) -> None:
-    """Raises CheckpointError where a state is another optimizer's or another strategy's, or of another arena than one
-    of ``count`` elements. It must have ``names``, and may have those that are ``optional``."""
-    wanted = {STEP, *names}
-    if not wanted <= set(state) <= wanted | set(optional):
+def check_names(found: Collection[str], wanted: Collection[str], optional: Collection[str] = ()) -> None:
+    """Raises CheckpointError where a state of these names is another optimizer's or another strategy's: it must have
+    those that are wanted, and may have those that are optional. The step, which all have, may be left out."""
+    found, wanted = {STEP, *found}, {STEP, *wanted}
+    if not wanted <= found <= wanted | set(optional):
         raise CheckpointError(
-            f"the checkpoint's optimizer keeps {', '.join(sorted(state))}, this run's keeps "
+            f"the checkpoint's optimizer keeps {', '.join(sorted(found))}, this run's keeps "
             f"{', '.join(sorted(wanted))}: resume with the --optimizer and the --sync that wrote it"
         )
+
+
+def check_sizes(state: dict, count: int) -> None:
+    """Raises CheckpointError where a state is of another arena than one of ``count`` elements."""
     for name in set(state) - {STEP}:
         if state[name].shape != (count,):
             raise CheckpointError(

@@ -73,9 +73,10 @@ def test_sharded_says_what_memory_it_takes(train, tmp_path):
     assert records(tmp_path / "run", "note")[0]["text"].startswith("sharded by ring: a rank keeps ")
 
 
-def test_refusals(train):
+def test_refusals(train, tmp_path):
     with pytest.raises(ConfigError, match="average_every is 4, which --sync sharded has no use for"):
         train(sync="sharded", average_every=4)
     train(out="run", iterations=2, sync="delayed")
     with pytest.raises(CheckpointError, match="keeps momentum, pending, step, this run's keeps momentum, step: resume"):
         train(resume="run", iterations=4, sync="allreduce")
+    assert records(tmp_path / "run", "end")[0]["iterations"] == 2  # nothing was cut off
