@@ -12,6 +12,7 @@ from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.delayed import Delayed
 from ringtrain.exchange.pieces import common, cut, elements, join
 from ringtrain.exchange.sharded import Sharded
+from ringtrain.exchange.update import Update
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
@@ -150,6 +151,27 @@ def test_the_state_goes_on_at_another_number_of_ranks():
     for found, kept in LoopbackWorld(3).run(body):
         np.testing.assert_array_equal(found, want[0])
         np.testing.assert_array_equal(kept["momentum"], want[1]["momentum"])
+
+
+def test_an_update_of_pieces_is_the_optimizers_own_on_each():
+    """Two steps of AdamW, which counts them, on 40:48 and 90:100 in one array of state."""
+    ops = ReferenceOps("float64")
+    arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
+    hyper = Hyper(momentum=0.5)
+    update = Update(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
+    want, mean, square = np.ones(arena.count), np.zeros(arena.count), np.zeros(arena.count)
+    for step in (1, 2):
+        update.step += 1
+        arena.grads[...] = np.arange(arena.count) * step
+        update.apply(LR, 0, 95)
+        update.apply(LR, 95, arena.count)
+        for a, b in update.pieces:
+            part = (array[a:b] for array in (want, arena.grads, mean, square))
+            ops.adamw(*part, LR, 0.5, hyper.beta2, hyper.eps, 0.0, step)
+    np.testing.assert_array_equal(arena.weights, want)
+    flat = np.zeros(arena.count)
+    update.place("square", flat)
+    np.testing.assert_array_equal(flat, square)
 
 
 def test_pieces():
