@@ -62,6 +62,25 @@ class TrainConfig:
     ops: str = option("cpu", "Kernels: `cpu`, compiled, or `reference`, plain NumPy.")
     threads: int | None = option(None, "BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]", low=1)
 
+    sync: str = option(
+        "allreduce",
+        "How ranks stay in step: allreduce, sum gradients and update everywhere; sharded, each rank updates its slice "
+        "and keeps its optimizer state alone; delayed, apply the gradient before while this one is exchanged; "
+        "averaging, update alone and average the weights now and then.",
+        choices=("allreduce", "delayed", "sharded", "averaging"),
+    )
+    average_every: int = option(8, "Of averaging: iterations between averages.", low=1)
+    average_momentum: str = option(
+        "average",
+        "Of averaging: what an average does to the optimizer's state: each rank keeps its own, all take the mean, or "
+        "all begin anew.",
+        choices=("keep", "average", "reset"),
+    )
+    average_from: int = option(0, "Of averaging: iterations of all-reduce before it begins (post-local SGD).", low=0)
+    outer_momentum: float = option(
+        0.0, "Of averaging: Nesterov momentum of the step from average to average (DiLoCo).", low=0, below=1
+    )
+    outer_lr: float = option(1.0, "Of averaging: how far to step from the last average towards this one.", above=0)
     algorithm: str = option(
         "auto",
         "All-reduce: auto, by size and what `ringtrain tune` measured; mpi, the MPI's own; mapped or routed, in memory "

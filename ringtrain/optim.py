@@ -71,23 +71,28 @@ def _run(span, hyper: Hyper) -> Run:
 
 
 class Optimizer(ABC):
-    """slots: names of the flat arrays that hold its state, as long as the arena and zero at first."""
+    """slots:  names of the flat arrays that hold its state, as long as the arena and zero at first
+    linear: whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
+    """
 
     slots: tuple[str, ...]
+    linear: bool
 
     def __init__(self, spans: Sequence, hyper: Hyper):
         self.hyper = hyper
         self.runs = runs(spans, hyper)
 
-    def apply(self, ops, weights, grads, slots: dict, lr: float, step: int, start: int, stop: int) -> None:
-        """Update elements ``start:stop``. All arrays are flat, indexed as the arena. lr is that of this
-        iteration, before multipliers; step counts updates from 1."""
+    def apply(
+        self, ops, weights, grads, slots: dict, lr: float, step: int, start: int, stop: int, first: int = 0
+    ) -> None:
+        """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
+        lr is that of this iteration, before multipliers; step counts updates from 1."""
         for run in self._within(start, stop):
             w, g = weights[run.start : run.stop], grads[run.start : run.stop]
             if run.rate:
                 ops.approach(w, g, run.rate)
                 continue
-            state = [slots[name][run.start : run.stop] for name in self.slots]
+            state = [slots[name][run.start - first : run.stop - first] for name in self.slots]
             self._update(ops, w, g, state, lr * run.lr, run.decay, step)
 
     def _within(self, start: int, stop: int) -> Iterator[Run]:
@@ -103,6 +108,7 @@ class Optimizer(ABC):
 
 class SGD(Optimizer):
     slots = ("momentum",)
+    linear = True
 
     def _update(self, ops, w, g, state, lr, decay, step):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, False)
@@ -110,6 +116,7 @@ class SGD(Optimizer):
 
 class Nesterov(Optimizer):
     slots = ("momentum",)
+    linear = True
 
     def _update(self, ops, w, g, state, lr, decay, step):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, True)
@@ -117,6 +124,7 @@ class Nesterov(Optimizer):
 
 class AdamW(Optimizer):
     slots = ("mean", "square")
+    linear = False
 
     def _update(self, ops, w, g, state, lr, decay, step):
         ops.adamw(w, g, *state, lr, self.hyper.momentum, self.hyper.beta2, self.hyper.eps, decay, step)

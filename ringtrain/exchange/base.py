@@ -6,8 +6,13 @@ average) the same shape. *An all-reduce sums; means are made by the loss's denom
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+from ringtrain.config import TrainConfig
+from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.tuning import Table
+from ringtrain.transport.base import Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +31,22 @@ class Traffic:
     exposed_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What a strategy is made from. ``tuning``: what ``auto`` chooses by, on rank 0; ``guard``: watches what ranks do
+    together. None where there is none."""
+
+    config: TrainConfig
+    transport: Transport
+    ops: object
+    tuning: Table | None = None
+    guard: Guard | None = None
+
+
 class Exchange(ABC):
     name: str
-    exact: bool  # whether an iteration equals serial SGD on the global batch
+    terms: str = ""  # what else the run header says of it
+    exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
 
@@ -47,12 +65,13 @@ class Exchange(ABC):
         """Run every operation of an iteration once, on no elements: kernels compile before the first
         iteration."""
 
-    def denominator(self, local: int, total: int) -> int:
-        """What the loss divides by: the total of valid labels where gradients are summed."""
+    def denominator(self, local: float, total: float) -> float:
+        """What a mean over the batch divides by, the loss's among them: the total, over all ranks, where gradients are
+        summed; this rank's own where weights are averaged. Asked after :meth:`before`."""
         return total
 
-    def before(self, iteration: int) -> None:  # noqa: B027 (most strategies have nothing to do here)
-        """The iteration is about to read weights."""
+    def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027 (most have nothing to do here)
+        """The iteration is about to read weights. It has ``examples`` of its ``total`` on this rank."""
 
     def need(self, span) -> None:  # noqa: B027
         """Forward is about to read this span's weights."""
@@ -75,7 +94,12 @@ class Exchange(ABC):
         arena, plus scalars. Collective."""
 
     @abstractmethod
-    def restore(self, state: dict) -> None: ...
+    def check_names(self, names: Collection[str]) -> None:
+        """Raises CheckpointError unless a state of arrays of these names is one to go on from."""
+
+    @abstractmethod
+    def restore(self, state: dict) -> None:
+        """What :meth:`state` gave, at any number of ranks. Raises CheckpointError."""
 
     @abstractmethod
     def traffic(self) -> Traffic: ...

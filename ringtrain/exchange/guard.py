@@ -64,9 +64,9 @@ class Guard:
         return self.board.gap
 
     # ── what is watched ───────────────────────────────────────────────────────────────────────────────────
-    def watch(self, reduction: Reduction, op: str, dtype, count: int) -> Reduction:
-        """The same all-reduce, of ``count`` elements, under the guard."""
-        fingerprint = self.call(f"all-reduce of {count:,} {dtype} by {reduction.algorithm} ({op})").fingerprint
+    def watch(self, reduction: Reduction, op: str, dtype, count: int, what: str = "all-reduce") -> Reduction:
+        """The same, of ``count`` elements, under the guard. ``what`` people call it."""
+        fingerprint = self.call(f"{what} of {count:,} {dtype} by {reduction.algorithm} ({op})").fingerprint
         native = reduction.transport == NATIVE
         if native and count * np.dtype(dtype).itemsize <= SMALL_BYTES:
             watched = WatchedSmall(self, reduction, fingerprint)

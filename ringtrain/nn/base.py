@@ -61,7 +61,8 @@ class Pass:
     """What one forward and backward pass is made with: passed in, never ambient.
 
     examples:   int64 device array, the data-set index of each example: keys of random numbers
-    total:      examples of the whole iteration over all ranks: what batch statistics are averaged over
+    total:      examples that batch statistics are averaged over: those of the iteration, on all ranks, or on this one
+                where each rank has weights of its own (:meth:`ringtrain.exchange.base.Exchange.denominator`)
     key:        mixes seed and iteration: the other key of random numbers
     accumulate: whether gradients are added to what the arena holds (further micro-batches)
     """

@@ -21,7 +21,7 @@ class SoftmaxCrossEntropy:
         """Add (sum of losses, correct, valid) to ``totals``: evaluation."""
         ctx.ops.softmax_cross_entropy(logits_NK, labels_N, None, totals_3, 1.0, self.smoothing, self.ignore)
 
-    def backward(self, ctx, logits_NK, labels_N, totals_3, denominator: int):
+    def backward(self, ctx, logits_NK, labels_N, totals_3, denominator: float):
         """The same, and return d(sum of losses / denominator)/d(logits). The denominator is the exchange's:
         an all-reduce sums, so means are made here."""
         dlogits_NK = ctx.space("loss.dx", logits_NK.shape)

@@ -12,8 +12,8 @@ from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.data.sampler import Sampler
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
-from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.base import Exchange, Kit
+from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.tuning import Table
@@ -108,7 +108,7 @@ def assemble(
     rate = rate_of(config, iterations)
 
     guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
-    exchange = make_exchange(config, transport, ops, tuning, guard)
+    exchange = make_exchange(Kit(config, transport, ops, tuning, guard))
     graph = exchange.prepare(graph)
     arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
     graph.bind(arena)
@@ -157,23 +157,6 @@ def ops_of(config: TrainConfig) -> Ops:
     if config.threads is not None:
         ops.threads(config.threads)
     return ops
-
-
-def make_exchange(
-    config: TrainConfig, transport: Transport, ops: Ops, tuning: Table | None, guard: Guard | None
-) -> Exchange:
-    return AllReduce(
-        transport,
-        ops,
-        algorithm=config.algorithm,
-        bucket_bytes=config.bucket_bytes,
-        segment_bytes=config.segment_bytes,
-        clip_norm=config.clip_norm,
-        deadline_s=config.deadline_s,
-        tuning=tuning,
-        wire=config.wire,
-        guard=guard,
-    )
 
 
 # ── what the configuration leaves open ────────────────────────────────────────────────────────────────────────

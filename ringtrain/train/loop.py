@@ -122,7 +122,8 @@ class Worker:
     def iterate(self, batch: Batch) -> Outcome:
         """One iteration on this rank's share of the global batch."""
         self._begin(batch)
-        self.exchange.before(batch.iteration)
+        self.exchange.before(batch.iteration, len(batch.labels), batch.total)
+        self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
         for instruction in instructions(len(self._micro)):
             self._run(instruction)
         total, correct, valid, stop = self._shared
@@ -149,8 +150,7 @@ class Worker:
                 self._load(*self._micro[micro])
             case Forward():
                 logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
-                denominator = self.exchange.denominator(len(self._batch.labels), self._batch.valid_total)
-                self._dlogits = self.loss.backward(self._ctx, logits, self._labels, self._totals, denominator)
+                self._dlogits = self.loss.backward(self._ctx, logits, self._labels, self._totals, self._denominator())
             case Share():
                 self._share()
             case Backward(micro, last):
@@ -173,6 +173,12 @@ class Worker:
 
     def _load(self, start: int, stop: int) -> None:
         self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
+
+    def _denominator(self) -> float:
+        """The loss's. A rank's own part of the valid labels is taken by its examples: then means of ranks that are
+        weighted by examples make the mean over the batch, wherever labels are missing."""
+        batch = self._batch
+        return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
     def _share(self) -> None:
         self.ops.download(self._totals, self._shared[:3])

@@ -137,6 +137,7 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
     """Raises CheckpointError where the checkpoint does not go on with these data or this network."""
     if origin.place is None:
         return
+    run.exchange.check_names(origin.place["slots"])
     held, given = origin.place["data_checksum"], run.data.checksum
     if held != given:
         raise CheckpointError(

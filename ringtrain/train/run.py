@@ -52,6 +52,7 @@ class Run:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
         with self._of.batches(self._transport, self._progress.iteration, self._of.iterations) as batches:
             for batch in batches:
+                self._tell_guard(batch.iteration + 1)
                 began = time.perf_counter()
                 outcome = self._of.worker.iterate(batch)
                 self._account(batch, outcome, time.perf_counter() - began)
@@ -63,6 +64,10 @@ class Run:
         if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
             self._save(self._is_best(self._evaluate()))
         self._end("done")
+
+    def _tell_guard(self, iteration: int) -> None:
+        if self._of.guard is not None:
+            self._of.guard.iterate(iteration)
 
     # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
     def _account(self, batch, outcome: Outcome, seconds: float) -> None:
@@ -137,6 +142,7 @@ class Run:
 
     def _save(self, is_best: bool) -> None:
         began = time.perf_counter()
+        self._of.exchange.settle()  # weights that are spoilt on one rank are then on all
         self._check_weights()
         self._saved_at = self._progress.iteration
         if is_best:

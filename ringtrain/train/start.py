@@ -16,6 +16,7 @@ from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig, to_table
 from ringtrain.errors import ConfigError, StalledError
+from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.tuning_file import Found, find_tuning
 from ringtrain.nn.spec import ModelSpec
@@ -127,7 +128,7 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
         data=run.data.name,
         train_examples=run.data.train.count,
         test_examples=run.data.test.count if run.data.test else 0,
-        strategy=_strategy_words(config, exchange.name),
+        strategy=_strategy_words(config, exchange),
         exact=exchange.exact,
         ranks=transport.size,
         nodes=transport.nodes,
@@ -156,9 +157,10 @@ def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     return notes
 
 
-def _strategy_words(config: TrainConfig, name: str) -> str:
+def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
     rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
-    return f"{name} ({config.algorithm}{rounding})"
+    terms = f" {exchange.terms}" if exchange.terms else ""
+    return f"{exchange.name}{terms} ({config.algorithm}{rounding})"
 
 
 def _optimizer_words(config: TrainConfig) -> str:

@@ -1,0 +1,213 @@
+"""Ranks update alone, and average their weights every H iterations. Approximate, but for one case.
+
+An iteration of a rank is one of serial SGD on its own part of the batch: the loss is the mean over that part, and no
+gradient is exchanged. Every H iterations all ranks take the mean of their weights, each weighted by the examples that
+it has seen since the last one. What becomes of the optimizer's state then is an option:
+
+    keep      each rank goes on with its own
+    average   all take the mean, weighted alike
+    reset     all begin anew, AdamW's count of steps included
+
+H = 1 with ``average`` is exact where an update is linear in gradients and state (sgd, nesterov, no clipping): the mean
+of the updates is then the update by the mean.
+
+*Post-local*: up to iteration ``begin`` gradients are summed and every rank makes the same update, as all-reduce does.
+
+*Outer step*: the average is not taken as it is, but as the direction of a step from the weights of the last one, with
+Nesterov momentum of its own: d = before - mean; u = m·u + d; w = before - lr·(d + m·u). With lr = 1 and m = 0 that is
+the mean. Running statistics take the mean always.
+
+Whoever looks in the middle of a period, an evaluation or a checkpoint, sees the mean of that moment, and ranks go on
+from there: the period ends when it would have ended, and the outer step waits for that.
+
+Bytes: those of an all-reduce every H iterations; twice that where the optimizer keeps one array and it is averaged,
+three times for two. The mean is made in the memory of the gradients, which are not needed between iterations.
+
+Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin et al., Don't use large mini-batches,
+use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer step).
+"""
+
+from ringtrain.exchange.base import Exchange, Kit, Traffic
+from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
+from ringtrain.exchange.outer import Outer
+from ringtrain.exchange.summing import Summing, settings
+from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
+from ringtrain.transport.base import Transport
+
+KEEP, AVERAGE, RESET = "keep", "average", "reset"
+
+
+class Averaging(Exchange):
+    """every:     H, iterations between averages
+    momentum:  what an average does to the optimizer's state: keep, average or reset
+    begin:     the first iteration on one's own; gradients are summed in those before
+    outer:     (momentum, rate) of the outer step; None for the mean itself
+    clip_norm: the largest norm of a rank's own gradient, or of the sum where gradients are summed; None for no limit
+    how:       arguments of :class:`ringtrain.exchange.summing.Summing`
+    """
+
+    name = "averaging"
+    state_is_local = False
+
+    def __init__(
+        self,
+        transport: Transport,
+        ops,
+        every: int = 8,
+        momentum: str = AVERAGE,
+        begin: int = 0,
+        outer: tuple[float, float] | None = None,
+        clip_norm: float | None = None,
+        **how,
+    ):
+        self._ops, self._size = ops, transport.size
+        self._every, self._momentum, self._begin, self._clip_norm = every, momentum, begin, clip_norm
+        self._outer = outer and Outer(ops, *outer)
+        self._summing = Summing(transport, ops, **how)
+        self.terms = _terms(every, momentum, begin, outer)
+        self._together = True  # whether this iteration sums gradients
+        self._examples = self._total = 0  # since the last average: of this rank, of all
+        self._here = 0  # of this iteration, on this rank
+        self._differs = False  # whether the optimizer's state may differ from rank to rank
+
+    def bind(self, arena, optimizer) -> None:
+        self._arena = arena
+        self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
+        self._sums = self._summing.bind(arena.spans, arena.grads)
+        self.notes = self._summing.notes
+        self._trained = trained_runs(arena.spans)
+        linear = optimizer.linear and self._clip_norm is None and self._outer is None
+        self.exact = self._summing.exact and linear and self._every == 1 and self._momentum == AVERAGE
+        if self._outer:
+            self._outer.bind(arena)
+        self._outer_slots = self._outer.slots if self._outer else {}
+
+    def rehearse(self) -> None:
+        nothing = self._arena.grads[:0]
+        self._summing.rehearse(nothing)
+        rehearse_clip(self._ops, nothing)
+        self._ops.copy(nothing, nothing)
+        self._ops.fill(nothing, 0)
+        self._update.rehearse()
+        if self._outer:
+            self._outer.rehearse()
+
+    # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────
+    def before(self, iteration: int, examples: int, total: int) -> None:
+        self._together = iteration < self._begin
+        if self._together:
+            return
+        if self._outer and (iteration - self._begin) % self._every == 0:
+            self._outer.begin()
+        self._here = examples
+        self._examples += examples
+        self._total += total
+
+    def denominator(self, local: float, total: float) -> float:
+        return total if self._together else local
+
+    def ready(self, span) -> None:
+        if self._together:
+            self._sums.ready(span)
+
+    def finish(self, iteration: int, lr: float) -> None:
+        self._update.step += 1
+        if self._together:
+            self._sums.land()
+            self._apply(lr)
+            return
+        if self._here:  # who saw nothing has learnt nothing, and weighs nothing
+            self._apply(lr)
+        self._differs = True
+        if (iteration + 1 - self._begin) % self._every == 0:
+            self.settle()
+            if self._outer:
+                self._outer.step()
+
+    def _apply(self, lr: float) -> None:
+        if self._clip_norm is not None:
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
+        self._update.apply(lr, 0, self._arena.count)
+
+    # ── averages ──────────────────────────────────────────────────────────────────────────────────────────────
+    def settle(self) -> None:
+        """All take the mean, unless nobody has seen anything since the last one."""
+        if not self._total:
+            return
+        share = self._examples / self._total
+        self._mean(self._arena.weights, share)
+        if self._momentum == AVERAGE:
+            self._average_state(share)
+        elif self._momentum == RESET:
+            self._forget_state()
+        self._examples = self._total = 0
+
+    def _mean(self, array, share: float) -> None:
+        ops, sums = self._ops, self._arena.grads
+        ops.copy(array, sums)
+        ops.scale(sums, share)
+        self._sums.land()
+        ops.copy(sums, array)
+
+    def _average_state(self, share: float) -> None:
+        for slot in self._update.slots.values():
+            self._mean(slot, share)
+        self._differs = False
+
+    def _forget_state(self) -> None:
+        for slot in self._update.slots.values():
+            self._ops.fill(slot, 0)
+        self._update.step = 0
+        self._differs = False
+
+    # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def state(self) -> dict:
+        """Collective. Where each rank keeps a state of its own, all take the mean and go on with that, as the run does
+        that is resumed here."""
+        self.settle()
+        if self._differs:
+            self._average_state(1 / self._size)
+        held = {**self._update.slots, **self._outer_slots}
+        return {STEP: self._update.step, **{name: self._ops.to_host(array) for name, array in held.items()}}
+
+    def check_names(self, names) -> None:
+        check_names(names, {**self._update.slots, **self._outer_slots})
+
+    def restore(self, state: dict) -> None:
+        """What an all-reduce kept will do where there is no outer step. Raises CheckpointError where the state is
+        another optimizer's, or of another arena."""
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
+        self._update.take(state)
+        for name, slot in self._outer_slots.items():
+            self._ops.upload(state[name], slot)
+
+    def traffic(self) -> Traffic:
+        return Traffic(self._sums.bytes_sent, self._sums.exposed_s)
+
+    def close(self) -> None:
+        del self._sums
+
+
+def _terms(every: int, momentum: str, begin: int, outer: tuple[float, float] | None) -> str:
+    words = [f"every {every}" if every > 1 else "every iteration", f"momentum: {momentum}"]
+    if begin:
+        words.append(f"all-reduce up to iteration {begin}")
+    if outer:
+        words.append(f"outer momentum {outer[0]:g}, rate {outer[1]:g}")
+    return ", ".join(words)
+
+
+def make(kit: Kit) -> Averaging:
+    config = kit.config
+    plain = (config.outer_momentum, config.outer_lr) == (0.0, 1.0)
+    return Averaging(
+        kit.transport,
+        kit.ops,
+        every=config.average_every,
+        momentum=config.average_momentum,
+        begin=config.average_from,
+        outer=None if plain else (config.outer_momentum, config.outer_lr),
+        clip_norm=config.clip_norm,
+        **settings(kit),
+    )

@@ -1,0 +1,47 @@
+"""Every strategy by its name, and which options go together."""
+
+from collections.abc import Callable
+
+from ringtrain.config import TrainConfig, config_fields, default_of
+from ringtrain.errors import ConfigError
+from ringtrain.exchange import allreduce, averaging, delayed, sharded
+from ringtrain.exchange.base import Exchange, Kit
+from ringtrain.exchange.wires import NONE
+
+STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
+    "allreduce": allreduce.make,
+    "delayed": delayed.make,
+    "sharded": sharded.make,
+    "averaging": averaging.make,
+}
+# What belongs to one strategy alone.
+OWN = {
+    "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
+}
+SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
+
+
+def make_exchange(kit: Kit) -> Exchange:
+    """The strategy that a configuration names. Raises ConfigError for options that do not go together."""
+    check_options(kit.config)
+    return STRATEGIES[kit.config.sync](kit)
+
+
+def check_options(config: TrainConfig) -> None:
+    for owner, names in OWN.items():
+        for name in names if owner != config.sync else ():
+            _check_unused(config, name, owner)
+    if config.wire != NONE and config.sync not in SUMS_ALONE:
+        raise ConfigError(
+            f"--wire {config.wire} rounds what travels, and with --sync {config.sync} that is weights, which small "
+            f"updates would never move: leave it out, or give --sync {' or '.join(SUMS_ALONE)}"
+        )
+
+
+def _check_unused(config: TrainConfig, name: str, owner: str) -> None:
+    given, default = getattr(config, name), default_of(config_fields()[name])
+    if given != default:
+        raise ConfigError(
+            f"{name} is {given!r}, which --sync {config.sync} has no use for: give --sync {owner}, or leave it at "
+            f"{default!r}"
+        )

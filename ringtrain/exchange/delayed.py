@@ -1,0 +1,121 @@
+"""Double buffering: the gradient of the iteration before is applied while this one's is exchanged. Approximate.
+
+::
+
+    iteration      0         1            2
+    backward       g0        g1           g2
+    exchange          ── g0 ──   ── g1 ──    ── g2 ──
+    update         nothing   with g0      with g1
+
+An iteration ends with the update by the sum of the gradients of the iteration before, which has had a whole forward and
+backward pass to arrive in. Then this iteration's gradients are copied to the buffer that has become free, and set off.
+Weights are the same on all ranks at all times, and do not depend on their number; but each gradient was taken at the
+weights of one update earlier.
+
+The gradient that waits to be applied belongs to the state: a run that goes on from a checkpoint goes on exactly.
+Evaluations see the weights as they are, without it. That of the last iteration is never applied.
+
+Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
+"""
+
+from ringtrain.exchange.base import Exchange, Kit, Traffic
+from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
+from ringtrain.exchange.summing import Summing, settings
+from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
+from ringtrain.transport.base import Transport
+
+PENDING = "pending"
+
+
+class Delayed(Exchange):
+    """clip_norm: the largest global norm of the summed gradient; None for no limit
+    how:       arguments of :class:`ringtrain.exchange.summing.Summing`
+    """
+
+    name = "delayed"
+    terms = "by one iteration"
+    exact = False
+    state_is_local = False  # what is on its way has to arrive first
+
+    def __init__(self, transport: Transport, ops, clip_norm: float | None = None, **how):
+        self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
+        self._summing = Summing(transport, ops, **how)
+        self._pending = False  # whether the buffer holds a gradient that is not yet applied
+        self._travelling = False  # whether that is not yet known to have arrived
+
+    def bind(self, arena, optimizer) -> None:
+        self._arena = arena
+        self._buffer = self._transport.allocate(arena.count, arena.grads.dtype)
+        self._update = Update(self._ops, arena, optimizer, self._buffer, everything(arena))
+        self._sums = self._summing.bind(arena.spans, self._buffer)
+        self.notes = self._summing.notes
+        self._trained = trained_runs(arena.spans)
+
+    def rehearse(self) -> None:
+        nothing = self._buffer[:0]
+        self._summing.rehearse(nothing)
+        self._ops.copy(nothing, nothing)
+        if self._clip_norm is not None:
+            rehearse_clip(self._ops, nothing)
+        self._update.rehearse()
+
+    def need(self, span) -> None:
+        """Between layers is the time to let the exchange get on."""
+        self._sums.test()
+
+    def ready(self, span) -> None:
+        self._sums.test()
+
+    def finish(self, iteration: int, lr: float) -> None:
+        if self._pending:
+            self._apply(lr)
+        self._ops.copy(self._arena.grads, self._buffer)
+        self._sums.start()
+        self._pending = self._travelling = True
+
+    def _apply(self, lr: float) -> None:
+        """Update by the gradient that waits, bucket by bucket as they arrive; all at once where the norm decides."""
+        self._update.step += 1
+        if self._clip_norm is not None:
+            self.settle()
+            clip(self._ops, self._buffer, self._trained, self._clip_norm)
+        for bucket in self._sums.arrivals() if self._travelling else self._sums.buckets:
+            self._update.apply(lr, bucket.start, bucket.stop)
+
+    def settle(self) -> None:
+        """What is on its way arrives. It waits to be applied as before: nothing that is learnt depends on when
+        somebody looked."""
+        if self._travelling:
+            self._sums.land()
+            self._travelling = False
+
+    def state(self) -> dict:
+        self.settle()
+        held = dict(self._update.slots)
+        if self._pending:
+            held[PENDING] = self._buffer
+        return {STEP: self._update.step, **{name: self._ops.to_host(array) for name, array in held.items()}}
+
+    def check_names(self, names) -> None:
+        check_names(names, self._update.slots, optional=(PENDING,))
+
+    def restore(self, state: dict) -> None:
+        """What an all-reduce kept will do: then nothing is pending. Raises CheckpointError where the state is another
+        optimizer's, or of another arena."""
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
+        self._update.take(state)
+        self._pending = PENDING in state
+        if self._pending:
+            self._ops.upload(state[PENDING], self._buffer)
+
+    def traffic(self) -> Traffic:
+        return Traffic(self._sums.bytes_sent, self._sums.exposed_s)
+
+    def close(self) -> None:
+        self.settle()
+        del self._sums
+
+
+def make(kit: Kit) -> Delayed:
+    return Delayed(kit.transport, kit.ops, clip_norm=kit.config.clip_norm, **settings(kit))

@@ -1,0 +1,162 @@
+"""Every rank updates the slices it owns, and keeps the optimizer's state of those alone. Exact.
+
+1.  Gradients are summed by the first half of an all-reduce, bucket by bucket while backward runs: a rank ends with the
+    sums of its own slices.
+2.  It updates the weights of its slices; the optimizer's state of all others lies with their owners.
+3.  Weights are handed round by the second half.
+
+Bytes: as many as an all-reduce sends. Memory: weights and gradients as ever, the optimizer's state divided by the
+ranks. Slices are cut without regard to parameters. What depends on all of a gradient, its norm, is made of the sums of
+squares of each rank's slices. Running statistics lie among the weights, and their shares among the gradients: they
+need nothing of their own.
+
+Where the whole state is wanted, for a checkpoint, it is gathered by the second half too, in the memory of the
+gradients, which are not needed between iterations.
+
+Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC 2020 (stage 1).
+"""
+
+import numpy as np
+
+from ringtrain.errors import ConfigError
+from ringtrain.exchange.base import Exchange, Kit, Traffic
+from ringtrain.exchange.buckets import make_buckets
+from ringtrain.exchange.choice import say_bytes
+from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
+from ringtrain.exchange.flight import Flight
+from ringtrain.exchange.guard import DEADLINE_S, Guard
+from ringtrain.exchange.halves import Halves, choose_halves
+from ringtrain.exchange.pieces import common, elements
+from ringtrain.exchange.summing import BUCKET_BYTES
+from ringtrain.exchange.update import STEP, Update, check_names, check_sizes
+from ringtrain.transport.base import Transport
+
+
+class Sharded(Exchange):
+    """algorithm:     a schedule of two halves (:data:`ringtrain.collectives.catalogue.HALVES`), or ``auto``
+    bucket_bytes:  gradients are exchanged in buckets of about this size
+    segment_bytes: where messages are cut; None: as suits the nodes
+    clip_norm:     the largest global norm of the summed gradient; None for no limit
+    deadline_s:    how long to wait for others that make no progress, before StalledError
+    guard:         watches the halves; None for none
+    """
+
+    name = "sharded"
+    exact = True
+    state_is_local = False
+
+    def __init__(
+        self,
+        transport: Transport,
+        ops,
+        algorithm: str = "auto",
+        bucket_bytes: int = BUCKET_BYTES,
+        segment_bytes: int | None = None,
+        clip_norm: float | None = None,
+        deadline_s: float = DEADLINE_S,
+        guard: Guard | None = None,
+    ):
+        self._transport, self._ops = transport, ops
+        self._algorithm = choose_halves(algorithm, transport)
+        self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
+        self._clip_norm, self._deadline_s = clip_norm, deadline_s
+        self._guard, self._squares = guard, np.zeros(1)
+
+    def bind(self, arena, optimizer) -> None:
+        transport, grads = self._transport, arena.grads
+        self._arena = arena
+        buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
+        halves = Halves(self._algorithm, transport, self._ops, buckets, self._segment_bytes, self._guard)
+        self._update = Update(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
+        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s)
+        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s)
+        self._state = Flight(buckets, halves.gathers(grads, 2), self._deadline_s)
+        self._trained = common(trained_runs(arena.spans), self._update.pieces)
+        shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
+        self.notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
+
+    def _memory(self, shares: list[int], nbytes: int) -> str:
+        """``nbytes``: of the optimizer's state, for an element."""
+        least, most, whole = (say_bytes(nbytes * count) for count in (min(shares), max(shares), sum(shares)))
+        each = most if least == most else f"{least} to {most}"
+        return f"sharded by {self._algorithm}: a rank keeps {each} of the optimizer's {whole}"
+
+    def rehearse(self) -> None:
+        nothing = self._arena.grads[:0]
+        self._ops.add(nothing, nothing, nothing)
+        self._ops.copy(nothing, nothing)
+        if self._clip_norm is not None:
+            rehearse_clip(self._ops, nothing)
+        self._update.rehearse()
+
+    def ready(self, span) -> None:
+        self._sums.ready(span)
+
+    def finish(self, iteration: int, lr: float) -> None:
+        """A bucket's weights are handed round as soon as they are updated, while other sums still arrive."""
+        self._update.step += 1
+        for bucket in self._summed():
+            self._update.apply(lr, bucket.start, bucket.stop)
+            self._weights.start_next()
+        self._weights.land()
+
+    def _summed(self):
+        """The buckets whose sums have arrived, one by one; all at once where the norm of the whole decides."""
+        if self._clip_norm is None:
+            return self._sums.arrivals()
+        self._sums.land()
+        clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._over_ranks)
+        return self._sums.buckets
+
+    def _over_ranks(self, own: float) -> float:
+        self._squares[0] = own
+        self._transport.native_allreduce_start(self._squares).wait(self._deadline_s)
+        return float(self._squares[0])
+
+    def settle(self) -> None:
+        """Nothing to do: every iteration ends with all weights everywhere."""
+
+    def state(self) -> dict:
+        """Collective: every rank gives its slices."""
+        return {STEP: self._update.step, **{name: self._gathered(name) for name in self._update.slots}}
+
+    def _gathered(self, name: str) -> np.ndarray:
+        self._update.place(name, self._arena.grads)
+        self._state.land()
+        return self._ops.to_host(self._arena.grads)
+
+    def check_names(self, names) -> None:
+        check_names(names, self._update.slots)
+
+    def restore(self, state: dict) -> None:
+        """Raises CheckpointError where the state is another optimizer's, or of another arena."""
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
+        self._update.take(state)
+
+    def traffic(self) -> Traffic:
+        """Of training; not of gathering the state."""
+        parts = (self._sums, self._weights)
+        return Traffic(sum(part.bytes_sent for part in parts), sum(part.exposed_s for part in parts))
+
+    def close(self) -> None:
+        del self._sums, self._weights, self._state
+
+
+def make(kit: Kit) -> Sharded:
+    config = kit.config
+    if config.tuning is not None:
+        raise ConfigError(
+            f"--tuning {config.tuning} has times of whole all-reduces, and --sync sharded runs their halves: leave it "
+            "out, or name an --algorithm"
+        )
+    return Sharded(
+        kit.transport,
+        kit.ops,
+        algorithm=config.algorithm,
+        bucket_bytes=config.bucket_bytes,
+        segment_bytes=config.segment_bytes,
+        clip_norm=config.clip_norm,
+        deadline_s=config.deadline_s,
+        guard=kit.guard,
+    )

@@ -1,0 +1,87 @@
+"""The optimizer on the elements of the arena that this rank updates: all of them, or some. Its state is kept for those
+alone."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from ringtrain.errors import CheckpointError
+from ringtrain.exchange.pieces import Piece, cut, elements
+
+STEP = "step"
+
+
+class Update:
+    """grads:  flat, over the arena: what updates are made of
+    pieces: what this rank updates
+
+    ``slots``: name → the optimizer's state, one piece after the other. ``step``: updates begun.
+    """
+
+    def __init__(self, ops, arena, optimizer, grads, pieces: Sequence[Piece]):
+        self._ops, self._arena, self._optimizer, self._grads = ops, arena, optimizer, grads
+        self.pieces = pieces
+        size = elements(pieces)
+        self.slots = {name: ops.zeros((size,), grads.dtype) for name in optimizer.slots}
+        self.step = 0
+
+    def apply(self, lr: float, start: int, stop: int) -> None:
+        """Update what is this rank's of elements ``start:stop``, as part of update number ``step``."""
+        for (first, last), slots in self._states():
+            for a, b in cut([(first, last)], start, stop):
+                self._apply(slots, lr, a, b, first)
+
+    def _apply(self, slots, lr: float, start: int, stop: int, first: int) -> None:
+        arena, step = self._arena, max(self.step, 1)
+        self._optimizer.apply(self._ops, arena.weights, self._grads, slots, lr, step, start, stop, first)
+
+    def _states(self) -> Iterator[tuple[Piece, dict]]:
+        """Each piece, and its part of the state."""
+        at = 0
+        for start, stop in self.pieces:
+            end = at + stop - start
+            yield (start, stop), {name: slot[at:end] for name, slot in self.slots.items()}
+            at = end
+
+    def rehearse(self) -> None:
+        """Run every operation once, on no elements."""
+        nothing = {name: slot[:0] for name, slot in self.slots.items()}
+        for run in self._optimizer.runs:
+            middle = (run.start + run.stop) // 2  # inside of the run: the part of it that is updated is empty
+            self._apply(nothing, 0.0, middle, middle, middle)
+
+    # ── state: over the whole arena ───────────────────────────────────────────────────────────────────────────
+    def place(self, name: str, flat) -> None:
+        """Copy this rank's part of a slot to where it lies in ``flat``, an array over the arena."""
+        for (start, stop), slots in self._states():
+            self._ops.copy(slots[name], flat[start:stop])
+
+    def take(self, state: dict) -> None:
+        """The reverse, of a state in host arrays over the arena, which has been checked."""
+        self.step = int(state[STEP])
+        for (start, stop), slots in self._states():
+            for name, slot in slots.items():
+                self._ops.upload(state[name][start:stop], slot)
+
+
+def everything(arena) -> list[Piece]:
+    return [(0, arena.count)] if arena.count else []
+
+
+def check_names(found: Collection[str], wanted: Collection[str], optional: Collection[str] = ()) -> None:
+    """Raises CheckpointError where a state of these names is another optimizer's or another strategy's: it must have
+    those that are wanted, and may have those that are optional. The step, which all have, may be left out."""
+    found, wanted = {STEP, *found}, {STEP, *wanted}
+    if not wanted <= found <= wanted | set(optional):
+        raise CheckpointError(
+            f"the checkpoint's optimizer keeps {', '.join(sorted(found))}, this run's keeps "
+            f"{', '.join(sorted(wanted))}: resume with the --optimizer and the --sync that wrote it"
+        )
+
+
+def check_sizes(state: dict, count: int) -> None:
+    """Raises CheckpointError where a state is of another arena than one of ``count`` elements."""
+    for name in set(state) - {STEP}:
+        if state[name].shape != (count,):
+            raise CheckpointError(
+                f"the checkpoint's {name!r} has {state[name].size} elements, this model's has {count}: resume with the "
+                "model that wrote it"
+            )

@@ -1,0 +1,405 @@
+"""The strategies on gradients of small whole numbers: each against its formula, who owns what, what is refused."""
+
+import numpy as np
+import pytest
+
+from ringtrain.collectives.catalogue import HALVES
+from ringtrain.config import config_fields, resolve
+from ringtrain.errors import CheckpointError, ConfigError, StalledError, UsageError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.averaging import Averaging
+from ringtrain.exchange.base import Kit
+from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
+from ringtrain.exchange.delayed import Delayed
+from ringtrain.exchange.pieces import common, cut, elements, join
+from ringtrain.exchange.sharded import Sharded
+from ringtrain.exchange.update import Update
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import delaying, recording
+
+ZERO = Fill("constant")
+TABLE = (
+    ("a.weight", Parameter("weight", (5, 7), ZERO)),
+    ("a.bias", Parameter("bias", (7,), ZERO, role="bias", lr=2.0, decay=0.0)),
+    ("n.mean", Parameter("mean", (7,), ZERO, role="statistic", rate=0.25)),
+    ("b.weight", Parameter("weight", (70,), ZERO)),
+    ("c.weight", Parameter("weight", (2,), ZERO)),
+)
+LR = 0.125
+
+
+def bound(make, transport, optimizer="sgd", **options):
+    """A strategy on an arena whose weights are counted through."""
+    ops = ReferenceOps("float64")
+    arena = Arena(transport.scratch, TABLE, "float64", exchanged=transport.allocate)
+    for span in arena.spans:
+        arena.weight(span).reshape(-1)[...] = np.arange(span.count) / 16
+    exchange = make(transport, ops, deadline_s=20.0, **options)
+    exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25)))
+    exchange.rehearse()
+    return exchange, arena
+
+
+def iterate(exchange, arena, rank, iteration, examples=1, total=1, announce=True):
+    """An iteration with gradients of small whole numbers, others on each rank."""
+    exchange.before(iteration, examples, total)
+    rng = np.random.default_rng([rank, iteration])
+    for span in reversed(arena.spans):
+        arena.grad(span)[...] = rng.integers(-8, 9, span.shape)
+        if announce:
+            exchange.ready(span)
+    exchange.finish(iteration, LR)
+
+
+def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **options):
+    """(weights, state, exchange) of each rank."""
+
+    def body(t):
+        exchange, arena = bound(make, wrap(t), **options)
+        for iteration in range(iterations):
+            iterate(exchange, arena, t.rank, iteration, 1, size, announce)
+        exchange.settle()
+        weights = arena.weights.copy()
+        return weights, exchange.state(), exchange
+
+    return LoopbackWorld(size, nodes).run(body)
+
+
+# ── sharded ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("algorithm", ["auto", *HALVES])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_sharded_by_every_schedule_of_halves_is_all_reduce(algorithm, size):
+    want = run(AllReduce, size, bucket_bytes=600)
+    for options in ({"bucket_bytes": 1}, {"bucket_bytes": 600, "segment_bytes": 64}):
+        for (weights, state, _), (wanted, kept, _) in zip(
+            run(Sharded, size, nodes=min(size, 2), algorithm=algorithm, **options), want, strict=True
+        ):
+            np.testing.assert_array_equal(weights, wanted)
+            np.testing.assert_array_equal(state["momentum"], kept["momentum"])
+            assert state["step"] == 4
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw"])
+@pytest.mark.parametrize("clip_norm", [None, 5.0])
+def test_sharded_with_every_optimizer_and_clipping(optimizer, clip_norm):
+    options = {"optimizer": optimizer, "clip_norm": clip_norm, "bucket_bytes": 300}
+    (want, *_), *_ = run(AllReduce, 3, **options)
+    (unclipped, *_), *_ = run(AllReduce, 3, **{**options, "clip_norm": None})
+    assert (clip_norm is None) == (np.abs(want - unclipped).max() < 1e-6)
+    for weights, *_ in run(Sharded, 3, **options):
+        np.testing.assert_allclose(weights, want, rtol=1e-12, atol=1e-13)
+
+
+def test_sharded_over_messages_that_end_late_and_gradients_that_nobody_announces():
+    (want, *_), *_ = run(AllReduce, 4)
+    for weights, *_ in run(Sharded, 4, wrap=lambda t: delaying(t, seed=5), announce=False, segment_bytes=64):
+        np.testing.assert_array_equal(weights, want)
+
+
+def test_a_rank_keeps_its_part_of_the_state_and_says_how_much():
+    count = run(Sharded, 1)[0][1]["momentum"].size
+    for size, algorithm in ((3, "sliced"), (4, "ring"), (5, "circulant")):
+        ranks = run(Sharded, size, optimizer="adamw", algorithm=algorithm, bucket_bytes=1 << 20)
+        held = [exchange._update.slots["square"].size for *_, exchange in ranks]
+        assert sum(held) == count and max(held) - min(held) <= 1
+    (note,) = run(Sharded, 4, optimizer="adamw", algorithm="ring", bucket_bytes=1 << 20)[0][2].notes
+    assert note == f"sharded by ring: a rank keeps {16 * count // 4} B of the optimizer's 2.75 KiB"
+    (note,) = run(Sharded, 2, algorithm="star")[0][2].notes
+    assert note == "sharded by star: a rank keeps 0 B to 1.375 KiB of the optimizer's 1.375 KiB"
+
+
+def test_sharded_sends_what_an_all_reduce_sends_and_starts_while_others_compute():
+    """Per rank 2·(p-1)/p of the buffer; a state that is gathered is no part of training."""
+    ranks = run(Sharded, 4, iterations=2, algorithm="ring", bucket_bytes=1 << 20)
+    nbytes = 8 * ranks[0][1]["momentum"].size
+    assert [exchange.traffic().bytes_sent for *_, exchange in ranks] == [2 * 2 * 3 * nbytes // 4] * 4
+    assert all(exchange.traffic().exposed_s > 0 for *_, exchange in ranks)
+
+    def body(t):
+        seen, log = recording(t)
+        exchange, arena = bound(Sharded, seen, algorithm="ring", bucket_bytes=1)
+        *_, b, c = arena.spans
+        exchange.ready(b)
+        before = len(log)
+        exchange.ready(c)
+        started = {tag for *_, tag in log}
+        exchange.finish(0, LR)
+        return before, started
+
+    assert LoopbackWorld(2).run(body) == [(0, {0, 1})] * 2
+
+
+def test_the_state_goes_on_at_another_number_of_ranks():
+    want = run(AllReduce, 1, iterations=6)[0]
+    (_, state, _), *_ = run(AllReduce, 1, iterations=3)
+    weights = run(AllReduce, 1, iterations=3)[0][0]
+
+    def body(t):
+        exchange, arena = bound(Sharded, t)
+        exchange.restore(state)
+        arena.weights[...] = weights
+        for iteration in range(3, 6):
+            rng = np.random.default_rng([0, iteration])
+            for span in reversed(arena.spans):
+                arena.grad(span)[...] = rng.integers(-8, 9, span.shape) if t.rank == 1 else 0
+            exchange.finish(iteration, LR)
+        return arena.weights.copy(), exchange.state()
+
+    for found, kept in LoopbackWorld(3).run(body):
+        np.testing.assert_array_equal(found, want[0])
+        np.testing.assert_array_equal(kept["momentum"], want[1]["momentum"])
+
+
+def test_an_update_of_pieces_is_the_optimizers_own_on_each():
+    """Two steps of AdamW, which counts them, on 40:48 and 90:100 in one array of state."""
+    ops = ReferenceOps("float64")
+    arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
+    hyper = Hyper(momentum=0.5)
+    update = Update(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
+    want, mean, square = np.ones(arena.count), np.zeros(arena.count), np.zeros(arena.count)
+    for step in (1, 2):
+        update.step += 1
+        arena.grads[...] = np.arange(arena.count) * step
+        update.apply(LR, 0, 95)
+        update.apply(LR, 95, arena.count)
+        for a, b in update.pieces:
+            part = (array[a:b] for array in (want, arena.grads, mean, square))
+            ops.adamw(*part, LR, 0.5, hyper.beta2, hyper.eps, 0.0, step)
+    np.testing.assert_array_equal(arena.weights, want)
+    flat = np.zeros(arena.count)
+    update.place("square", flat)
+    np.testing.assert_array_equal(flat, square)
+
+
+def test_pieces():
+    assert join([(6, 8), (0, 2), (4, 4), (2, 4)]) == [(0, 4), (6, 8)]
+    assert list(cut([(0, 4), (6, 8)], 3, 7)) == [(3, 4), (6, 7)]
+    assert common([(0, 4), (6, 8)], [(1, 2), (3, 7)]) == [(1, 2), (3, 4), (6, 7)]
+    assert elements([(0, 4), (6, 8)]) == 6 and join([]) == []
+
+
+# ── delayed ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("algorithm", ["ring", "mapped", "mpi"])
+def test_delayed_applies_the_sum_of_the_iteration_before(algorithm):
+    """The updates of all-reduce, one iteration later; the last sum is kept."""
+    (want, kept, _), *_ = run(AllReduce, 3, iterations=3)
+    for weights, state, _ in run(Delayed, 3, iterations=4, algorithm=algorithm, bucket_bytes=600):
+        np.testing.assert_array_equal(weights, want)
+        np.testing.assert_array_equal(state["momentum"], kept["momentum"])
+        assert state["step"] == 3 and np.abs(state["pending"]).max() > 8
+
+
+def test_delayed_begins_with_nothing_pending():
+    (weights, state, _), *_ = run(Delayed, 2, iterations=0)
+    assert set(state) == {"step", "momentum"} and weights.any()
+
+
+def test_delayed_exchanges_while_the_next_iteration_computes():
+    def body(t):
+        exchange, arena = bound(Delayed, t, algorithm="ring", bucket_bytes=1 << 20)
+        iterate(exchange, arena, t.rank, 0)
+        execution = exchange._sums.reductions[0]
+        for _ in range(10_000):
+            exchange.need(arena.spans[0])
+            if execution.moved and execution.test():
+                return True
+        return False
+
+    assert LoopbackWorld(2).run(body) == [True, True]
+
+
+def test_what_is_pending_is_no_state_of_another_strategy():
+    (_, state, _), *_ = run(Delayed, 1)
+    exchange, _ = bound(AllReduce, LoopbackWorld(1).transport(0))
+    with pytest.raises(
+        CheckpointError, match="keeps momentum, pending, step, this run's keeps momentum, step: resume "
+    ):
+        exchange.restore(state)
+
+
+# ── averaging ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def serial_rank(rank, iterations, begin=None, momentum=None):
+    """Weights and momentum of one rank that trains alone for a while."""
+    exchange, arena = bound(AllReduce, LoopbackWorld(1).transport(0))
+    if begin is not None:
+        arena.weights[...] = begin
+        exchange.restore({"step": 0, "momentum": momentum})
+    for iteration in iterations:
+        iterate(exchange, arena, rank, iteration)
+    return arena.weights.copy(), exchange.state()["momentum"]
+
+
+def periods(shares, count, every, treat, outer=None):
+    """The formula: periods of ``every`` iterations alone, then means."""
+    weights, momenta = [None] * len(shares), [None] * len(shares)
+    velocity = 0.0
+    before = bound(AllReduce, LoopbackWorld(1).transport(0))[1].weights.copy()
+    for period in range(count):
+        own = range(period * every, (period + 1) * every)
+        results = [serial_rank(k, own, weights[k], momenta[k]) for k in range(len(shares))]
+        mean, momentum = (sum(s * r[i] for s, r in zip(shares, results, strict=True)) for i in (0, 1))
+        if outer:
+            back = before - mean
+            velocity = outer[0] * velocity + back
+            stepped = before - outer[1] * (back + outer[0] * velocity)
+            mean[: 48 + 16], mean[80:] = stepped[: 48 + 16], stepped[80:]  # all but the running mean
+        before, weights = mean, [mean] * len(shares)
+        momenta = {"keep": [r[1] for r in results], "average": [momentum] * 3, "reset": [0 * momentum] * 3}[treat]
+    return mean
+
+
+@pytest.mark.parametrize("treat", ["keep", "average", "reset"])
+@pytest.mark.parametrize("outer", [None, (0.5, 0.75)])
+def test_averaging_is_its_formula(treat, outer):
+    """Ranks with 1, 2 and 5 of 8 examples."""
+
+    def body(t):
+        exchange, arena = bound(Averaging, t, every=3, momentum=treat, outer=outer, algorithm="mapped")
+        for iteration in range(6):
+            iterate(exchange, arena, t.rank, iteration, (1, 2, 5)[t.rank], 8)
+        return arena.weights.copy()
+
+    want = periods((1 / 8, 2 / 8, 5 / 8), 2, 3, treat, outer)
+    for weights in LoopbackWorld(3).run(body):
+        np.testing.assert_allclose(weights, want, rtol=1e-12, atol=1e-12)
+
+
+def test_averaging_sends_nothing_between_averages():
+    def sent(every, momentum):
+        def body(t):
+            exchange, arena = bound(Averaging, t, every=every, momentum=momentum)
+            for iteration in range(8):
+                iterate(exchange, arena, t.rank, iteration, 1, 2)
+            return exchange.traffic().bytes_sent
+
+        return LoopbackWorld(2).run(body)[0]
+
+    nbytes = run(AllReduce, 2, iterations=1)[0][2].traffic().bytes_sent
+    assert sent(4, "keep") == sent(4, "reset") == 2 * nbytes
+    assert sent(4, "average") == 4 * nbytes and sent(1, "average") == 16 * nbytes
+
+
+def test_looking_in_the_middle_of_a_period_averages_once():
+    def body(t):
+        exchange, arena = bound(Averaging, t, every=4)
+        for iteration in range(2):
+            iterate(exchange, arena, t.rank, iteration, 1, 2)
+        exchange.settle()
+        sent, weights = exchange.traffic().bytes_sent, arena.weights.copy()
+        exchange.settle()
+        exchange.state()
+        assert exchange.traffic().bytes_sent == sent
+        np.testing.assert_array_equal(arena.weights, weights)
+        return weights.tobytes()
+
+    assert len(set(LoopbackWorld(2).run(body))) == 1
+
+
+def test_what_a_mean_divides_by():
+    exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), begin=2)
+    exchange.before(1, 3, 10)
+    assert exchange.denominator(3, 10) == 10
+    exchange.before(2, 3, 10)
+    assert exchange.denominator(3, 10) == 3
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "exact"),
+    [
+        ("sgd", {"every": 1}, True),
+        ("nesterov", {"every": 1, "begin": 5}, True),
+        ("adamw", {"every": 1}, False),
+        ("sgd", {"every": 2}, False),
+        ("sgd", {"every": 1, "clip_norm": 1.0}, False),
+        ("sgd", {"every": 1, "momentum": "keep"}, False),
+        ("sgd", {"every": 1, "outer": (0.9, 0.7)}, False),
+    ],
+)
+def test_when_averaging_is_exact(optimizer, options, exact):
+    exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), optimizer, **options)
+    assert exchange.exact is exact
+
+
+def test_an_outer_step_goes_on_from_its_own_state_alone():
+    (_, state, _), *_ = run(AllReduce, 1)
+    exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), outer=(0.9, 0.7))
+    with pytest.raises(CheckpointError, match="this run's keeps momentum, outer_momentum, period_begin, step: resume"):
+        exchange.restore(state)
+
+
+def kit_of(**flags):
+    return Kit(resolve(("flags", flags)), LoopbackWorld(1).transport(0), ReferenceOps())
+
+
+# ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_names_and_what_the_header_says():
+    assert tuple(STRATEGIES) == config_fields()["sync"].metadata["choices"]
+    for name in STRATEGIES:
+        exchange = make_exchange(kit_of(sync=name))
+        assert exchange.name == name
+    flags = {"sync": "averaging", "average_from": 9, "outer_momentum": 0.9, "outer_lr": 0.7}
+    exchange = make_exchange(kit_of(**flags))
+    assert exchange.terms == "every 8, momentum: average, all-reduce up to iteration 9, outer momentum 0.9, rate 0.7"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"average_every": 0}, "average_every is 0; it wants at least 1"),
+        ({"average_from": -1}, "average_from is -1; it wants at least 0"),
+        ({"outer_momentum": 1.0}, "outer_momentum is 1.0; it wants less than 1"),
+        ({"outer_lr": 0}, "outer_lr is 0.0; it wants more than 0"),
+        ({"average_momentum": "keeep"}, "did you mean 'keep'?"),
+        ({"sync": "shared"}, "did you mean 'sharded'?"),
+        (
+            {"average_every": 4},
+            "average_every is 4, which --sync allreduce has no use for: give --sync averaging, or le",
+        ),
+        ({"sync": "delayed", "outer_lr": 0.5}, "outer_lr is 0.5, which --sync delayed has no use for"),
+        (
+            {"sync": "sharded", "wire": "float16"},
+            "--wire float16 rounds what travels, and with --sync sharded that is w",
+        ),
+        ({"sync": "averaging", "wire": "bfloat16"}, "leave it out, or give --sync allreduce or delayed"),
+        (
+            {"sync": "sharded", "algorithm": "mpi"},
+            "--algorithm mpi is not made of two: give auto, or one of ring, tree",
+        ),
+        ({"sync": "sharded", "algorithm": "hierarchical"}, "--algorithm hierarchical is not made of two"),
+        ({"sync": "sharded", "algorithm": "rign"}, "did you mean 'ring'"),
+        ({"sync": "sharded", "tuning": "t.json"}, "--tuning t.json has times of whole all-reduces, and --sync sharded"),
+    ],
+)
+def test_what_does_not_go_together(flags, message):
+    with pytest.raises(UsageError) as error:
+        make_exchange(kit_of(**flags))
+    assert message in str(error.value)
+
+
+def test_refusals_are_mistakes_of_the_user():
+    assert ConfigError.exit_code == 2
+
+
+@pytest.mark.parametrize("make", [Sharded, Delayed, Averaging])
+def test_states_of_another_optimizer_or_model_are_refused(make):
+    exchange, arena = bound(make, LoopbackWorld(1).transport(0))
+    with pytest.raises(CheckpointError, match="keeps mean, square, step, this run's keeps momentum, step"):
+        exchange.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
+    with pytest.raises(CheckpointError, match=f"'momentum' has 3 elements, this model's has {arena.count}"):
+        exchange.restore({"step": 1, "momentum": np.zeros(3)})
+
+
+@pytest.mark.parametrize(("make", "options"), [(Sharded, {}), (Delayed, {}), (Averaging, {"every": 1})])
+def test_a_rank_that_does_not_exchange_is_named(make, options):
+    def body(t):
+        exchange, arena = bound(lambda *a, **o: make(*a, **{**o, "deadline_s": 0.05}), t, algorithm="ring", **options)
+        if t.rank == 0:
+            with pytest.raises(StalledError, match=r"waiting for rank 1 to .*rank 0 in ring"):
+                iterate(exchange, arena, 0, 0)
+                exchange.settle()
+
+    LoopbackWorld(2).run(body)

@@ -1,0 +1,63 @@
+"""Every strategy beside all-reduce under real mpirun: a run, its continuation at another number of ranks, a death."""
+
+import json
+import os
+import signal
+
+import pytest
+from test_mpi_train import NET, arguments, lives, losses, ranks_of, read_until, records
+
+pytestmark = pytest.mark.mpi
+
+STRATEGIES = {
+    "sharded": ("--optimizer", "adamw", "--clip-norm", 5),
+    "delayed": (),
+    "averaging": ("--average-every", 4, "--outer-momentum", 0.5),
+}
+
+
+@pytest.fixture
+def net(tmp_path):
+    path = tmp_path / "net.toml"
+    path.write_text(NET)
+    return path
+
+
+@pytest.mark.parametrize("sync", STRATEGIES)
+def test_a_run_and_its_continuation_at_another_number_of_ranks(mpirun, net, tmp_path, sync):
+    out, more = tmp_path / "out", ("--sync", sync, *STRATEGIES[sync], "--resume", "auto")
+    for ranks, until in ((3, 30), (2, 60)):
+        done = mpirun(ranks, arguments(net, out, "--iterations", until, *more))
+        assert done.returncode == 0, done.stderr
+    begun, end = records(out, "start"), records(out, "end")[-1]
+    assert all(record["strategy"].startswith(sync) and record["exact"] == (sync == "sharded") for record in begun)
+    assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.6
+    assert len(losses(out)) == 60
+
+
+def test_sharded_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
+    for out, more in (("whole", ()), ("slices", ("--sync", "sharded", "--algorithm", "ring"))):
+        done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, *more))
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "slices") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+
+
+@pytest.mark.parametrize("sync", STRATEGIES)
+def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone, net, tmp_path, sync):
+    more = ("--epochs", 500, "--checkpoint-every", 3, "--sync", sync, *STRATEGIES[sync])
+    process = mpirun_process(3, arguments(net, tmp_path / "out", *more))
+    read_until(process, "epoch   2/500")
+    ranks = ranks_of(process)
+    os.kill(ranks[1], signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert process.returncode != 0
+    assert not any(map(lives, ranks))
+    done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--json"])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["iteration"] >= 24
+
+
+def test_what_does_not_go_together_is_told_once(mpirun, net, tmp_path):
+    done = mpirun(2, arguments(net, tmp_path / "out", "--sync", "sharded", "--algorithm", "mpi"))
+    assert done.returncode == 2
+    assert done.stderr.count("--algorithm mpi is not made of two: give auto, or one of ring") == 1

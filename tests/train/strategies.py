@@ -1,0 +1,31 @@
+"""Runs under a strategy, for the tests that compare them."""
+
+import numpy as np
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, run_of
+
+from ringtrain.train.state import Progress, capture, place, restore
+
+# A net of layers that see one example at a time, and one with ghost batch norm.
+NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}
+
+
+def trained(transport, model_text, iterations, start=0, found=None, settle_at=(), ops=None, **flags):
+    """Train from ``start``, there taking up ``found``, what :func:`saved` gave. Returns (losses, host weights, what
+    :func:`saved` gives at the end)."""
+    run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
+    if found is not None:
+        restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
+    losses = []
+    with run.batches(transport, start, iterations) as batches:
+        for batch in batches:
+            outcome = run.worker.iterate(batch)
+            losses.append(outcome.loss_sum / outcome.valid)
+            if batch.iteration + 1 in settle_at:
+                capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
+    checkpoint = capture(run, ops, transport, Progress(iteration=iterations))
+    return losses, ops.to_host(run.arena.weights), checkpoint
+
+
+def apart(found, expected):
+    """How far the weights of all ranks are from the expected ones, by the largest of those."""
+    return max(np.max(np.abs(weights - expected)) for _, weights, _ in found) / np.max(np.abs(expected))

@@ -1,0 +1,82 @@
+"""`ringtrain train --sync …` from flags to files: what the header says, where a run goes on, what is refused."""
+
+import json
+
+import pytest
+from small_runs import DROPOUT_NET
+
+from ringtrain.errors import CheckpointError, ConfigError
+from ringtrain.train.start import start
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+    alone = LoopbackWorld(1).transport(0)
+
+    def run(**flags):
+        start(alone, None, {"model": "net.toml", "data": "digits", "ops": "reference", "algorithm": "ring", **flags})
+
+    return run
+
+
+def records(folder, kind):
+    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [record for record in found if record["event"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("flags", "strategy", "exact"),
+    [
+        ({"sync": "allreduce"}, "allreduce (ring)", True),
+        ({"sync": "sharded"}, "sharded (ring)", True),
+        ({"sync": "delayed"}, "delayed by one iteration (ring)", False),
+        ({"sync": "averaging"}, "averaging every 8, momentum: average (ring)", False),
+        (
+            {"sync": "averaging", "average_every": 1},
+            "averaging every iteration, momentum: average (ring)",
+            True,
+        ),
+        (
+            {"sync": "averaging", "average_momentum": "keep", "outer_lr": 0.5},
+            "averaging every 8, momentum: keep, outer momentum 0, rate 0.5 (ring)",
+            False,
+        ),
+    ],
+)
+def test_the_header_says_which_and_whether_it_is_exact(train, tmp_path, capsys, flags, strategy, exact):
+    train(out="run", iterations=2, **flags)
+    (begun,) = records(tmp_path / "run", "start")
+    assert (begun["strategy"], begun["exact"]) == (strategy, exact)
+    said = "exact: equal to training on one rank" if exact else "not exact: differs from training on one rank"
+    assert f"{strategy}, {said}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"sync": "sharded"}, {"sync": "delayed"}, {"sync": "averaging", "average_every": 4, "outer_momentum": 0.5}],
+)
+def test_a_run_goes_on_as_if_it_had_not_stopped(train, tmp_path, flags):
+    """Stopped in the middle of an epoch and of a period; the unbroken run wrote a checkpoint there, too."""
+    train(out="whole", iterations=20, checkpoint_every=10, **flags)
+    train(out="parts", iterations=10, **flags)
+    train(out="parts", iterations=20, resume="auto")
+    whole, parts = (records(tmp_path / out, "end")[-1]["weights_sha256"] for out in ("whole", "parts"))
+    assert whole == parts
+
+
+def test_sharded_says_what_memory_it_takes(train, tmp_path):
+    train(out="run", iterations=1, sync="sharded")
+    assert records(tmp_path / "run", "note")[0]["text"].startswith("sharded by ring: a rank keeps ")
+
+
+def test_refusals(train, tmp_path):
+    with pytest.raises(ConfigError, match="average_every is 4, which --sync sharded has no use for"):
+        train(sync="sharded", average_every=4)
+    train(out="run", iterations=2, sync="delayed")
+    with pytest.raises(CheckpointError, match="keeps momentum, pending, step, this run's keeps momentum, step: resume"):
+        train(resume="run", iterations=4, sync="allreduce")
+    assert records(tmp_path / "run", "end")[0]["iterations"] == 2  # nothing was cut off
