@@ -23,7 +23,7 @@ Gitman & Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -93,37 +93,25 @@ def _run(span, hyper: Hyper) -> Run:
 
 
 class Optimizer(ABC):
-    """slots: names of the flat arrays that hold its state, as long as the arena and zero at first.
-    layerwise: whether it needs norms of whole parameters, so that ``total`` matters
+    """slots:     names of the flat arrays that hold its state, as long as the arena and zero at first
+    linear:    whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
+    layerwise: whether it needs norms of whole parameters: see :class:`Layerwise`
     """
 
     slots: tuple[str, ...]
+    linear: bool
     layerwise: bool
 
     def __init__(self, spans: Sequence, hyper: Hyper):
         self.hyper = hyper
         self.runs = runs(spans, hyper, self.layerwise)
-        self._ends = {run.start: run.stop for run in self.runs}
 
     @abstractmethod
     def apply(
-        self,
-        ops,
-        weights,
-        grads,
-        slots: dict,
-        lr: float,
-        step: int,
-        start: int,
-        stop: int,
-        total: Callable[[np.ndarray], None] | None = None,
+        self, ops, weights, grads, slots: dict, lr: float, step: int, start: int, stop: int, first: int = 0
     ) -> None:
-        """Update elements ``start:stop``. All arrays are flat, indexed as the arena; gradients may be overwritten. lr
-        is that of this iteration, before multipliers; step counts updates from 1.
-
-        ``total`` is asked for where ``start:stop`` cuts parameters and the optimizer is layerwise: it sums a float64
-        array, in place, over the ranks that update the other parts, and is called once by each of them.
-        """
+        """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
+        Gradients may be overwritten. lr is that of this iteration, before multipliers; step counts updates from 1."""
 
     def _within(self, start: int, stop: int) -> Iterator[Run]:
         for run in self.runs:
@@ -132,10 +120,8 @@ class Optimizer(ABC):
             elif run.start < stop and run.stop > start:
                 yield replace(run, start=max(run.start, start), stop=min(run.stop, stop))
 
-    def _views(self, run: Run, weights, grads, slots: dict):
-        """(weights, gradients, state) of a run."""
-        part = slice(run.start, run.stop)
-        return weights[part], grads[part], [slots[name][part] for name in self.slots]
+    def _state(self, run: Run, slots: dict, first: int) -> list:
+        return [slots[name][run.start - first : run.stop - first] for name in self.slots]
 
 
 class Elementwise(Optimizer):
@@ -143,13 +129,13 @@ class Elementwise(Optimizer):
 
     layerwise = False
 
-    def apply(self, ops, weights, grads, slots, lr, step, start, stop, total=None):
+    def apply(self, ops, weights, grads, slots, lr, step, start, stop, first=0):
         for run in self._within(start, stop):
-            w, g, state = self._views(run, weights, grads, slots)
+            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
             if run.rate:
                 ops.approach(w, g, run.rate)
             else:
-                self._update(ops, w, g, state, lr * run.lr, run.decay, step)
+                self._update(ops, w, g, self._state(run, slots, first), lr * run.lr, run.decay, step)
 
     @abstractmethod
     def _update(self, ops, w, g, state: list, lr: float, decay: float, step: int) -> None: ...
@@ -157,6 +143,7 @@ class Elementwise(Optimizer):
 
 class SGD(Elementwise):
     slots = ("momentum",)
+    linear = True
 
     def _update(self, ops, w, g, state, lr, decay, step):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, False)
@@ -164,6 +151,7 @@ class SGD(Elementwise):
 
 class Nesterov(Elementwise):
     slots = ("momentum",)
+    linear = True
 
     def _update(self, ops, w, g, state, lr, decay, step):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, True)
@@ -171,61 +159,61 @@ class Nesterov(Elementwise):
 
 class AdamW(Elementwise):
     slots = ("mean", "square")
+    linear = False
 
     def _update(self, ops, w, g, state, lr, decay, step):
         eps = 1e-8 if self.hyper.eps is None else self.hyper.eps
         ops.adamw(w, g, *state, lr, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What is updated of a trained run: views of weights, gradient and state."""
-
-    run: Run
-    w: object
-    g: object
-    state: list
-
-
 class Layerwise(Optimizer):
-    """A parameter's update is scaled by norms over the whole of it. They are sums of float64 in the order of its
-    elements, so the update hangs neither on buckets nor on neighbours."""
+    """A parameter's update is scaled by norms over the whole of it. They are sums of float64 over its elements alone,
+    so the update hangs neither on buckets nor on neighbours.
 
+    Whoever updates whole parameters calls :meth:`apply`. Where ranks have parts of one, each calls :meth:`prepare` for
+    its parts, the squares are summed over ranks, and each calls :meth:`move`.
+    """
+
+    linear = False
     layerwise = True
 
-    def apply(self, ops, weights, grads, slots, lr, step, start, stop, total=None):
-        pieces = []
+    def apply(self, ops, weights, grads, slots, lr, step, start, stop, first=0):
+        self._check_whole(start, stop)
+        squares = self.squares()
+        self.prepare(ops, weights, grads, slots, step, start, stop, squares, first)
+        self.move(ops, weights, grads, slots, lr, start, stop, squares, first)
+
+    def squares(self) -> np.ndarray:
+        """Zeros, float64 [parameters with norms, 2]: for sums of squares, of weights and of the direction."""
+        return np.zeros((sum(run.norm is not None for run in self.runs), 2))
+
+    def prepare(self, ops, weights, grads, slots, step, start, stop, squares, first=0) -> None:
+        """Make the gradient of elements ``start:stop``, in place, a direction, and add the squares of both."""
         for run in self._within(start, stop):
-            w, g, state = self._views(run, weights, grads, slots)
+            if run.rate:
+                continue
+            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
+            self._direct(ops, w, g, self._state(run, slots, first), run.decay, step)
+            if run.norm is not None:
+                squares[run.norm] += ops.square_sum(w), ops.square_sum(g)
+
+    def move(self, ops, weights, grads, slots, lr, start, stop, squares, first=0) -> None:
+        """Update elements ``start:stop`` in their direction, by the squares of whole parameters."""
+        for run in self._within(start, stop):
+            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
             if run.rate:
                 ops.approach(w, g, run.rate)
                 continue
-            self._check_whole(run, total)
-            self._direct(ops, w, g, state, run.decay, step)
-            pieces.append(Piece(run, w, g, state))
-        norms = self._norms(ops, pieces, total)
-        for piece in pieces:
-            ratio = 1.0 if piece.run.norm is None else self._limited(*norms[piece.run.norm], piece.run.decay)
-            self._move(ops, piece.w, piece.g, piece.state, lr * piece.run.lr * ratio, piece.run.decay)
+            ratio = 1.0 if run.norm is None else self._limited(*np.sqrt(squares[run.norm]), run.decay)
+            self._move(ops, w, g, self._state(run, slots, first), lr * run.lr * ratio, run.decay)
 
-    def _check_whole(self, part: Run, total) -> None:
-        whole = self._ends.get(part.start) == part.stop
-        if whole or part.norm is None or total is not None or part.start == part.stop:
-            return
-        raise ValueError(
-            f"elements {part.start}:{part.stop} are a part of a parameter, whose update wants its norm: give whole "
-            "parameters, or `total`, which sums over the ranks that have its other parts"
-        )
-
-    def _norms(self, ops, pieces: list[Piece], total) -> np.ndarray:
-        """The L2 norms of weights and direction by ``Run.norm``: [norms, 2]; 0 where this rank has no part."""
-        squares = np.zeros((sum(run.norm is not None for run in self.runs), 2))
-        for piece in pieces:
-            if piece.run.norm is not None:
-                squares[piece.run.norm] = ops.square_sum(piece.w), ops.square_sum(piece.g)
-        if total is not None:
-            total(squares.reshape(-1))
-        return np.sqrt(squares)
+    def _check_whole(self, start: int, stop: int) -> None:
+        for run in self.runs if start < stop else ():
+            if run.norm is not None and any(run.start < edge < run.stop for edge in (start, stop)):
+                raise ValueError(
+                    f"elements {start}:{stop} cut the parameter at {run.start}:{run.stop}, whose update wants its "
+                    "norm: take whole parameters, or `prepare` parts, sum their squares over ranks, and `move` them"
+                )
 
     def _limited(self, w_norm: float, g_norm: float, decay: float) -> float:
         # Weights that start at 0 could never leave it, and the ratio of no gradient says nothing: 1, as is usual.

@@ -117,6 +117,19 @@ def test_slices_add_up_to_the_whole(name, cuts):
         np.testing.assert_array_equal(parts[1][slot], whole[1][slot])
 
 
+@pytest.mark.parametrize("name", FORMULAS)
+def test_state_may_begin_where_a_slice_does(name):
+    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, Hyper(0.9, 0.1))
+    ends = []
+    for first in (0, 40):
+        w, slots = gradients(0), {slot: np.zeros(COUNT - first) for slot in optimizer.slots}
+        for step in (1, 2):
+            optimizer.apply(ops, w, gradients(step), slots, 0.1, step, 40, COUNT, first)
+        ends.append(w)
+    np.testing.assert_array_equal(ends[0], ends[1])
+    assert np.abs(ends[0] - gradients(0)).max() > 0.01
+
+
 def test_neighbours_with_equal_multipliers_are_one_run():
     assert runs(SPANS, Hyper(weight_decay=0.1)) == (
         Run(0, 32, 1, 0.1, 0),

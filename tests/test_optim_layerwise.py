@@ -8,7 +8,7 @@ import pytest
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim import Hyper, make_optimizer, runs
+from ringtrain.optim import OPTIMIZERS, Hyper, make_optimizer, runs
 
 ZERO = Fill("constant")
 TABLE = (
@@ -78,36 +78,33 @@ def expected(name, hyper):
     return found
 
 
-class Sums:
-    """Stands in for the sum over ranks that update a part each: asked in a first round, answered in a second."""
-
-    def __init__(self):
-        self.held, self.answering = None, False
-
-    def __call__(self, squares):
-        if self.answering:
-            squares[:] = self.held
-        else:
-            self.held = squares.copy() if self.held is None else self.held + squares
-
-
-def measured(name, hyper, cuts=(0, COUNT), ops=None, summed=False):
+def measured(name, hyper, cuts=(0, COUNT), ops=None):
+    """Parts of whole parameters, one after the other."""
     ops = ops or make_ops("reference", "float64")
     optimizer = make_optimizer(name, SPANS, hyper)
     w = ops.from_host(gradients(0).astype(ops.dtype))
     slots = {slot: ops.zeros((COUNT,)) for slot in optimizer.slots}
     for step, lr in enumerate(LRS, 1):
         g = ops.from_host(gradients(step).astype(ops.dtype))
-        sums = Sums() if summed else None
-        if summed:
-            copies = [ops.from_host(ops.to_host(array)) for array in (w, g, *slots.values())]
-            trial = dict(zip(slots, copies[2:], strict=True))
-            for start, stop in pairwise(cuts):
-                optimizer.apply(ops, *copies[:2], trial, lr, step, start, stop, sums)
-            sums.answering = True
         for start, stop in pairwise(cuts):
-            optimizer.apply(ops, w, g, slots, lr, step, start, stop, sums)
+            optimizer.apply(ops, w, g, slots, lr, step, start, stop)
     return ops.to_host(w), {slot: ops.to_host(array) for slot, array in slots.items()}
+
+
+def measured_apart(name, hyper, cuts):
+    """Any parts, as of ranks that keep the state of their own parts alone and sum squares; rank 0 has every other."""
+    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, hyper)
+    parts = list(pairwise(cuts))
+    w, held = gradients(0), [{slot: ops.zeros((b - a,)) for slot in optimizer.slots} for a, b in parts]
+    for step, lr in enumerate(LRS, 1):
+        g, total = gradients(step), optimizer.squares()
+        for number, ((start, stop), slots) in enumerate(zip(parts, held, strict=True)):
+            own = optimizer.squares() if number % 2 else total
+            optimizer.prepare(ops, w, g, slots, step, start, stop, own, first=start)
+            total += own if number % 2 else 0
+        for (start, stop), slots in zip(parts, held, strict=True):
+            optimizer.move(ops, w, g, slots, lr, start, stop, total, first=start)
+    return w, {slot: np.concatenate([slots[slot] for slots in held]) for slot in optimizer.slots}
 
 
 def by_parameter(w, slots):
@@ -161,13 +158,25 @@ def test_buckets_of_whole_parameters_give_the_same_bits(name):
 @pytest.mark.parametrize("cuts", [(0, 5, 37, 61, 70, COUNT), tuple(range(0, COUNT + 1, 3)), (0, COUNT)])
 def test_parts_of_parameters_give_the_same_where_squares_are_summed(name, cuts):
     cuts = (*cuts, COUNT) if cuts[-1] != COUNT else cuts
-    assert_same(by_parameter(*measured(name, HYPER, cuts, summed=True)), by_parameter(*measured(name, HYPER)))
+    assert_same(by_parameter(*measured_apart(name, HYPER, cuts)), by_parameter(*measured(name, HYPER)))
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_part_of_a_parameter_alone_is_refused(name):
-    with pytest.raises(ValueError, match=r"elements 5:32 are a part of a parameter.*give whole parameters, or `total`"):
+    with pytest.raises(ValueError, match=r"elements 5:176 cut the parameter at 0:32, .* or `prepare` parts"):
         measured(name, HYPER, (5, COUNT))
+
+
+def test_which_updates_are_linear():
+    """The mean of two ranks' updates is the update by the mean of their gradients, or it is not."""
+    for name in OPTIMIZERS:
+        ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, HYPER)
+        ends = []
+        for g in (gradients(1), gradients(2), (gradients(1) + gradients(2)) / 2):
+            w, slots = gradients(0), {slot: np.zeros(COUNT) for slot in optimizer.slots}
+            optimizer.apply(ops, w, g, slots, 0.1, 1, 0, COUNT)
+            ends.append(w)
+        assert np.allclose((ends[0] + ends[1]) / 2, ends[2], rtol=1e-12, atol=0) == optimizer.linear, name
 
 
 @pytest.mark.parametrize("name", PAPERS)
