@@ -33,7 +33,7 @@ class TrainConfig:
     iterations: int | None = option(None, "Iterations, in place of epochs.", low=1)
     accumulate: int = option(1, "Micro-batches that an iteration is cut into on each rank, to save memory.", low=1)
 
-    optimizer: str = option("sgd", "Update rule.", choices=("sgd", "nesterov", "adamw"))
+    optimizer: str = option("sgd", "Update rule.", choices=("sgd", "nesterov", "adamw", "lars", "lamb"))
     lr: float = option(0.01, "Learning rate.", above=0)
     base_batch: int | None = option(
         None, "Linear scaling rule: --lr is meant for this batch, and is multiplied by batch / base-batch.", low=1
@@ -47,9 +47,13 @@ class TrainConfig:
     lr_gamma: float = option(0.1, "Factor of `step` and `multistep`; gamma of `inv`.", above=0)
     lr_power: float = option(1.0, "Power of `poly` and `inv`.", above=0)
     warmup: int = option(0, "Iterations of linear warm-up.", low=0)
-    momentum: float = option(0.9, "Momentum of sgd and nesterov; beta1 of adamw.", low=0, below=1)
-    beta2: float = option(0.999, "Second moment's decay of adamw.", low=0, below=1)
-    weight_decay: float = option(0.0, "Weight decay: L2 in sgd and nesterov, decoupled in adamw.", low=0)
+    momentum: float = option(0.9, "Momentum of sgd, nesterov and lars; beta1 of adamw and lamb.", low=0, below=1)
+    beta2: float = option(0.999, "Second moment's decay of adamw and lamb.", low=0, below=1)
+    trust: float | None = option(None, "Trust coefficient of lars. [0.001]", above=0)
+    trust_limit: float | None = option(None, "Largest trust ratio of lars and lamb. [no limit]", above=0)
+    weight_decay: float = option(
+        0.0, "Weight decay: L2 in sgd, nesterov and lars, decoupled in adamw, part of the scaled step in lamb.", low=0
+    )
     decay_bias_norm: bool = option(True, "Whether biases and normalisation scales decay too.")
     clip_norm: float | None = option(None, "Clip the gradient to this global L2 norm.", above=0)
     label_smoothing: float = option(0.0, "Share of the target spread over all classes.", low=0, below=1)
@@ -125,7 +129,8 @@ FIXED_ON_RESUME = ("synthetic", "batch", "seed", "dtype", "optimizer")
 # What a model file's recipe may say: how to train it, and nothing of where.
 RECIPE_KEYS = (
     "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
-    "lr_power", "warmup", "momentum", "beta2", "weight_decay", "decay_bias_norm", "clip_norm", "label_smoothing",
+    "lr_power", "warmup", "momentum", "beta2", "trust", "trust_limit", "weight_decay", "decay_bias_norm", "clip_norm",
+    "label_smoothing",
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.

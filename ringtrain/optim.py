@@ -10,13 +10,24 @@ Formulas, where lr and decay have been multiplied by those of the parameter:
     nesterov  the same g' and v                             w -= lr·(g' + momentum·v)
     adamw     w -= lr·decay·w       m = b1·m + (1-b1)·g     v = b2·v + (1-b2)·g²
               w -= lr · m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps)              t = step, from 1
+    lars      v = momentum·v + lr·q·(g + decay·w)             w -= v    q = trust·|w| / (|g| + decay·|w|)
+    lamb      m, v as in adamw; r = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay·w
+              w -= lr·q·r                                               q = |w| / |r|
 
-Source: Sutskever et al. 2013 (momentum; as in PyTorch, lr is outside of v); Loshchilov & Hutter 2019 (AdamW)
+|·| is the L2 norm of one whole parameter, and q its trust ratio, at most ``trust_limit``. It is 1 where either norm is
+0, and in biases, scales and shifts: those are few numbers, whose norms say little.
+
+Source: Sutskever et al. 2013 (momentum; as in PyTorch, lr is outside of v); Loshchilov & Hutter 2019 (AdamW); You,
+Gitman & Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, algorithm 2, phi the identity (LAMB)
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
 
 from ringtrain.errors import ConfigError, nearest
 
@@ -25,35 +36,46 @@ UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
 
 @dataclass(frozen=True, slots=True)
 class Hyper:
-    """momentum:        of sgd and nesterov; the first moment's (beta1) of adamw
+    """momentum:        of sgd, nesterov and lars; the first moment's (beta1) of adamw and lamb
     weight_decay:    before the parameters' multipliers
     decay_bias_norm: whether biases, scales and shifts decay too
-    beta2, eps:      of adamw alone
+    beta2:           of adamw and lamb
+    eps:             likewise; None: 1e-8 of adamw, 1e-6 of lamb, as their authors have it
+    trust:           the trust coefficient of lars
+    trust_limit:     the largest trust ratio of lars and lamb
     """
 
     momentum: float = 0.9
     weight_decay: float = 0.0
     decay_bias_norm: bool = True
     beta2: float = 0.999
-    eps: float = 1e-8
+    eps: float | None = None
+    trust: float = 1e-3
+    trust_limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Elements ``start:stop`` of the arena that are updated alike. lr multiplies the learning rate, decay is
-    final, rate is that of running statistics, or 0 where the run is trained."""
+    final, rate is that of running statistics, or 0 where the run is trained. norm numbers the one parameter
+    whose norms scale its update; None where none do."""
 
     start: int
     stop: int
     lr: float
     decay: float
     rate: float
+    norm: int | None = None
 
 
-def runs(spans: Sequence, hyper: Hyper) -> tuple[Run, ...]:
-    """Neighbouring spans with equal multipliers, merged."""
-    merged: list[Run] = []
-    for run in (_run(span, hyper) for span in spans):
+def runs(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tuple[Run, ...]:
+    """Neighbouring spans with equal multipliers, merged. ``layerwise``: but for those that are scaled by norms of their
+    own."""
+    merged, norms = [], count()
+    for span in spans:
+        run = _run(span, hyper)
+        if layerwise and span.parameter.role == "weight":
+            run = replace(run, norm=next(norms))
         last = merged[-1] if merged else None
         if last and last.stop == run.start and replace(run, start=last.start, stop=last.stop) == last:
             merged[-1] = replace(last, stop=run.stop)
@@ -71,29 +93,25 @@ def _run(span, hyper: Hyper) -> Run:
 
 
 class Optimizer(ABC):
-    """slots:  names of the flat arrays that hold its state, as long as the arena and zero at first
-    linear: whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
+    """slots:     names of the flat arrays that hold its state, as long as the arena and zero at first
+    linear:    whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
+    layerwise: whether it needs norms of whole parameters: see :class:`Layerwise`
     """
 
     slots: tuple[str, ...]
     linear: bool
+    layerwise: bool
 
     def __init__(self, spans: Sequence, hyper: Hyper):
         self.hyper = hyper
-        self.runs = runs(spans, hyper)
+        self.runs = runs(spans, hyper, self.layerwise)
 
+    @abstractmethod
     def apply(
         self, ops, weights, grads, slots: dict, lr: float, step: int, start: int, stop: int, first: int = 0
     ) -> None:
         """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
-        lr is that of this iteration, before multipliers; step counts updates from 1."""
-        for run in self._within(start, stop):
-            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
-            if run.rate:
-                ops.approach(w, g, run.rate)
-                continue
-            state = [slots[name][run.start - first : run.stop - first] for name in self.slots]
-            self._update(ops, w, g, state, lr * run.lr, run.decay, step)
+        Gradients may be overwritten. lr is that of this iteration, before multipliers; step counts updates from 1."""
 
     def _within(self, start: int, stop: int) -> Iterator[Run]:
         for run in self.runs:
@@ -102,11 +120,28 @@ class Optimizer(ABC):
             elif run.start < stop and run.stop > start:
                 yield replace(run, start=max(run.start, start), stop=min(run.stop, stop))
 
+    def _state(self, run: Run, slots: dict, first: int) -> list:
+        return [slots[name][run.start - first : run.stop - first] for name in self.slots]
+
+
+class Elementwise(Optimizer):
+    """An element's update hangs on that element alone."""
+
+    layerwise = False
+
+    def apply(self, ops, weights, grads, slots, lr, step, start, stop, first=0):
+        for run in self._within(start, stop):
+            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
+            if run.rate:
+                ops.approach(w, g, run.rate)
+            else:
+                self._update(ops, w, g, self._state(run, slots, first), lr * run.lr, run.decay, step)
+
     @abstractmethod
     def _update(self, ops, w, g, state: list, lr: float, decay: float, step: int) -> None: ...
 
 
-class SGD(Optimizer):
+class SGD(Elementwise):
     slots = ("momentum",)
     linear = True
 
@@ -114,7 +149,7 @@ class SGD(Optimizer):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, False)
 
 
-class Nesterov(Optimizer):
+class Nesterov(Elementwise):
     slots = ("momentum",)
     linear = True
 
@@ -122,15 +157,111 @@ class Nesterov(Optimizer):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, True)
 
 
-class AdamW(Optimizer):
+class AdamW(Elementwise):
     slots = ("mean", "square")
     linear = False
 
     def _update(self, ops, w, g, state, lr, decay, step):
-        ops.adamw(w, g, *state, lr, self.hyper.momentum, self.hyper.beta2, self.hyper.eps, decay, step)
+        eps = 1e-8 if self.hyper.eps is None else self.hyper.eps
+        ops.adamw(w, g, *state, lr, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
 
 
-OPTIMIZERS = {"sgd": SGD, "nesterov": Nesterov, "adamw": AdamW}
+class Layerwise(Optimizer):
+    """A parameter's update is scaled by norms over the whole of it. They are sums of float64 over its elements alone,
+    so the update hangs neither on buckets nor on neighbours.
+
+    Whoever updates whole parameters calls :meth:`apply`. Where ranks have parts of one, each calls :meth:`prepare` for
+    its parts, the squares are summed over ranks, and each calls :meth:`move`.
+    """
+
+    linear = False
+    layerwise = True
+
+    def apply(self, ops, weights, grads, slots, lr, step, start, stop, first=0):
+        self._check_whole(start, stop)
+        squares = self.squares()
+        self.prepare(ops, weights, grads, slots, step, start, stop, squares, first)
+        self.move(ops, weights, grads, slots, lr, start, stop, squares, first)
+
+    def squares(self) -> np.ndarray:
+        """Zeros, float64 [parameters with norms, 2]: for sums of squares, of weights and of the direction."""
+        return np.zeros((sum(run.norm is not None for run in self.runs), 2))
+
+    def prepare(self, ops, weights, grads, slots, step, start, stop, squares, first=0) -> None:
+        """Make the gradient of elements ``start:stop``, in place, a direction, and add the squares of both."""
+        for run in self._within(start, stop):
+            if run.rate:
+                continue
+            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
+            self._direct(ops, w, g, self._state(run, slots, first), run.decay, step)
+            if run.norm is not None:
+                squares[run.norm] += ops.square_sum(w), ops.square_sum(g)
+
+    def move(self, ops, weights, grads, slots, lr, start, stop, squares, first=0) -> None:
+        """Update elements ``start:stop`` in their direction, by the squares of whole parameters."""
+        for run in self._within(start, stop):
+            w, g = weights[run.start : run.stop], grads[run.start : run.stop]
+            if run.rate:
+                ops.approach(w, g, run.rate)
+                continue
+            ratio = 1.0 if run.norm is None else self._limited(*np.sqrt(squares[run.norm]), run.decay)
+            self._move(ops, w, g, self._state(run, slots, first), lr * run.lr * ratio, run.decay)
+
+    def _check_whole(self, start: int, stop: int) -> None:
+        for run in self.runs if start < stop else ():
+            if run.norm is not None and any(run.start < edge < run.stop for edge in (start, stop)):
+                raise ValueError(
+                    f"elements {start}:{stop} cut the parameter at {run.start}:{run.stop}, whose update wants its "
+                    "norm: take whole parameters, or `prepare` parts, sum their squares over ranks, and `move` them"
+                )
+
+    def _limited(self, w_norm: float, g_norm: float, decay: float) -> float:
+        # Weights that start at 0 could never leave it, and the ratio of no gradient says nothing: 1, as is usual.
+        ratio = self._trust(w_norm, g_norm, decay) if w_norm > 0 and g_norm > 0 else 1.0
+        return min(float(ratio), self.hyper.trust_limit)
+
+    @abstractmethod
+    def _direct(self, ops, w, g, state: list, decay: float, step: int) -> None:
+        """Make the gradient, in place, what the ratio is taken of; advance moments."""
+
+    @abstractmethod
+    def _trust(self, w_norm: float, g_norm: float, decay: float) -> float: ...
+
+    @abstractmethod
+    def _move(self, ops, w, g, state: list, lr: float, decay: float) -> None:
+        """Update the weights; lr has been multiplied by the ratio."""
+
+
+class LARS(Layerwise):
+    slots = ("velocity",)
+
+    def _direct(self, ops, w, g, state, decay, step):
+        """The gradient itself, without decay."""
+
+    def _trust(self, w_norm, g_norm, decay):
+        return self.hyper.trust * w_norm / (g_norm + decay * w_norm)
+
+    def _move(self, ops, w, g, state, lr, decay):
+        ops.scale(g, lr)
+        ops.sgd(w, g, *state, 1.0, self.hyper.momentum, lr * decay, False)
+
+
+class LAMB(Layerwise):
+    slots = ("mean", "square")
+
+    def _direct(self, ops, w, g, state, decay, step):
+        eps = 1e-6 if self.hyper.eps is None else self.hyper.eps
+        ops.adam_direction(w, g, *state, self.hyper.momentum, self.hyper.beta2, eps, decay, step)
+
+    def _trust(self, w_norm, g_norm, decay):
+        return w_norm / g_norm
+
+    def _move(self, ops, w, g, state, lr, decay):
+        ops.scale(g, -lr)
+        ops.add(w, g, w)
+
+
+OPTIMIZERS = {"sgd": SGD, "nesterov": Nesterov, "adamw": AdamW, "lars": LARS, "lamb": LAMB}
 
 
 def make_optimizer(name: str, spans: Sequence, hyper: Hyper) -> Optimizer:

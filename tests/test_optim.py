@@ -45,7 +45,7 @@ def adamw(w, g, slots, lr, decay, step, hyper):
     return w - lr * (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + hyper.eps)
 
 
-FORMULAS = {"sgd": sgd, "nesterov": nesterov, "adamw": adamw}
+FORMULAS = {"sgd": sgd, "nesterov": nesterov, "adamw": adamw}  # of each element; the others are in test_optim_layerwise
 
 
 def gradients(step):
@@ -90,7 +90,7 @@ def measured(name, hyper, cuts=(0, COUNT)):
 
 
 @pytest.mark.parametrize("decay_bias_norm", [True, False])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_updates_follow_the_formula(name, decay_bias_norm):
     hyper = Hyper(0.8, 0.03, decay_bias_norm, beta2=0.95, eps=1e-6)
     (w, slots), (w_expected, slots_expected) = measured(name, hyper), expected(name, hyper)
@@ -107,7 +107,7 @@ def test_padding_stays_zero(name):
         assert not array[padding_mask() == 0].any()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.parametrize("cuts", [(0, 16, 48, COUNT), (0, 5, 37, 61, 70, COUNT), tuple(range(COUNT + 1))])
 def test_slices_add_up_to_the_whole(name, cuts):
     """Sharded optimizers update any range of elements, also within a parameter."""
@@ -115,6 +115,19 @@ def test_slices_add_up_to_the_whole(name, cuts):
     np.testing.assert_array_equal(parts[0], whole[0])
     for slot in whole[1]:
         np.testing.assert_array_equal(parts[1][slot], whole[1][slot])
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_state_may_begin_where_a_slice_does(name):
+    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, Hyper(0.9, 0.1))
+    ends = []
+    for first in (0, 40):
+        w, slots = gradients(0), {slot: np.zeros(COUNT - first) for slot in optimizer.slots}
+        for step in (1, 2):
+            optimizer.apply(ops, w, gradients(step), slots, 0.1, step, 40, COUNT, first)
+        ends.append(w)
+    np.testing.assert_array_equal(ends[0], ends[1])
+    assert np.abs(ends[0] - gradients(0)).max() > 0.01
 
 
 def test_neighbours_with_equal_multipliers_are_one_run():
@@ -136,5 +149,5 @@ def test_spans_apart_are_not_merged():
 
 def test_names():
     assert isinstance(make_optimizer("adamw", SPANS, Hyper()), AdamW)
-    with pytest.raises(ConfigError, match=r"unknown optimizer 'adam'; did you mean 'adamw'\? known: adamw, nes"):
+    with pytest.raises(ConfigError, match=r"unknown optimizer 'adam'; did you mean 'adamw'\? known: adamw, lamb, la"):
         make_optimizer("adam", SPANS, Hyper())

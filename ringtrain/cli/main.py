@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": ("ringtrain.cli.evaluate", "Loss and accuracy of a checkpoint on a data set."),
     "predict": ("ringtrain.cli.predict", "Classes, probabilities or a layer's features of every example."),
     "models": ("ringtrain.cli.models", "The models that come with ringtrain."),
+    "time": ("ringtrain.cli.time", "Forward and backward time of each layer of a model."),
     "schedule": ("ringtrain.cli.schedule", "How an all-reduce goes: steps, proof, predicted time, picture."),
     "bench-allreduce": ("ringtrain.cli.bench_allreduce", "All-reduce algorithms against the MPI's own, under mpirun."),
     "tune": ("ringtrain.cli.tune", "Measure which all-reduce is fastest here, under mpirun."),

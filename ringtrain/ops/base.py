@@ -269,6 +269,11 @@ class Ops(ABC):
         Source: Loshchilov & Hutter 2019."""
 
     @abstractmethod
+    def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step: int):
+        """m, v are the moving moments; g = m̂/(sqrt(v̂) + eps) + decay·w, bias-corrected by ``step`` >= 1. Source: You et
+        al. 2020, algorithm 2."""
+
+    @abstractmethod
     def approach(self, w, g, rate: float):
         """w += rate · (g - w): running statistics."""
 

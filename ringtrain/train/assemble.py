@@ -174,11 +174,19 @@ def rate_of(config: TrainConfig, iterations: int) -> LearningRate:
 
 
 def hyper_of(config: TrainConfig) -> Hyper:
+    """Raises ConfigError for a setting that the optimizer has no use for."""
+    for key, owners in (("trust", ("lars",)), ("trust_limit", ("lars", "lamb"))):
+        if getattr(config, key) is not None and config.optimizer not in owners:
+            raise ConfigError(
+                f"{key} = {getattr(config, key):g} is of {' and '.join(owners)}, and the optimizer is "
+                f"{config.optimizer!r}: leave it out, or set optimizer to {owners[0]!r}"
+            )
     return Hyper(
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         decay_bias_norm=config.decay_bias_norm,
         beta2=config.beta2,
+        **{key: getattr(config, key) for key in ("trust", "trust_limit") if getattr(config, key) is not None},
     )
 
 

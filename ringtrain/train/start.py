@@ -165,6 +165,8 @@ def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
 
 def _optimizer_words(config: TrainConfig) -> str:
     words = f"{config.optimizer}, momentum {config.momentum:g}, weight decay {config.weight_decay:g}"
+    words += f", trust {config.trust:g}" if config.trust else ""
+    words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
     return words + (f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else "")
 
 

@@ -1,5 +1,6 @@
 """The models that ship: they load, have the published numbers of parameters, and run forward and backward."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.describe import total
 from ringtrain.nn.layers import Flatten, Linear
 
-# Caffe's examples and He et al. 2016; resnet20 has its three projections (2,560 weights and 224 scales) besides.
+# Caffe's examples and models, He et al. 2016, Simonyan & Zisserman 2015 (table 2: 138 million); resnet20 has its three
+# projections (2,560 weights and 224 scales) besides.
 PARAMETERS = {
     "digits": 76_522,
     "mlp": 1_863_690,
@@ -21,7 +23,11 @@ PARAMETERS = {
     "cifar10_full": 89_578,
     "resnet20": 272_474,
     "resnet18": 11_173_962,
+    "alexnet": 60_965_224,
+    "vgg16": 138_357_544,
 }
+CLASSES = dict.fromkeys(PARAMETERS, 10) | {"alexnet": 1000, "vgg16": 1000}
+LARGE = {"resnet18", "alexnet", "vgg16"}
 
 
 def test_these_models_ship():
@@ -33,7 +39,7 @@ def test_parameters_are_those_of_the_publication(name):
     model = spec.load(name)
     sums = total(model.graph().describe())
     assert sums.parameters == PARAMETERS[name]
-    assert sums.shape == (10,)
+    assert sums.shape == (CLASSES[name],)
     assert model.summary
 
 
@@ -45,9 +51,22 @@ def test_recipes_are_configurations(name):
     assert config.epochs or config.iterations
 
 
-@pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"resnet18"}))
+@pytest.mark.parametrize("name", sorted(set(PARAMETERS) - LARGE))
 def test_two_examples_run_forward_and_backward(name):
-    model = spec.load(name)
+    runs_forward_and_backward(spec.load(name))
+
+
+@pytest.mark.parametrize(("name", "side", "narrow"), [("alexnet", 227, 67), ("vgg16", 224, 32)])
+def test_the_large_ones_run_on_smaller_images_with_fewer_features(name, side, narrow):
+    text = spec.available()[name].read_text().replace(f"[{side}, {side}, 3]", f"[{narrow}, {narrow}, 3]")
+    runs_forward_and_backward(spec.parse(re.sub(r"(units|channels) = (\d+)", fewer, text), name))
+
+
+def fewer(found) -> str:
+    return f"{found[1]} = {int(found[2]) // 8}"
+
+
+def runs_forward_and_backward(model):
     net = Net(model.nodes, model.input.shape, count=2, ops=reference("float32"))
     loss, spans = net.step()
     assert [span.name for span in spans] == [span.name for span in reversed(net.arena.spans)]
@@ -65,6 +84,28 @@ def test_known_shapes_and_multipliers():
     assert [table[f"conv{i}.bias"].lr for i in (1, 2, 3)] == [2, 2, 1]
     assert spec.load("lenet").graph().shapes["flat"] == (800,)
     assert spec.load("resnet18").graph().shapes["stage4.2.relu2"] == (4, 4, 512)
+
+
+def test_alexnet_is_caffes():
+    """Convolutions 2, 4 and 5 see half of the channels; every bias learns twice as fast and does not decay."""
+    graph = spec.load("alexnet").graph()
+    assert [graph.shapes[f"pool{i}"] for i in (1, 2, 5)] == [(27, 27, 96), (13, 13, 256), (6, 6, 256)]
+    table = dict(graph.parameters())
+    assert [table[f"conv{i}.weight"].shape[2] for i in range(1, 6)] == [3, 48, 256, 192, 192]
+    biases = [p for name, p in table.items() if name.endswith("bias")]
+    assert {(p.lr, p.decay) for p in biases} == {(2, 0)}
+    assert [p.fill.value for p in biases] == [0, 0.1, 0, 0.1, 0.1, 0.1, 0.1, 0]
+    assert [table[f"fc{i}.weight"].fill.value for i in (6, 7, 8)] == [0.005, 0.005, 0.01]
+    fully = sum(p.shape[0] * p.shape[1] for name, p in table.items() if name.startswith("fc") and len(p.shape) == 2)
+    assert fully / PARAMETERS["alexnet"] > 0.95
+
+
+def test_vgg16_is_configuration_d():
+    graph = spec.load("vgg16").graph()
+    assert [graph.shapes[f"pool{i}"] for i in range(1, 6)] == [
+        (112, 112, 64), (56, 56, 128), (28, 28, 256), (14, 14, 512), (7, 7, 512),
+    ]  # fmt: skip
+    assert total(graph.describe()).flops == pytest.approx(2 * 15.47e9, rel=0.01)
 
 
 def test_the_last_scale_of_a_residual_block_starts_at_zero():

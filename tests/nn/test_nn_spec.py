@@ -90,7 +90,7 @@ def test_the_text_makes_the_same_model_again():
 
 
 def test_files_that_are_not_there_or_not_readable(tmp_path):
-    with pytest.raises(ModelError, match=r"no model or model file 'lenett'; did you mean 'lenet'\? known: ci"):
+    with pytest.raises(ModelError, match=r"no model or model file 'lenett'; did you mean 'lenet'\? known: al"):
         spec.load("lenett")
     with pytest.raises(ModelError, match=r"no model or model file 'nets/my\.toml'"):
         spec.load("nets/my.toml")

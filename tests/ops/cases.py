@@ -182,6 +182,8 @@ def _flat(draw):
         yield Call("sgd", {"g": g}, {"w": w, "v": draw(5077)}, rest)
     rest = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "decay": 0.01, "step": 3}
     yield Call("adamw", {"g": g}, {"w": w, "m": draw(5077), "v": v}, rest)
+    direction = {name: rest[name] for name in ("beta1", "beta2", "eps", "decay", "step")}
+    yield Call("adam_direction", {"w": w}, {"g": g, "m": draw(5077), "v": v}, direction)
     yield Call("approach", {"g": g}, {"w": w}, {"rate": 0.1})
 
 

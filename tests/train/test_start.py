@@ -95,6 +95,28 @@ def test_resuming_is_exact_where_nothing_else_changes(train, tmp_path):
         assert [r[key] for r in records(parts, kind)] == [r[key] for r in records(whole, kind)]
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"optimizer": "lars", "lr": 0.2, "trust": 0.05}, "lars, momentum 0.9, weight decay 0.001, trust 0.05"),
+        (
+            {"optimizer": "lamb", "lr": 0.02, "trust_limit": 10.0},
+            "lamb, momentum 0.9, weight decay 0.001, trust ratio at most 10",
+        ),
+    ],
+)
+def test_layerwise_optimizers_learn_and_resume_exactly(train, tmp_path, flags, words):
+    train(out="whole", iterations=60, **flags)
+    train(out="parts", iterations=17, resume="auto", **flags)
+    train(out="parts", iterations=60, resume="auto")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert [r["loss"] for r in records(parts, "iteration")] == [r["loss"] for r in records(whole, "iteration")]
+    (begun,), (end,) = records(whole, "start"), records(whole, "end")
+    assert records(parts, "end")[-1]["weights_sha256"] == end["weights_sha256"]
+    assert end["test_accuracy"] > 0.5
+    assert begun["optimizer"] == words
+
+
 def test_a_run_that_is_done_can_be_resumed_and_is_evaluated(train, tmp_path):
     train(out="run", iterations=20)
     before = records(tmp_path / "run", "end")[0]
@@ -180,6 +202,11 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
         ({"algorithm": "rng"}, UsageError, "did you mean 'ring'?"),
         ({"ops": "cpuu"}, ConfigError, "did you mean 'cpu'?"),
         ({"lr_policy": "multistep"}, ConfigError, "wants lr_steps"),
+        ({"trust": 0.01}, ConfigError, "trust = 0.01 is of lars, and the optimizer is 'sgd': leave it out, or set"),
+        ({"trust": 0.01, "optimizer": "lamb"}, ConfigError, "is of lars, and the optimizer is 'lamb'"),
+        ({"trust_limit": 10.0, "optimizer": "adamw"}, ConfigError, "trust_limit = 10 is of lars and lamb, and the"),
+        ({"trust_limit": 0.0, "optimizer": "lamb"}, ConfigError, "trust_limit is 0.0; it wants more than 0"),
+        ({"trust": -1.0, "optimizer": "lars"}, ConfigError, "trust is -1.0; it wants more than 0"),
         ({"resume": "auto", "out": None}, ConfigError, "name it with --out"),
         ({"resume": "nowhere"}, CheckpointError, "nowhere is not there"),
         ({"out": "net.toml"}, UsageError, "is a file"),
@@ -237,6 +264,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(train):
         ({"batch": 31}, "the run that goes on has batch = 30, not 31"),
         ({"seed": 5}, "the run that goes on has seed = 0, not 5"),
         ({"optimizer": "adamw"}, "has optimizer = 'sgd', not 'adamw'"),
+        ({"optimizer": "lars"}, "has optimizer = 'sgd', not 'lars'"),
     ],
 )
 def test_a_resumed_run_keeps_what_its_order_hangs_on(train, flags, message):

@@ -21,7 +21,14 @@ def test_training_is_that_of_the_host_bit_by_bit(size, model_text):
 
 
 @pytest.mark.parametrize(
-    "flags", [{"optimizer": "adamw"}, {"optimizer": "nesterov", "clip_norm": 0.5}, {"accumulate": 3}]
+    "flags",
+    [
+        {"optimizer": "adamw"},
+        {"optimizer": "nesterov", "clip_norm": 0.5},
+        {"optimizer": "lars", "trust": 0.1},
+        {"optimizer": "lamb", "lr": 0.01, "clip_norm": 1.0},
+        {"accumulate": 3},
+    ],
 )
 def test_optimizers_clipping_and_accumulation(flags):
     host = everywhere(2, lambda t: losses(t, DROPOUT_NET, 6, **flags))

@@ -210,6 +210,11 @@ class CpuOps(Ops):
         factors = (float(f) for f in (lr, beta1, beta2, eps, decay))
         elementwise.adamw(w, g, m, v, *factors, *corrections)
 
+    def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step):
+        corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
+        factors = (float(f) for f in (beta1, beta2, eps, decay))
+        elementwise.adam_direction(w, g, m, v, *factors, *corrections)
+
     def approach(self, w, g, rate):
         elementwise.approach(w, g, float(rate))
 

@@ -170,6 +170,10 @@ class ReferenceOps(Ops):
         optim.adamw(w, g, m, v, lr, beta1, beta2, eps, decay, step)
 
     @quiet
+    def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step):
+        optim.adam_direction(w, g, m, v, beta1, beta2, eps, decay, step)
+
+    @quiet
     def approach(self, w, g, rate):
         w += rate * (g - w)
 

@@ -14,3 +14,9 @@ def adamw(w, g, m, v, lr, beta1, beta2, eps, decay, step):
     m[...] = beta1 * m + (1 - beta1) * g
     v[...] = beta2 * v + (1 - beta2) * g * g
     w -= lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps)
+
+
+def adam_direction(w, g, m, v, beta1, beta2, eps, decay, step):
+    m[...] = beta1 * m + (1 - beta1) * g
+    v[...] = beta2 * v + (1 - beta2) * g * g
+    g[...] = (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps) + decay * w

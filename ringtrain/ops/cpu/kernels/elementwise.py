@@ -102,6 +102,22 @@ def adamw(w, g, m, v, lr, beta1, beta2, eps, decay, correction1, correction2):
 
 
 @kernel
+def adam_direction(w, g, m, v, beta1, beta2, eps, decay, correction1, correction2):
+    """As :func:`adamw`, but the step is left in g, before it is scaled."""
+    real = w.dtype.type
+    one = real(1)
+    b1, b2 = real(beta1), real(beta2)
+    c1, c2, e, d = real(correction1), real(correction2), real(eps), real(decay)
+    for i in range(w.size):
+        gradient = g[u(i)]
+        first = b1 * m[u(i)] + (one - b1) * gradient
+        second = b2 * v[u(i)] + (one - b2) * gradient * gradient
+        m[u(i)] = first
+        v[u(i)] = second
+        g[u(i)] = c1 * first / (np.sqrt(second * c2) + e) + d * w[u(i)]
+
+
+@kernel
 def approach(w, g, rate):
     r = w.dtype.type(rate)
     for i in range(w.size):

@@ -1,0 +1,142 @@
+"""What was measured of a net's layers as rows of figures, and as text."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from ringtrain.bench import words
+from ringtrain.bench.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
+from ringtrain.nn import wiring
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.wiring import Node
+
+# Title, unit, and what a row shows there.
+COLUMNS = (
+    ("layer", "", lambda row: row["layer"]),
+    ("kind", "", lambda row: row["kind"]),
+    ("forward", "ms", lambda row: _milli(row["forward_s"])),
+    ("backward", "ms", lambda row: _milli(row["backward_s"])),
+    ("share", "%", lambda row: f"{100 * row['share']:.1f}"),
+    ("forward", "GFLOP/s", lambda row: _giga(row["forward_flops_per_s"])),
+    ("backward", "GFLOP/s", lambda row: _giga(row["backward_flops_per_s"])),
+    ("exchange", "bytes", lambda row: f"{row['exchange_bytes']:,}" if row["exchange_bytes"] else ""),
+)
+
+
+def _milli(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:.3f}"
+
+
+def _giga(rate: float | None) -> str:
+    return "" if rate is None else f"{rate / 1e9:.1f}"
+
+
+def layer_rows(graph: Graph, samples: Mapping[Key, Sequence[float]], batch: int, dtype: str) -> list[dict]:
+    """One row a computed layer, then loss, update and what lies between layers. Units: seconds; bytes of an exchange's
+    buffer, before any schedule."""
+    told = {row.layer: row for row in graph.describe(batch, dtype)}
+    needing = wiring.needing(graph.plan, graph.shapes)
+    rows = [_layer(node, graph, told, needing, samples, batch) for node in graph.plan]
+    rows += [_apart(name, samples) for name in (LOSS, UPDATE, BETWEEN)]
+    whole = sum(_seconds(row) for row in rows)
+    return [{**row, "share": _seconds(row) / whole if whole else 0.0} for row in rows]
+
+
+def _seconds(row: dict) -> float:
+    return sum(row[key] or 0.0 for key in ("forward_s", "backward_s"))
+
+
+def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: int) -> dict:
+    own, folded = told[node.name], told.get(node.relu)
+    flops = batch * (own.flops + (folded.flops if folded else 0))
+    forward, backward = (statistics.median(samples[node.name, phase]) for phase in (FORWARD, BACKWARD))
+    products = _products(node, graph, needing)
+    return {
+        "layer": node.name,
+        "kind": own.kind + ("+ReLU" if folded else ""),
+        "forward_s": forward,
+        "backward_s": backward if node.name in needing else None,
+        "flops": flops,
+        "forward_flops_per_s": flops / forward if flops and forward else None,
+        "backward_flops_per_s": products * flops / backward if products and backward else None,
+        "exchange_bytes": own.gradient_bytes,
+        "forward_samples_s": list(samples[node.name, FORWARD]),
+        "backward_samples_s": list(samples[node.name, BACKWARD]),
+    }
+
+
+def _products(node: Node, graph: Graph, needing: set) -> int:
+    """How many times the arithmetic of forward backward takes: once for the weights' gradient, once for the input's
+    where that is wanted. Not told of layers without products."""
+    parameters = node.layer.parameters(wiring.arguments(node, graph.shapes))
+    if not any(parameter.role == "weight" for parameter in parameters):
+        return 0
+    return 1 + bool(needing.intersection(node.inputs))
+
+
+def _apart(name: str, samples) -> dict:
+    """Loss and update are counted as backward: they come after it, or before."""
+    return {
+        "layer": name,
+        "kind": "",
+        "forward_s": None,
+        "backward_s": statistics.median(samples[name, ""]),
+        "flops": 0,
+        "forward_flops_per_s": None,
+        "backward_flops_per_s": None,
+        "exchange_bytes": 0,
+        "forward_samples_s": [],
+        "backward_samples_s": list(samples[name, ""]),
+    }
+
+
+def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: int, ranks: int) -> dict:
+    """Of one iteration. ``exchange_bytes`` is the buffer, ``sent_bytes`` what a rank sends at least to sum it."""
+    iteration = statistics.median(samples[ITERATION, ""])
+    exchanged = sum(row["exchange_bytes"] for row in rows)
+    layers = [row for row in rows if row["kind"]]
+    return {
+        "forward_s": sum(row["forward_s"] for row in layers),
+        "backward_s": sum(row["backward_s"] or 0.0 for row in layers),
+        "iteration_s": iteration,
+        "iteration_samples_s": list(samples[ITERATION, ""]),
+        "images_per_s": batch / iteration,
+        "forward_flops": sum(row["flops"] for row in layers),
+        "exchange_bytes": exchanged,
+        "sent_bytes": 2 * (ranks - 1) * exchanged // ranks,
+    }
+
+
+def cells(rows: Sequence[dict], total: dict) -> list[list[str]]:
+    """Every row as text, the last one the sums of the layers."""
+    shown = [[show(row) for _, _, show in COLUMNS] for row in rows]
+    bottom = ["all layers", "", _milli(total["forward_s"]), _milli(total["backward_s"]), "", "", ""]
+    return [*shown, [*bottom, f"{total['exchange_bytes']:,}"]]
+
+
+def plain_lines(rows: Sequence[dict], total: dict) -> list[str]:
+    """Columns of one width each, for files and pipes."""
+    table = [[title for title, _, _ in COLUMNS], [unit for _, unit, _ in COLUMNS], *cells(rows, total)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
+    return [_line(line, widths) for line in table]
+
+
+def _line(line: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(
+        text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(zip(line, widths, strict=True))
+    ).rstrip()
+
+
+def summary_lines(total: dict, header: dict) -> list[str]:
+    """``header``: batch, ranks, held_bytes and peak_bytes."""
+    iteration, ranks = total["iteration_s"], header["ranks"]
+    lines = [
+        f"an iteration takes {_milli(iteration)} ms without its exchange: {total['images_per_s']:.4g} images/s",
+        f"memory of a rank: {words.size(header['held_bytes'])} of weights, gradients and optimizer, "
+        f"{words.size(header['peak_bytes'])} at most in all",
+    ]
+    if ranks > 1:
+        lines.append(
+            f"to exchange {words.size(total['exchange_bytes'])} a rank sends {words.size(total['sent_bytes'])} at "
+            f"least: it takes as long as all else at {words.rate(total['sent_bytes'] / iteration)}"
+        )
+    return lines

@@ -1,0 +1,150 @@
+"""What each layer of a net costs: forward and backward in seconds, on this rank's share of a batch.
+
+The net is run as training runs it, on one batch of random numbers; every layer is wrapped in one that looks at the
+clock before and after. What no layer has is told apart: the loss, the optimizer's update, and what lies between layers (the
+sums of gradients where an output has several readers). The learning rate is 0, so that every iteration computes the
+same; nothing is exchanged.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ringtrain.errors import ModelError
+from ringtrain.nn import shapes
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Layer, Pass, Workspace
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.initial import initialise
+from ringtrain.nn.loss import SoftmaxCrossEntropy
+from ringtrain.ops.base import Ops
+from ringtrain.optim import Optimizer
+from ringtrain.transport.base import Transport
+
+FORWARD, BACKWARD = "forward", "backward"
+LOSS, UPDATE, BETWEEN, ITERATION = "loss", "update", "between layers", "iteration"
+WITHOUT_LAYER = (LOSS, UPDATE, BETWEEN, ITERATION)
+
+Key = tuple[str, str]  # layer and phase; the phase is empty where it is of WITHOUT_LAYER
+
+
+class Stopwatch:
+    """Seconds of one iteration by key, of work that is finished: the device is waited for."""
+
+    def __init__(self, ops: Ops):
+        self._ops = ops
+        self.seconds: dict[Key, float] = {}
+
+    def time(self, key: Key, action: Callable):
+        began = time.perf_counter()
+        value = action()
+        self._ops.synchronize()
+        self.seconds[key] = time.perf_counter() - began
+        return value
+
+
+@dataclass(frozen=True)
+class Timed(Layer):
+    """A layer with a clock beside it."""
+
+    layer: Layer
+    watch: Stopwatch
+
+    def shape(self, inputs):
+        return self.layer.shape(inputs)
+
+    def parameters(self, inputs):
+        return self.layer.parameters(inputs)
+
+    def flops(self, inputs):
+        return self.layer.flops(inputs)
+
+    def forward(self, ctx, weights, xs):
+        return self.watch.time((self.name, FORWARD), lambda: self.layer.forward(ctx, weights, xs))
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        return self.watch.time(
+            (self.name, BACKWARD), lambda: self.layer.backward(ctx, weights, grads, dy, tape, wanted)
+        )
+
+
+class Rig:
+    """A net with weights, a batch and an optimizer, on one rank.
+
+    count: examples of this rank; total: of all ranks
+    make:  (spans) → optimizer
+
+    Raises: ModelError where the net does not end in one vector
+    """
+
+    def __init__(self, ops: Ops, graph: Graph, count: int, total: int, make: Callable[..., Optimizer], seed: int = 0):
+        self._ops, self._total, self._watch = ops, total, Stopwatch(ops)
+        nodes = [replace(node, layer=Timed(node.name, node.layer, self._watch)) for node in graph.plan]
+        self._graph = Graph(nodes, graph.input_shape, fused=False)
+        self._arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)
+        self._graph.bind(self._arena)
+        initialise(self._arena, ops, seed)
+        self._optimizer = make(self._arena.spans)
+        self._slots = {name: ops.zeros((self._arena.count,)) for name in self._optimizer.slots}
+        self._totals, self._loss = ops.zeros((3,), "float64"), SoftmaxCrossEntropy()
+        self._ctx = Pass(ops, Workspace(ops), examples=ops.from_host(np.arange(count)), total=total, key=seed)
+        random = np.random.default_rng(seed)
+        self._x = ops.from_host(random.standard_normal((count, *graph.input_shape), np.float32).astype(ops.dtype))
+        self._labels = ops.from_host(random.integers(0, classes_of(graph), count).astype(np.int32))
+
+    @property
+    def held_bytes(self) -> int:
+        """Of weights, gradients and the optimizer's state."""
+        return (2 + len(self._slots)) * self._arena.count * self._ops.dtype.itemsize
+
+    def iterate(self) -> dict[Key, float]:
+        """Seconds of one iteration, by key."""
+        watch = self._watch
+        watch.seconds = {}
+        watch.time((ITERATION, ""), self._iterate)
+        inside = sum(seconds for (name, _), seconds in watch.seconds.items() if name != ITERATION)
+        watch.seconds[BETWEEN, ""] = watch.seconds[ITERATION, ""] - inside
+        return watch.seconds
+
+    def _iterate(self) -> None:
+        ctx, watch = self._ctx, self._watch
+        logits, tapes = self._graph.forward(ctx, self._x)
+        given = logits, self._labels, self._totals, self._total
+        dlogits = watch.time((LOSS, ""), lambda: self._loss.backward(ctx, *given))
+        for _ in self._graph.backward(ctx, dlogits, tapes):
+            pass
+        watch.time((UPDATE, ""), self._update)
+
+    def _update(self) -> None:
+        weights, grads = self._arena.weights, self._arena.grads
+        self._optimizer.apply(self._ops, weights, grads, self._slots, 0.0, 1, 0, self._arena.count)
+
+
+def classes_of(graph: Graph) -> int:
+    shape = graph.shapes[graph.output]
+    if len(shape) != 1:
+        raise ModelError(
+            f"layer {graph.output!r}, the last, gives {shapes.text(shape)}; its loss wants one vector: end the model "
+            "in a Linear or a GlobalAvgPool"
+        )
+    return shape[0]
+
+
+def keys_of(graph: Graph) -> list[Key]:
+    """Every key of an iteration: layers in order, each forward and backward, then what no layer has."""
+    layers = [(node.name, phase) for node in graph.plan for phase in (FORWARD, BACKWARD)]
+    return [*layers, *((name, "") for name in WITHOUT_LAYER)]
+
+
+def measure(transport: Transport, rig: Rig, keys: list[Key], iterations: int) -> dict[Key, list[float]]:
+    """Seconds of each iteration by key, each the slowest rank's. Ranks are started together by a barrier. A layer whose
+    backward is never run, since nothing before it is trained, has 0 there. Collective."""
+    samples = []
+    for _ in range(iterations):
+        transport.barrier()
+        seconds = rig.iterate()
+        samples.append([seconds.get(key, 0.0) for key in keys])
+    slowest = np.max(np.array(transport.gather_json(samples)), axis=0)  # [ranks, iterations, keys] → [iterations, keys]
+    return {key: slowest[:, i].tolist() for i, key in enumerate(keys)}

@@ -1,0 +1,163 @@
+"""``ringtrain time``"""
+
+import sys
+
+import click
+
+BAR = 12  # characters
+
+
+@click.command()
+@click.argument("model")
+@click.option("-b", "--batch", type=click.IntRange(1), help="Images an iteration, over all ranks. [the recipe's]")
+@click.option("-n", "--iterations", type=click.IntRange(1), default=10, show_default=True, help="Timed.")
+@click.option("-w", "--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Iterations before.")
+@click.option("--ops", default="cpu", show_default=True, help="Kernels: cpu or reference.")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
+@click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
+def time(model, batch, iterations, warm_up, ops, dtype, threads, json_path):
+    """Time forward and backward of each layer of MODEL, a name or a TOML file.
+
+    Medians of iterations on random images, with the optimizer of the model's recipe and without an exchange; under
+    mpirun of the slowest rank, all ranks working at once. docs/time.md says what the columns mean.
+    """
+    from ringtrain.cli.world import in_world
+
+    flags = {"batch": batch, "ops": ops, "dtype": dtype, "threads": threads}
+    given = {key: value for key, value in flags.items() if value is not None}
+    return in_world(lambda transport: _time(transport, model, given, iterations, warm_up, json_path))
+
+
+def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
+    from ringtrain.bench.layer_rows import layer_rows, totals
+    from ringtrain.bench.layers import keys_of, measure
+    from ringtrain.train.loop import take_turns
+    from ringtrain.train.together import agree, on_root, together
+
+    config, model = together(transport, lambda: _asked(transport.size, name, given))
+    agree(transport, {"model file": model.text, **given})
+    on_root(transport, lambda: _check_file(json_path))
+    header = _header(transport, config, iterations, warm_up)
+    graph = model.graph()
+    ops, rig = together(transport, lambda: _rig(transport, config, graph))
+    header["device"] = ops.describe()
+    if transport.rank == 0:
+        click.echo("\n".join(_header_lines(header)))
+    take_turns(transport, rig.iterate)
+    keys = keys_of(graph)
+    measure(transport, rig, keys, warm_up)
+    samples = measure(transport, rig, keys, iterations)
+    header |= {"held_bytes": rig.held_bytes, "peak_bytes": max(transport.gather_json(_peak_bytes()))}
+    rows = layer_rows(graph, samples, config.batch, config.dtype)
+    total = totals(rows, samples, config.batch, transport.size)
+    if transport.rank == 0:
+        _show(rows, total, header)
+    on_root(transport, lambda: _write(json_path, header, rows, total))
+
+
+def _asked(ranks: int, name: str, given: dict):
+    """(configuration, model). Raises UsageError."""
+    from ringtrain.config import recipe_layer, resolve
+    from ringtrain.errors import UsageError
+    from ringtrain.nn import spec
+
+    model = spec.load(name)
+    config = resolve(recipe_layer(model.name, model.recipe), ("flags", given))
+    if config.batch < ranks:
+        raise UsageError(
+            f"--batch {config.batch} is smaller than the {ranks} ranks it is divided among; use a larger one"
+        )
+    return config, model
+
+
+def _rig(transport, config, graph):
+    """(operations, the net on this rank's share of the batch). Raises UsageError."""
+    from ringtrain.bench.layers import Rig
+    from ringtrain.data.sampler import share
+    from ringtrain.optim import make_optimizer
+    from ringtrain.train.assemble import hyper_of, ops_of
+
+    ops, hyper = ops_of(config), hyper_of(config)
+    start, stop = share(config.batch, transport.rank, transport.size)
+    return ops, Rig(
+        ops, graph, stop - start, config.batch, lambda spans: make_optimizer(config.optimizer, spans, hyper)
+    )
+
+
+def _check_file(path: str | None) -> None:
+    from ringtrain.bench.files import check_writable
+
+    if path is not None:
+        check_writable(path)
+
+
+def _header(transport, config, iterations: int, warm_up: int) -> dict:
+    from ringtrain.bench.header import make_header
+    from ringtrain.bench.timing import START
+
+    names = ("model", "batch", "dtype", "ops", "optimizer")
+    told = {name: getattr(config, name) for name in names}
+    return make_header(transport, START) | told | {"iterations": iterations, "warm_up": warm_up}
+
+
+def _header_lines(header: dict) -> list[str]:
+    ranks = f"{header['ranks']} rank{'s' * (header['ranks'] != 1)}"
+    crowd = f"; {header['crowded']}: the scheduler is measured" if header["crowded"] else ""
+    return [
+        f"ringtrain {header['ringtrain']} time {header['model']}: {header['batch']} images on {ranks}, "
+        f"{header['dtype']}, {header['ops']}, {header['device']}",
+        f"medians of {header['iterations']} iterations after {header['warm_up'] + 1}; cores by rank: "
+        f"{' | '.join(header['binding'])}{crowd}",
+    ]
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# ── showing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def _show(rows: list[dict], total: dict, header: dict) -> None:
+    import os
+
+    from ringtrain.bench.layer_rows import plain_lines, summary_lines
+    from ringtrain.report.terminal import is_live
+
+    if is_live(sys.stdout, os.environ):
+        _show_table(rows, total)
+    else:
+        click.echo("\n".join(plain_lines(rows, total)))
+    click.echo("\n".join(summary_lines(total, header)))
+
+
+def _show_table(rows: list[dict], total: dict) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from ringtrain.bench.layer_rows import COLUMNS, cells
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, (title, unit, _) in enumerate(COLUMNS):
+        table.add_column(f"{title}\n[dim]{unit}[/dim]", justify="left" if i < 2 else "right", no_wrap=True)
+    table.add_column("", no_wrap=True, min_width=BAR)
+    *shown, bottom = cells(rows, total)
+    most = max(row["share"] for row in rows)
+    for row, texts in zip(rows, shown, strict=True):
+        bar = "█" * round(BAR * row["share"] / most) if most else ""
+        table.add_row(*texts, f"[cyan]{bar}[/cyan]", style=None if row["kind"] else "dim", end_section=row is rows[-1])
+    table.add_row(*bottom, "", style="bold")
+    console = Console()
+    endless = Console(width=10_000)
+    Console(width=max(console.width, endless.measure(table).maximum)).print(table, soft_wrap=True)
+
+
+def _write(path: str | None, header: dict, rows: list[dict], total: dict) -> None:
+    import json
+    from pathlib import Path
+
+    if path is not None:
+        Path(path).write_text(json.dumps({"header": header, "rows": rows, "totals": total}, indent=1) + "\n")

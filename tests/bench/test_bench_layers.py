@@ -1,0 +1,185 @@
+"""The time of each layer: what is timed, what is counted, and how it is said."""
+
+import numpy as np
+import pytest
+
+from ringtrain.bench.layer_rows import COLUMNS, cells, layer_rows, plain_lines, summary_lines, totals
+from ringtrain.bench.layers import (
+    BACKWARD,
+    BETWEEN,
+    FORWARD,
+    ITERATION,
+    LOSS,
+    UPDATE,
+    Rig,
+    Stopwatch,
+    Timed,
+    keys_of,
+    measure,
+)
+from ringtrain.errors import ModelError
+from ringtrain.nn import spec
+from ringtrain.nn.layers import ReLU
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.device import FakeDeviceOps
+
+# The pool before the first weights has no backward; ``sum`` has two readers' gradients to add behind ``relu``.
+NET = """
+input = { shape = [8, 8, 3] }
+layers = [
+  { name = "pool", kind = "MaxPool", kernel = 2, stride = 2 },
+  { name = "conv", kind = "Conv2D", channels = 4, kernel = 3, pad = 1 },
+  { name = "relu", kind = "ReLU" },
+  { name = "next", kind = "Conv2D", channels = 4, kernel = 1, bias = false },
+  { name = "norm", kind = "BatchNorm" },
+  { name = "sum", kind = "Add", inputs = ["norm", "relu"] },
+  { name = "flat", kind = "Flatten" },
+  { name = "drop", kind = "Dropout" },
+  { name = "out", kind = "Linear", units = 5 },
+]
+"""
+BATCH = 6
+
+
+@pytest.fixture
+def graph():
+    return spec.parse(NET, "net").graph()
+
+
+def rig_of(graph, ops=None, count=BATCH, optimizer="sgd"):
+    ops = ops or make_ops("reference", "float64")
+    return Rig(ops, graph, count, BATCH, lambda spans: make_optimizer(optimizer, spans, Hyper(0.9, 0.1)))
+
+
+def samples_of(graph, **known):
+    """One second for every key, but for those known: ``conv_forward=[1, 2, 9]``."""
+    given = {tuple(key.rsplit("_", 1)) if "_" in key else (key, ""): values for key, values in known.items()}
+    return {key: given.get(key, [1.0, 1.0, 1.0]) for key in keys_of(graph)}
+
+
+def test_every_layer_is_timed_once_in_each_direction(graph):
+    seconds = rig_of(graph).iterate()
+    untimed = {key for key in keys_of(graph) if key not in seconds}
+    assert untimed == {("pool", BACKWARD)}
+    assert set(seconds) <= set(keys_of(graph))
+    assert all(value > 0 for (name, _), value in seconds.items() if name != BETWEEN)
+    inside = sum(value for (name, _), value in seconds.items() if name != ITERATION)
+    assert inside == pytest.approx(seconds[ITERATION, ""])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw", "lars", "lamb"])
+def test_every_iteration_computes_the_same(graph, optimizer):
+    """The rate is 0: weights stay; running statistics alone move."""
+    rig = rig_of(graph, optimizer=optimizer)
+    before = rig._arena.weights.copy()
+    rig.iterate()
+    rig.iterate()
+    moved = {
+        s.name for s in rig._arena.spans if (before[s.start : s.stop] != rig._arena.weights[s.start : s.stop]).any()
+    }
+    assert moved == {"norm.mean", "norm.variance"}
+    assert np.abs(rig._arena.grads).max() > 0
+
+
+def test_a_device_is_waited_for(graph):
+    """Nothing is queued when the clock is looked at."""
+    ops = FakeDeviceOps()
+    watch = Stopwatch(ops)
+    layer = Timed("relu", ReLU("relu"), watch)
+    x = ops.from_host(np.ones((2, 3), np.float32))
+
+    class Space:
+        ops = None
+
+        def space(self, name, shape, dtype=None):
+            return ops.empty(shape, dtype)
+
+    ctx = Space()
+    ctx.ops = ops
+    layer.forward(ctx, {}, [x])
+    assert not ops.queued
+    assert rig_of(graph, FakeDeviceOps("float64")).iterate().keys() == rig_of(graph).iterate().keys()
+
+
+def test_the_slowest_rank_counts(graph):
+    class Clockwork:
+        """Takes rank + 1 seconds for all but the loss, of which rank 0 has most."""
+
+        def __init__(self, rank):
+            self.rank = rank
+
+        def iterate(self):
+            return {key: float(self.rank + 1) for key in keys_of(graph)} | {(LOSS, ""): 5.0 - self.rank}
+
+    def run(transport):
+        return measure(transport, Clockwork(transport.rank), keys_of(graph), 2)
+
+    for samples in LoopbackWorld(3).run(run):
+        assert samples["conv", FORWARD] == [3.0, 3.0]
+        assert samples[LOSS, ""] == [5.0, 5.0]
+
+
+def test_rows_are_medians_with_rates_and_shares(graph):
+    samples = samples_of(graph, conv_forward=[4.0, 2.0, 9.0], conv_backward=[8.0, 8.0, 1.0], pool_backward=[0.0] * 3)
+    rows = {row["layer"]: row for row in layer_rows(graph, samples, BATCH, "float32")}
+    assert list(rows) == ["pool", "conv", "next", "norm", "sum", "flat", "drop", "out", LOSS, UPDATE, BETWEEN]
+    conv = rows["conv"]
+    assert (conv["kind"], conv["forward_s"], conv["backward_s"]) == ("Conv2D+ReLU", 4.0, 8.0)
+    # 4x4 pixels, 4 features of 3·3·3 products, a bias and a ReLU each; nothing before it is trained, so no dx
+    flops = BATCH * 4 * 4 * 4 * (2 * 27 + 1 + 1)
+    assert conv["flops"] == flops
+    assert (conv["forward_flops_per_s"], conv["backward_flops_per_s"]) == (flops / 4, flops / 8)
+    assert rows["next"]["backward_flops_per_s"] == 2 * rows["next"]["flops"]
+    assert rows["pool"]["backward_s"] is None and rows["pool"]["backward_flops_per_s"] is None
+    assert rows["norm"]["backward_flops_per_s"] is None and rows["flat"]["forward_flops_per_s"] is None
+    assert conv["exchange_bytes"] == 4 * (27 * 4 + 4)
+    assert rows["norm"]["exchange_bytes"] == 4 * 16
+    whole = 12 + 1 + 6 * 2 + 3  # conv, pool, the other layers, loss and what is apart
+    assert conv["share"] == pytest.approx(12 / whole)
+    assert sum(row["share"] for row in rows.values()) == pytest.approx(1)
+    assert conv["forward_samples_s"] == [4.0, 2.0, 9.0]
+
+
+def test_totals(graph):
+    samples = samples_of(graph, iteration=[30.0, 20.0, 40.0], pool_backward=[0.0] * 3)
+    rows = layer_rows(graph, samples, BATCH, "float64")
+    total = totals(rows, samples, BATCH, ranks=4)
+    assert (total["forward_s"], total["backward_s"], total["iteration_s"]) == (8.0, 7.0, 30.0)
+    assert total["images_per_s"] == BATCH / 30
+    assert total["exchange_bytes"] == 8 * (27 * 4 + 4 + 16 + 16 + 64 * 5 // 4 * 4 // 4 * 4 // 4 * 4 + 5)
+    assert total["sent_bytes"] == total["exchange_bytes"] * 2 * 3 // 4
+    assert total["forward_flops"] == sum(row["flops"] for row in rows)
+
+
+def test_text_is_aligned_and_says_what_is_not_there(graph):
+    samples = samples_of(graph, pool_backward=[0.0] * 3)
+    rows = layer_rows(graph, samples, BATCH, "float32")
+    total = totals(rows, samples, BATCH, 1)
+    lines = plain_lines(rows, total)
+    assert lines[0].split() == [title for title, _, _ in COLUMNS]
+    assert lines[1].split() == ["ms", "ms", "%", "GFLOP/s", "GFLOP/s", "bytes"]
+    assert len({len(line) for line in lines if line.startswith(("layer", "conv", "next", "norm", "out"))}) == 1
+    assert len(lines) == 2 + len(rows) + 1
+    assert lines[2].split() == ["pool", "MaxPool", "1000.000", "4.2", "0.0"]
+    assert cells(rows, total)[-1][:4] == ["all layers", "", "8000.000", "7000.000"]
+
+
+def test_the_last_lines_speak_of_the_exchange_where_there_is_one():
+    total = {"iteration_s": 0.5, "images_per_s": 12.0, "exchange_bytes": 1 << 20, "sent_bytes": 1 << 20}
+    header = {"ranks": 1, "held_bytes": 3 << 20, "peak_bytes": 5 << 20}
+    one = summary_lines(total, header)
+    assert one == [
+        "an iteration takes 500.000 ms without its exchange: 12 images/s",
+        "memory of a rank: 3 MiB of weights, gradients and optimizer, 5 MiB at most in all",
+    ]
+    assert summary_lines(total, {**header, "ranks": 2})[2] == (
+        "to exchange 1 MiB a rank sends 1 MiB at least: it takes as long as all else at 0.0021 GB/s"
+    )
+
+
+def test_a_net_that_ends_in_an_image_is_refused():
+    text = 'input = { shape = [8, 8, 3] }\nlayers = [{ name = "c", kind = "Conv2D", channels = 4, kernel = 3 }]'
+    with pytest.raises(ModelError, match=r"layer 'c', the last, gives 6x6x4; its loss wants one vector: end the model"):
+        rig_of(spec.parse(text, "net").graph())

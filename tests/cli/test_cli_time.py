@@ -1,0 +1,85 @@
+"""``ringtrain time`` as a user runs it."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ringtrain.cli.time import _show_table, time
+
+QUICK = ("digits", "--batch", "5", "-n", "3", "--ops", "reference")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        return CliRunner().invoke(time, list(arguments), standalone_mode=False)
+
+    return run
+
+
+def test_plain_where_there_is_no_terminal(run):
+    done = run(*QUICK)
+    assert done.return_value == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0].startswith("ringtrain") and "time digits: 5 images on 1 rank, float32, reference, NumPy" in lines[0]
+    assert lines[1].startswith("medians of 3 iterations after 2; cores by rank: ")
+    assert lines[2].split()[:2] == ["layer", "kind"]
+    assert any(line.startswith("all layers") for line in lines)
+    assert "images/s" in lines[-2] and "memory of a rank" in lines[-1]
+    assert "\x1b" not in done.output
+
+
+def test_json_has_everything(run, tmp_path):
+    done = run(*QUICK, "--json", "t.json", "--dtype", "float64")
+    assert done.return_value == 0, done.output
+    told = json.loads((tmp_path / "t.json").read_text())
+    header = told["header"]
+    assert (header["model"], header["batch"], header["dtype"], header["optimizer"]) == ("digits", 5, "float64", "adamw")
+    assert header["ranks"] == 1 and header["peak_bytes"] > header["held_bytes"] == 4 * 8 * padded(told)
+    assert all(len(row["forward_samples_s"]) == 3 for row in told["rows"] if row["kind"])
+    assert told["totals"]["exchange_bytes"] == 8 * 76_522
+    assert told["totals"]["images_per_s"] > 0
+
+
+def padded(told) -> int:
+    """Elements of the arena: each parameter begins at a multiple of 16."""
+    from ringtrain.nn import spec
+    from ringtrain.nn.arena import lay_out
+
+    return lay_out(spec.load(told["header"]["model"]).graph().parameters())[-1].stop
+
+
+def test_the_table_of_a_terminal(capsys):
+    row = {
+        "layer": "conv1", "kind": "Conv2D+ReLU", "forward_s": 0.25, "backward_s": 0.5, "share": 0.75,
+        "forward_flops_per_s": 3e9, "backward_flops_per_s": None, "exchange_bytes": 1234,
+    }  # fmt: skip
+    loss = row | {"layer": "loss", "kind": "", "forward_s": None, "share": 0.25, "exchange_bytes": 0}
+    _show_table([row, loss], {"forward_s": 0.25, "backward_s": 0.5, "exchange_bytes": 1234})
+    lines = capsys.readouterr().out.splitlines()
+    conv, last = (next(line for line in lines if line.strip().startswith(name)) for name in ("conv1", "all layers"))
+    assert conv.split() == ["conv1", "Conv2D+ReLU", "250.000", "500.000", "75.0", "3.0", "1,234", "█" * 12]
+    assert next(line for line in lines if line.strip().startswith("loss")).split()[-1] == "█" * 4
+    assert last.split() == ["all", "layers", "250.000", "500.000", "1,234"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("lennet",), "did you mean 'lenet'?"),
+        (("digits", "--ops", "cpuu"), "did you mean 'cpu'?"),
+        (("digits", "--json", "no/t.json"), "no/t.json cannot be written: there is no folder"),
+    ],
+)
+def test_refusals(run, arguments, message):
+    done = run(*arguments, "-n", "1")
+    assert done.return_value == 2
+    assert message in done.stderr
+
+
+def test_numbers_out_of_range(run):
+    assert "is not in the range x>=1" in str(run("digits", "--batch", "0").exception)
+    assert "is not in the range x>=1" in str(run("digits", "-n", "0").exception)
