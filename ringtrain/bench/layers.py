@@ -1,9 +1,9 @@
 """What each layer of a net costs: forward and backward in seconds, on this rank's share of a batch.
 
 The net is run as training runs it, on one batch of random numbers; every layer is wrapped in one that looks at the
-clock before and after. What no layer has is told apart: the loss, the optimizer's update, and what lies between layers (the
-sums of gradients where an output has several readers). The learning rate is 0, so that every iteration computes the
-same; nothing is exchanged.
+clock before and after. What no layer has is told apart: the loss, the optimizer's update, and what lies between layers
+(the sums of gradients where an output has several readers). The learning rate is 0, so that every iteration computes
+the same; nothing is exchanged.
 """
 
 import time

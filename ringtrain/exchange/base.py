@@ -49,6 +49,8 @@ class Exchange(ABC):
     exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
+    window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
+    handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
 
     def roles(self, size: int) -> Roles:
         return Roles(trainers=tuple(range(size)))
@@ -105,7 +107,8 @@ class Exchange(ABC):
     def traffic(self) -> Traffic: ...
 
     def serve(self) -> None:  # noqa: B027
-        """What a server rank runs in place of the loop."""
+        """What a rank that does not train runs between two meetings (evaluation, checkpoint, the end) where parts are
+        handed out: returns when no trainer wants anything more of it."""
 
     def close(self) -> None:  # noqa: B027
         """Release handles; collective."""
