@@ -23,8 +23,10 @@ Rules that every implementation keeps:
 * An array may have a leading axis of 0: a rank may have no example in a tail.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
+
+from ringtrain.ops.compression import CompressionOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class PoolGeometry:
         return count
 
 
-class Ops(ABC):
+class Ops(CompressionOps):
     """One device's arithmetic, in one floating-point type.
 
     ``dtype`` is the NumPy dtype of weights, activations and gradients: float32, or float64 for checks.
