@@ -65,7 +65,7 @@ class Compressing:
         method, size = self._method, self._transport.size
         if size == 1:
             return []
-        whole = {span.name: least_bytes(span.count, itemsize, size) for span in spans}
+        whole = {span.name: least_bytes(span.stop - span.start, itemsize, size) for span in spans}
         ours = {span.name: method.least_bytes(span, itemsize, size) for span in spans if method.takes(span)}
         before, after = sum(whole.values()), sum({**whole, **ours}.values())
         said = f"{say_bytes(after)} a rank and iteration, {100 * after / before:.3g} % of the {say_bytes(before)}"
