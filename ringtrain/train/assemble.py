@@ -36,8 +36,8 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a run is made of. ``graph``: of whole layers, for evaluations. ``grain``: examples that must stay on one rank
-    (a ghost batch). ``transport``: under the guard, where there is one."""
+    """What a run is made of. ``graph``: of whole layers, for evaluations. ``grain``: examples that must stay on one
+    rank (a ghost batch). ``transport``: under the guard, where there is one."""
 
     config: TrainConfig
     transport: Transport
