@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, gossip, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -13,10 +13,12 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "delayed": delayed.make,
     "sharded": sharded.make,
     "averaging": averaging.make,
+    "gossip": gossip.make,
 }
 # What belongs to one strategy alone.
 OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
+    "gossip": ("gossip_window",),
 }
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 

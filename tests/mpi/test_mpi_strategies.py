@@ -13,6 +13,7 @@ STRATEGIES = {
     "sharded": ("--optimizer", "adamw", "--clip-norm", 5),
     "delayed": (),
     "averaging": ("--average-every", 4, "--outer-momentum", 0.5),
+    "gossip": ("--gossip-window", 3),
 }
 
 

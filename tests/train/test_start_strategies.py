@@ -45,6 +45,7 @@ def records(folder, kind):
             "averaging every 8, momentum: keep, outer momentum 0, rate 0.5 (ring)",
             False,
         ),
+        ({"sync": "gossip", "gossip_window": 3}, "gossip up to 3 iterations apart (ring)", False),
     ],
 )
 def test_the_header_says_which_and_whether_it_is_exact(train, tmp_path, capsys, flags, strategy, exact):
@@ -57,7 +58,12 @@ def test_the_header_says_which_and_whether_it_is_exact(train, tmp_path, capsys, 
 
 @pytest.mark.parametrize(
     "flags",
-    [{"sync": "sharded"}, {"sync": "delayed"}, {"sync": "averaging", "average_every": 4, "outer_momentum": 0.5}],
+    [
+        {"sync": "sharded"},
+        {"sync": "delayed"},
+        {"sync": "averaging", "average_every": 4, "outer_momentum": 0.5},
+        {"sync": "gossip"},
+    ],
 )
 def test_a_run_goes_on_as_if_it_had_not_stopped(train, tmp_path, flags):
     """Stopped in the middle of an epoch and of a period; the unbroken run wrote a checkpoint there, too."""
