@@ -70,8 +70,9 @@ class TrainConfig:
         "allreduce",
         "How ranks stay in step: allreduce, sum gradients and update everywhere; sharded, each rank updates its slice "
         "and keeps its optimizer state alone; delayed, apply the gradient before while this one is exchanged; "
-        "averaging, update alone and average the weights now and then; gossip, average with one other rank each time.",
-        choices=("allreduce", "delayed", "sharded", "averaging", "gossip"),
+        "averaging, update alone and average the weights now and then; gossip, average with one other rank each time; "
+        "master, rank 0 reads the data, has the loss and updates.",
+        choices=("allreduce", "delayed", "sharded", "averaging", "gossip", "master"),
     )
     average_every: int = option(8, "Of averaging: iterations between averages.", low=1)
     average_momentum: str = option(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, gossip, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, gossip, master, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -14,6 +14,7 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "sharded": sharded.make,
     "averaging": averaging.make,
     "gossip": gossip.make,
+    "master": master.make,
 }
 # What belongs to one strategy alone.
 OWN = {
