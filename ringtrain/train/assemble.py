@@ -31,6 +31,7 @@ from ringtrain.optim import Hyper, make_optimizer
 from ringtrain.train.evaluate import Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
+from ringtrain.train.slow import slowed
 from ringtrain.transport.base import Transport
 
 
@@ -131,7 +132,7 @@ def assemble(
         loss=SoftmaxCrossEntropy(config.label_smoothing),
         exchange=exchange,
         transport=transport,
-        feed=feed,
+        feed=slowed(feed, config.slow, transport.rank, transport.size),
         rate=rate.at,
         seed=config.seed,
         accumulate=config.accumulate,
