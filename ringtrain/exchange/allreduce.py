@@ -21,6 +21,7 @@ __all__ = ["BUCKET_BYTES", "AllReduce"]
 
 class AllReduce(Exchange):
     """clip_norm:   the largest global norm of the summed gradient; None for no limit
+    beside:      see :class:`ringtrain.exchange.base.Kit`
     compression: of what travels; None for none
     how:         arguments of :class:`ringtrain.exchange.summing.Summing`
     """
@@ -32,10 +33,11 @@ class AllReduce(Exchange):
         transport: Transport,
         ops,
         clip_norm: float | None = None,
+        beside=float,
         compression: Compression | None = None,
         **how,
     ):
-        self._ops, self._clip_norm = ops, clip_norm
+        self._ops, self._clip_norm, self._beside = ops, clip_norm, beside
         self._summing = make_summing(compression, transport, ops, **how)
         self.exact, self.terms = self._summing.exact, self._summing.terms
         self.state_is_local = self._summing.state_is_local
@@ -67,7 +69,7 @@ class AllReduce(Exchange):
             if self._clip_norm is None:
                 self._update.apply(lr, bucket.start, bucket.stop)
         if self._clip_norm is not None:
-            clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._beside)
             self._update.apply(lr, 0, self._arena.count)
 
     def settle(self) -> None:
@@ -95,6 +97,6 @@ class AllReduce(Exchange):
 
 
 def make(kit: Kit) -> AllReduce:
-    return AllReduce(
-        kit.transport, kit.ops, clip_norm=kit.config.clip_norm, compression=compression_of(kit.config), **settings(kit)
-    )
+    config = kit.config
+    limits = {"clip_norm": config.clip_norm, "beside": kit.beside}
+    return AllReduce(kit.transport, kit.ops, **limits, compression=compression_of(config), **settings(kit))

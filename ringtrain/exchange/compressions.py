@@ -53,6 +53,11 @@ def check_compression(config: TrainConfig) -> None:
             f"--compress {config.compress} does not go with --sync {config.sync}: {WHY_NOT[config.sync]}. Leave it "
             f"out, or give --sync {' or '.join(COMPRESSIBLE)}"
         )
+    if config.fc != "data":
+        raise ConfigError(
+            f"--compress {config.compress} does not go with --fc {config.fc}: the gradients of divided layers never "
+            "travel, and there is no residual of theirs to keep. Leave one out"
+        )
     if config.wire != NONE:
         raise ConfigError(
             f"--compress {config.compress} has its own way to send less, and --wire {config.wire} would round what is "

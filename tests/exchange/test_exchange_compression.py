@@ -406,6 +406,12 @@ def test_names_and_what_the_header_says():
             "--sync averaging: weights travel, and what is left out of a weight cannot be sent later: nobody adds "
             "weights up. Leave it out, or give --sync allreduce or delayed",
         ),
+        (
+            {"compress": "top-k", "sync": "gossip"},
+            "--sync gossip: weights travel, and what is left out of a weight cannot be sent later",
+        ),
+        ({"compress": "top-k", "sync": "master"}, "--sync master: rank 0 updates and sends weights back, and those"),
+        ({"compress": "top-k", "fc": "hybrid"}, "does not go with --fc hybrid: the gradients of divided layers"),
         ({"compress": "top-k", "wire": "float16"}, "and --wire float16 would round what is left without keeping"),
     ],
 )  # fmt: skip
