@@ -158,7 +158,7 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
     """Two steps of AdamW, which counts them, on 40:48 and 90:100 in one array of state."""
     ops = ReferenceOps("float64")
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
-    hyper = Hyper(momentum=0.5)
+    hyper = Hyper(momentum=0.5, eps=1e-8)
     update = Update(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
     want, mean, square = np.ones(arena.count), np.zeros(arena.count), np.zeros(arena.count)
     for step in (1, 2):
