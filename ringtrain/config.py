@@ -51,6 +51,9 @@ class TrainConfig:
     beta2: float = option(0.999, "Second moment's decay of adamw and lamb.", low=0, below=1)
     trust: float | None = option(None, "Trust coefficient of lars. [0.001]", above=0)
     trust_limit: float | None = option(None, "Largest trust ratio of lars and lamb. [no limit]", above=0)
+    momentum_correction: bool = option(
+        False, "Of lars: scale what momentum has gathered by the new learning rate over the old, when that changes."
+    )
     weight_decay: float = option(
         0.0, "Weight decay: L2 in sgd, nesterov and lars, decoupled in adamw, part of the scaled step in lamb.", low=0
     )
@@ -122,15 +125,15 @@ class TrainConfig:
     keep: int = option(2, "Newest checkpoints that are kept; the best is kept besides.", low=1)
 
 
-# What must stay as it was when a run is resumed: the order of its examples hangs on it. The model is compared layer by
-# layer besides, and data by checksum.
-FIXED_ON_RESUME = ("synthetic", "batch", "seed", "dtype", "optimizer")
+# What must stay as it was when a run is resumed: the order of its examples or what the optimizer keeps hangs on it. The
+# model is compared layer by layer besides, and data by checksum.
+FIXED_ON_RESUME = ("synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction")
 
 # What a model file's recipe may say: how to train it, and nothing of where.
 RECIPE_KEYS = (
     "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
-    "lr_power", "warmup", "momentum", "beta2", "trust", "trust_limit", "weight_decay", "decay_bias_norm", "clip_norm",
-    "label_smoothing",
+    "lr_power", "warmup", "momentum", "beta2", "trust", "trust_limit", "momentum_correction", "weight_decay",
+    "decay_bias_norm", "clip_norm", "label_smoothing",
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.

@@ -181,11 +181,17 @@ def hyper_of(config: TrainConfig) -> Hyper:
                 f"{key} = {getattr(config, key):g} is of {' and '.join(owners)}, and the optimizer is "
                 f"{config.optimizer!r}: leave it out, or set optimizer to {owners[0]!r}"
             )
+    if config.momentum_correction and config.optimizer != "lars":
+        raise ConfigError(
+            f"momentum_correction is of lars, whose momentum holds the learning rate, and that of {config.optimizer!r} "
+            "does not: nothing is gathered at an old rate, so leave it out"
+        )
     return Hyper(
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         decay_bias_norm=config.decay_bias_norm,
         beta2=config.beta2,
+        correction=config.momentum_correction,
         **{key: getattr(config, key) for key in ("trust", "trust_limit") if getattr(config, key) is not None},
     )
 

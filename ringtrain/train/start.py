@@ -25,7 +25,15 @@ from ringtrain.report.events import Compiled, Note, RunStarted
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
-from ringtrain.train.assemble import Assembly, assemble, check_replicas, open_data, ops_of, spread_from_root
+from ringtrain.train.assemble import (
+    Assembly,
+    assemble,
+    check_replicas,
+    hyper_of,
+    open_data,
+    ops_of,
+    spread_from_root,
+)
 from ringtrain.train.loop import take_turns
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
 from ringtrain.train.run import Run
@@ -164,8 +172,9 @@ def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
 
 
 def _optimizer_words(config: TrainConfig) -> str:
-    words = f"{config.optimizer}, momentum {config.momentum:g}, weight decay {config.weight_decay:g}"
-    words += f", trust {config.trust:g}" if config.trust else ""
+    corrected = " corrected" if config.momentum_correction else ""
+    words = f"{config.optimizer}, momentum {config.momentum:g}{corrected}, weight decay {config.weight_decay:g}"
+    words += f", trust {hyper_of(config).trust:g}" if config.optimizer == "lars" else ""
     words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
     return words + (f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else "")
 

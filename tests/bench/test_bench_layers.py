@@ -148,7 +148,8 @@ def test_totals(graph):
     total = totals(rows, samples, BATCH, ranks=4)
     assert (total["forward_s"], total["backward_s"], total["iteration_s"]) == (8.0, 7.0, 30.0)
     assert total["images_per_s"] == BATCH / 30
-    assert total["exchange_bytes"] == 8 * (27 * 4 + 4 + 4 * 4 + 4 * 4 + 64 * 5 + 5)  # conv, next, norm with its statistics, out
+    conv, following, norm, out = 27 * 4 + 4, 4 * 4, 4 * 4, 64 * 5 + 5
+    assert total["exchange_bytes"] == 8 * (conv + following + norm + out)
     assert total["sent_bytes"] == total["exchange_bytes"] * 2 * 3 // 4
     assert total["forward_flops"] == sum(row["flops"] for row in rows)
 

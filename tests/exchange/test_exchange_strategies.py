@@ -17,7 +17,7 @@ from ringtrain.exchange.update import Update
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording
 
@@ -83,7 +83,7 @@ def test_sharded_by_every_schedule_of_halves_is_all_reduce(algorithm, size):
             assert state["step"] == 4
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw"])
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("clip_norm", [None, 5.0])
 def test_sharded_with_every_optimizer_and_clipping(optimizer, clip_norm):
     options = {"optimizer": optimizer, "clip_norm": clip_norm, "bucket_bytes": 300}
@@ -173,6 +173,19 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
     flat = np.zeros(arena.count)
     update.place("square", flat)
     np.testing.assert_array_equal(flat, square)
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+def test_a_part_of_a_parameter_that_was_not_prepared_is_refused(optimizer):
+    arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
+    made = make_optimizer(optimizer, arena.spans, Hyper())
+    update = Update(ReferenceOps("float64"), arena, made, arena.grads, [(0, 20)])
+    assert update.layerwise
+    with pytest.raises(ValueError, match="elements 0:20 cut the parameter at 0:48"):
+        update.apply(LR, 0, 20)
+    update.prepare(lambda squares: squares.__iadd__(1.0))
+    update.apply(LR, 0, 20)
+    assert (arena.weights[:20] != 1).all() and (arena.weights[20:] == 1).all()
 
 
 def test_pieces():
@@ -313,6 +326,7 @@ def test_what_a_mean_divides_by():
         ("sgd", {"every": 1}, True),
         ("nesterov", {"every": 1, "begin": 5}, True),
         ("adamw", {"every": 1}, False),
+        ("lars", {"every": 1}, False),
         ("sgd", {"every": 2}, False),
         ("sgd", {"every": 1, "clip_norm": 1.0}, False),
         ("sgd", {"every": 1, "momentum": "keep"}, False),
