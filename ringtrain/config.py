@@ -54,6 +54,11 @@ class TrainConfig:
     momentum_correction: bool = option(
         False, "Of lars: scale what momentum has gathered by the new learning rate over the old, when that changes."
     )
+    batch_norm: str = option(
+        "model",
+        "Statistics of batch normalisation: model, by ghost batches as the model file has them; ghost:SIZE, by ghost "
+        "batches of so many examples; sync, by the whole batch, summed over ranks in every layer.",
+    )
     weight_decay: float = option(
         0.0, "Weight decay: L2 in sgd, nesterov and lars, decoupled in adamw, part of the scaled step in lamb.", low=0
     )

@@ -19,6 +19,7 @@ OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
 }
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
+IN_STEP = ("allreduce", "sharded", "delayed")  # all ranks are in the same layer of the same iteration, at equal weights
 
 
 def make_exchange(kit: Kit) -> Exchange:
@@ -35,6 +36,21 @@ def check_options(config: TrainConfig) -> None:
         raise ConfigError(
             f"--wire {config.wire} rounds what travels, and with --sync {config.sync} that is weights, which small "
             f"updates would never move: leave it out, or give --sync {' or '.join(SUMS_ALONE)}"
+        )
+    if config.batch_norm == "sync":
+        _check_whole_batch(config)
+
+
+def _check_whole_batch(config: TrainConfig) -> None:
+    if config.sync not in IN_STEP:
+        raise ConfigError(
+            f"--batch-norm sync sums statistics over all ranks in each layer, and with --sync {config.sync} ranks are "
+            f"not at the same weights: leave it out, or give --sync {', '.join(IN_STEP[:-1])} or {IN_STEP[-1]}"
+        )
+    if config.accumulate > 1:
+        raise ConfigError(
+            "--batch-norm sync takes statistics over the whole batch, and a micro-batch of --accumulate "
+            f"{config.accumulate} would be normalised before the others are there: leave one of them out"
         )
 
 

@@ -242,6 +242,21 @@ class Ops(ABC):
         """Batch normalisation by given statistics: evaluation."""
 
     @abstractmethod
+    def batch_moments(self, x_NHWC, moments_2C):
+        """moments = (mean, biased variance) of each channel, float64; 0 where there is no example. This and the next
+        two make batch normalisation by statistics of more examples than are here."""
+
+    @abstractmethod
+    def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False):
+        """sums = (sum of dy, sum of dy · (x - mean)) of each channel, float64. With ``relu`` dy is first made 0 where y
+        is, in place."""
+
+    @abstractmethod
+    def batch_norm_dx(self, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count: int, dx_NHWC, eps: float):
+        """dx = gamma · inv · (dy - sums[0]/count - (x - mean) · inv² · sums[1]/count), inv = 1/sqrt(var + eps), where
+        the sums of :meth:`batch_norm_sums` have been added up over all ``count`` elements of a channel."""
+
+    @abstractmethod
     def softmax(self, x_NK, y_NK):
         """Probabilities of each row."""
 

@@ -1,6 +1,5 @@
 """From the names in a configuration to the objects of a run: the only place of this room that knows catalogues."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +21,11 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
-from ringtrain.nn.norm import BatchNorm
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.train import norms
 from ringtrain.train.evaluate import Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
@@ -98,10 +97,10 @@ def assemble(
 ) -> Assembly:
     """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop. ``tuning``:
     what ``--algorithm auto`` chooses by."""
-    graph = model.graph()
+    graph = norms.told(config, model.graph(), model.name)
     check_images(model, data)
     check_classes(graph, len(data.classes))
-    grain = grain_of(graph)
+    grain = norms.grain_of(config, graph)
     check_batch(config, transport.size, grain, data.train)
     sampler = Sampler(data.train.count, config.batch, config.seed)
     iterations = iterations_of(config, sampler)
@@ -132,6 +131,7 @@ def assemble(
         grain=grain,
         deadline_s=config.deadline_s,
         told_to_stop=stop,
+        add_over_ranks=norms.adder(config, transport),
     )
     return Assembly(
         config=config,
@@ -201,11 +201,6 @@ def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | Centre:
     return Augment(model.input.pad, model.input.flip, height, width) if config.augment else Centre(height, width)
 
 
-def grain_of(graph: Graph) -> int:
-    """A ghost batch must not be cut by ranks: then its statistics are the same at any number of them."""
-    return math.lcm(*(node.layer.ghost for node in graph.plan if isinstance(node.layer, BatchNorm)), 1)
-
-
 # ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────
 def check_images(model: ModelSpec, data: DataSet) -> None:
     """Raises DataError where the images are not what the network takes."""
@@ -228,7 +223,7 @@ def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> No
     if -(-batch // grain) < ranks:
         raise ConfigError(
             f"--batch {batch} is {-(-batch // grain)} ghost batches of {grain}, fewer than the {ranks} ranks: use a "
-            f"batch of at least {grain * (ranks - 1) + 1}, or a smaller ghost in the model file"
+            f"batch of at least {grain * (ranks - 1) + 1}, or a smaller --batch-norm ghost:SIZE"
         )
 
 

@@ -51,7 +51,8 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class NoExamples:
-    """This rank has no example in a tail: its gradient is zero, and it takes part all the same."""
+    """This rank has no example in a tail: its gradient is zero, and it takes part all the same. Where ranks meet in
+    layers it runs an empty micro-batch instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class Worker:
         grain: int,
         deadline_s: float,
         told_to_stop=lambda: False,
+        add_over_ranks=None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
@@ -112,7 +114,8 @@ class Worker:
         self._told_to_stop = told_to_stop
         self.before_update = lambda: None  # called when weights are about to change
         self.space = Workspace(ops)
-        self._ctx = Pass(ops, self.space)
+        self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks)
+        self._in_layers = add_over_ranks is not None  # whether ranks meet in layers, so that all go through all of them
         self._totals = ops.zeros((3,), "float64")
         self._shared = np.zeros(4)  # on the host: loss sum, correct, valid, ranks that were told to stop
         self._batch: Batch | None = None
@@ -130,17 +133,22 @@ class Worker:
         return Outcome(float(total), int(correct), int(valid), bool(stop))
 
     def rehearse(self, batch: Batch) -> None:
-        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are."""
+        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are. No other
+        rank is met."""
+        add_over_ranks = self._ctx.add_over_ranks
+        self._ctx.add_over_ranks = add_over_ranks and (lambda numbers: None)
         self._begin(batch)
         for micro in range(len(self._micro)):
             for instruction in (Load(micro), Forward(micro), Backward(micro, last=False)):
                 self._run(instruction)
         self.exchange.rehearse()
+        self._ctx.add_over_ranks = add_over_ranks
 
     def _begin(self, batch: Batch) -> None:
         count, parts = len(batch.labels), self._accumulate
         cuts = [share(count, part, parts, self._grain) for part in range(parts)]
-        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start]
+        self._batch = batch
+        self._micro = [(start, stop) for start, stop in cuts if stop > start or self._in_layers]
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
 

@@ -25,6 +25,7 @@ from ringtrain.report.events import Compiled, Note, RunStarted
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
+from ringtrain.train import norms
 from ringtrain.train.assemble import (
     Assembly,
     assemble,
@@ -158,6 +159,7 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
 def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
     notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
+    notes += filter(None, [norms.words(run.config)])
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     if run.guard is not None and run.guard.gap:

@@ -385,6 +385,15 @@ def test_names_and_what_the_header_says():
         ),
         ({"sync": "sharded", "algorithm": "hierarchical"}, "--algorithm hierarchical is not made of two"),
         ({"sync": "sharded", "algorithm": "rign"}, "did you mean 'ring'"),
+        (
+            {"sync": "averaging", "batch_norm": "sync"},
+            "--batch-norm sync sums statistics over all ranks in each layer, and with --sync averaging ranks are "
+            "not at the same weights: leave it out, or give --sync allreduce, sharded or delayed",
+        ),
+        (
+            {"batch_norm": "sync", "accumulate": 2},
+            "--batch-norm sync takes statistics over the whole batch, and a micro-batch of --accumulate 2 would",
+        ),
         ({"sync": "sharded", "tuning": "t.json"}, "--tuning t.json has times of whole all-reduces, and --sync sharded"),
     ],
 )
