@@ -114,6 +114,7 @@ def test_the_slowest_rank_counts(graph):
             return {key: float(self.rank + 1) for key in keys_of(graph)} | {(LOSS, ""): 5.0 - self.rank}
 
     def run(transport):
+        assert measure(transport, Clockwork(transport.rank), keys_of(graph), 0)[LOSS, ""] == []  # no warm-up
         return measure(transport, Clockwork(transport.rank), keys_of(graph), 2)
 
     for samples in LoopbackWorld(3).run(run):
