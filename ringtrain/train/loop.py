@@ -114,8 +114,9 @@ class Worker:
         self._told_to_stop = told_to_stop
         self.before_update = lambda: None  # called when weights are about to change
         self.space = Workspace(ops)
-        self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks)
-        self._in_layers = add_over_ranks is not None  # whether ranks meet in layers, so that all go through all of them
+        self._add_over_ranks = add_over_ranks
+        self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks and self._add)
+        self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         self._totals = ops.zeros((3,), "float64")
         self._shared = np.zeros(4)  # on the host: loss sum, correct, valid, ranks that were told to stop
         self._batch: Batch | None = None
@@ -135,20 +136,26 @@ class Worker:
     def rehearse(self, batch: Batch) -> None:
         """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are. No other
         rank is met."""
-        add_over_ranks = self._ctx.add_over_ranks
-        self._ctx.add_over_ranks = add_over_ranks and (lambda numbers: None)
+        adding = self._ctx.add_over_ranks
+        self._ctx.add_over_ranks = adding and (lambda numbers: None)
         self._begin(batch)
         for micro in range(len(self._micro)):
             for instruction in (Load(micro), Forward(micro), Backward(micro, last=False)):
                 self._run(instruction)
         self.exchange.rehearse()
-        self._ctx.add_over_ranks = add_over_ranks
+        self._ctx.add_over_ranks = adding
+
+    def _add(self, numbers) -> None:
+        began = time.perf_counter()
+        self._add_over_ranks(numbers)
+        self.in_layers_s += time.perf_counter() - began
 
     def _begin(self, batch: Batch) -> None:
         count, parts = len(batch.labels), self._accumulate
         cuts = [share(count, part, parts, self._grain) for part in range(parts)]
         self._batch = batch
-        self._micro = [(start, stop) for start, stop in cuts if stop > start or self._in_layers]
+        # Where ranks meet in layers, all go through all of them.
+        self._micro = [(start, stop) for start, stop in cuts if stop > start or self._add_over_ranks]
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
 

@@ -42,6 +42,26 @@ def test_sharded_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
     assert losses(tmp_path / "slices") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
+def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(mpirun, alone, net, tmp_path):
+    """Kernels are rehearsed in turns; sums of layers run beside those of gradients and of the loss."""
+    net.write_text(NET.replace('{ name = "relu"', '{ name = "norm", kind = "BatchNorm" },\n  { name = "relu"'))
+    flags = (
+        "--batch-norm",
+        "sync",
+        "--sync",
+        "sharded",
+        "--optimizer",
+        "lars",
+        "--trust",
+        0.05,
+        "--momentum-correction",
+    )
+    for name, run in (("three", lambda given: mpirun(3, given)), ("one", alone)):
+        done = run(arguments(net, tmp_path / name, "--iterations", 20, "--lr", 0.5, "--warmup", 10, *flags))
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "three") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
+
+
 @pytest.mark.parametrize("sync", STRATEGIES)
 def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone, net, tmp_path, sync):
     more = ("--epochs", 500, "--checkpoint-every", 3, "--sync", sync, *STRATEGIES[sync])
