@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -13,19 +13,26 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "delayed": delayed.make,
     "sharded": sharded.make,
     "averaging": averaging.make,
+    "gossip": gossip.make,
+    "master": master.make,
 }
+DATA = "data"  # fully connected layers are as all others
+# Where else they may live: what is made around the strategy, which has the other layers.
+AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {"hybrid": hybrid.make}
 # What belongs to one strategy alone.
 OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
+    "gossip": ("gossip_window",),
 }
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
-IN_STEP = ("allreduce", "sharded", "delayed")  # all ranks are in the same layer of the same iteration, at equal weights
+IN_STEP = ("allreduce", "sharded", "delayed")  # every rank goes through every layer, at the same weights as all others
 
 
 def make_exchange(kit: Kit) -> Exchange:
     """The strategy that a configuration names. Raises ConfigError for options that do not go together."""
     check_options(kit.config)
-    return STRATEGIES[kit.config.sync](kit)
+    make = STRATEGIES[kit.config.sync]
+    return make(kit) if kit.config.fc == DATA else AROUND[kit.config.fc](kit, make)
 
 
 def check_options(config: TrainConfig) -> None:
@@ -44,8 +51,9 @@ def check_options(config: TrainConfig) -> None:
 def _check_whole_batch(config: TrainConfig) -> None:
     if config.sync not in IN_STEP:
         raise ConfigError(
-            f"--batch-norm sync sums statistics over all ranks in each layer, and with --sync {config.sync} ranks are "
-            f"not at the same weights: leave it out, or give --sync {', '.join(IN_STEP[:-1])} or {IN_STEP[-1]}"
+            f"--batch-norm sync sums statistics over all ranks in each layer, where they must all be, at the same "
+            f"weights, and --sync {config.sync} does not see to that: leave it out, or give --sync "
+            f"{', '.join(IN_STEP[:-1])} or {IN_STEP[-1]}"
         )
     if config.accumulate > 1:
         raise ConfigError(

@@ -49,7 +49,7 @@ def test_a_rank_without_examples_takes_part():
     assert apart(together(4, 7, batch=359), serial(7, batch=359)) <= 1e-12
 
 
-@pytest.mark.parametrize("flags", [{"sync": "sharded", "clip_norm": 0.5}, {"algorithm": "mpi"}])
+@pytest.mark.parametrize("flags", [{"sync": "sharded", "clip_norm": 0.5}, {"algorithm": "mpi"}, {"fc": "hybrid"}])
 def test_with_what_else_ranks_do(flags):
     more = {key: value for key, value in flags.items() if key == "clip_norm"}
     assert apart(together(3, 20, **flags), serial(20, **more)) <= 1e-12
