@@ -1,10 +1,10 @@
 """Every strategy by its name, and which options go together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, server, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -13,10 +13,15 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "delayed": delayed.make,
     "sharded": sharded.make,
     "averaging": averaging.make,
+    "server": server.make,
 }
-# What belongs to one strategy alone.
+# What belongs to few strategies: each option with those that have a use for it.
 OWN = {
-    "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
+    **dict.fromkeys(
+        ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"), ("averaging",)
+    ),
+    **dict.fromkeys(("server_levels", "staleness"), ("server",)),
+    **dict.fromkeys(("servers", "dedicated", "asynchronous"), ("server", "averaging")),
 }
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 
@@ -28,9 +33,9 @@ def make_exchange(kit: Kit) -> Exchange:
 
 
 def check_options(config: TrainConfig) -> None:
-    for owner, names in OWN.items():
-        for name in names if owner != config.sync else ():
-            _check_unused(config, name, owner)
+    for name, owners in OWN.items():
+        if config.sync not in owners:
+            _check_unused(config, name, owners)
     if config.wire != NONE and config.sync not in SUMS_ALONE:
         raise ConfigError(
             f"--wire {config.wire} rounds what travels, and with --sync {config.sync} that is weights, which small "
@@ -38,10 +43,10 @@ def check_options(config: TrainConfig) -> None:
         )
 
 
-def _check_unused(config: TrainConfig, name: str, owner: str) -> None:
+def _check_unused(config: TrainConfig, name: str, owners: Sequence[str]) -> None:
     given, default = getattr(config, name), default_of(config_fields()[name])
     if given != default:
         raise ConfigError(
-            f"{name} is {given!r}, which --sync {config.sync} has no use for: give --sync {owner}, or leave it at "
-            f"{default!r}"
+            f"{name} is {given!r}, which --sync {config.sync} has no use for: give --sync {' or '.join(owners)}, or "
+            f"leave it at {default!r}"
         )

@@ -1,0 +1,73 @@
+"""Which server owns which part of the arena, and which ranks are servers."""
+
+from collections.abc import Sequence
+
+from ringtrain.errors import ConfigError
+from ringtrain.exchange.base import Roles
+from ringtrain.exchange.buckets import Bucket, make_buckets
+from ringtrain.nn.base import Span
+
+
+def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
+    """The first ranks serve, and train too unless they are dedicated. Raises ConfigError where there are not enough
+    ranks."""
+    if servers > size:
+        raise ConfigError(
+            f"--servers {servers} is more than the {size} rank{'s' * (size > 1)}: give at most {size}, or start more "
+            "ranks"
+        )
+    if dedicated and servers == size:
+        raise ConfigError(
+            f"--dedicated with --servers {servers} leaves none of the {size} rank{'s' * (size > 1)} to train: start "
+            "more ranks, or give --no-dedicated"
+        )
+    return Roles(trainers=tuple(range(servers if dedicated else 0, size)), servers=tuple(range(servers)))
+
+
+def divide(spans: Sequence[Span], servers: int) -> list[list[Span]]:
+    """Neighbouring spans for each server, so that the largest part is as small as can be: no parameter is cut, since a
+    few optimizers want norms of whole ones. Raises ConfigError for more servers than spans."""
+    if servers > len(spans):
+        raise ConfigError(
+            f"--servers {servers} is more than the {len(spans)} parameters of the model, none of which is cut: give at "
+            f"most {len(spans)}"
+        )
+    most = _least_bound([span.stop - span.start for span in spans], servers)
+    parts: list[list[Span]] = []
+    for place, span in enumerate(spans):
+        left = len(spans) - place
+        full = not parts or span.stop - parts[-1][0].start > most
+        if full or left == servers - len(parts):  # one is left for each of the other servers
+            parts.append([])
+        parts[-1].append(span)
+    return parts
+
+
+def _least_bound(counts: Sequence[int], parts: int) -> int:
+    """The smallest size that no part need exceed."""
+    low, high = max(counts), sum(counts)
+    while low < high:
+        middle = (low + high) // 2
+        if _parts_under(counts, middle) <= parts:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _parts_under(counts: Sequence[int], most: int) -> int:
+    parts, held = 1, 0
+    for count in counts:
+        if held + count > most:
+            parts, held = parts + 1, 0
+        held += count
+    return parts
+
+
+def buckets_of(parts: Sequence[Sequence[Span]], itemsize: int, bucket_bytes: int) -> list[tuple[int, Bucket]]:
+    """(server, bucket), from the arena's end to its start: no bucket has two servers."""
+    return [
+        (server, bucket)
+        for server in reversed(range(len(parts)))
+        for bucket in make_buckets(parts[server], itemsize, bucket_bytes)
+    ]
