@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import Bucket, make_buckets
+from ringtrain.exchange.choice import say_bytes
 from ringtrain.nn.base import Span
+from ringtrain.transport.waiting import peers
 
 
 def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
@@ -71,3 +73,15 @@ def buckets_of(parts: Sequence[Sequence[Span]], itemsize: int, bucket_bytes: int
         for server in reversed(range(len(parts)))
         for bucket in make_buckets(parts[server], itemsize, bucket_bytes)
     ]
+
+
+def say_servers(roles: Roles, dedicated: bool) -> str:
+    """on rank 0 · on ranks 0, 1, dedicated"""
+    return f"on {peers(roles.servers)}" + (", dedicated" if dedicated else "")
+
+
+def say_load(parts, itemsize: int) -> str:
+    sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
+    if len(sizes) == 1:
+        return f"rank 0 serves all {say_bytes(sizes[0])} of weights"
+    return f"{len(sizes)} servers have {say_bytes(min(sizes))} to {say_bytes(max(sizes))} of weights each"

@@ -29,19 +29,18 @@ import numpy as np
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
-from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.coming import Coming
-from ringtrain.exchange.division import buckets_of, divide, roles_of
+from ringtrain.exchange.division import buckets_of, divide, roles_of, say_load, say_servers
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.pieces import Piece, common
+from ringtrain.exchange.pushing import Pushing
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.trees import Trees, tree_of
 from ringtrain.exchange.update import STEP, Update, check_names, check_sizes
 from ringtrain.transport.base import Transport
-from ringtrain.transport.waiting import peers
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 
@@ -198,21 +197,11 @@ def piece_of(parts, rank: int) -> list[Piece]:
     return [(parts[rank][0].start, parts[rank][-1].stop)] if rank < len(parts) else []
 
 
-def say_servers(roles: Roles, dedicated: bool) -> str:
-    """on rank 0 · on ranks 0, 1, dedicated"""
-    return f"on {peers(roles.servers)}" + (", dedicated" if dedicated else "")
-
-
-def say_load(parts, itemsize: int) -> str:
-    sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
-    if len(sizes) == 1:
-        return f"rank 0 serves all {say_bytes(sizes[0])} of weights"
-    return f"{len(sizes)} servers have {say_bytes(min(sizes))} to {say_bytes(max(sizes))} of weights each"
-
-
 def make(kit: Kit) -> Exchange:
     config = kit.config
-    check_unused(config)
+    check_options(config)
+    if config.asynchronous or config.staleness:
+        return apart(kit, None if config.asynchronous else config.staleness, 1)
     return Server(
         kit.transport,
         kit.ops,
@@ -226,6 +215,42 @@ def make(kit: Kit) -> Exchange:
         deadline_s=config.deadline_s,
         guard=kit.guard,
     )
+
+
+def apart(kit: Kit, staleness: int | None, every: int) -> Pushing:
+    """Where ranks are apart: the options of the same servers."""
+    config = kit.config
+    return Pushing(
+        config.sync,
+        kit.transport,
+        kit.ops,
+        servers=config.servers,
+        dedicated=config.dedicated,
+        staleness=staleness,
+        every=every,
+        overlap=config.overlap,
+        bucket_bytes=config.bucket_bytes,
+        segment_bytes=config.segment_bytes,
+        clip_norm=config.clip_norm,
+        deadline_s=config.deadline_s,
+        guard=kit.guard,
+    )
+
+
+def check_options(config: TrainConfig) -> None:
+    """Raises ConfigError for what makes no sense together."""
+    check_unused(config)
+    if config.asynchronous and config.staleness:
+        raise ConfigError(
+            f"--asynchronous lets ranks be apart as they like, and --staleness {config.staleness} bounds it: give one "
+            "of them"
+        )
+    if config.server_levels == 2 and (config.asynchronous or config.staleness):
+        raise ConfigError(
+            "--server-levels 2 sums what the ranks of a node have made together, and with "
+            f"{'--asynchronous' if config.asynchronous else f'--staleness {config.staleness}'} they make nothing "
+            "together: leave it out"
+        )
 
 
 def check_unused(config: TrainConfig) -> None:

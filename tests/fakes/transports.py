@@ -133,7 +133,8 @@ class DeviceTransport(Transport):
         return self._wrap(self._inner.recvs, moves, tag)
 
     def _wrap(self, prepare, moves, tag):
-        inner = prepare([(peer, span._memory) for peer, span in moves], tag)
+        memory = [(peer, span if isinstance(span, np.ndarray) else span._memory) for peer, span in moves]
+        inner = prepare(memory, tag)
         return DeviceHandle(inner, self._ops, [span for _, span in moves])
 
     def native_allreduce(self, span, op="sum", source=None):

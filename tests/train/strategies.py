@@ -19,10 +19,11 @@ def trained(transport, model_text, iterations, start=0, found=None, settle_at=()
     with run.batches(transport, start, iterations) as batches:
         for batch in batches:
             outcome = run.worker.iterate(batch)
-            losses.append(outcome.loss_sum / outcome.valid)
+            losses += [outcome.loss_sum / outcome.valid] if outcome else []
             if batch.iteration + 1 in settle_at:
                 capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
     checkpoint = capture(run, ops, transport, Progress(iteration=iterations))
+    losses += [outcome.loss_sum / outcome.valid for outcome in run.worker.drain()]
     return losses, ops.to_host(run.arena.weights), checkpoint
 
 
