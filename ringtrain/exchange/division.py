@@ -1,11 +1,13 @@
 """Which server owns which part of the arena, and which ranks are servers."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import Bucket, make_buckets
 from ringtrain.exchange.choice import say_bytes
+from ringtrain.nn.arena import ALIGNMENT
 from ringtrain.nn.base import Span
 from ringtrain.transport.waiting import peers
 
@@ -26,14 +28,41 @@ def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
     return Roles(trainers=tuple(range(servers if dedicated else 0, size)), servers=tuple(range(servers)))
 
 
-def divide(spans: Sequence[Span], servers: int) -> list[list[Span]]:
-    """Neighbouring spans for each server, so that the largest part is as small as can be: no parameter is cut, since a
-    few optimizers want norms of whole ones. Raises ConfigError for more servers than spans."""
+def divide(spans: Sequence[Span], servers: int, whole: bool = False) -> list[list[Span]]:
+    """Neighbours for each server, equally many elements; a parameter that is cut becomes several spans. ``whole``: none
+    is cut, since the optimizer wants their norms, and the largest part is as small as can be. Raises ConfigError for
+    more servers than spans."""
     if servers > len(spans):
         raise ConfigError(
-            f"--servers {servers} is more than the {len(spans)} parameters of the model, none of which is cut: give at "
-            f"most {len(spans)}"
+            f"--servers {servers} is more than the {len(spans)} parameters of the model: give at most that"
         )
+    return _whole(spans, servers) if whole else _equal(spans, servers)
+
+
+def _equal(spans: Sequence[Span], servers: int) -> list[list[Span]]:
+    lines = spans[-1].stop // ALIGNMENT
+    edges = [lines * server // servers * ALIGNMENT for server in range(servers + 1)]
+    return [_within(spans, *bounds) for bounds in pairwise(edges)]
+
+
+def _within(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
+    found = []
+    for span in spans:
+        a, b = max(span.start, start), min(span.stop, stop)
+        if (a, b) == (span.start, span.stop):
+            found.append(span)
+        elif a < b:
+            found.append(Span(f"{span.name}[{a - span.start}:{b - span.start}]", a, b, (b - a,), span.parameter))
+    return found
+
+
+def pieces_of(spans: Sequence[Span], parts: Sequence[Sequence[Span]]) -> dict[str, list[Span]]:
+    """What each parameter has become, by its name."""
+    pieces = [piece for part in parts for piece in part]
+    return {span.name: [p for p in pieces if span.start <= p.start and p.stop <= span.stop] for span in spans}
+
+
+def _whole(spans: Sequence[Span], servers: int) -> list[list[Span]]:
     most = _least_bound([span.stop - span.start for span in spans], servers)
     parts: list[list[Span]] = []
     for place, span in enumerate(spans):

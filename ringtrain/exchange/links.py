@@ -73,21 +73,15 @@ class ToServer(Link):
 class WithinRank(Link):
     """To the server that this rank is itself."""
 
-    def __init__(self, ops, store: Store, rank: int, buckets: Sequence[Bucket], update, base):
-        self._ops, self._store, self._rank, self.buckets = ops, store, rank, buckets
+    def __init__(self, store: Store, rank: int, buckets: Sequence[Bucket], update, base):
+        self._store, self._rank, self.buckets = store, rank, buckets
         self._update, self._base = update[store.start : store.stop], base[store.start : store.stop]
-        self._taken = True
 
     def push(self) -> None:
-        self._taken = False
-        self._store.give(self._update)
+        self._store.give(self._update, self._base)
 
     def arrived(self, place: int) -> bool:
-        """All buckets are taken at once, as they are when this rank may go on."""
-        if self._store.free:
-            self._ops.copy(self._store.weights, self._base)
-            self._store.free, self._taken = False, True
-        return self._taken
+        return self._store.free
 
     def sent(self) -> bool:
         return True

@@ -5,8 +5,9 @@
 2.  It updates its spans. The optimizer's state of these lies there, and nowhere else.
 3.  Weights go back, to all ranks that train.
 
-The first ranks serve: S of them, each the owner of neighbouring parameters. They train too, or are dedicated. With two
-levels a node's head sums what its node's ranks made before anything leaves the node, and hands on what comes back.
+The first ranks serve: S of them, each the owner of as many elements; or of whole parameters, where the optimizer wants
+the norms of those. They train too, or are dedicated. With two levels a node's head sums what its node's ranks made
+before anything leaves the node, and hands on what comes back.
 
 ``--overlap`` says when what travels: ``none``, all after backward; ``backward``, gradients as they become final;
 ``forward``, weights besides while the next forward computes, the lowest layers first: a layer waits for its own alone.
@@ -31,7 +32,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.coming import Coming
-from ringtrain.exchange.division import buckets_of, divide, roles_of, say_load, say_servers
+from ringtrain.exchange.division import buckets_of, divide, pieces_of, roles_of, say_load, say_servers
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.pieces import Piece, common
@@ -92,7 +93,8 @@ class Server(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena, self._tree = arena, tree_of(self._transport, self._levels)
         grads, everybody = arena.grads, range(self._transport.size)
-        parts = divide(arena.spans, len(self._roles.servers))
+        parts = divide(arena.spans, len(self._roles.servers), whole=optimizer.layerwise)
+        self._pieces = pieces_of(arena.spans, parts)
         owned = buckets_of(parts, grads.dtype.itemsize, self._bucket_bytes)
         self._update = Update(self._ops, arena, optimizer, grads, piece_of(parts, self._transport.rank))
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
@@ -123,11 +125,12 @@ class Server(Exchange):
             self._coming.land()
 
     def need(self, span) -> None:
-        self._coming.need(span)
+        for piece in self._pieces[span.name]:
+            self._coming.need(piece)
 
     def ready(self, span) -> None:
-        if self._overlap != NONE:
-            self._sums.ready(span)
+        for piece in self._pieces[span.name] if self._overlap != NONE else ():
+            self._sums.ready(piece)
 
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights go back as soon as they are updated, while other sums still arrive; with ``forward`` when

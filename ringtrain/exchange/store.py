@@ -17,7 +17,7 @@ class Store:
     staleness: how many updates one may be ahead of the slowest; None: as many as it likes
     tag:       the first of its tags; they are the same on all ranks, since no two servers send to one another's
 
-    ``weights``: of its part of the arena. ``free``: whether this rank's own worker may take them.
+    ``weights``: of its part of the arena. ``free``: whether this rank's own worker has been given them.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Store:
         self._replies = {peer: self._reply(transport, peer, buckets, tag + TAGS) for peer in others}
         self._leaving: list[Handle] = []
         self._arrived: list[tuple[int, object]] = []
-        self.free = False
+        self.free, self._own = True, None
         self.bytes_sent = 0
 
     def _reply(self, transport: Transport, peer: int, buckets: Sequence[Bucket], tag: int) -> list[Handle]:
@@ -53,8 +53,10 @@ class Store:
         self._ops.synchronize()
         self._mail.open()
 
-    def give(self, update) -> None:
-        """An update of this rank's own worker, which does not change until it is ``free``."""
+    def give(self, update, base) -> None:
+        """An update of this rank's own worker, which does not change until it is ``free``: then ``base`` holds the
+        weights of the moment at which it may go on."""
+        self.free, self._own = False, base
         self._arrived.append((self._rank, update))
         self.serve()
 
@@ -79,6 +81,7 @@ class Store:
     def _let_go(self) -> None:
         for worker in self.clock.release():
             if worker == self._rank:
+                self._ops.copy(self.weights, self._own)
                 self.free = True
             else:
                 self._send(worker)

@@ -11,7 +11,7 @@ from ringtrain.collectives.topology import filled
 from ringtrain.collectives.verify import verify
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.division import buckets_of, divide, roles_of
+from ringtrain.exchange.division import buckets_of, divide, pieces_of, roles_of
 from ringtrain.exchange.server import Server
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport.loopback import LoopbackWorld
@@ -87,16 +87,30 @@ def test_parts_are_as_even_as_whole_parameters_can_be():
     spans = lay_out(TABLE)  # of 48, 16, 16, 80 and 16 elements
 
     def sizes(servers):
-        return [sum(span.stop - span.start for span in part) for part in divide(spans, servers)]
+        return [sum(span.stop - span.start for span in part) for part in divide(spans, servers, whole=True)]
 
     assert [sizes(n) for n in (1, 2, 3)] == [[176], [80, 96], [80, 80, 16]]
-    assert sizes(4) == [64, 16, 80, 16] or max(sizes(4)) == 80
-    assert sizes(5) == [48, 16, 16, 80, 16]
+    assert max(sizes(4)) == 80 and sizes(5) == [48, 16, 16, 80, 16]
     for servers in range(1, 6):
-        flat = [span.name for part in divide(spans, servers) for span in part]
-        assert flat == [span.name for span in spans] and len(divide(spans, servers)) == servers
-    owned = buckets_of(divide(spans, 2), 8, 1 << 20)
+        flat = [span.name for part in divide(spans, servers, whole=True) for span in part]
+        assert flat == [span.name for span in spans] and len(sizes(servers)) == servers
+    owned = buckets_of(divide(spans, 2, whole=True), 8, 1 << 20)
     assert [(server, bucket.start, bucket.stop) for server, bucket in owned] == [(1, 80, 176), (0, 0, 80)]
+
+
+def test_equal_parts_cut_parameters():
+    spans = lay_out(TABLE)
+    assert [[(span.name, span.start, span.stop) for span in part] for part in divide(spans, 3)] == [
+        [("a.weight", 0, 48)],
+        [("a.bias", 48, 64), ("n.mean", 64, 80), ("b.weight[0:32]", 80, 112)],
+        [("b.weight[32:80]", 112, 160), ("c.weight", 160, 176)],
+    ]
+    pieces = pieces_of(spans, divide(spans, 3))
+    assert [piece.name for piece in pieces["b.weight"]] == ["b.weight[0:32]", "b.weight[32:80]"]
+    assert pieces["a.bias"] == [spans[1]] and pieces["b.weight"][0].parameter is spans[3].parameter
+    for servers in range(1, 6):
+        sizes = [part[-1].stop - part[0].start for part in divide(spans, servers)]
+        assert len(sizes) == servers and sum(sizes) == 176 and max(sizes) - min(sizes) <= 16
 
 
 def test_roles():
@@ -114,9 +128,7 @@ def test_roles():
 
 def test_more_servers_than_parameters_are_refused():
     def body(t):
-        with pytest.raises(
-            ConfigError, match="--servers 6 is more than the 5 parameters of the model, none of which is"
-        ):
+        with pytest.raises(ConfigError, match="--servers 6 is more than the 5 parameters of the model: give at most"):
             bound(Server, t, servers=6)
 
     LoopbackWorld(6).run(body)
