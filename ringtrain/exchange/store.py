@@ -82,6 +82,7 @@ class Store:
         for worker in self.clock.release():
             if worker == self._rank:
                 self._ops.copy(self.weights, self._own)
+                self._ops.synchronize()
                 self.free = True
             else:
                 self._send(worker)
