@@ -9,13 +9,17 @@ from test_exchange_strategies import bound, run
 from ringtrain.errors import StalledError
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Lag
+from ringtrain.exchange.buckets import make_buckets
+from ringtrain.exchange.mailbox import TAGS, Sender
 from ringtrain.exchange.pushing import Pushing
-from ringtrain.nn.arena import Arena
+from ringtrain.exchange.store import Store
+from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.base import Handle
 from ringtrain.transport.loopback import LoopbackWorld
-from tests.fakes.transports import delaying
+from tests.fakes.transports import Wrapping, delaying
 
 
 def pushing(*args, **options):
@@ -198,14 +202,18 @@ def test_the_state_is_the_mean_of_the_workers_and_all_go_on_with_it():
             exchange.before(iteration, int(trains), 3)
             arena.grads[...] = t.rank * trains
             exchange.finish(iteration, 0.125)
+        exchange.settle()
+        own = exchange._update.slots["momentum"].copy()
         state = exchange.state()
         again = exchange.state()
-        return state, again, exchange._update.slots["momentum"].copy(), exchange._update.step
+        return own, state, again, exchange._update.slots["momentum"].copy(), exchange._update.step
 
-    (first, again, none, step), *workers = LoopbackWorld(4).run(body)
-    assert none.size == 0 and step == first["step"] == 3 and first["momentum"].any()
+    (_, first, again, none, step), *workers = LoopbackWorld(4).run(body)
+    assert none.size == 0 and step == first["step"] == 3
+    np.testing.assert_allclose(first["momentum"], sum(own for own, *_ in workers) / 3, rtol=1e-12)
+    assert not np.allclose(first["momentum"], workers[0][0])
     np.testing.assert_array_equal(first["momentum"], again["momentum"])
-    for state, _, momentum, step in workers:
+    for _, state, _, momentum, step in workers:
         np.testing.assert_array_equal(state["momentum"], first["momentum"])
         np.testing.assert_array_equal(momentum, first["momentum"])
         assert step == 3
@@ -245,6 +253,49 @@ def test_what_it_sends_and_says():
     alone = LoopbackWorld(1).transport(0)
     assert Pushing("averaging", alone, ReferenceOps(), every=4).terms == "on rank 0, asynchronous, every 4"
     assert Lag({}, {}, {0: 0}).largest == 0
+
+
+class Slow(Handle):
+    """A send that has not left until it is let go."""
+
+    def __init__(self, inner, gate):
+        self._inner, self._gate = inner, gate
+
+    def start(self):
+        self._inner.start()
+
+    def test(self):
+        return self._gate.is_set() and self._inner.test()
+
+    def wait(self, deadline_s):
+        self._inner.wait(deadline_s)
+
+
+def test_weights_do_not_change_while_they_are_sent():
+    world, gate = LoopbackWorld(3), threading.Event()
+    servers_own = Wrapping(
+        world.transport(0), lambda handle, verb, *_: Slow(handle, gate) if verb == "send" else handle
+    )
+    buckets = make_buckets(lay_out((("a", Parameter("weight", (16,), Fill("constant"))),)), 8, 1)
+    store = Store(servers_own, ReferenceOps("float64"), buckets, (1, 2), None, "float64", 0)
+    store.open(np.zeros(16))
+    ends = [Sender(world.transport(rank), 0, np.full(16, float(rank)), 0) for rank in (1, 2)]
+    pulls = [world.transport(rank).recvs([(0, np.zeros(16))], TAGS) for rank in (1, 2)]
+    for end, pull in zip(ends, pulls, strict=True):
+        pull.start()
+        end.push()
+        store.serve()
+        assert store.weights.tolist() == [1.0] * 16 and not store.quiet
+    gate.set()
+    store.serve()
+    assert store.weights.tolist() == [3.0] * 16
+    store.serve()
+    assert store.present == [1, 2] and pulls[1].test()
+    for end in ends:
+        assert end.sent()
+        end.goodbye()
+    store.serve()
+    assert store.present == [] and store.quiet
 
 
 # ── ranks that do not come ────────────────────────────────────────────────────────────────────────────────────────────

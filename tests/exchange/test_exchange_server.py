@@ -205,6 +205,24 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
     assert LoopbackWorld(3).run(body) == [(1, True)] * 3
 
 
+def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():
+    """Rank 2 gets its weights by way of rank 1, which has nothing to compute, and waits where the loop sums losses."""
+
+    def body(t):
+        exchange, arena = bound(Server, t, levels=2, overlap="forward", bucket_bytes=1)
+        for iteration in range(3):
+            exchange.before(iteration, int(t.rank != 1), 2)
+            for span in arena.spans if t.rank != 1 else ():
+                exchange.need(span)
+            t.barrier()
+            arena.grads[...] = 0
+            exchange.finish(iteration, 0.125)
+        exchange.settle()
+        return arena.weights.tobytes()
+
+    assert len(set(LoopbackWorld(3, [0, 1, 1], meet_s=5).run(body))) == 1
+
+
 def test_a_server_sends_its_part_to_each_and_others_send_all_once():
     ranks = served(4, iterations=3, servers=1)
     nbytes = 8 * ranks[0][0].size
