@@ -70,8 +70,15 @@ class TrainConfig:
         "allreduce",
         "How ranks stay in step: allreduce, sum gradients and update everywhere; sharded, each rank updates its slice "
         "and keeps its optimizer state alone; delayed, apply the gradient before while this one is exchanged; "
-        "averaging, update alone and average the weights now and then; server, ranks that own spans sum and update.",
-        choices=("allreduce", "delayed", "sharded", "averaging", "server"),
+        "averaging, update alone and average the weights now and then; gossip, average with one other rank each time; "
+        "master, rank 0 reads the data, has the loss and updates; server, ranks that own spans sum and update.",
+        choices=("allreduce", "delayed", "sharded", "averaging", "gossip", "master", "server"),
+    )
+    fc: str = option(
+        "data",
+        "Where fully connected layers live: data, on every rank; hybrid, their columns divided among ranks; pipeline, "
+        "on ranks of their own.",
+        choices=("data", "hybrid", "pipeline"),
     )
     average_every: int = option(8, "Of averaging: iterations between averages.", low=1)
     average_momentum: str = option(
@@ -97,6 +104,7 @@ class TrainConfig:
         False,
         "Of server and averaging: parts of batches go to whoever is free, and what it learns is added on arrival.",
     )
+    gossip_window: int = option(8, "Of gossip: iterations that ranks may be apart.", low=0)
     algorithm: str = option(
         "auto",
         "All-reduce: auto, by size and what `ringtrain tune` measured; mpi, the MPI's own; mapped or routed, in memory "

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, server, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, server, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -13,8 +13,13 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "delayed": delayed.make,
     "sharded": sharded.make,
     "averaging": averaging.make,
+    "gossip": gossip.make,
+    "master": master.make,
     "server": server.make,
 }
+DATA = "data"  # fully connected layers are as all others
+# Where else they may live: what is made around the strategy, which has the other layers.
+AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {"hybrid": hybrid.make}
 # What belongs to few strategies: each option with those that have a use for it.
 OWN = {
     **dict.fromkeys(
@@ -22,6 +27,7 @@ OWN = {
     ),
     **dict.fromkeys(("server_levels", "staleness"), ("server",)),
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), ("server", "averaging")),
+    "gossip_window": ("gossip",),
 }
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 
@@ -29,7 +35,8 @@ SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 def make_exchange(kit: Kit) -> Exchange:
     """The strategy that a configuration names. Raises ConfigError for options that do not go together."""
     check_options(kit.config)
-    return STRATEGIES[kit.config.sync](kit)
+    make = STRATEGIES[kit.config.sync]
+    return make(kit) if kit.config.fc == DATA else AROUND[kit.config.fc](kit, make)
 
 
 def check_options(config: TrainConfig) -> None:

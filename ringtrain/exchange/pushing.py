@@ -94,6 +94,7 @@ class Pushing(Exchange):
         self.window = 0 if staleness is None else staleness + 1
         self.terms = _terms(self._roles, dedicated, staleness, every)
         self._open = False  # whether ranks are between two meetings
+        self._met = False  # whether servers have all updates, and ranks not yet their weights
         self._since = self._examples = self._total = 0  # since the last push: updates, examples of this rank, of all
         self._made = 0  # iterations
         self._changed = np.zeros(1)  # whether this rank has pushed since weights were last the same everywhere
@@ -200,6 +201,9 @@ class Pushing(Exchange):
 
     # ── meetings ──────────────────────────────────────────────────────────────────────────────────────────────
     def _begin(self) -> None:
+        """The time between two meetings begins, with the same weights everywhere."""
+        if self._met:
+            self.settle()
         if not self._open:
             self._open = True
             self._ends.open()
@@ -208,8 +212,10 @@ class Pushing(Exchange):
         self._begin()
         self._ends.until_quiet(meanwhile)
 
-    def settle(self) -> None:
-        """All updates are pushed and added, and all ranks take the servers' weights."""
+    def meet(self) -> None:
+        """All updates are pushed and added."""
+        if self._met:
+            return
         self._begin()
         self._ends.land()
         if self._since:
@@ -217,7 +223,12 @@ class Pushing(Exchange):
             self._ends.land()
         self._ends.goodbye()
         self._ends.until_quiet(_nothing)
-        self._open = False
+        self._open, self._met = False, True
+
+    def settle(self) -> None:
+        """All ranks take the servers' weights."""
+        self.meet()
+        self._met = False
         if self._anybody_has_changed():
             self._differs = True
             self._ends.publish()

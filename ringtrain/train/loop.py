@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import share
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.arena import Arena
@@ -22,6 +21,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import mix
 from ringtrain.train.feed import Feed
+from ringtrain.train.parts import Parts, micro_batches
 from ringtrain.transport.base import Handle, Transport
 
 
@@ -137,6 +137,7 @@ class Worker:
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
+        self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
         self._told_to_stop = told_to_stop
         self.before_update = lambda: None  # called when weights are about to change
         self.space = Workspace(ops)
@@ -154,6 +155,7 @@ class Worker:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
         part alone."""
+        batch = self._parts.own(batch)
         self._begin(batch)
         self.exchange.before(batch.iteration, len(batch.labels), batch.total)
         self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
@@ -168,16 +170,16 @@ class Worker:
 
     def rehearse(self, batch: Batch) -> None:
         """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are."""
-        self._begin(batch)
+        self._begin(self._parts.blank(batch))
         for micro in range(len(self._micro)):
-            for instruction in (Load(micro), Forward(micro), Backward(micro, last=False)):
-                self._run(instruction)
+            self._run(Load(micro))
+            self._dlogits = self._loss(self._forward(), self._labels)
+            self._run(Backward(micro, last=False))
         self.exchange.rehearse()
 
     def _begin(self, batch: Batch) -> None:
-        count, parts = len(batch.labels), self._accumulate
-        cuts = [share(count, part, parts, self._grain) for part in range(parts)]
-        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start]
+        count, empty = len(batch.labels), self.exchange.within_passes  # which are passes, too
+        self._batch, self._micro = batch, micro_batches(count, self._accumulate, self._grain, empty)
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
 
@@ -185,9 +187,8 @@ class Worker:
         match instruction:
             case Load(micro):
                 self._load(*self._micro[micro])
-            case Forward():
-                logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
-                self._dlogits = self.loss.backward(self._ctx, logits, self._labels, self._totals, self._denominator())
+            case Forward(micro):
+                self._dlogits = self.exchange.head(micro, self._forward(), self._labels, self._loss)
             case Share():
                 self._share()
             case Backward(micro, last):
@@ -211,6 +212,13 @@ class Worker:
 
     def _load(self, start: int, stop: int) -> None:
         self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
+
+    def _forward(self):
+        logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
+        return logits
+
+    def _loss(self, logits, labels):
+        return self.loss.backward(self._ctx, logits, labels, self._totals, self._denominator())
 
     def _denominator(self) -> float:
         """The loss's. A rank's own part of the valid labels is taken by its examples: then means of ranks that are

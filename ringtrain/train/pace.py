@@ -49,10 +49,7 @@ class Together(Pace):
             stopping = self._one(next(self._batches))
             if stopping:
                 break
-        if (
-            self._exchange.window
-        ):  # the last iterations are waited for where others may still want something of this rank
-            self._exchange.settle()
+        self._exchange.meet()
         return self._told(self._worker.drain()) or stopping
 
     def _one(self, batch) -> bool:

@@ -92,6 +92,11 @@ def settled(ops: FakeDeviceOps, array):
     return array._memory
 
 
+def _memory(array):
+    """Of a device array; a host array is its own."""
+    return array if isinstance(array, np.ndarray) else array._memory
+
+
 class DeviceHandle(Handle):
     """Looks at the queue whenever it starts."""
 
@@ -134,8 +139,7 @@ class DeviceTransport(Transport):
         return self._wrap(self._inner.recvs, moves, tag)
 
     def _wrap(self, prepare, moves, tag):
-        memory = [(peer, span if isinstance(span, np.ndarray) else span._memory) for peer, span in moves]
-        inner = prepare(memory, tag)
+        inner = prepare([(peer, _memory(span)) for peer, span in moves], tag)
         return DeviceHandle(inner, self._ops, [span for _, span in moves])
 
     def native_allreduce(self, span, op="sum", source=None):

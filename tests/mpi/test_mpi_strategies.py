@@ -13,6 +13,9 @@ STRATEGIES = {
     "sharded": ("--optimizer", "adamw", "--clip-norm", 5),
     "delayed": (),
     "averaging": ("--average-every", 4, "--outer-momentum", 0.5),
+    "allreduce": ("--fc", "hybrid"),
+    "gossip": ("--gossip-window", 3),
+    "master": ("--optimizer", "adamw", "--accumulate", 2),
     "server": ("--servers", 2, "--overlap", "forward"),
 }
 # The same names again, where ranks are apart.
@@ -21,6 +24,7 @@ APART = {
     "server, asynchronous": ("--sync", "server", "--asynchronous", "--overlap", "forward"),
     "averaging, asynchronous": ("--sync", "averaging", "--asynchronous", "--average-every", 3, "--servers", 2),
 }
+EXACT = ("sharded", "allreduce", "master", "server")
 
 
 @pytest.fixture
@@ -37,18 +41,18 @@ def test_a_run_and_its_continuation_at_another_number_of_ranks(mpirun, net, tmp_
         done = mpirun(ranks, arguments(net, out, "--iterations", until, *more))
         assert done.returncode == 0, done.stderr
     begun, end = records(out, "start"), records(out, "end")[-1]
-    assert all(
-        record["strategy"].startswith(sync) and record["exact"] == (sync in ("sharded", "server")) for record in begun
-    )
+    assert all(record["strategy"].startswith(sync) and record["exact"] == (sync in EXACT) for record in begun)
     assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.6
     assert len(losses(out)) == 60
 
 
-def test_sharded_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
-    for out, more in (("whole", ()), ("slices", ("--sync", "sharded", "--algorithm", "ring"))):
+def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
+    sharded, master = ("--sync", "sharded", "--algorithm", "ring"), ("--sync", "master")
+    for out, more in (("whole", ()), ("slices", sharded), ("master", master)):
         done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, *more))
         assert done.returncode == 0, done.stderr
-    assert losses(tmp_path / "slices") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+    for out in ("slices", "master"):
+        assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
 @pytest.mark.parametrize("sync", STRATEGIES)

@@ -15,15 +15,18 @@ def trained(transport, model_text, iterations, start=0, found=None, settle_at=()
     run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
     if found is not None:
         restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
-    losses = []
+    outcomes = []
     with run.batches(transport, start, iterations) as batches:
         for batch in batches:
-            outcome = run.worker.iterate(batch)
-            losses += [outcome.loss_sum / outcome.valid] if outcome else []
+            outcomes.append(run.worker.iterate(batch))
             if batch.iteration + 1 in settle_at:
+                run.exchange.meet()
+                outcomes += run.worker.drain()
                 capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
+    run.exchange.meet()
+    outcomes += run.worker.drain()
+    losses = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
     checkpoint = capture(run, ops, transport, Progress(iteration=iterations))
-    losses += [outcome.loss_sum / outcome.valid for outcome in run.worker.drain()]
     return losses, ops.to_host(run.arena.weights), checkpoint
 
 
