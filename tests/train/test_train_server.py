@@ -5,6 +5,7 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 from strategies import NETS, apart, trained
 
+from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.pace import make_pace
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
@@ -96,13 +97,14 @@ def test_with_staleness_it_learns_and_goes_on_at_another_number_of_ranks(flags):
     assert np.mean(found[0][0][-10:]) < 0.25 * begun[0][0][0]
 
 
-def handed_out(t, iterations, **flags):
-    """Losses and weights of ranks that take parts as they are free, with two meetings."""
-    run, ops = run_of(t, FLAGS["net"], lr=0.02, augment=False, **flags)
+def paced(t, iterations, **flags):
+    """Losses, weights and lag of ranks that go at the pace of the strategy, with two meetings."""
+    run, ops = run_of(t, FLAGS["net"], lr=0.02, augment=False, iterations=iterations, deadline_s=20.0, **flags)
     found = []
-    pace = make_pace(run, t, None, 0, found.append, lambda examples, seconds: None)
+    pace = make_pace(run, t, Lifeboat(None), 0, found.append, lambda examples, seconds: None)
     for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
         assert not pace.train(first, stop)
+    pace.close()
     run.exchange.settle()
     return [outcome.loss_sum / outcome.valid for outcome in found], ops.to_host(run.arena.weights), run.exchange.lag()
 
@@ -116,13 +118,23 @@ def handed_out(t, iterations, **flags):
     ],
 )
 def test_asynchronously_all_parts_are_trained_on_and_it_learns(flags):
-    results = everywhere(4, lambda t: handed_out(t, 80, asynchronous=True, dtype="float64", **flags))
+    results = everywhere(4, lambda t: paced(t, 80, asynchronous=True, dtype="float64", **flags))
     assert len({weights.tobytes() for _, weights, _ in results}) == 1
     losses, _, lag = results[0]
     assert len(losses) == 80 and np.mean(losses[-10:]) < 0.3 * losses[0]
     trainers = 2 if "dedicated" in flags else 4
     assert lag.clocks and len(lag.updates) == trainers
     assert flags["sync"] == "averaging" or sum(lag.updates.values()) == 80 * trainers
+
+
+def test_ranks_that_are_apart_meet():
+    """The server is done with its iterations while others still want weights of it: it does not wait for them before
+    they have some."""
+    for _ in range(3):
+        results = everywhere(3, lambda t: paced(t, 10, sync="server", staleness=4))
+        assert len({weights.tobytes() for _, weights, _ in results}) == 1
+        assert all(len(losses) == 10 for losses, *_ in results)
+        assert results[0][2].largest <= 4 and set(results[0][2].updates.values()) == {10}
 
 
 @pytest.mark.parametrize("flags", [{"staleness": 2, "clip_norm": 0.5}, {"staleness": 1, "overlap": "forward"}])
