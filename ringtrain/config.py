@@ -79,8 +79,8 @@ class TrainConfig:
         "How ranks stay in step: allreduce, sum gradients and update everywhere; sharded, each rank updates its slice "
         "and keeps its optimizer state alone; delayed, apply the gradient before while this one is exchanged; "
         "averaging, update alone and average the weights now and then; gossip, average with one other rank each time; "
-        "master, rank 0 reads the data, has the loss and updates.",
-        choices=("allreduce", "delayed", "sharded", "averaging", "gossip", "master"),
+        "master, rank 0 reads the data, has the loss and updates; server, ranks that own spans sum and update.",
+        choices=("allreduce", "delayed", "sharded", "averaging", "gossip", "master", "server"),
     )
     fc: str = option(
         "data",
@@ -100,6 +100,18 @@ class TrainConfig:
         0.0, "Of averaging: Nesterov momentum of the step from average to average (DiLoCo).", low=0, below=1
     )
     outer_lr: float = option(1.0, "Of averaging: how far to step from the last average towards this one.", above=0)
+    servers: int = option(1, "Of server: ranks that own spans of the weights, from rank 0 on.", low=1)
+    dedicated: bool = option(False, "Of server: whether servers only serve, and others train.")
+    server_levels: int = option(
+        1, "Of server: 2 has the head of each node sum what its ranks made first.", low=1, high=2
+    )
+    staleness: int = option(
+        0, "Of server: iterations that a rank may be ahead of the slowest; 0: all sums are whole, exact.", low=0
+    )
+    asynchronous: bool = option(
+        False,
+        "Of server and averaging: parts of batches go to whoever is free, and what it learns is added on arrival.",
+    )
     gossip_window: int = option(8, "Of gossip: iterations that ranks may be apart.", low=0)
     algorithm: str = option(
         "auto",
@@ -120,6 +132,12 @@ class TrainConfig:
         choices=("none", "float16", "bfloat16"),
     )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
+    overlap: str = option(
+        "backward",
+        "When gradients travel: none, after backward; backward, while it runs; forward, weights wait until forward "
+        "needs them too.",
+        choices=("none", "backward", "forward"),
+    )
     segment_bytes: int | None = option(
         None,
         "Bytes of a message: the addition of one overlaps the next. [256 KiB within a node, 60,000 between nodes]",

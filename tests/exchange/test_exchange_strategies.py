@@ -375,6 +375,52 @@ def test_names_and_what_the_header_says():
             {"average_every": 4},
             "average_every is 4, which --sync allreduce has no use for: give --sync averaging, or le",
         ),
+        (
+            {"asynchronous": True},
+            "asynchronous is True, which --sync allreduce has no use for: give --sync server or averaging, or leave",
+        ),
+        (
+            {"sync": "averaging", "staleness": 2},
+            "staleness is 2, which --sync averaging has no use for: give --sync serv",
+        ),
+        ({"sync": "server", "servers": 0}, "servers is 0; it wants at least 1"),
+        ({"sync": "server", "servers": 2}, "--servers 2 is more than the 1 rank: give at most 1, or start more ranks"),
+        ({"sync": "server", "dedicated": True}, "--dedicated with --servers 1 leaves none of the 1 rank to train"),
+        ({"sync": "server", "server_levels": 3}, "server_levels is 3; it wants at most 2"),
+        ({"sync": "server", "staleness": -1}, "staleness is -1; it wants at least 0"),
+        (
+            {"sync": "server", "staleness": 2, "asynchronous": True},
+            "--asynchronous lets ranks be apart as they like, and --staleness 2 bounds it: give one of them",
+        ),
+        (
+            {"sync": "server", "staleness": 2, "server_levels": 2},
+            "--server-levels 2 sums what the ranks of a node have made together, and with --staleness 2 they make noth",
+        ),
+        (
+            {"sync": "server", "asynchronous": True, "server_levels": 2},
+            "with --asynchronous they make nothing together",
+        ),
+        (
+            {"sync": "server", "algorithm": "ring"},
+            "--algorithm ring is about all-reduces, and with --sync server ranks",
+        ),
+        ({"sync": "server", "tuning": "t.json"}, "--tuning t.json is about all-reduces"),
+        ({"sync": "server", "wire": "float16"}, "with --sync server that is weights"),
+        ({"sync": "averaging", "asynchronous": True, "algorithm": "ring"}, "--algorithm ring is about all-reduces"),
+        (
+            {"sync": "averaging", "asynchronous": True, "average_from": 3},
+            "--average-from happens when all ranks take the mean together, and with --asynchronous each comes by itse",
+        ),
+        ({"sync": "averaging", "asynchronous": True, "outer_lr": 0.5}, "--outer-momentum and --outer-lr happens when"),
+        ({"sync": "averaging", "asynchronous": True, "average_momentum": "reset"}, "keeps its own optimizer state"),
+        (
+            {"sync": "averaging", "dedicated": True},
+            "--dedicated is of servers, and --sync averaging has some with --as",
+        ),
+        (
+            {"sync": "averaging", "servers": 2},
+            "--servers 2 is of servers, and --sync averaging has some with --asynchro",
+        ),
         ({"gossip_window": 4}, "gossip_window is 4, which --sync allreduce has no use for: give --sync gossip, or le"),
         ({"gossip_window": -1}, "gossip_window is -1; it wants at least 0"),
         ({"sync": "gossip", "wire": "float16"}, "with --sync gossip that is weights"),
