@@ -41,6 +41,17 @@ def records(folder, kind):
             "delayed by one iteration, with PowerSGD of rank 4, error feedback, from iteration 1 (ring)",
             False,
         ),
+        ({"sync": "server", "algorithm": "auto"}, "server on rank 0 (auto)", True),
+        (
+            {"sync": "server", "algorithm": "auto", "staleness": 3},
+            "server on rank 0, staleness 3 (auto)",
+            False,
+        ),
+        (
+            {"sync": "averaging", "algorithm": "auto", "asynchronous": True},
+            "averaging on rank 0, asynchronous, every 8 (auto)",
+            False,
+        ),
         (
             {"fc": "hybrid", "sync": "sharded"},
             "sharded with fc hybrid (ring)",
