@@ -1,0 +1,67 @@
+"""What a rank did, sent and holds, and at meetings of all ranks what all did."""
+
+import resource
+from contextlib import suppress
+
+from ringtrain.report.events import Ranks
+from ringtrain.train.assemble import Assembly
+from ringtrain.transport.base import Transport
+
+FORGET_PEAK = "5"  # of Linux: what a process may write to its clear_refs. Source: proc_pid_clear_refs(5)
+
+
+class Meter:
+    """Of one run; begun before its first iteration. ``training_s``: of its iterations so far."""
+
+    def __init__(self, run: Assembly, transport: Transport):
+        self._of, self._transport = run, transport
+        self._images = self._updates = 0
+        self.training_s = 0.0
+
+    def count(self, images: int, seconds: float) -> None:
+        """This rank has made an iteration on so many images."""
+        self._images += images
+        self._updates += images > 0
+        self.training_s += seconds
+
+    def sent(self) -> int | None:
+        """Bytes that all ranks together have sent by the exchange; None where nobody counts. Collective."""
+        sent = self._transport.gather_json(self._of.exchange.traffic().bytes_sent)
+        return None if None in sent else sum(sent)
+
+    def ranks(self) -> Ranks:
+        """Of all ranks; collective."""
+        every = self._transport.gather_json(self._own())
+        return Ranks(**{name: [own[name] for own in every] for name in every[0]})
+
+    def _own(self) -> dict:
+        traffic, arena = self._of.exchange.traffic(), self._of.arena
+        nbytes = arena.count * arena.weights.dtype.itemsize
+        return {
+            "images": self._images,
+            "updates": self._updates,
+            "training_s": self.training_s,
+            "exposed_s": traffic.exposed_s,
+            "bytes_sent": traffic.bytes_sent,
+            "between_bytes": self._between(traffic.bytes_sent),
+            "weights_bytes": nbytes,
+            "gradient_bytes": nbytes,
+            "state_bytes": self._of.exchange.state_bytes,
+            "peak_bytes": peak_bytes(),
+        }
+
+    def _between(self, sent: int | None) -> int | None:
+        if self._transport.nodes == 1:
+            return 0
+        return None if sent is None else self._transport.links.between_bytes
+
+
+def forget_peak() -> None:
+    """Let :func:`peak_bytes` begin anew, where the system can: another run of this process may have had more."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write(FORGET_PEAK)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
