@@ -50,9 +50,7 @@ class Exchange(ABC):
     exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
-    state_bytes: int | None = (
-        None  # once bound: kept by this rank besides weights and gradients
-    )
+    state_bytes: int | None = None  # once bound: kept by this rank besides weights and gradients
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
     handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
 
