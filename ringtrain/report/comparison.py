@@ -25,6 +25,8 @@ COMMON = {
     "version": "versions of ringtrain",
 }
 
+NOTHING = "–"
+
 
 @dataclass(frozen=True, slots=True)
 class Broken:
@@ -138,12 +140,16 @@ def notes_of(runs: Sequence[RunLog | Broken], rows: Sequence[dict]) -> list[str]
 def _difference(runs: Sequence[RunLog], key: str, what: str) -> str | None:
     holders: dict = {}
     for run in runs:
-        holders.setdefault(str(run.start.get(key)), []).append(run.name)
+        holders.setdefault(_words(run.start.get(key)), []).append(run.name)
     if len(holders) < 2:
         return None
     usual = max(holders, key=lambda value: len(holders[value]))
     others = [f"{value} ({', '.join(names)})" for value, names in holders.items() if value != usual]
     return f"different {what}: {usual}, but {'; '.join(others)}"
+
+
+def _words(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else NOTHING if value is None else str(value)
 
 
 def _ending(row: dict) -> str | None:

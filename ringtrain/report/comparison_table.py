@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.report.comparison import FIELDS, spread
+from ringtrain.report.comparison import FIELDS, NOTHING, spread
 
-NOTHING = "–"
 GAP = 2
 MIB = 1 << 20
 WORDS_WIDTH = 34  # of names and strategies, which are wrapped

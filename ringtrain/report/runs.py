@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringtrain.errors import UsageError
+from ringtrain.errors import DivergedError, UsageError
 from ringtrain.report.sinks import parse
 
 LOG = "log.jsonl"
@@ -55,10 +55,12 @@ class RunLog:
 
     @property
     def outcome(self) -> str:
-        """ "done", "interrupted", the kind of an error, or "cut short"."""
+        """ "done", "interrupted", "diverged", "failed" of any other error, or "cut short"."""
         if self.end:
             return self.end.get("reason", "done")
-        return self.failed.get("error", "failed") if self.failed else CUT_SHORT
+        if self.failed:
+            return "diverged" if self.failed.get("error") == DivergedError.__name__ else "failed"
+        return CUT_SHORT
 
 
 @dataclass(slots=True)

@@ -56,7 +56,7 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
     ops = together(transport, lambda: ops_of(config))
-    tuning = together(transport, lambda: _tuning(config, transport))
+    tuning = together(transport, lambda: tuning_of(config, transport))
     run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
@@ -103,7 +103,7 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
     }
 
 
-def _tuning(config: TrainConfig, transport: Transport) -> Found:
+def tuning_of(config: TrainConfig, transport: Transport) -> Found:
     """What ``auto`` chooses by; collective. Raises UsageError."""
     if config.algorithm == AUTO:
         return find_tuning(transport, config.tuning)
