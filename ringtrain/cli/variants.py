@@ -42,7 +42,8 @@ def _words(name: str, text: str) -> list[str]:
     except ValueError as error:
         raise UsageError(f"variant {name!r}: {text!r} is no list of options ({error})") from None
     if not words:
-        raise UsageError(f"--sync has an empty item before or after a comma, or a variant {name!r} without options")
+        where = f"--variant {name!r} has no options" if name else "--sync has nothing before or after a comma"
+        raise UsageError(f"{where}: leave it out, or say what to train with")
     return words
 
 

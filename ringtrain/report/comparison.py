@@ -38,12 +38,12 @@ class Broken:
 
 def rows_of(runs: Sequence[RunLog | Broken]) -> list[dict]:
     """A row a run, as given; the figures that nobody recorded are None. Units: bytes, seconds, fractions; lists are by
-    rank. The last two compare with the first row that has the figure's like."""
+    rank. Differences are to the first row that has the figure."""
     rows = [_broken(run) if isinstance(run, Broken) else _row(run) for run in runs]
-    first = rows[0] if rows else {}
+    accuracy, speed = _first(rows, "test_accuracy"), _first(rows, "images_per_s")
     for row in rows:
-        row["accuracy_difference"] = _minus(row["test_accuracy"], first["test_accuracy"])
-        row["speed_ratio"] = _over(row["images_per_s"], first["images_per_s"])
+        row["accuracy_difference"] = _minus(row["test_accuracy"], accuracy)
+        row["speed_ratio"] = _over(row["images_per_s"], speed)
     return rows
 
 
@@ -112,6 +112,10 @@ def _lag(counts: Mapping[str, int]) -> dict:
         return {"median": None, "largest": None}
     upto = list(accumulate(count for _, count in lags))
     return {"median": lags[bisect_left(upto, upto[-1] / 2)][0], "largest": lags[-1][0]}
+
+
+def _first(rows: Sequence[dict], key: str) -> float | None:
+    return next((row[key] for row in rows if row[key] is not None), None)
 
 
 def _minus(value: float | None, other: float | None) -> float | None:

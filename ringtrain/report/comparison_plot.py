@@ -66,6 +66,11 @@ def _look(number: int) -> dict:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
 
 
+def _width(number: int, count: int) -> float:
+    """Of a line, in points: the first is the widest, so that what the others lie upon is seen beneath them."""
+    return 1.6 + 3.0 * (count - 1 - number) / max(1, count - 1)
+
+
 def _title(runs: Sequence[RunLog]) -> str:
     facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
     ranks = {run.start.get("ranks") for run in runs}
@@ -79,13 +84,15 @@ def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple,
     """Training as a thin running mean, tests as points on a line."""
     (_, x_label, x_of), (name, unit, y_of) = against, score
     drawn = False
-    for run, look in zip(runs, looks, strict=True):
+    for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
         x, y = _series(run.train, x_of, y_of)
         if x:
             axes.plot(*thin(x, running_mean(y)), linewidth=0.9, alpha=0.55, **look)
         tested = _series(run.test, x_of, y_of)
         if tested[0]:
-            axes.plot(*tested, linewidth=1.8, marker="o", markersize=4 if len(tested[0]) < 60 else 2, **look)
+            size = 2 if len(tested[0]) > 60 else 4
+            width = _width(number, len(runs))
+            axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
         drawn = drawn or bool(x or tested[0])
     axes.set(xlabel=x_label, ylabel=f"{name}, {unit}")
     axes.grid(color="#dddddd", linewidth=0.6)

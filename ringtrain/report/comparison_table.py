@@ -10,7 +10,8 @@ from ringtrain.report.comparison import FIELDS, NOTHING, spread
 
 GAP = 2
 MIB = 1 << 20
-WORDS_WIDTH = 34  # of names and strategies, which are wrapped
+LEAST_WORDS, MOST_WORDS = 16, 34  # width of names and strategies, which are wrapped
+FIGURES = 34  # columns that most groups need for the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,6 @@ WHAT = (
     Column("strategy", "", _or_nothing("strategy", str), left=True),
     Column("exact", "", _or_nothing("exact", lambda exact: "yes" if exact else "no"), left=True),
     Column("ended", "", lambda row: row["outcome"], left=True),
-    Column("ranks", "", _or_nothing("ranks", str)),
-    Column("iterations", "", _or_nothing("iterations", lambda count: f"{count:,}")),
 )
 SCORES = (
     Column("test loss", "last", _or_nothing("test_loss", "{:.4f}".format), best=min, key="test_loss"),
@@ -87,6 +86,8 @@ SCORES = (
     Column("difference", "points", _or_nothing("accuracy_difference", lambda value: f"{100 * value:+.2f}")),
 )
 SPEED = (
+    Column("ranks", "", _or_nothing("ranks", str)),
+    Column("iterations", "", _or_nothing("iterations", lambda count: f"{count:,}")),
     Column("time", "s", _or_nothing("seconds", figures), best=min, key="seconds"),
     Column("images/s", "", _or_nothing("images_per_s", "{:,.0f}".format), best=max, key="images_per_s"),
     Column("speed", "× first", _or_nothing("speed_ratio", "{:.2f}".format)),
@@ -129,28 +130,31 @@ class Block:
 
 def blocks_of(rows: Sequence[dict], width: int) -> list[Block]:
     """The columns that any run has a figure for, in as many blocks as a line of ``width`` makes necessary."""
+    words = min(max(LEAST_WORDS, (width - FIGURES) // 2), MOST_WORDS)
     blocks: list[Block] = []
     for group in GROUPS:
         told = [column for column in group if any(column.text(row) != NOTHING for row in rows)]
-        whole = _block(rows, [NAME, *told]).width <= width
+        whole = _block(rows, [NAME, *told], words).width <= width
         for part in [told] if whole else [[column] for column in told]:
-            wider = _block(rows, [*(blocks[-1].columns if blocks else (NAME,)), *part])
+            wider = _block(rows, [*(blocks[-1].columns if blocks else (NAME,)), *part], words)
             if blocks and wider.width > width:
-                blocks.append(_block(rows, [NAME, *part]))
+                blocks.append(_block(rows, [NAME, *part], words))
             elif part:
                 blocks[-1:] = [wider]
     return blocks
 
 
-def _block(rows: Sequence[dict], columns: Sequence[Column]) -> Block:
-    cells = [[_lines(column, row) for column in columns] for row in rows]
+def _block(rows: Sequence[dict], columns: Sequence[Column], words: int) -> Block:
+    cells = [[_lines(column, row, words) for column in columns] for row in rows]
     bold = {(i, j) for j, column in enumerate(columns) for i in _best(rows, column)}
     return Block(columns, cells, frozenset(bold))
 
 
-def _lines(column: Column, row: dict) -> list[str]:
+def _lines(column: Column, row: dict, words: int) -> list[str]:
     text = column.text(row)
-    return (textwrap.wrap(text, WORDS_WIDTH, break_on_hyphens=False) or [""]) if column.left else [text]
+    if not column.left:
+        return [text]
+    return textwrap.wrap(text, words, break_on_hyphens=" " not in text) or [""]
 
 
 def _best(rows: Sequence[dict], column: Column) -> list[int]:
