@@ -11,18 +11,11 @@ FORGET_PEAK = "5"  # of Linux: what a process may write to its clear_refs. Sourc
 
 
 class Meter:
-    """Of one run; begun before its first iteration. ``training_s``: of its iterations so far."""
+    """Of one run. ``training_s``: seconds of its iterations so far, which whoever takes their time adds."""
 
     def __init__(self, run: Assembly, transport: Transport):
         self._of, self._transport = run, transport
-        self._images = self._updates = 0
         self.training_s = 0.0
-
-    def count(self, images: int, seconds: float) -> None:
-        """This rank has made an iteration on so many images."""
-        self._images += images
-        self._updates += images > 0
-        self.training_s += seconds
 
     def sent(self) -> int | None:
         """Bytes that all ranks together have sent by the exchange; None where nobody counts. Collective."""
@@ -38,8 +31,8 @@ class Meter:
         traffic, arena = self._of.exchange.traffic(), self._of.arena
         nbytes = arena.count * arena.weights.dtype.itemsize
         return {
-            "images": self._images,
-            "updates": self._updates,
+            "images": self._of.worker.images,
+            "updates": self._of.worker.updates,
             "training_s": self.training_s,
             "exposed_s": traffic.exposed_s,
             "bytes_sent": traffic.bytes_sent,
