@@ -51,7 +51,7 @@ def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
     for i, score in enumerate(SCORES):
         for j, against in enumerate(AGAINST):
             _curves(axes[i, j], runs, looks, against, score)
-    _limits(axes[:, :3])
+    _limits(axes[:, :3], runs)
     _speeds(axes[0, 3], rows, looks)
     _bytes_by_rank(axes[1, 3], rows, looks)
     _legend(figure, runs, looks)
@@ -68,7 +68,7 @@ def _look(number: int) -> dict:
 
 def _width(number: int, count: int) -> float:
     """Of a line, in points: the first is the widest, so that what the others lie upon is seen beneath them."""
-    return 1.6 + 3.0 * (count - 1 - number) / max(1, count - 1)
+    return 1.6 + 2.0 * (count - 1 - number) / max(1, count - 1)
 
 
 def _title(runs: Sequence[RunLog]) -> str:
@@ -107,19 +107,28 @@ def _series(points: Sequence[Point], x_of, y_of) -> tuple[list, list]:
     return [x for x, _ in pairs], [y for _, y in pairs]
 
 
-def _limits(axes) -> None:
-    """The same for all of a row. A run that diverges must not press the others together: a loss beyond three times
-    what all begin with is off the picture."""
-    losses = [line.get_ydata() for each in axes[0] for line in each.get_lines()]
-    begun = [y[0] for y in losses if len(y)]
+def _limits(axes, runs: Sequence[RunLog]) -> None:
+    """The same for all of a row: what tests lie in, and as much again. How training begins, and a run that diverges,
+    must not press the rest together."""
+    loss = _end_of_view([point.loss for run in runs for point in run.test if point.loss is not None], 2.5)
+    missed = _end_of_view([1 - point.accuracy for run in runs for point in run.test if point.accuracy is not None], 2.0)
     for each in axes[0]:
-        top = max((max(y) for y in losses if len(y)), default=1.0)
-        each.set_ylim(0.0, 1.05 * min(top, 3 * sorted(begun)[len(begun) // 2]) if begun else 1.0)
+        each.set_ylim(0.0, loss if loss else _usual_top(runs))
     for each in axes[1]:
-        each.set_ylim(0.0, 101.0)
+        each.set_ylim(max(0.0, 100 * (1 - missed)) if missed else 0.0, 101.0)
     for each in axes.flat:
         if each.get_lines():
             each.set_xlim(left=0.0)
+
+
+def _end_of_view(values: Sequence[float], times: float) -> float | None:
+    """``times`` what three quarters of the values do not exceed; None where there are none."""
+    return times * sorted(values)[3 * (len(values) - 1) // 4] if values else None
+
+
+def _usual_top(runs: Sequence[RunLog]) -> float:
+    begun = sorted(run.train[0].loss for run in runs if run.train and run.train[0].loss is not None)
+    return 1.2 * begun[len(begun) // 2] if begun else 1.0
 
 
 # ── bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
