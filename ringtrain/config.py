@@ -73,6 +73,12 @@ class TrainConfig:
         "averaging, update alone and average the weights now and then.",
         choices=("allreduce", "delayed", "sharded", "averaging"),
     )
+    fc: str = option(
+        "data",
+        "Where fully connected layers live: data, on every rank; hybrid, their columns divided among ranks; pipeline, "
+        "on ranks of their own.",
+        choices=("data", "hybrid", "pipeline"),
+    )
     average_every: int = option(8, "Of averaging: iterations between averages.", low=1)
     average_momentum: str = option(
         "average",

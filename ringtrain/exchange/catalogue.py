@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, hybrid, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -14,6 +14,9 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "sharded": sharded.make,
     "averaging": averaging.make,
 }
+DATA = "data"  # fully connected layers are as all others
+# Where else they may live: what is made around the strategy, which has the other layers.
+AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {"hybrid": hybrid.make}
 # What belongs to one strategy alone.
 OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
@@ -24,7 +27,8 @@ SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 def make_exchange(kit: Kit) -> Exchange:
     """The strategy that a configuration names. Raises ConfigError for options that do not go together."""
     check_options(kit.config)
-    return STRATEGIES[kit.config.sync](kit)
+    make = STRATEGIES[kit.config.sync]
+    return make(kit) if kit.config.fc == DATA else AROUND[kit.config.fc](kit, make)
 
 
 def check_options(config: TrainConfig) -> None:
