@@ -29,10 +29,9 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one rank has sent through this exchange (None where nobody counts: the MPI's own all-reduce), and for how
-    long its loop was blocked on it."""
+    """What one rank has sent through this exchange, and for how long its loop was blocked on it."""
 
-    bytes_sent: int | None
+    bytes_sent: int
     exposed_s: float
 
 

@@ -16,16 +16,14 @@ class Flight:
     reductions: what is done to each
     deadline_s: how long to wait for others that make no progress, before StalledError
 
-    ``bytes_sent`` by this rank, None where a reduction does not tell; ``exposed_s``: how long the caller was held up by
-    it. Both of all that was ever done.
+    ``bytes_sent`` by this rank; ``exposed_s``: how long the caller was held up by it. Both of all that was ever done.
     """
 
     def __init__(self, buckets: Sequence[Bucket], reductions: Sequence[Reduction], deadline_s: float):
         self.buckets, self.reductions, self._deadline_s = buckets, reductions, deadline_s
         self._home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
         self._flying: deque[Reduction] = deque()
-        self.bytes_sent: int | None = 0 if all(each.bytes_sent is not None for each in reductions) else None
-        self.exposed_s = 0.0
+        self.bytes_sent, self.exposed_s = 0, 0.0
         self._begin()
 
     def _begin(self) -> None:
@@ -76,8 +74,7 @@ class Flight:
     def _start_next(self) -> None:
         reduction = self.reductions[self._started]
         self._started += 1
-        if self.bytes_sent is not None:
-            self.bytes_sent += reduction.bytes_sent
+        self.bytes_sent += reduction.bytes_sent or 0
         reduction.start()
         self._flying.append(reduction)
 

@@ -166,7 +166,7 @@ class Ranks:
     updates:        iterations in which it had any
     training_s:     seconds of its iterations, without evaluating and saving
     exposed_s:      of these, how long it waited for communication
-    bytes_sent:     by the exchange, over whatever carries it; None where nobody counts: the MPI's own all-reduce
+    bytes_sent:     by the exchange, over whatever carries it but the MPI's own all-reduce; None where that was all
     between_bytes:  of these, what went to other nodes
     weights_bytes:  of its copy of the weights
     gradient_bytes: of its gradients

@@ -19,13 +19,21 @@ class Meter:
 
     def sent(self) -> int | None:
         """Bytes that all ranks together have sent by the exchange; None where nobody counts. Collective."""
-        sent = self._transport.gather_json(self._of.exchange.traffic().bytes_sent)
-        return None if None in sent else sum(sent)
+        return sum(self._transport.gather_json(self._of.exchange.traffic().bytes_sent)) or self._nothing
 
     def ranks(self) -> Ranks:
         """Of all ranks; collective."""
         every = self._transport.gather_json(self._own())
-        return Ranks(**{name: [own[name] for own in every] for name in every[0]})
+        by_rank = {name: [own[name] for own in every] for name in every[0]}
+        if not any(by_rank["bytes_sent"]):
+            by_rank["bytes_sent"] = by_rank["between_bytes"] = [self._nothing] * len(every)
+        return Ranks(**by_rank)
+
+    @property
+    def _nothing(self) -> int | None:
+        """What it means that no rank has counted a byte: one rank alone sends none, of several the MPI's own
+        all-reduce has sent them."""
+        return 0 if self._transport.size == 1 else None
 
     def _own(self) -> dict:
         traffic, arena = self._of.exchange.traffic(), self._of.arena
@@ -36,17 +44,12 @@ class Meter:
             "training_s": self.training_s,
             "exposed_s": traffic.exposed_s,
             "bytes_sent": traffic.bytes_sent,
-            "between_bytes": self._between(traffic.bytes_sent),
+            "between_bytes": self._transport.links.between_bytes,
             "weights_bytes": nbytes,
             "gradient_bytes": nbytes,
             "state_bytes": self._of.exchange.state_bytes,
             "peak_bytes": peak_bytes(),
         }
-
-    def _between(self, sent: int | None) -> int | None:
-        if self._transport.nodes == 1:
-            return 0
-        return None if sent is None else self._transport.links.between_bytes
 
 
 def forget_peak() -> None:

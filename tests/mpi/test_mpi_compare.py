@@ -8,7 +8,7 @@ pytestmark = pytest.mark.mpi
 
 
 def test_variants_in_one_world_and_one_that_diverges(mpirun, tmp_path):
-    sync = "allreduce,sharded,allreduce --lr 1e30 --algorithm ring,averaging --average-every 2"
+    sync = "allreduce --algorithm mpi,sharded,allreduce --lr 1e30 --algorithm ring,averaging --average-every 2"
     given = [
         "--out",
         tmp_path / "c",
@@ -29,6 +29,7 @@ def test_variants_in_one_world_and_one_that_diverges(mpirun, tmp_path):
     assert [row["outcome"] for row in (first, sharded, hot, averaging)] == ["done", "done", "diverged", "done"]
     assert abs(first["test_loss"] - sharded["test_loss"]) < 1e-5
     assert first["images"] == sharded["images"] == averaging["images"] == [60, 60, 60]
-    assert all(sent > 0 for row in (first, sharded, averaging) for sent in row["bytes_sent"])
+    assert all(sent > 0 for row in (sharded, averaging) for sent in row["bytes_sent"])
+    assert first["bytes_sent"] == [None] * 3  # the MPI does not tell
     assert max(sharded["state_bytes"]) < min(first["state_bytes"]) / 2
     assert "the loss is" in hot["problem"] and "ringtrain: variant 'allreduce --lr 1e30" in done.stderr
