@@ -45,6 +45,7 @@ class AllReduce(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
         self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
+        self.state_bytes = self._update.nbytes
         self._sums = self._summing.bind(arena.spans, arena.grads)
         self.notes = self._summing.notes
         self._trained = trained_runs(arena.spans)

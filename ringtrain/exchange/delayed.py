@@ -57,6 +57,7 @@ class Delayed(Exchange):
         self._arena = arena
         self._buffer = self._transport.allocate(arena.count, arena.grads.dtype)
         self._update = Update(self._ops, arena, optimizer, self._buffer, everything(arena))
+        self.state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self._sums = self._summing.bind(arena.spans, self._buffer)
         self.notes = self._summing.notes
         self._trained = trained_runs(arena.spans)
