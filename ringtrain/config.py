@@ -112,6 +112,18 @@ class TrainConfig:
         choices=("none", "float16", "bfloat16"),
     )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
+    overlap: str = option(
+        "backward",
+        "When gradients travel: none, after backward; backward, while it runs; forward, weights wait until forward "
+        "needs them too.",
+        choices=("none", "backward", "forward"),
+    )
+    progress: str = option(
+        "layers",
+        "Who lets messages get on while layers compute: layers, the loop between two of them; thread, one beside it, "
+        "for exchanges that take longer than backward.",
+        choices=("layers", "thread"),
+    )
     segment_bytes: int | None = option(
         None,
         "Bytes of a message: the addition of one overlaps the next. [256 KiB within a node, 60,000 between nodes]",

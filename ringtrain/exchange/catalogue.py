@@ -6,6 +6,7 @@ from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, sharded
 from ringtrain.exchange.base import Exchange, Kit
+from ringtrain.exchange.pacer import LAYERS
 from ringtrain.exchange.wires import NONE
 
 STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
@@ -24,6 +25,16 @@ OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
     "gossip": ("gossip_window",),
 }
+# What a strategy can do of --overlap, where that is not all, and why.
+OVERLAPS = {
+    "delayed": (
+        ("backward", "forward"),
+        "it exchanges while the next iteration computes, of which none leaves nothing",
+    ),
+    "gossip": (("backward",), "it exchanges weights, in the whole of an iteration"),
+    "master": (("backward",), "every pass begins and ends at rank 0, which has to have updated before"),
+}
+DRIVEN = ("allreduce", "delayed", "sharded", "averaging")  # what --progress thread can drive
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 
 
@@ -38,10 +49,25 @@ def check_options(config: TrainConfig) -> None:
     for owner, names in OWN.items():
         for name in names if owner != config.sync else ():
             _check_unused(config, name, owner)
+    _check_overlap(config)
     if config.wire != NONE and config.sync not in SUMS_ALONE:
         raise ConfigError(
             f"--wire {config.wire} rounds what travels, and with --sync {config.sync} that is weights, which small "
             f"updates would never move: leave it out, or give --sync {' or '.join(SUMS_ALONE)}"
+        )
+
+
+def _check_overlap(config: TrainConfig) -> None:
+    able, why = OVERLAPS.get(config.sync, ((config.overlap,), ""))
+    if config.overlap not in able:
+        raise ConfigError(
+            f"--overlap {config.overlap} does not go with --sync {config.sync}: {why}. Give --overlap "
+            f"{' or '.join(able)}, or --sync allreduce"
+        )
+    if config.progress != LAYERS and config.sync not in DRIVEN:
+        raise ConfigError(
+            f"--progress {config.progress} drives buckets that start while backward runs, and --sync {config.sync} is "
+            f"not made of those: leave it out, or give --sync {', '.join(DRIVEN[:-1])} or {DRIVEN[-1]}"
         )
 
 

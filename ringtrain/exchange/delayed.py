@@ -18,6 +18,7 @@ Evaluations see the weights as they are, without it. That of the last iteration 
 Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 """
 
+from ringtrain.exchange.applying import BACKWARD, FORWARD
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.summing import Summing, settings
@@ -25,10 +26,15 @@ from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, ev
 from ringtrain.transport.base import Transport
 
 PENDING = "pending"
+NO_FORWARD = (
+    "--overlap forward is backward here: a sum has had an iteration to arrive in when it is applied, and one that is "
+    "applied later sets off later, too"
+)
 
 
 class Delayed(Exchange):
     """clip_norm: the largest global norm of the summed gradient; None for no limit
+    overlap:   backward or forward, which are the same here
     how:       arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
@@ -37,7 +43,8 @@ class Delayed(Exchange):
     exact = False
     state_is_local = False  # what is on its way has to arrive first
 
-    def __init__(self, transport: Transport, ops, clip_norm: float | None = None, **how):
+    def __init__(self, transport: Transport, ops, clip_norm: float | None = None, overlap: str = BACKWARD, **how):
+        self._overlap = overlap
         self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
         self._summing = Summing(transport, ops, **how)
         self._pending = False  # whether the buffer holds a gradient that is not yet applied
@@ -48,7 +55,7 @@ class Delayed(Exchange):
         self._buffer = self._transport.allocate(arena.count, arena.grads.dtype)
         self._update = Update(self._ops, arena, optimizer, self._buffer, everything(arena))
         self._sums = self._summing.bind(arena.spans, self._buffer)
-        self.notes = self._summing.notes
+        self.notes = [*self._summing.notes, *([NO_FORWARD] if self._overlap == FORWARD else [])]
         self._trained = trained_runs(arena.spans)
 
     def rehearse(self) -> None:
@@ -110,10 +117,11 @@ class Delayed(Exchange):
             self._ops.upload(state[PENDING], self._buffer)
 
     def traffic(self) -> Traffic:
-        return Traffic(self._sums.bytes_sent, self._sums.exposed_s)
+        return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic("gradients"))
 
     def close(self) -> None:
         self.settle()
+        self._sums.close()
         del self._sums
 
 

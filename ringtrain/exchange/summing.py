@@ -11,6 +11,7 @@ from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
+from ringtrain.exchange.pacer import LAYERS, make_pacer
 from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
 from ringtrain.exchange.shared import or_messages
 from ringtrain.exchange.tuning import Table
@@ -29,6 +30,8 @@ class Summing:
     deadline_s:    how long to wait for others that make no progress, before StalledError
     wire:          what numbers travel as: a name of :mod:`ringtrain.exchange.wires`
     guard:         watches the all-reduces; None for none
+    overlap:       none: buckets start when all are final; else as they become final
+    progress:      who lets them get on: layers, or a thread (:mod:`ringtrain.exchange.pacer`)
 
     ``exact`` where nothing is rounded but by the type itself. Raises UsageError for names that are not there.
     """
@@ -44,13 +47,15 @@ class Summing:
         wire: str = NONE,
         tuning: Table | None = None,
         guard: Guard | None = None,
+        overlap: str = "backward",
+        progress: str = LAYERS,
     ):
         self._transport, self._ops = transport, ops
         self._algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
         self._bucket_bytes, self._segment_bytes, self._deadline_s = bucket_bytes, segment_bytes, deadline_s
-        self._guard = guard
+        self._guard, self._early, self._progress = guard, overlap != "none", progress
         self.notes: Sequence[str] = ()
 
     def bind(self, spans, buffer) -> Flight:
@@ -58,8 +63,10 @@ class Summing:
         buckets = make_buckets(spans, buffer.dtype.itemsize, self._bucket_bytes)
         algorithm, note = or_messages(self._transport, buffer, self._algorithm, range(len(buckets)))
         sums = [self._prepare(algorithm, tag, buffer[b.start : b.stop]) for tag, b in enumerate(buckets)]
-        flight = Flight(buckets, sums, self._deadline_s)
-        self.notes = [note] if note else self._choices(flight, buffer.dtype.itemsize)
+        pacer, lacking = make_pacer(self._progress, self._transport)
+        flight = Flight(buckets, sums, self._deadline_s, self._early, pacer)
+        chosen = [note] if note else self._choices(flight, buffer.dtype.itemsize)
+        self.notes = [*chosen, *filter(None, [lacking])]
         return flight
 
     def _prepare(self, algorithm: str, tag: int, part):
@@ -104,6 +111,8 @@ def settings(kit: Kit) -> dict:
         "wire": config.wire,
         "tuning": kit.tuning,
         "guard": kit.guard,
+        "overlap": config.overlap,
+        "progress": config.progress,
     }
 
 

@@ -48,6 +48,7 @@ class Transport(ABC):
     local_size: int
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
     patience: Patience  # how to wait here
+    threads: bool  # whether several threads of this process may call it at once
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

@@ -145,6 +145,7 @@ class Messages(Transport):
         self.local_rank = choose_local_ranks(self.gather_json(claims), node_of)[self.rank]
         self.local_size = node_of.count(self.node)
         self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
+        self.threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
 
     def allocate(self, count: int, dtype):
