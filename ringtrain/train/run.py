@@ -3,15 +3,19 @@
 import math
 import time
 from contextlib import closing
+from dataclasses import asdict
 
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import DivergedError, Interrupted, everywhere
+from ringtrain.exchange.base import Traffic
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import (
+    BucketExchanged,
     CheckpointSaved,
     Ended,
     EpochEnded,
     Evaluated,
+    Exchanged,
     Iteration,
 )
 from ringtrain.report.rates import Rates
@@ -183,7 +187,8 @@ class Run:
     def _end(self, reason: str) -> None:
         digest = self._of.arena.hash(self._ops)
         check_replicas(self._transport, digest)
-        exposed = self._of.exchange.traffic().exposed_s
+        traffic = self._of.exchange.traffic()
+        self._tell_traffic(traffic)
         self._sink.handle(
             Ended(
                 iterations=self._progress.iteration,
@@ -194,8 +199,19 @@ class Run:
                 images_per_s=self._rates.overall(),
                 weights_sha256=digest,
                 seconds=self._now(),
-                exposed_share=exposed / self._training_s if self._training_s else 0.0,
+                exposed_share=traffic.exposed_s / self._training_s if self._training_s else 0.0,
                 reason=reason,
+            )
+        )
+
+    def _tell_traffic(self, traffic: Traffic) -> None:
+        self._sink.handle(
+            Exchanged(
+                overlap=self._of.config.overlap,
+                bytes_sent=traffic.bytes_sent,
+                exposed_s=traffic.exposed_s,
+                buckets=tuple(BucketExchanged(**asdict(bucket)) for bucket in traffic.buckets),
+                **self._where(),
             )
         )
 

@@ -48,6 +48,21 @@ def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
         assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
+def test_overlap_changes_times_and_nothing_else_on_real_ranks(mpirun, net, tmp_path):
+    """In memory that ranks share, over messages, and with the thread; buckets of a layer each."""
+    for out, more in (
+        ("backward", ()),
+        ("forward", ("--overlap", "forward")),
+        ("thread", ("--overlap", "forward", "--progress", "thread", "--algorithm", "ring")),
+    ):
+        given = ("--iterations", 30, "--dtype", "float64", "--evaluate-every", 10, "--bucket-bytes", 64, *more)
+        done = mpirun(3, arguments(net, tmp_path / out, *given))
+        assert done.returncode == 0, done.stderr
+        (exchanged,) = records(tmp_path / out, "exchange")
+        assert len(exchanged["buckets"]) == 4 and all(bucket["total_s"] > 0 for bucket in exchanged["buckets"])
+        assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "backward"), rel=1e-12)
+
+
 @pytest.mark.parametrize("sync", STRATEGIES)
 def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone, net, tmp_path, sync):
     more = ("--epochs", 500, "--checkpoint-every", 3, "--sync", sync, *STRATEGIES[sync])
