@@ -7,9 +7,9 @@
     computes, the lowest layers first, and are waited for where they are read.
 
 Bytes: as many as an all-reduce sends. Memory: weights and gradients as ever, the optimizer's state divided by the
-ranks. Slices are cut without regard to parameters. What depends on all of a gradient, its norm, is made of the sums of
-squares of each rank's slices. Running statistics lie among the weights, and their shares among the gradients: they
-need nothing of their own.
+ranks. Slices are cut without regard to parameters. Norms, of a whole gradient or a whole parameter, are made of the
+sums of squares of each rank's slices. Running statistics lie among the weights, and their shares among the gradients:
+they need nothing of their own.
 
 Where the whole state is wanted, for a checkpoint, it is gathered by the second half too, in the memory of the
 gradients, which are not needed between iterations.
@@ -69,7 +69,7 @@ class Sharded(Exchange):
         self._algorithm = choose_halves(algorithm, transport)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
-        self._guard, self._squares, self._beside = guard, np.zeros(1), beside
+        self._guard, self._square, self._beside = guard, np.zeros(1), beside
         self._overlap, self._progress = overlap, progress
         self._owed: set[int] = set()  # places of buckets whose weights forward is to wait for
 
@@ -132,20 +132,26 @@ class Sharded(Exchange):
             self.settle()
 
     def _summed(self):
-        """The buckets whose sums have arrived, one by one as their weights are handed round; all at once where the norm
-        of the whole decides."""
-        sums = self._sums
-        if self._clip_norm is None:
+        """The buckets whose sums have arrived, one by one as their weights are handed round; all at once where norms
+        decide."""
+        sums, order = self._sums, self._weights.order
+        if self._clip_norm is None and not self._update.layerwise:
             sums.start()
-            return (sums.arrive(place) for place in self._weights.order)
+            return (sums.arrive(place) for place in order)
         sums.land()
-        clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._over_ranks)
-        return (sums.buckets[place] for place in self._weights.order)
+        if self._clip_norm is not None:
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._total)
+        if self._update.layerwise:
+            self._update.prepare(self._add_over_ranks)
+        return (sums.buckets[place] for place in order)
 
-    def _over_ranks(self, own: float) -> float:
-        self._squares[0] = own
-        self._transport.native_allreduce_start(self._squares).wait(self._deadline_s)
-        return self._beside(float(self._squares[0]))
+    def _total(self, own: float) -> float:
+        self._square[0] = own
+        self._add_over_ranks(self._square)
+        return self._beside(float(self._square[0]))
+
+    def _add_over_ranks(self, numbers: np.ndarray) -> None:
+        self._transport.native_allreduce_start(numbers).wait(self._deadline_s)
 
     def settle(self) -> None:
         """The weights that forward was to wait for arrive."""

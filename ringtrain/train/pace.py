@@ -50,6 +50,7 @@ class Together(Pace):
             stopping = self._one(next(self._batches))
             if stopping:
                 break
+        self._exchange.meet()
         return self._told(self._worker.drain()) or stopping
 
     def _one(self, batch) -> bool:

@@ -189,6 +189,7 @@ class Run:
         check_replicas(self._transport, digest)
         traffic = self._of.exchange.traffic()
         self._tell_traffic(traffic)
+        exposed = traffic.exposed_s + self._of.worker.in_layers_s
         self._sink.handle(
             Ended(
                 iterations=self._progress.iteration,
@@ -199,7 +200,7 @@ class Run:
                 images_per_s=self._rates.overall(),
                 weights_sha256=digest,
                 seconds=self._now(),
-                exposed_share=traffic.exposed_s / self._training_s if self._training_s else 0.0,
+                exposed_share=exposed / self._training_s if self._training_s else 0.0,
                 reason=reason,
             )
         )

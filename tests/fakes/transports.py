@@ -56,6 +56,7 @@ class Wrapping:
         self.rank, self.size, self.nodes, self.threads = inner.rank, inner.size, inner.nodes, inner.threads
         self.allocate, self.scratch, self.patience = inner.allocate, inner.scratch, inner.patience
         self.gather_json = inner.gather_json
+        self.native_allreduce_start = inner.native_allreduce_start
 
     def sends(self, moves, tag):
         return self._wrap(self._inner.sends(moves, tag), "send", moves, tag)
