@@ -147,6 +147,12 @@ class TrainConfig:
         "needs them too.",
         choices=("none", "backward", "forward"),
     )
+    progress: str = option(
+        "layers",
+        "Who lets messages get on while layers compute: layers, the loop between two of them; thread, one beside it, "
+        "for exchanges that take longer than backward.",
+        choices=("layers", "thread"),
+    )
     segment_bytes: int | None = option(
         None,
         "Bytes of a message: the addition of one overlaps the next. [256 KiB within a node, 60,000 between nodes]",

@@ -5,11 +5,14 @@ Gradients travel in buckets, from the arena's end to its start, which is about t
 finishes them; a bucket starts when all its gradients are final, while backward goes on with the layers
 before. All ranks start buckets in the same order, whatever the order in which their gradients become final.
 
+With ``overlap`` none they all start after backward. With forward an update is made when the next forward pass reads
+what it changes (:mod:`ringtrain.exchange.applying`).
+
 Over a wire of 16 bits they are rounded on their way, and so is the sum: replicas stay equal, but not to one rank alone.
 """
 
+from ringtrain.exchange.applying import BACKWARD, Applying
 from ringtrain.exchange.base import Exchange, Kit, Traffic
-from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.compressing import Compression
 from ringtrain.exchange.compressions import compression_of, make_summing
 from ringtrain.exchange.summing import BUCKET_BYTES, settings
@@ -21,6 +24,7 @@ __all__ = ["BUCKET_BYTES", "AllReduce"]
 
 class AllReduce(Exchange):
     """clip_norm:   the largest global norm of the summed gradient; None for no limit
+    overlap:     none, backward or forward
     beside:      see :class:`ringtrain.exchange.base.Kit`
     compression: of what travels; None for none
     how:         arguments of :class:`ringtrain.exchange.summing.Summing`
@@ -33,12 +37,13 @@ class AllReduce(Exchange):
         transport: Transport,
         ops,
         clip_norm: float | None = None,
+        overlap: str = BACKWARD,
         beside=float,
         compression: Compression | None = None,
         **how,
     ):
-        self._ops, self._clip_norm, self._beside = ops, clip_norm, beside
-        self._summing = make_summing(compression, transport, ops, **how)
+        self._transport, self._ops, self._clip_norm, self._overlap = transport, ops, clip_norm, overlap
+        self._beside, self._summing = beside, make_summing(compression, transport, ops, overlap=overlap, **how)
         self.exact, self.terms = self._summing.exact, self._summing.terms
         self.state_is_local = self._summing.state_is_local
 
@@ -47,36 +52,47 @@ class AllReduce(Exchange):
         self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
         self.state_bytes = self._update.nbytes
         self._sums = self._summing.bind(arena.spans, arena.grads)
-        self.notes = self._summing.notes
-        self._trained = trained_runs(arena.spans)
+        self._updates = Applying(
+            self._transport,
+            self._ops,
+            arena,
+            self._update,
+            self._sums,
+            self._clip_norm,
+            self._overlap,
+            self._beside,
+        )
+        self.notes = [*self._summing.notes, *filter(None, [self._updates.note])]
+
+    @property
+    def late(self) -> bool:
+        return self._updates.late
 
     def rehearse(self) -> None:
         self._summing.rehearse(self._arena.grads[:0])
-        if self._clip_norm is not None:
-            rehearse_clip(self._ops, self._arena.grads)
-        self._update.rehearse()
+        self._updates.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
+        """A rank without examples runs no forward pass, and is about to write its gradients."""
+        if not examples:
+            self._updates.settle()
         self._summing.before(iteration)
+
+    def need(self, span) -> None:
+        self._updates.need(span)
 
     def ready(self, span) -> None:
         self._sums.ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:
-        """Gradients are final, announced or not. Buckets are updated as they arrive; all at once where the
-        norm of the whole decides."""
-        self._update.step += 1
-        for bucket in self._sums.arrivals():
-            if self._clip_norm is None:
-                self._update.apply(lr, bucket.start, bucket.stop)
-        if self._clip_norm is not None:
-            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._beside)
-            self._update.apply(lr, 0, self._arena.count)
+        self._updates.finish(lr)
 
     def settle(self) -> None:
-        """Nothing to do: every rank has made every update."""
+        """Every rank has made every update, but for those that were left to forward."""
+        self._updates.settle()
 
     def state(self) -> dict:
+        self.settle()
         slots = {name: self._ops.to_host(slot) for name, slot in self._update.slots.items()}
         return {STEP: self._update.step, **slots, **self._summing.state()}
 
@@ -91,10 +107,11 @@ class AllReduce(Exchange):
         self._summing.restore(state)
 
     def traffic(self) -> Traffic:
-        return Traffic(self._sums.bytes_sent, self._sums.exposed_s)
+        return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic("gradients"))
 
     def close(self) -> None:
-        del self._sums
+        self._sums.close()
+        del self._sums, self._updates
 
 
 def make(kit: Kit) -> AllReduce:

@@ -13,6 +13,8 @@ of the updates is then the update by the mean.
 
 *Post-local*: up to iteration ``begin`` gradients are summed and every rank makes the same update, as all-reduce does.
 
+Gradients that are summed travel as ``overlap`` says. An average is waited for at once: forward needs all of it.
+
 *Outer step*: the average is not taken as it is, but as the direction of a step from the weights of the last one, with
 Nesterov momentum of its own: d = before - mean; u = m·u + d; w = before - lr·(d + m·u). With lr = 1 and m = 0 that is
 the mean. Running statistics take the mean always.
@@ -31,6 +33,7 @@ use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer ste
 
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
+from ringtrain.exchange.applying import BACKWARD, Applying
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.means import take_mean
@@ -49,6 +52,7 @@ class Averaging(Exchange):
     begin:     the first iteration on one's own; gradients are summed in those before
     outer:     (momentum, rate) of the outer step; None for the mean itself
     clip_norm: the largest norm of a rank's own gradient, or of the sum where gradients are summed; None for no limit
+    overlap:   none, backward or forward: of gradients that are summed
     how:       arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
@@ -64,12 +68,13 @@ class Averaging(Exchange):
         begin: int = 0,
         outer: tuple[float, float] | None = None,
         clip_norm: float | None = None,
+        overlap: str = BACKWARD,
         **how,
     ):
-        self._ops, self._size = ops, transport.size
+        self._transport, self._ops, self._size = transport, ops, transport.size
         self._every, self._momentum, self._begin, self._clip_norm = every, momentum, begin, clip_norm
         self._outer = outer and Outer(ops, *outer)
-        self._summing = Summing(transport, ops, **how)
+        self._overlap, self._summing = overlap, Summing(transport, ops, overlap=overlap, **how)
         self.terms = _terms(every, momentum, begin, outer)
         self._together = True  # whether this iteration sums gradients
         self._examples = self._total = 0  # since the last average: of this rank, of all
@@ -81,7 +86,10 @@ class Averaging(Exchange):
         self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
         self.state_bytes = self._update.nbytes
         self._sums = self._summing.bind(arena.spans, arena.grads)
-        self.notes = self._summing.notes
+        self._updates = Applying(
+            self._transport, self._ops, arena, self._update, self._sums, self._clip_norm, self._overlap
+        )
+        self.notes = [*self._summing.notes, *filter(None, [self._no_overlap() or self._updates.note])]
         self._trained = trained_runs(arena.spans)
         linear = optimizer.linear and self._clip_norm is None and self._outer is None
         self.exact = self._summing.exact and linear and self._every == 1 and self._momentum == AVERAGE
@@ -100,9 +108,23 @@ class Averaging(Exchange):
         if self._outer:
             self._outer.rehearse()
 
+    def _no_overlap(self) -> str | None:
+        if self._overlap == BACKWARD or self._begin:
+            return None
+        return (
+            f"--overlap {self._overlap} has nothing to do: averages are waited for, and gradients travel before "
+            "--average-from alone"
+        )
+
+    @property
+    def late(self) -> bool:
+        return self._updates.late
+
     # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._together = iteration < self._begin
+        if not self._together or not examples:  # weights or gradients are about to be written
+            self._updates.settle()
         if self._together:
             return
         if self._outer and (iteration - self._begin) % self._every == 0:
@@ -114,16 +136,18 @@ class Averaging(Exchange):
     def denominator(self, local: float, total: float) -> float:
         return total if self._together else local
 
+    def need(self, span) -> None:
+        self._updates.need(span)
+
     def ready(self, span) -> None:
         if self._together:
             self._sums.ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:
-        self._update.step += 1
         if self._together:
-            self._sums.land()
-            self._apply(lr)
+            self._updates.finish(lr)
             return
+        self._update.step += 1
         if self._here:  # who saw nothing has learnt nothing, and weighs nothing
             self._apply(lr)
         self._differs = True
@@ -140,6 +164,7 @@ class Averaging(Exchange):
     # ── averages ──────────────────────────────────────────────────────────────────────────────────────────────
     def settle(self) -> None:
         """All take the mean, unless nobody has seen anything since the last one."""
+        self._updates.settle()
         if not self._total:
             return
         share = self._examples / self._total
@@ -187,10 +212,12 @@ class Averaging(Exchange):
             self._ops.upload(state[name], slot)
 
     def traffic(self) -> Traffic:
-        return Traffic(self._sums.bytes_sent, self._sums.exposed_s)
+        what = "gradients and weights" if self._begin else "weights"
+        return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic(what))
 
     def close(self) -> None:
-        del self._sums
+        self._sums.close()
+        del self._sums, self._updates
 
 
 def _terms(every: int, momentum: str, begin: int, outer: tuple[float, float] | None) -> str:

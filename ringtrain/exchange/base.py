@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ringtrain.config import TrainConfig
 from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.meter import BucketTraffic
 from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
@@ -41,11 +42,12 @@ class Roles:
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """What one rank has sent through this exchange, and for how long its loop was blocked on it; what it has received,
-    None where that is not counted."""
+    None where that is not counted; what each bucket costs an iteration."""
 
     bytes_sent: int
     exposed_s: float
     bytes_received: int | None = None
+    buckets: tuple[BucketTraffic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Exchange(ABC):
     state_is_local: bool  # whether rank 0 holds the whole of state(), and can save it alone
     state_bytes: int | None = None  # once bound: kept by this rank besides weights and gradients
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
+    late: bool = False  # after finish(): whether some of its updates are left to need(), or settle()
     handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
     within_passes: bool = False  # ranks exchange within them: each makes as many as all others, with no examples too
 

@@ -13,6 +13,7 @@ class Bucket:
     start: int
     stop: int
     spans: tuple[Span, ...]
+    nbytes: int
 
 
 def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> list[Bucket]:
@@ -22,10 +23,11 @@ def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> lis
     for span in reversed(spans):
         held.insert(0, span)
         if (held[-1].stop - held[0].start) * itemsize >= bucket_bytes:
-            buckets.append(_bucket(held))
+            buckets.append(_bucket(held, itemsize))
             held = []
-    return [*buckets, _bucket(held)] if held else buckets
+    return [*buckets, _bucket(held, itemsize)] if held else buckets
 
 
-def _bucket(spans: list[Span]) -> Bucket:
-    return Bucket(spans[0].start, spans[-1].stop, tuple(spans))
+def _bucket(spans: list[Span], itemsize: int) -> Bucket:
+    start, stop = spans[0].start, spans[-1].stop
+    return Bucket(start, stop, tuple(spans), (stop - start) * itemsize)

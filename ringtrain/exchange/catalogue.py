@@ -7,6 +7,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, server, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.compressions import check_compression
+from ringtrain.exchange.pacer import LAYERS
 from ringtrain.exchange.wires import NONE
 
 STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
@@ -30,6 +31,16 @@ OWN = {
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), ("server", "averaging")),
     "gossip_window": ("gossip",),
 }
+# What a strategy can do of --overlap, where that is not all, and why.
+OVERLAPS = {
+    "delayed": (
+        ("backward", "forward"),
+        "it exchanges while the next iteration computes, of which none leaves nothing",
+    ),
+    "gossip": (("backward",), "it exchanges weights, in the whole of an iteration"),
+    "master": (("backward",), "every pass begins and ends at rank 0, which has to have updated before"),
+}
+DRIVEN = ("allreduce", "delayed", "sharded", "averaging")  # what --progress thread can drive
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 IN_STEP = ("allreduce", "sharded", "delayed")  # every rank goes through every layer, at the same weights as all others
 
@@ -46,6 +57,7 @@ def check_options(config: TrainConfig) -> None:
     for name, owners in OWN.items():
         if config.sync not in owners:
             _check_unused(config, name, owners)
+    _check_overlap(config)
     if config.wire != NONE and config.sync not in SUMS_ALONE:
         raise ConfigError(
             f"--wire {config.wire} rounds what travels, and with --sync {config.sync} that is weights, which small "
@@ -53,6 +65,20 @@ def check_options(config: TrainConfig) -> None:
         )
     if config.batch_norm == "sync":
         _check_whole_batch(config)
+
+
+def _check_overlap(config: TrainConfig) -> None:
+    able, why = OVERLAPS.get(config.sync, ((config.overlap,), ""))
+    if config.overlap not in able:
+        raise ConfigError(
+            f"--overlap {config.overlap} does not go with --sync {config.sync}: {why}. Give --overlap "
+            f"{' or '.join(able)}, or --sync allreduce"
+        )
+    if config.progress != LAYERS and config.sync not in DRIVEN:
+        raise ConfigError(
+            f"--progress {config.progress} drives buckets that start while backward runs, and --sync {config.sync} is "
+            f"not made of those: leave it out, or give --sync {', '.join(DRIVEN[:-1])} or {DRIVEN[-1]}"
+        )
 
 
 def _check_whole_batch(config: TrainConfig) -> None:

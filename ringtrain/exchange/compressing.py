@@ -58,7 +58,7 @@ class Compressing:
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
         if plain:
             sums = [_Turn(self._phase, *each) for each in zip(plain, sums, strict=True)]
-        return Flight(buckets, sums, summing.deadline_s)
+        return Flight(buckets, sums, summing.deadline_s, summing.early)
 
     def _bytes(self, spans, itemsize: int) -> list[str]:
         """What it saves, by the best all-reduces."""

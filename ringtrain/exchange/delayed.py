@@ -18,6 +18,7 @@ Evaluations see the weights as they are, without it. That of the last iteration 
 Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 """
 
+from ringtrain.exchange.applying import BACKWARD, FORWARD
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.compressing import Compression
@@ -27,10 +28,15 @@ from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, ev
 from ringtrain.transport.base import Transport
 
 PENDING = "pending"
+NO_FORWARD = (
+    "--overlap forward is backward here: a sum has had an iteration to arrive in when it is applied, and one that is "
+    "applied later sets off later, too"
+)
 
 
 class Delayed(Exchange):
     """clip_norm:   the largest global norm of the summed gradient; None for no limit
+    overlap:     backward or forward, which are the same here
     compression: of what travels; None for none
     how:         arguments of :class:`ringtrain.exchange.summing.Summing`
     """
@@ -44,9 +50,11 @@ class Delayed(Exchange):
         transport: Transport,
         ops,
         clip_norm: float | None = None,
+        overlap: str = BACKWARD,
         compression: Compression | None = None,
         **how,
     ):
+        self._overlap = overlap
         self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
         self._summing = make_summing(compression, transport, ops, **how)
         self.terms = ", ".join(filter(None, ("by one iteration", self._summing.terms)))
@@ -59,7 +67,7 @@ class Delayed(Exchange):
         self._update = Update(self._ops, arena, optimizer, self._buffer, everything(arena))
         self.state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self._sums = self._summing.bind(arena.spans, self._buffer)
-        self.notes = self._summing.notes
+        self.notes = [*self._summing.notes, *([NO_FORWARD] if self._overlap == FORWARD else [])]
         self._trained = trained_runs(arena.spans)
 
     def rehearse(self) -> None:
@@ -126,10 +134,11 @@ class Delayed(Exchange):
             self._ops.upload(state[PENDING], self._buffer)
 
     def traffic(self) -> Traffic:
-        return Traffic(self._sums.bytes_sent, self._sums.exposed_s)
+        return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic("gradients"))
 
     def close(self) -> None:
         self.settle()
+        self._sums.close()
         del self._sums
 
 

@@ -1,50 +1,75 @@
-"""Buckets under way: started in one order on all ranks as their gradients become final, and waited for in that order.
+"""Buckets under way: started in one order on all ranks as their gradients become final, and waited for in one order.
 
 Nothing here knows what is done to a bucket: an all-reduce, or one of its halves.
 """
 
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.exchange.buckets import Bucket
+from ringtrain.exchange.meter import BucketTraffic, Meter
+from ringtrain.exchange.pacer import Pacer
 
 
 class Flight:
-    """buckets:    in the order in which they are started
+    """buckets:    from the arena's end to its start
     reductions: what is done to each
     deadline_s: how long to wait for others that make no progress, before StalledError
+    early:      whether buckets start as they are announced; else all start when the first is asked for
+    pacer:      lets them get on meanwhile; None: :meth:`test` does, and whoever waits
+    clock:      seconds
 
-    ``bytes_sent`` by this rank; ``exposed_s``: how long the caller was held up by it. Both of all that was ever done.
+    ``home``: place of each span's bucket. ``bytes_sent`` by this rank; ``exposed_s``: how long the caller was held up
+    by it. Both of all that was ever done.
     """
 
-    def __init__(self, buckets: Sequence[Bucket], reductions: Sequence[Reduction], deadline_s: float):
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        reductions: Sequence[Reduction],
+        deadline_s: float,
+        early: bool = True,
+        pacer: Pacer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
         self.buckets, self.reductions, self._deadline_s = buckets, reductions, deadline_s
-        self._home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
-        self._flying: deque[Reduction] = deque()
-        self.bytes_sent, self.exposed_s = 0, 0.0
+        self._early, self._pacer, self._clock = early, pacer, clock
+        self.home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
+        self.order: Sequence[int] = range(len(buckets))  # in which they start
+        self.meters = [Meter() for _ in buckets]
+        self._flying: list[int] = []
+        self.bytes_sent = 0
         self._begin()
+        if pacer is not None:
+            pacer.drive(self._step)
 
     def _begin(self) -> None:
-        self._started = 0  # buckets; they start in order
+        self._started, self._left = 0, len(self.buckets)
         self._missing = [len(bucket.spans) for bucket in self.buckets]
 
+    @property
+    def exposed_s(self) -> float:
+        return sum(meter.exposed_s for meter in self.meters)
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """The order in which buckets start from the next round on: the same on all ranks."""
+        self.order = order
+
     def ready(self, span) -> None:
-        """This span is final on this rank: buckets of which all spans are, and all before them, start."""
-        began = time.perf_counter()
-        self._missing[self._home[span.name]] -= 1
-        while self._started < len(self.buckets) and not self._missing[self._started]:
+        """This span is final on this rank: buckets of which all spans are, and all before them in the order, start."""
+        self._missing[self.home[span.name]] -= 1
+        if not self._early:
+            return
+        while self._started < len(self.order) and not self._missing[self.order[self._started]]:
             self._start_next()
-        self._test()
-        self.exposed_s += time.perf_counter() - began
+        self.test()
 
     def start_next(self) -> None:
         """The next bucket is final on this rank, announced or not."""
-        began = time.perf_counter()
         self._start_next()
-        self._test()
-        self.exposed_s += time.perf_counter() - began
+        self.test()
 
     def start(self) -> None:
         """All are final on this rank, announced or not."""
@@ -53,18 +78,28 @@ class Flight:
 
     def test(self) -> None:
         """Let what is under way get on, without waiting."""
-        began = time.perf_counter()
-        self._test()
-        self.exposed_s += time.perf_counter() - began
+        if self._pacer is None:
+            self._look()
 
     def arrivals(self) -> Iterator[Bucket]:
-        """Each bucket when it has arrived, in order; all are final on this rank. Once through, the next round may
-        begin."""
+        """Each bucket when it has arrived, in the order in which they started; all are final on this rank. Once
+        through, the next round may begin."""
         self.start()
-        for bucket in self.buckets:
-            self._arrive()
-            yield bucket
-        self._begin()
+        for place in self.order:
+            yield self.arrive(place)
+
+    def arrive(self, place: int) -> Bucket:
+        """The bucket, when it has arrived; the others go on meanwhile. All have started, all ranks ask for them in the
+        same order, and once for each; then the next round may begin."""
+        with self._turn(place):
+            self._look()
+            if place in self._flying:
+                self._held(place, self.reductions[place].wait, self._deadline_s)
+                self._land(place)
+        self._left -= 1
+        if not self._left:
+            self._begin()
+        return self.buckets[place]
 
     def land(self) -> None:
         """Return when all have arrived, and nobody asks which was first."""
@@ -72,20 +107,71 @@ class Flight:
             pass
 
     def _start_next(self) -> None:
-        reduction = self.reductions[self._started]
+        place = self.order[self._started]
+        reduction = self.reductions[place]
         self._started += 1
         self.bytes_sent += reduction.bytes_sent or 0
-        reduction.start()
-        self._flying.append(reduction)
+        self.meters[place].start(self._clock())
+        with self._turn(place):
+            self._flying.append(place)
+            self._held(place, reduction.start)
 
-    def _test(self) -> None:
-        for reduction in self._flying:
-            reduction.test()
+    def _look(self) -> None:
+        for place in tuple(self._flying):
+            if self._held(place, self.reductions[place].test):
+                self._land(place)
 
-    def _arrive(self) -> None:
-        """Wait for the oldest bucket in flight, and let the others go on meanwhile."""
-        began = time.perf_counter()
-        oldest = self._flying.popleft()
-        self._test()
-        oldest.wait(self._deadline_s)
-        self.exposed_s += time.perf_counter() - began
+    def _step(self) -> bool:
+        """What the pacer does: a look that holds nobody up. Whether anything is still under way."""
+        for place in tuple(self._flying):
+            if self.reductions[place].test():
+                self._land(place)
+        return bool(self._flying)
+
+    def _land(self, place: int) -> None:
+        self._flying.remove(place)
+        self.meters[place].end(self._clock())
+
+    def _held(self, place: int, call: Callable, *arguments):
+        """The value of the call, which is on account of this bucket."""
+        began = self._clock()
+        value = call(*arguments)
+        self.meters[place].hold(self._clock() - began)
+        return value
+
+    @contextmanager
+    def _turn(self, place: int):
+        """The pacer keeps off meanwhile; for its turn one waits on account of this bucket."""
+        if self._pacer is None:
+            yield
+            return
+        self._held(place, self._pacer.turn.acquire)
+        try:
+            self._pacer.check()
+            yield
+            self._pacer.wake()
+        finally:
+            self._pacer.turn.release()
+
+    def close(self) -> None:
+        if self._pacer is not None:
+            self._pacer.end()
+
+    def traffic(self, what: str) -> tuple[BucketTraffic, ...]:
+        """Of each bucket; ``what`` it carries."""
+        return tuple(
+            BucketTraffic(
+                what=what,
+                spans=_named(bucket),
+                nbytes=bucket.nbytes,
+                algorithm=reduction.algorithm,
+                total_s=meter.total_s,
+                exposed_s=meter.each_exposed_s,
+            )
+            for bucket, reduction, meter in zip(self.buckets, self.reductions, self.meters, strict=True)
+        )
+
+
+def _named(bucket: Bucket) -> str:
+    first, last = bucket.spans[0].name, bucket.spans[-1].name
+    return first if first == last else f"{first} to {last}"

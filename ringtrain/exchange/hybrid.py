@@ -179,7 +179,7 @@ class Hybrid(Exchange):
     def traffic(self) -> Traffic:
         """Of training; not of bringing columns together for an evaluation or a checkpoint."""
         inner, own = self._inner.traffic(), self._passes.crossings
-        return Traffic(inner.bytes_sent + own.bytes_sent, inner.exposed_s + own.exposed_s)
+        return Traffic(inner.bytes_sent + own.bytes_sent, inner.exposed_s + own.exposed_s, buckets=inner.buckets)
 
     def close(self) -> None:
         self._inner.close()

@@ -3,7 +3,8 @@
 1.  Gradients are summed by the first half of an all-reduce, bucket by bucket while backward runs: a rank ends with the
     sums of its own slices.
 2.  It updates the weights of its slices; the optimizer's state of all others lies with their owners.
-3.  Weights are handed round by the second half.
+3.  Weights are handed round by the second half. With ``overlap`` forward they travel while the next forward pass
+    computes, the lowest layers first, and are waited for where they are read.
 
 Bytes: as many as an all-reduce sends. Memory: weights and gradients as ever, the optimizer's state divided by the
 ranks. Slices are cut without regard to parameters. Norms, of a whole gradient or a whole parameter, are made of the
@@ -19,6 +20,7 @@ Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC
 import numpy as np
 
 from ringtrain.errors import ConfigError
+from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
@@ -26,6 +28,7 @@ from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves, choose_halves
+from ringtrain.exchange.pacer import LAYERS, make_pacer
 from ringtrain.exchange.pieces import common, elements
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.update import STEP, Update, check_names, check_sizes
@@ -40,6 +43,8 @@ class Sharded(Exchange):
     beside:        see :class:`ringtrain.exchange.base.Kit`
     deadline_s:    how long to wait for others that make no progress, before StalledError
     guard:         watches the halves; None for none
+    overlap:       none, backward or forward
+    progress:      who lets messages get on: layers, or a thread (:mod:`ringtrain.exchange.pacer`)
     """
 
     name = "sharded"
@@ -56,6 +61,8 @@ class Sharded(Exchange):
         clip_norm: float | None = None,
         deadline_s: float = DEADLINE_S,
         guard: Guard | None = None,
+        overlap: str = BACKWARD,
+        progress: str = LAYERS,
         beside=float,
     ):
         self._transport, self._ops = transport, ops
@@ -63,6 +70,8 @@ class Sharded(Exchange):
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._guard, self._square, self._beside = guard, np.zeros(1), beside
+        self._overlap, self._progress = overlap, progress
+        self._owed: set[int] = set()  # places of buckets whose weights forward is to wait for
 
     def bind(self, arena, optimizer) -> None:
         transport, grads = self._transport, arena.grads
@@ -71,12 +80,16 @@ class Sharded(Exchange):
         halves = Halves(self._algorithm, transport, self._ops, buckets, self._segment_bytes, self._guard)
         self._update = Update(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
         self.state_bytes = self._update.nbytes
-        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s)
-        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s)
+        pacer, lacking = make_pacer(self._progress, transport)
+        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s, self._overlap != NONE, pacer)
+        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s, pacer=pacer)
+        if self._overlap == FORWARD:
+            self._weights.reorder(range(len(buckets))[::-1])
         self._state = Flight(buckets, halves.gathers(grads, 2), self._deadline_s)
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
-        self.notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
+        memory = self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))
+        self.notes = [memory, *filter(None, [lacking])]
 
     def _memory(self, shares: list[int], nbytes: int) -> str:
         """``nbytes``: of the optimizer's state, for an element."""
@@ -92,6 +105,20 @@ class Sharded(Exchange):
             rehearse_clip(self._ops, nothing)
         self._update.rehearse()
 
+    @property
+    def late(self) -> bool:
+        return bool(self._owed)
+
+    def before(self, iteration: int, examples: int, total: int) -> None:
+        """A rank without examples runs no forward pass, in which it would wait."""
+        if not examples:
+            self.settle()
+
+    def need(self, span) -> None:
+        place = self._weights.home[span.name]
+        if place in self._owed:
+            self._arrive(place)
+
     def ready(self, span) -> None:
         self._sums.ready(span)
 
@@ -101,18 +128,23 @@ class Sharded(Exchange):
         for bucket in self._summed():
             self._update.apply(lr, bucket.start, bucket.stop)
             self._weights.start_next()
-        self._weights.land()
+        self._owed = set(self._weights.order)
+        if self._overlap != FORWARD:
+            self.settle()
 
     def _summed(self):
-        """The buckets whose sums have arrived, one by one; all at once where norms decide."""
+        """The buckets whose sums have arrived, one by one as their weights are handed round; all at once where norms
+        decide."""
+        sums, order = self._sums, self._weights.order
         if self._clip_norm is None and not self._update.layerwise:
-            return self._sums.arrivals()
-        self._sums.land()
+            sums.start()
+            return (sums.arrive(place) for place in order)
+        sums.land()
         if self._clip_norm is not None:
             clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._total)
         if self._update.layerwise:
             self._update.prepare(self._add_over_ranks)
-        return self._sums.buckets
+        return (sums.buckets[place] for place in order)
 
     def _total(self, own: float) -> float:
         self._square[0] = own
@@ -123,10 +155,18 @@ class Sharded(Exchange):
         self._transport.native_allreduce_start(numbers).wait(self._deadline_s)
 
     def settle(self) -> None:
-        """Nothing to do: every iteration ends with all weights everywhere."""
+        """The weights that forward was to wait for arrive."""
+        for place in self._weights.order:
+            if place in self._owed:
+                self._arrive(place)
+
+    def _arrive(self, place: int) -> None:
+        self._weights.arrive(place)
+        self._owed.remove(place)
 
     def state(self) -> dict:
         """Collective: every rank gives its slices."""
+        self.settle()
         return {STEP: self._update.step, **{name: self._gathered(name) for name in self._update.slots}}
 
     def _gathered(self, name: str) -> np.ndarray:
@@ -145,10 +185,15 @@ class Sharded(Exchange):
 
     def traffic(self) -> Traffic:
         """Of training; not of gathering the state."""
-        parts = (self._sums, self._weights)
-        return Traffic(sum(part.bytes_sent for part in parts), sum(part.exposed_s for part in parts))
+        sums, weights = self._sums, self._weights
+        return Traffic(
+            sums.bytes_sent + weights.bytes_sent,
+            sums.exposed_s + weights.exposed_s,
+            buckets=sums.traffic("gradients") + weights.traffic("weights"),
+        )
 
     def close(self) -> None:
+        self._sums.close()
         del self._sums, self._weights, self._state
 
 
@@ -168,5 +213,7 @@ def make(kit: Kit) -> Sharded:
         clip_norm=config.clip_norm,
         deadline_s=config.deadline_s,
         guard=kit.guard,
+        overlap=config.overlap,
+        progress=config.progress,
         beside=kit.beside,
     )

@@ -13,6 +13,7 @@ from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves
+from ringtrain.exchange.pacer import LAYERS, make_pacer
 from ringtrain.exchange.pieces import Piece
 from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
 from ringtrain.exchange.shared import or_messages
@@ -32,6 +33,8 @@ class Summing:
     deadline_s:    how long to wait for others that make no progress, before StalledError
     wire:          what numbers travel as: a name of :mod:`ringtrain.exchange.wires`
     guard:         watches the all-reduces; None for none
+    overlap:       none: buckets start when all are final; else as they become final
+    progress:      who lets them get on: layers, or a thread (:mod:`ringtrain.exchange.pacer`)
 
     ``exact`` where nothing is rounded but by the type itself. Raises UsageError for names that are not there.
     """
@@ -47,20 +50,25 @@ class Summing:
         wire: str = NONE,
         tuning: Table | None = None,
         guard: Guard | None = None,
+        overlap: str = "backward",
+        progress: str = LAYERS,
     ):
         self._transport, self._ops = transport, ops
         self.algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
         self._bucket_bytes, self._segment_bytes, self.deadline_s = bucket_bytes, segment_bytes, deadline_s
-        self._guard = guard
+        self._guard, self.early, self._progress = guard, overlap != "none", progress
         self.notes: Sequence[str] = ()
         self.terms, self.held, self.state_is_local = "", (), True  # nothing is kept from sum to sum
 
     def bind(self, spans, buffer) -> Flight:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
         buckets = self.buckets(spans, buffer.dtype)
-        return Flight(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0), self.deadline_s)
+        sums = self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0)
+        pacer, lacking = make_pacer(self._progress, self._transport)
+        self.notes = [*self.notes, *filter(None, [lacking])]
+        return Flight(buckets, sums, self.deadline_s, self.early, pacer)
 
     def buckets(self, spans, dtype) -> list[Bucket]:
         """What is exchanged together, in the order in which it starts."""
@@ -133,6 +141,8 @@ def settings(kit: Kit) -> dict:
         "wire": config.wire,
         "tuning": kit.tuning,
         "guard": kit.guard,
+        "overlap": config.overlap,
+        "progress": config.progress,
     }
 
 

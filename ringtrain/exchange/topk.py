@@ -68,7 +68,8 @@ class TopK(Method):
         lengths = [slot[-1][1] if slot else 0 for slot in slots]
         pieces = cuts([transport.size * length for length in lengths])
         room = transport.scratch(max(pieces[-1][1], 1), "uint8")
-        halves = site.summing.halves(gather_for(site.summing.algorithm, transport), [Bucket(*p, ()) for p in pieces])
+        gathered = [Bucket(start, stop, (), stop - start) for start, stop in pieces]
+        halves = site.summing.halves(gather_for(site.summing.algorithm, transport), gathered)
         order = [halves.owners.index(rank) for rank in range(transport.size)]
 
         def part(span, start: int, length: int, slot) -> _Part:

@@ -204,6 +204,48 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BucketExchanged:
+    """What one bucket costs an iteration on rank 0, the median of the last ones.
+
+    what:      "gradients", "weights", or both
+    spans:     names of its first and its last
+    nbytes:    of its elements
+    algorithm: what exchanges it
+    total_s:   from its start to its end
+    exposed_s: for how long training was held up on account of it
+    """
+
+    what: str
+    spans: str
+    nbytes: int
+    algorithm: str
+    total_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged:
+    """What was sent for the ranks to stay in step, at the end of a run.
+
+    iteration:  its last one
+    epoch:      the epoch that belongs to
+    overlap:    when gradients travel: none, backward or forward
+    bytes_sent: by rank 0
+    exposed_s:  for which it waited for communication, in all
+    buckets:    in the order of the arena, from its end
+    seconds:    time stamp: since the run started
+    """
+
+    iteration: int
+    epoch: int
+    overlap: str
+    bytes_sent: int
+    exposed_s: float
+    buckets: tuple[BucketExchanged, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The last event of a run that came to its end, or was interrupted.
 
@@ -231,9 +273,21 @@ class Ended:
     reason: str
 
 
-Event = RunStarted | Compiled | Iteration | EpochEnded | Evaluated | CheckpointSaved | Note | Ranks | Failed | Ended
+Event = (
+    RunStarted
+    | Compiled
+    | Iteration
+    | EpochEnded
+    | Evaluated
+    | CheckpointSaved
+    | Note
+    | Exchanged
+    | Ranks
+    | Failed
+    | Ended
+)
 # What is told of a whole run: no longer true of one that is resumed.
-OF_THE_END = ("ranks", "failed", "end")
+OF_THE_END = ("exchange", "ranks", "failed", "end")
 
 KINDS = {
     RunStarted: "start",
@@ -243,6 +297,7 @@ KINDS = {
     Evaluated: "evaluation",
     CheckpointSaved: "checkpoint",
     Note: "note",
+    Exchanged: "exchange",
     Ranks: "ranks",
     Failed: "failed",
     Ended: "end",

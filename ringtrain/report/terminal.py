@@ -17,6 +17,7 @@ from ringtrain.report.events import (
     EpochEnded,
     Evaluated,
     Event,
+    Exchanged,
     Failed,
     Iteration,
     Note,
@@ -51,6 +52,7 @@ class Terminal(Sink):
         self._screen = screen
         self._run: RunStarted | None = None
         self._saved: str | None = None
+        self._exchange: str | None = None
         self._tell = {
             RunStarted: self._started,
             Compiled: lambda event: screen.line(words.compiled(event)),
@@ -61,6 +63,7 @@ class Terminal(Sink):
             Note: lambda event: screen.line(f"note: {event.text}"),
             Ranks: _nothing,
             Failed: _nothing,  # whoever started the run tells its error
+            Exchanged: self._exchanged,
             Ended: self._ended,
         }
 
@@ -78,9 +81,12 @@ class Terminal(Sink):
         # A line for each would bury the results; the last one is named when the run ends.
         self._saved = event.path
 
+    def _exchanged(self, event: Exchanged) -> None:
+        self._exchange = words.exchanged(event)
+
     def _ended(self, event: Ended) -> None:
         self._screen.close()
-        for line in words.ended(event, self._run.folder, self._saved):
+        for line in words.ended(event, self._run.folder, self._saved, self._exchange):
             self._screen.line(line)
 
 

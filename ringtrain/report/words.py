@@ -1,6 +1,6 @@
 """The events in words: pure functions from an event to lines of ASCII, for any kind of terminal."""
 
-from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Iteration, RunStarted
+from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Exchanged, Iteration, RunStarted
 
 HEADER_LINES = 12  # at most
 PREPARING = "preparing: kernels are compiled where the cache lacks them"
@@ -72,12 +72,29 @@ def _scores(loss: float, accuracy: float) -> str:
     return f"loss {loss:.4f}, accuracy {percent(accuracy)}"
 
 
-def ended(event: Ended, folder: str | None, saved: str | None) -> list[str]:
-    """The last lines. ``saved`` is the path of the last checkpoint of this process."""
+def exchanged(event: Exchanged) -> str | None:
+    """A line about what an iteration exchanges; None where that is nothing."""
+    under_way = [bucket for bucket in event.buckets if bucket.total_s]
+    if not under_way:
+        return None
+    exposed_s, most = sum(bucket.exposed_s for bucket in under_way), max(under_way, key=lambda b: b.exposed_s)
+    mebibytes = sum(bucket.nbytes for bucket in under_way) / (1 << 20)
+    return (
+        f"exchange of {plural(len(under_way), 'bucket')}, {mebibytes:,.1f} MiB, overlap {event.overlap}: held up "
+        f"{_milliseconds(exposed_s)} an iteration, {_milliseconds(most.exposed_s)} of them by {most.spans}"
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def ended(event: Ended, folder: str | None, saved: str | None, exchange: str | None = None) -> list[str]:
+    """The last lines. ``saved`` is the path of the last checkpoint of this process; ``exchange`` what was exchanged."""
     lines = [_outcome(event)]
     if event.test_accuracy is not None:
         lines.append(f"test {_scores(event.test_loss, event.test_accuracy)}")
-    lines.append(_speed(event))
+    lines += [_speed(event), *filter(None, [exchange])]
     lines.append(f"weights sha256 {event.weights_sha256}")
     if saved is not None:
         lines.append(f"checkpoint {saved}")

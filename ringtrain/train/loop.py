@@ -142,6 +142,7 @@ class Worker:
         self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
         self._told_to_stop = told_to_stop
         self.before_update = lambda: None  # called when weights are about to change
+        self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
         self.space = Workspace(ops)
         self._add_over_ranks = add_over_ranks
         self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks and self._add)
@@ -232,6 +233,7 @@ class Worker:
 
     def _forward(self):
         logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
+        self.after_forward()
         return logits
 
     def _loss(self, logits, labels):

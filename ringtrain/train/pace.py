@@ -39,6 +39,7 @@ class Together(Pace):
         super().__init__(account, tick)
         self._worker, self._guard, self._lifeboat = of.worker, of.guard, lifeboat
         self._exchange = of.exchange
+        of.worker.after_forward = self._release
         self._batches: Batches = of.batches(transport, first, of.iterations)
 
     def train(self, first: int, stop: int) -> bool:
@@ -57,8 +58,13 @@ class Together(Pace):
         outcome = self._worker.iterate(batch)
         self._tick(batch.total, time.perf_counter() - began)
         stopping = self._told([outcome] if outcome else [])
-        self._lifeboat.release()
+        self._release()
         return stopping
+
+    def _release(self) -> None:
+        """The state is an iteration's where no update of the last one is left to be made."""
+        if not self._exchange.late:
+            self._lifeboat.release()
 
     def _told(self, outcomes: list[Outcome]) -> bool:
         for outcome in outcomes:

@@ -3,15 +3,19 @@
 import math
 import time
 from contextlib import closing
+from dataclasses import asdict
 
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import DivergedError, Interrupted, everywhere
+from ringtrain.exchange.base import Traffic
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import (
+    BucketExchanged,
     CheckpointSaved,
     Ended,
     EpochEnded,
     Evaluated,
+    Exchanged,
     Iteration,
 )
 from ringtrain.report.rates import Rates
@@ -185,6 +189,7 @@ class Run:
     def _end(self, reason: str) -> None:
         digest = self._of.arena.hash(self._ops)
         check_replicas(self._transport, digest)
+        self._tell_traffic(self._of.exchange.traffic())
         self._sink.handle(self._meter.ranks())
         exposed, training_s = self._meter.exposed_s, self._meter.training_s
         self._sink.handle(
@@ -199,6 +204,17 @@ class Run:
                 seconds=self._now(),
                 exposed_share=exposed / training_s if training_s else 0.0,
                 reason=reason,
+            )
+        )
+
+    def _tell_traffic(self, traffic: Traffic) -> None:
+        self._sink.handle(
+            Exchanged(
+                overlap=self._of.config.overlap,
+                bytes_sent=traffic.bytes_sent,
+                exposed_s=traffic.exposed_s,
+                buckets=tuple(BucketExchanged(**asdict(bucket)) for bucket in traffic.buckets),
+                **self._where(),
             )
         )
 

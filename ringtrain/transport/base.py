@@ -50,6 +50,7 @@ class Transport(ABC):
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
     patience: Patience  # how to wait here
     links: Links  # what left the node
+    threads: bool  # whether several threads of this process may call it at once
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

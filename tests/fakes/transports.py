@@ -53,8 +53,9 @@ class Wrapping:
 
     def __init__(self, inner, wrap):
         self._inner, self._wrap = inner, wrap
-        self.rank, self.size, self.nodes = inner.rank, inner.size, inner.nodes
+        self.rank, self.size, self.nodes, self.threads = inner.rank, inner.size, inner.nodes, inner.threads
         self.allocate, self.scratch, self.patience = inner.allocate, inner.scratch, inner.patience
+        self.gather_json = inner.gather_json
         self.native_allreduce_start = inner.native_allreduce_start
 
     def sends(self, moves, tag):
@@ -78,6 +79,41 @@ def recording(inner) -> tuple[Wrapping, list]:
         return Noted(handle, log, (verb, peer, span.size, tag))
 
     return Wrapping(inner, wrap), log
+
+
+class Apart(Handle):
+    """Messages arrive in memory of their own, and reach their spans when they are asked for and ``is_open()``."""
+
+    def __init__(self, inner: Handle, private: list, spans: list, is_open):
+        self._inner, self._private, self._spans, self._is_open = inner, private, spans, is_open
+
+    def start(self) -> None:
+        self._inner.start()
+
+    def test(self) -> bool:
+        if not self._is_open() or not self._inner.test():
+            return False
+        for private, span in zip(self._private, self._spans, strict=True):
+            span[...] = private
+        return True
+
+    def wait(self, deadline_s: float) -> None:
+        self._inner.wait(deadline_s)
+        self.test()
+
+
+class Shut(Wrapping):
+    """A transport on which nothing arrives under tags from ``first`` on before it is ``opened``."""
+
+    def __init__(self, inner, first: int):
+        super().__init__(inner, lambda handle, *_: handle)
+        self._first, self.opened = first, False
+
+    def recvs(self, moves, tag):
+        private = [np.empty_like(span) for _, span in moves]
+        into = [(peer, array) for (peer, _), array in zip(moves, private, strict=True)]
+        spans = [span for _, span in moves]
+        return Apart(self._inner.recvs(into, tag), private, spans, lambda: self.opened or tag < self._first)
 
 
 def settled(ops: FakeDeviceOps, array):
@@ -123,6 +159,7 @@ class DeviceTransport(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
+        self.threads = False  # the fake device's queue is for one
 
     def allocate(self, count, dtype):
         array = self._ops.zeros((count,), dtype)

@@ -55,6 +55,21 @@ def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
         assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
+def test_overlap_changes_times_and_nothing_else_on_real_ranks(mpirun, net, tmp_path):
+    """In memory that ranks share, over messages, and with the thread; buckets of a layer each."""
+    for out, more in (
+        ("backward", ()),
+        ("forward", ("--overlap", "forward")),
+        ("thread", ("--overlap", "forward", "--progress", "thread", "--algorithm", "ring")),
+    ):
+        given = ("--iterations", 30, "--dtype", "float64", "--evaluate-every", 10, "--bucket-bytes", 64, *more)
+        done = mpirun(3, arguments(net, tmp_path / out, *given))
+        assert done.returncode == 0, done.stderr
+        (exchanged,) = records(tmp_path / out, "exchange")
+        assert len(exchanged["buckets"]) == 4 and all(bucket["total_s"] > 0 for bucket in exchanged["buckets"])
+        assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "backward"), rel=1e-12)
+
+
 def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(mpirun, alone, net, tmp_path):
     """Kernels are rehearsed in turns; sums of layers run beside those of gradients and of the loss."""
     net.write_text(NET.replace('{ name = "relu"', '{ name = "norm", kind = "BatchNorm" },\n  { name = "relu"'))

@@ -2,7 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Iteration, Note, RunStarted
+from ringtrain.report.events import (
+    BucketExchanged,
+    Compiled,
+    Ended,
+    EpochEnded,
+    Evaluated,
+    Exchanged,
+    Iteration,
+    Note,
+    RunStarted,
+)
 
 RUN = RunStarted(
     version="0.1.0",
@@ -46,6 +56,27 @@ ENDED = Ended(
     exposed_share=0.031,
     reason="done",
 )
+EXCHANGED = Exchanged(
+    iteration=460,
+    epoch=20,
+    overlap="backward",
+    bytes_sent=1 << 30,
+    exposed_s=30.0,
+    buckets=(
+        BucketExchanged(
+            what="gradients",
+            spans="fc.weight to fc.bias",
+            nbytes=3 << 20,
+            algorithm="ring",
+            total_s=0.5,
+            exposed_s=0.01,
+        ),
+        BucketExchanged(
+            what="gradients", spans="conv.weight", nbytes=1 << 20, algorithm="ring", total_s=0.25, exposed_s=0.0325
+        ),
+    ),
+    seconds=3_724.0,
+)
 OTHERS = [
     Compiled(seconds=4.25, kernels=31),
     Evaluated(iteration=30, epoch=2, test_loss=0.5, test_accuracy=0.9, seconds=70.0),
@@ -71,6 +102,11 @@ def iteration():
 @pytest.fixture(scope="session")
 def epoch():
     return of(EPOCH)
+
+
+@pytest.fixture(scope="session")
+def exchanged():
+    return of(EXCHANGED)
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,7 @@ def test_a_new_run_has_a_new_log(tmp_path, iteration):
     assert len(lines(tmp_path / "log")) == 1
 
 
-def history(run, iteration, epoch, ended):
+def history(run, iteration, epoch, exchanged, ended):
     saved = CheckpointSaved(path="a.h5", iteration=2, seconds=0.1)
     return [
         run(),
@@ -101,19 +101,34 @@ def history(run, iteration, epoch, ended):
         saved,
         iteration(iteration=3),
         iteration(iteration=4),
+        exchanged(iteration=4),
         ended(),
     ]
 
 
 @pytest.mark.parametrize(("resumed_at", "kept"), [(4, 7), (3, 6), (2, 5), (1, 2), (0, 1), (9, 7)])
-def test_a_resumed_log_has_no_record_twice(tmp_path, run, iteration, epoch, ended, resumed_at, kept):
+def test_a_resumed_log_has_no_record_twice(tmp_path, run, iteration, epoch, exchanged, ended, resumed_at, kept):
     path = tmp_path / "log"
-    write(path, history(run, iteration, epoch, ended))
+    write(path, history(run, iteration, epoch, exchanged, ended))
     before = lines(path)
     write(path, [run(resumed_at=resumed_at), iteration(iteration=resumed_at + 1)], resumed_at=resumed_at)
     after = lines(path)
     assert after[:kept] == before[:kept]
     assert [line["event"] for line in after[kept:]] == ["start", "iteration"]
+
+
+def test_buckets_are_in_the_log_whole(tmp_path, exchanged):
+    write(tmp_path / "log", [exchanged()])
+    (line,) = lines(tmp_path / "log")
+    assert line["event"] == "exchange" and line["overlap"] == "backward"
+    assert line["buckets"][1] == {
+        "what": "gradients",
+        "spans": "conv.weight",
+        "nbytes": 1 << 20,
+        "algorithm": "ring",
+        "total_s": 0.25,
+        "exposed_s": 0.0325,
+    }
 
 
 @pytest.mark.parametrize(

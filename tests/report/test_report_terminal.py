@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -134,6 +135,17 @@ def test_a_run_without_a_test_part(run, epoch, ended):
         "12,346 images/s, 3.10% of the time waiting for communication",
         f"weights sha256 {'ab' * 32}",
     ]
+
+
+def test_what_an_iteration_exchanged_is_one_line(run, exchanged, ended):
+    lines = told([run(), exchanged(), ended()])
+    speed = lines.index("12,346 images/s, 3.10% of the time waiting for communication")
+    assert lines[speed + 1] == (
+        "exchange of 2 buckets, 4.0 MiB, overlap backward: held up 42.5 ms an iteration, 32.5 ms of them by conv.weight"
+    )
+    idle = tuple(replace(bucket, total_s=0.0) for bucket in exchanged().buckets)
+    for nothing in ((), idle):
+        assert told([run(), exchanged(buckets=nothing), ended()]) == told([run(), ended()])
 
 
 def test_kernels_from_the_cache(others):

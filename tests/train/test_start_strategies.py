@@ -105,6 +105,32 @@ def test_sharded_says_what_memory_it_takes(train, tmp_path):
     assert records(tmp_path / "run", "note")[0]["text"].startswith("sharded by ring: a rank keeps ")
 
 
+def test_what_each_bucket_costs_is_in_the_log_and_the_sum_on_the_screen(train, tmp_path, capsys):
+    train(out="run", iterations=4, overlap="forward", progress="thread", bucket_bytes=1)
+    (found,) = records(tmp_path / "run", "exchange")
+    assert (found["overlap"], found["iteration"]) == ("forward", 4)
+    assert [bucket["spans"] for bucket in found["buckets"]] == ["fc.bias", "fc.weight", "conv1.bias", "conv1.weight"]
+    assert sum(bucket["nbytes"] for bucket in found["buckets"]) == 4 * (96 * 10 + 16 + 64 + 16)
+    assert all(bucket["total_s"] >= bucket["exposed_s"] > 0 for bucket in found["buckets"])
+    said = capsys.readouterr().out
+    assert "exchange of 4 buckets, 0.0 MiB, overlap forward: held up " in " ".join(said.split())
+
+
+def test_a_run_is_the_same_whenever_gradients_travel(train, tmp_path):
+    """With a checkpoint in the middle, and going on with another overlap."""
+    for overlap in ("none", "backward", "forward"):
+        train(out=overlap, iterations=10, checkpoint_every=5, overlap=overlap)
+    train(out="changed", iterations=5, overlap="forward")
+    train(out="changed", iterations=10, overlap="backward", resume="auto")
+    ends = [records(tmp_path / out, "end")[-1] for out in ("none", "backward", "forward", "changed")]
+    assert len({end["weights_sha256"] for end in ends}) == 1
+
+
+def test_forward_with_clipping_is_told(train, tmp_path):
+    train(out="run", iterations=1, overlap="forward", clip_norm=1.0)
+    assert records(tmp_path / "run", "note")[0]["text"].startswith("--overlap forward is backward here: the factor of")
+
+
 def test_a_master_says_what_it_does(train, tmp_path):
     train(out="run", iterations=1, sync="master", algorithm="auto")
     (told,) = [record["text"] for record in records(tmp_path / "run", "note") if "rank 0" in record["text"]]

@@ -1,0 +1,98 @@
+"""The update by sums: of each bucket when it has arrived, after backward or in the next forward."""
+
+from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
+from ringtrain.exchange.flight import Flight
+from ringtrain.exchange.order import LEARNING, learnt_order
+from ringtrain.exchange.update import Update
+from ringtrain.transport.base import Transport
+
+NONE, BACKWARD, FORWARD = "none", "backward", "forward"
+
+
+class Applying:
+    """update:    of weights, by what ``sums`` brings
+    sums:      of gradients, all over the arena
+    clip_norm: the largest global norm of the summed gradient; None for no limit
+    overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`need`. A global norm is known when all
+               has arrived: with ``clip_norm`` it is as BACKWARD
+    beside:    see :class:`ringtrain.exchange.base.Kit`
+
+    ``note``: that it is, or None.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        ops,
+        arena,
+        update: Update,
+        sums: Flight,
+        clip_norm: float | None,
+        overlap: str,
+        beside=float,
+    ):
+        self._transport, self._ops, self._arena, self._update, self._sums = transport, ops, arena, update, sums
+        self._trained, self._clip_norm, self._beside = trained_runs(arena.spans), clip_norm, beside
+        self._later = overlap == FORWARD and clip_norm is None
+        self.note = _fallback(clip_norm) if overlap == FORWARD and not self._later else None
+        self._owed: set[int] = set()  # places of buckets whose update is left to need()
+        self._lr, self._rounds = 0.0, 0
+
+    @property
+    def late(self) -> bool:
+        """Whether updates are left to be made."""
+        return bool(self._owed)
+
+    def rehearse(self) -> None:
+        if self._clip_norm is not None:
+            rehearse_clip(self._ops, self._arena.grads)
+        self._update.rehearse()
+
+    def finish(self, lr: float) -> None:
+        """Gradients are final, announced or not. Buckets are updated as they arrive, or are needed; all at once where
+        the norm of the whole decides."""
+        self._update.step += 1
+        if self._later:
+            self._leave(lr)
+            return
+        for bucket in self._sums.arrivals():
+            if self._clip_norm is None:
+                self._update.apply(lr, bucket.start, bucket.stop)
+        if self._clip_norm is not None:
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._beside)
+            self._update.apply(lr, 0, self._arena.count)
+
+    def _leave(self, lr: float) -> None:
+        self._sums.start()
+        self._lr, self._owed = lr, set(range(len(self._sums.buckets)))
+        self._rounds += 1
+
+    def need(self, span) -> None:
+        """The span's weights are up to date."""
+        place = self._sums.home[span.name]
+        if place in self._owed:
+            self._apply(place)
+
+    def settle(self) -> None:
+        """All weights are."""
+        for place in sorted(self._owed, reverse=True):  # as forward needs them: all ranks wait in one order
+            self._apply(place)
+
+    def _apply(self, place: int) -> None:
+        bucket = self._sums.arrive(place)
+        self._update.apply(self._lr, bucket.start, bucket.stop)
+        self._owed.remove(place)
+        if not self._owed and self._rounds == LEARNING:
+            self._learn()
+
+    def _learn(self) -> None:
+        """From now on buckets start as rank 0 has found best. Collective: all ranks apply the last one here."""
+        order = learnt_order([bucket.nbytes for bucket in self._sums.buckets], self._sums.meters)
+        self._sums.reorder(self._transport.gather_json(order)[0])
+
+
+def _fallback(clip_norm: float) -> str:
+    return (
+        f"--overlap forward is backward here: the factor of --clip-norm {clip_norm:g} is known when all gradients have "
+        "arrived"
+    )

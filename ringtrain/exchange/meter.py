@@ -1,0 +1,61 @@
+"""How long the exchange of a bucket takes, and how much of that holds the loop up."""
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+KEPT = 1000  # iterations, the last ones
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTraffic:
+    """What one bucket costs an iteration on this rank, the median of the last ones.
+
+    what:      "gradients" or "weights"
+    spans:     names of its first and its last
+    nbytes:    of its elements
+    algorithm: what exchanges it
+    total_s:   from its start to its end, as this rank has seen it
+    exposed_s: for how long the loop was held up on account of it: starting, looking, adding, waiting
+    """
+
+    what: str
+    spans: str
+    nbytes: int
+    algorithm: str
+    total_s: float
+    exposed_s: float
+
+
+class Meter:
+    """Of one bucket. ``exposed_s``: of all that was ever done; moments are those of one clock.
+
+    ``moments``: (started, ended) of each of the last rounds.
+    """
+
+    def __init__(self):
+        self.exposed_s = 0.0
+        self.moments: deque[tuple[float, float]] = deque(maxlen=KEPT)
+        self._exposed: deque[float] = deque(maxlen=KEPT)
+        self._started = self._held = 0.0
+
+    def start(self, now: float) -> None:
+        self._started, self._held = now, 0.0
+
+    def hold(self, seconds: float) -> None:
+        self._held += seconds
+        self.exposed_s += seconds
+
+    def end(self, now: float) -> None:
+        self.moments.append((self._started, now))
+        self._exposed.append(self._held)
+
+    @property
+    def total_s(self) -> float:
+        """From start to end, the median of the last rounds; 0 where there was none."""
+        return median(ended - started for started, ended in self.moments) if self.moments else 0.0
+
+    @property
+    def each_exposed_s(self) -> float:
+        """In a round, the median of the last ones; 0 where there was none."""
+        return median(self._exposed) if self._exposed else 0.0

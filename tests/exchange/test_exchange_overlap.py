@@ -1,0 +1,359 @@
+"""When gradients travel: what forward reads is up to date, in whatever order and however late messages come; one order
+of starts on all ranks; what is said where it cannot be."""
+
+import numpy as np
+import pytest
+from test_exchange_strategies import LR, bound, kit_of
+
+from ringtrain.errors import ConfigError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.averaging import Averaging
+from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.delayed import Delayed
+from ringtrain.exchange.meter import Meter
+from ringtrain.exchange.order import LEARNING, learnt_order, lowest_first
+from ringtrain.exchange.sharded import Sharded
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import Shut, delaying, recording
+
+ITERATIONS = LEARNING + 3  # the last ones in the order that was learnt
+CAN = {
+    AllReduce: {},
+    Sharded: {},
+    Averaging: {"begin": 100},  # gradients are summed in all iterations
+}
+
+
+def forward(exchange, arena, need=True):
+    """What a forward pass reads: a copy of each span's weights, when it is read."""
+    read = []
+    for span in arena.spans:
+        if need:
+            exchange.need(span)
+        read.append(arena.weight(span).copy().reshape(-1))
+    return np.concatenate(read)
+
+
+def backward(exchange, arena, rank, iteration, order=None):
+    rng = np.random.default_rng([rank, iteration])
+    grads = {span.name: rng.integers(-8, 9, span.shape) for span in arena.spans}
+    for span in order or reversed(arena.spans):
+        arena.grad(span)[...] = grads[span.name]
+        exchange.ready(span)
+
+
+def reads(make, size, need=True, wrap=lambda t: t, orders=None, iterations=ITERATIONS, **options):
+    """What each rank's forward passes read, and the weights in the end."""
+
+    def body(t):
+        exchange, arena = bound(make, wrap(t), bucket_bytes=1, **options)
+        found = []
+        for iteration in range(iterations):
+            exchange.before(iteration, 1, size)
+            found.append(forward(exchange, arena, need))
+            backward(exchange, arena, t.rank, iteration, orders and orders(t.rank, arena.spans))
+            exchange.finish(iteration, LR)
+        exchange.settle()
+        assert not exchange.late
+        found.append(forward(exchange, arena, need=False))
+        exchange.close()
+        return np.stack(found)
+
+    return LoopbackWorld(size).run(body)
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    """By number of ranks: what all-reduce reads when every update is waited for."""
+    return {size: reads(AllReduce, size)[0] for size in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("make", CAN)
+@pytest.mark.parametrize("overlap", ["none", "backward", "forward"])
+@pytest.mark.parametrize("progress", ["layers", "thread"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_forward_reads_weights_that_are_up_to_date(wanted, make, overlap, progress, size):
+    for found in reads(make, size, overlap=overlap, progress=progress, **CAN[make]):
+        np.testing.assert_array_equal(found, wanted[size])
+
+
+@pytest.mark.parametrize("make", CAN)
+def test_over_messages_that_end_late_and_gradients_in_any_order(wanted, make):
+    def orders(rank, spans):
+        return spans if rank % 2 else None
+
+    for found in reads(make, 4, wrap=lambda t: delaying(t, seed=9), orders=orders, overlap="forward", **CAN[make]):
+        np.testing.assert_array_equal(found, wanted[4])
+
+
+@pytest.mark.parametrize("make", CAN)
+def test_who_reads_without_asking_reads_what_is_old(wanted, make):
+    """So the tests above see a need() that was forgotten."""
+
+    def body(t):
+        seen = Shut(t, first=5)  # sums have tags 0 to 4, weights 5 to 9
+        exchange, arena = bound(make, seen, algorithm="ring", bucket_bytes=1, overlap="forward", **CAN[make])
+        exchange.before(0, 1, 2)
+        backward(exchange, arena, t.rank, 0)
+        exchange.finish(0, LR)
+        found = forward(exchange, arena, need=False)
+        assert exchange.late
+        seen.opened = True
+        exchange.settle()
+        return found, forward(exchange, arena, need=False)
+
+    for rank, (old, new) in enumerate(LoopbackWorld(2).run(body)):
+        assert (old != wanted[2][1]).any(), rank
+        np.testing.assert_array_equal(new, wanted[2][1])
+
+
+def test_forward_does_not_wait_for_who_is_late():
+    """Rank 0 is through with its iteration before rank 1 has begun it."""
+
+    def body(t):
+        exchange, arena = bound(AllReduce, t, algorithm="ring", overlap="forward")
+        if t.rank == 1:
+            t.barrier()
+        backward(exchange, arena, t.rank, 0)
+        exchange.finish(0, LR)
+        if t.rank == 0:
+            t.barrier()
+        exchange.settle()
+        return arena.weights.tobytes()
+
+    assert len(set(LoopbackWorld(2).run(body))) == 1
+
+
+@pytest.mark.parametrize("make", CAN)
+def test_a_state_is_that_of_all_updates(make):
+    def body(t, overlap):
+        exchange, arena = bound(make, t, overlap=overlap, **CAN[make])
+        for iteration in range(2):
+            exchange.before(iteration, 1, 2)
+            forward(exchange, arena)
+            backward(exchange, arena, t.rank, iteration)
+            exchange.finish(iteration, LR)
+        state = exchange.state()
+        assert not exchange.late
+        return state, arena.weights.copy()
+
+    for overlap in ("none", "forward"):
+        (want, weights), *_ = LoopbackWorld(2).run(lambda t: body(t, "backward"))
+        for state, found in LoopbackWorld(2).run(lambda t, o=overlap: body(t, o)):
+            np.testing.assert_array_equal(found, weights)
+            np.testing.assert_array_equal(state["momentum"], want["momentum"])
+
+
+@pytest.mark.parametrize("make", CAN)
+def test_a_rank_without_examples_settles_before_it_clears_its_gradients(make):
+    """It makes no forward pass: zeros would be summed in place of what is under way. It waits for buckets in the order
+    in which those wait that make one: a wait drives its own bucket alone, and messages want to be asked for often."""
+
+    def body(t, overlap):
+        late = delaying(t, seed=2, most=60)
+        how = {"algorithm": "ring", "bucket_bytes": 1, "overlap": overlap}
+        exchange, arena = bound(make, late, **how, **CAN[make])
+        for iteration in range(3):
+            without = t.rank == 1 and iteration == 1
+            exchange.before(iteration, 0 if without else 1, 2)
+            if without:
+                assert not exchange.late
+                arena.grads[...] = 0
+                for span in reversed(arena.spans):
+                    exchange.ready(span)
+            else:
+                forward(exchange, arena)
+                backward(exchange, arena, t.rank, iteration)
+            exchange.finish(iteration, LR)
+        exchange.settle()
+        return arena.weights.copy()
+
+    want, *_ = LoopbackWorld(2).run(lambda t: body(t, "backward"))
+    for found in LoopbackWorld(2).run(lambda t: body(t, "forward")):
+        np.testing.assert_array_equal(found, want)
+
+
+def test_averaging_alone_is_as_ever():
+    def body(t, overlap):
+        exchange, arena = bound(Averaging, t, begin=2, every=2, overlap=overlap)
+        for iteration in range(6):
+            exchange.before(iteration, 1, 2)
+            forward(exchange, arena)
+            backward(exchange, arena, t.rank, iteration)
+            exchange.finish(iteration, LR)
+        exchange.settle()
+        return arena.weights.copy()
+
+    want, *_ = LoopbackWorld(2).run(lambda t: body(t, "backward"))
+    for found in LoopbackWorld(2).run(lambda t: body(t, "forward")):
+        np.testing.assert_array_equal(found, want)
+
+
+# ── who starts when ───────────────────────────────────────────────────────────────────────────────────────────────────
+def starts(overlap, make=AllReduce, **options):
+    """Tags of messages in the order in which buckets started, of each rank in each iteration. Ranks announce gradients
+    in different orders."""
+
+    def body(t):
+        seen, log = recording(t)
+        exchange, arena = bound(make, seen, algorithm="ring", bucket_bytes=1, overlap=overlap, **options)
+        found = []
+        for iteration in range(ITERATIONS):
+            forward(exchange, arena)
+            log.clear()
+            backward(exchange, arena, t.rank, iteration, arena.spans if t.rank % 2 else None)
+            exchange.finish(iteration, LR)
+            exchange.settle()
+            found.append(list(dict.fromkeys(tag for verb, _, _, tag in log if verb == "send")))
+        return found
+
+    return LoopbackWorld(3).run(body)
+
+
+@pytest.mark.parametrize("overlap", ["none", "backward", "forward"])
+def test_buckets_start_in_one_order_on_all_ranks(overlap):
+    first, *others = starts(overlap)
+    assert all(other == first for other in others)
+    assert first[:LEARNING] == [[0, 1, 2, 3, 4]] * LEARNING
+    assert all(sorted(order) == [0, 1, 2, 3, 4] for order in first)
+    assert overlap == "forward" or first[LEARNING:] == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_an_order_is_learnt_once(monkeypatch):
+    monkeypatch.setattr("ringtrain.exchange.applying.learnt_order", lambda nbytes, meters: [0, 4, 3, 2, 1])
+    for found in starts("forward"):
+        assert found == [[0, 1, 2, 3, 4]] * LEARNING + [[0, 4, 3, 2, 1]] * 3
+
+
+def test_with_none_nothing_starts_while_backward_runs():
+    def body(t):
+        seen, log = recording(t)
+        exchange, arena = bound(AllReduce, seen, algorithm="ring", bucket_bytes=1, overlap="none")
+        backward(exchange, arena, t.rank, 0)
+        before = len(log)
+        exchange.finish(0, LR)
+        return before, len(log) > 0
+
+    assert LoopbackWorld(2).run(body) == [(0, True)] * 2
+
+
+def test_sharded_hands_round_the_lowest_layers_first():
+    for rank in starts("forward", Sharded):
+        for order in rank:  # sums have tags 0 to 4, weights 5 to 9
+            assert order == [0, 1, 2, 3, 4, 9, 8, 7, 6, 5]
+
+
+def test_the_lowest_that_is_final_goes_first():
+    assert lowest_first([0, 1, 2, 3], [0.5, 0.5, 0.5, 0.5]) == [0, 1, 2, 3]  # each is through before the next is final
+    assert lowest_first([0, 1, 2, 3], [2.5, 1, 0.5, 0.5]) == [0, 2, 3, 1]
+    assert lowest_first([0, 1, 2, 3], [9, 9, 9, 9]) == [0, 3, 2, 1]
+    assert lowest_first([0, 0, 0], [1, 1, 1]) == [2, 1, 0]
+    assert lowest_first([], []) == []
+
+
+def test_an_order_is_that_of_the_rate_that_was_seen():
+    """100 bytes a second at best: the first takes 4 s, and the last is final after 2."""
+    meters = [Meter() for _ in range(3)]
+    for round in range(3):
+        for meter, started, ended in zip(meters, (0, 1, 2), (4 + round, 6 + round, 7 + round), strict=True):
+            meter.start(10 * round + started)
+            meter.end(10 * round + ended)
+    assert learnt_order([400, 200, 100], meters) == [0, 2, 1]
+    assert learnt_order([4, 200, 100], meters) == [0, 1, 2]
+
+
+# ── where it cannot be ────────────────────────────────────────────────────────────────────────────────────────────────
+def notes(make, size=2, **options):
+    def body(t):
+        exchange, _ = bound(make, t, algorithm="ring", **options)
+        exchange.close()
+        return list(exchange.notes)
+
+    return LoopbackWorld(size).run(body)[0]
+
+
+def test_clipping_needs_every_gradient_first():
+    told = "--overlap forward is backward here: the factor of --clip-norm 5 is known when all gradients have arrived"
+    assert notes(AllReduce, overlap="forward", clip_norm=5.0) == [told]
+    assert notes(AllReduce, overlap="backward", clip_norm=5.0) == notes(AllReduce, overlap="forward") == []
+
+    def body(t, overlap):
+        exchange, arena = bound(AllReduce, t, overlap=overlap, clip_norm=5.0)
+        backward(exchange, arena, t.rank, 0)
+        exchange.finish(0, LR)
+        assert not exchange.late
+        return arena.weights.tobytes()
+
+    assert len({w for o in ("backward", "forward") for w in LoopbackWorld(2).run(lambda t, o=o: body(t, o))}) == 1
+
+
+def test_sharded_clips_before_weights_travel():
+    def body(t, make, overlap):
+        exchange, arena = bound(make, t, overlap=overlap, clip_norm=5.0, bucket_bytes=1)
+        backward(exchange, arena, t.rank, 0)
+        exchange.finish(0, LR)
+        exchange.settle()
+        return arena.weights.copy()
+
+    want, *_ = LoopbackWorld(3).run(lambda t: body(t, AllReduce, "backward"))
+    for found in LoopbackWorld(3).run(lambda t: body(t, Sharded, "forward")):
+        np.testing.assert_allclose(found, want, rtol=1e-12)
+    assert len(notes(Sharded, overlap="forward", clip_norm=5.0)) == 1  # what memory it takes
+
+
+def test_what_is_said_of_delayed_and_averaging():
+    (said,) = notes(Delayed, overlap="forward")
+    assert said.startswith("--overlap forward is backward here: a sum has had an iteration to arrive in")
+    (said,) = notes(Averaging, overlap="none")
+    assert said == (
+        "--overlap none has nothing to do: averages are waited for, and gradients travel before --average-from alone"
+    )
+    assert notes(Averaging, overlap="forward", begin=3) == []
+
+
+def test_delayed_without_overlap_is_refused():
+    with pytest.raises(ConfigError) as error:
+        make_exchange(kit_of(sync="delayed", overlap="none"))
+    assert str(error.value) == (
+        "--overlap none does not go with --sync delayed: it exchanges while the next iteration computes, of which none "
+        "leaves nothing. Give --overlap backward or forward, or --sync allreduce"
+    )
+    make_exchange(kit_of(sync="delayed", overlap="forward"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"sync": "gossip", "overlap": "forward"},
+            "it exchanges weights, in the whole of an iteration. Give --overlap b",
+        ),
+        (
+            {"sync": "master", "overlap": "none"},
+            "every pass begins and ends at rank 0, which has to have updated before",
+        ),
+        (
+            {"sync": "gossip", "progress": "thread"},
+            "--sync gossip is not made of those: leave it out, or give --sync allreduce, delayed, sharded or averaging",
+        ),
+    ],
+)
+def test_what_is_not_made_of_buckets(flags, message):
+    with pytest.raises(ConfigError) as error:
+        make_exchange(kit_of(**flags))
+    assert message in str(error.value)
+
+
+def test_an_unknown_overlap_is_refused():
+    with pytest.raises(ConfigError, match="overlap is 'forwards'; did you mean 'forward'"):
+        kit_of(overlap="forwards")
+
+
+def test_a_transport_for_one_thread():
+    def body(t):
+        t.threads = False
+        exchange, _ = bound(AllReduce, t, algorithm="ring", progress="thread")
+        return list(exchange.notes)
+
+    told = ["--progress thread is layers here: this transport takes calls of one thread at a time"]
+    assert LoopbackWorld(2).run(body) == [told] * 2
