@@ -14,25 +14,54 @@ from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
+Cut = tuple[int, int]  # examples start:stop of a batch
+
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which ranks train (the sampler divides the batch among them, in this order) and which serve."""
+    """Which ranks train (the sampler divides the batch among them, in this order) and which serve. ``loader``: the rank
+    that reads whole batches, of which the others get their parts by :meth:`Exchange.scatter`; None where each reads its
+    own."""
 
     trainers: tuple[int, ...]
     servers: tuple[int, ...] = ()
+    loader: int | None = None
 
     def part(self, rank: int) -> int | None:
         """The part of a batch that is this rank's; None where it does not train."""
         return self.trainers.index(rank) if rank in self.trainers else None
 
+    def reads(self, rank: int) -> tuple[int | None, int]:
+        """(part, parts): what of a batch this rank reads; nothing where the part is None."""
+        if self.loader is None:
+            return self.part(rank), len(self.trainers)
+        return (0 if rank == self.loader else None), 1
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one rank has sent through this exchange, and for how long its loop was blocked on it."""
+    """What one rank has sent through this exchange, and for how long its loop was blocked on it; what it has received,
+    None where that is not counted."""
 
     bytes_sent: int
     exposed_s: float
+    bytes_received: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far ranks have been apart, as a server saw it. How often one that went on was so many updates ahead of the
+    slowest; how often so many updates of others lay between the weights that one took and the update that it gave; and
+    the updates of each rank."""
+
+    clocks: dict[int, int]
+    versions: dict[int, int]
+    updates: dict[int, int]
+
+    @property
+    def largest(self) -> int:
+        """The most updates that any rank was ahead of the slowest."""
+        return max(self.clocks, default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +88,7 @@ class Exchange(ABC):
     terms: str = ""  # what else the run header says of it
     exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
-    state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
+    state_is_local: bool  # whether rank 0 holds the whole of state(), and can save it alone
     state_bytes: int | None = None  # once bound: kept by this rank besides weights and gradients
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
     handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
@@ -85,6 +114,16 @@ class Exchange(ABC):
         summed; this rank's own where weights are averaged. Asked after :meth:`before`."""
         return total
 
+    def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
+        """This rank's part of arrays that the loader has of a whole batch, and the others with no examples. ``cuts``:
+        trainer → its micro-batches, one after another. Asked where :meth:`roles` names a loader; collective."""
+        return arrays
+
+    def head(self, micro: int, logits, labels, loss: Callable):
+        """d(loss)/d(logits) of micro-batch ``micro``, by ``loss(logits, labels)``, which counts totals besides. Where
+        one rank has the loss of all, that rank alone calls it."""
+        return loss(logits, labels)
+
     def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027 (most have nothing to do here)
         """The iteration is about to read weights. It has ``examples`` of its ``total`` on this rank."""
 
@@ -99,6 +138,10 @@ class Exchange(ABC):
     def finish(self, iteration: int, lr: float) -> None:
         """Complete the communication of this iteration and apply the update."""
 
+    def meet(self) -> None:  # noqa: B027
+        """All ranks have been told to make the same iterations, and this one has made them: return when no other rank
+        wants anything of it to end its own. Before ranks that are apart wait for all."""
+
     @abstractmethod
     def settle(self) -> None:
         """Weights current on every rank: before an evaluation, a checkpoint, the end."""
@@ -106,7 +149,7 @@ class Exchange(ABC):
     @abstractmethod
     def state(self) -> dict:
         """The optimizer's state, unsharded and independent of the number of ranks: name → flat array over the
-        arena, plus scalars. Collective."""
+        arena, plus scalars; whole on rank 0 at least. Collective, unless ``state_is_local``."""
 
     @abstractmethod
     def check_names(self, names: Collection[str]) -> None:
@@ -118,6 +161,10 @@ class Exchange(ABC):
 
     @abstractmethod
     def traffic(self) -> Traffic: ...
+
+    def lag(self) -> Lag | None:
+        """How far ranks have been apart; None where they were not, or this rank does not see it. Rank 0 sees it."""
+        return None
 
     def serve(self, meanwhile: Callable[[], None]) -> None:  # noqa: B027
         """What a rank that does not train runs between two meetings (evaluation, checkpoint, the end) where parts are

@@ -81,8 +81,8 @@ def _row(run: RunLog) -> dict:
 
 
 BY_RANK = (
-    "images", "updates", "training_s", "exposed_s", "bytes_sent", "between_bytes", "weights_bytes", "gradient_bytes",
-    "state_bytes", "peak_bytes",
+    "images", "updates", "training_s", "exposed_s", "bytes_sent", "bytes_received", "between_bytes", "weights_bytes",
+    "gradient_bytes", "state_bytes", "peak_bytes",
 )  # fmt: skip
 FIELDS = (
     "name", "folder", "outcome", "problem", "strategy", "exact", "ranks", "nodes", "iterations", "examples",

@@ -95,6 +95,7 @@ SPEED = (
 )
 TRAFFIC = (
     Column("sent", "MB a rank", _range("bytes_sent", _mega)),
+    Column("received", "MB a rank", _range("bytes_received", _mega)),
     Column("between nodes", "MB a rank", _between),
     Column("updates/s", "by rank", _range("updates_per_s", figures)),
     Column("clock lag", "median / most", _lag("clock")),

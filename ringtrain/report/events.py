@@ -167,13 +167,14 @@ class Ranks:
     training_s:     seconds of its iterations, without evaluating and saving
     exposed_s:      of these, how long it waited for communication
     bytes_sent:     by the exchange, over whatever carries it but the MPI's own all-reduce; None where that was all
-    between_bytes:  of these, what went to other nodes
+    bytes_received: likewise; None where the strategy does not tell
+    between_bytes:  in messages to other nodes
     weights_bytes:  of its copy of the weights
     gradient_bytes: of its gradients
     state_bytes:    of what else it keeps: its part of the optimizer's state, buffers; None where nobody tells
     peak_bytes:     the most memory that the process had, since the run started
-    lag:            of ranks that are not in step: what lags ("clock", "version") → how much → how often, over all;
-                    None for those that are
+    lag:            of ranks that are not in step: what lags ("clock", "version") → how much → how often, over all
+                    that rank 0 sees; None for those that are
     """
 
     images: list[int]
@@ -181,6 +182,7 @@ class Ranks:
     training_s: list[float]
     exposed_s: list[float]
     bytes_sent: list[int | None]
+    bytes_received: list[int | None]
     between_bytes: list[int | None]
     weights_bytes: list[int]
     gradient_bytes: list[int]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import share
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.arena import Arena
@@ -22,6 +21,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import mix
 from ringtrain.train.feed import Feed
+from ringtrain.train.parts import Parts, micro_batches
 from ringtrain.transport.base import Handle, Transport
 
 
@@ -52,7 +52,8 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class NoExamples:
-    """This rank has no example in a tail: its gradient is zero, and it takes part all the same."""
+    """This rank has no example in a tail: its gradient is zero, and it takes part all the same. Where ranks meet in
+    layers it runs an empty micro-batch instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,18 @@ class Worker:
         grain: int,
         deadline_s: float,
         told_to_stop=lambda: False,
+        add_over_ranks=None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
+        self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
         self._told_to_stop = told_to_stop
         self.before_update = lambda: None  # called when weights are about to change
         self.space = Workspace(ops)
-        self._ctx = Pass(ops, self.space)
+        self._add_over_ranks = add_over_ranks
+        self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks and self._add)
+        self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         self._totals = ops.zeros((3,), "float64")
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
         self._spare = [Sums() for _ in range(exchange.window + 1)]
@@ -155,6 +160,7 @@ class Worker:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
         part alone."""
+        batch = self._parts.own(batch)
         self._begin(batch)
         self.images += len(batch.labels)
         self.updates += len(batch.labels) > 0
@@ -170,18 +176,27 @@ class Worker:
         return [self._learn() for _ in range(len(self._under_way))]
 
     def rehearse(self, batch: Batch) -> None:
-        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are."""
-        self._begin(batch)
+        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are. No other
+        rank is met."""
+        adding = self._ctx.add_over_ranks
+        self._ctx.add_over_ranks = adding and (lambda numbers: None)
+        self._begin(self._parts.blank(batch))
         for micro in range(len(self._micro)):
-            for instruction in (Load(micro), Forward(micro), Backward(micro, last=False)):
-                self._run(instruction)
+            self._run(Load(micro))
+            self._dlogits = self._loss(self._forward(), self._labels)
+            self._run(Backward(micro, last=False))
         self.exchange.rehearse()
+        self._ctx.add_over_ranks = adding
+
+    def _add(self, numbers) -> None:
+        began = time.perf_counter()
+        self._add_over_ranks(numbers)
+        self.in_layers_s += time.perf_counter() - began
 
     def _begin(self, batch: Batch) -> None:
-        count, parts = len(batch.labels), self._accumulate
-        cuts = [share(count, part, parts, self._grain) for part in range(parts)]
-        empty = self.exchange.within_passes  # are passes, too
-        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start or empty]
+        # Where ranks meet within passes, those without examples make them, too.
+        empty = self.exchange.within_passes or self._add_over_ranks is not None
+        self._batch, self._micro = batch, micro_batches(len(batch.labels), self._accumulate, self._grain, empty)
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
 
@@ -189,9 +204,8 @@ class Worker:
         match instruction:
             case Load(micro):
                 self._load(*self._micro[micro])
-            case Forward():
-                logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
-                self._dlogits = self.loss.backward(self._ctx, logits, self._labels, self._totals, self._denominator())
+            case Forward(micro):
+                self._dlogits = self.exchange.head(micro, self._forward(), self._labels, self._loss)
             case Share():
                 self._share()
             case Backward(micro, last):
@@ -215,6 +229,13 @@ class Worker:
 
     def _load(self, start: int, stop: int) -> None:
         self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
+
+    def _forward(self):
+        logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
+        return logits
+
+    def _loss(self, logits, labels):
+        return self.loss.backward(self._ctx, logits, labels, self._totals, self._denominator())
 
     def _denominator(self) -> float:
         """The loss's. A rank's own part of the valid labels is taken by its examples: then means of ranks that are

@@ -27,7 +27,17 @@ class Meter:
         by_rank = {name: [own[name] for own in every] for name in every[0]}
         if not any(by_rank["bytes_sent"]):
             by_rank["bytes_sent"] = by_rank["between_bytes"] = [self._nothing] * len(every)
-        return Ranks(**by_rank)
+        return Ranks(**by_rank, lag=self._lag())
+
+    @property
+    def exposed_s(self) -> float:
+        """How long this rank has waited for communication."""
+        return self._of.exchange.traffic().exposed_s + self._of.worker.in_layers_s
+
+    def _lag(self) -> dict | None:
+        """What lagged, by how much, how often."""
+        lag = self._of.exchange.lag()
+        return lag and {"clock": lag.clocks, "version": lag.versions}
 
     @property
     def _nothing(self) -> int | None:
@@ -42,8 +52,9 @@ class Meter:
             "images": self._of.worker.images,
             "updates": self._of.worker.updates,
             "training_s": self.training_s,
-            "exposed_s": traffic.exposed_s,
+            "exposed_s": self.exposed_s,
             "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
             "between_bytes": self._transport.links.between_bytes,
             "weights_bytes": nbytes,
             "gradient_bytes": nbytes,

@@ -186,7 +186,7 @@ class Run:
         digest = self._of.arena.hash(self._ops)
         check_replicas(self._transport, digest)
         self._sink.handle(self._meter.ranks())
-        exposed, training_s = self._of.exchange.traffic().exposed_s, self._meter.training_s
+        exposed, training_s = self._meter.exposed_s, self._meter.training_s
         self._sink.handle(
             Ended(
                 iterations=self._progress.iteration,

@@ -55,6 +55,7 @@ class Wrapping:
         self._inner, self._wrap = inner, wrap
         self.rank, self.size, self.nodes = inner.rank, inner.size, inner.nodes
         self.allocate, self.scratch, self.patience = inner.allocate, inner.scratch, inner.patience
+        self.native_allreduce_start = inner.native_allreduce_start
 
     def sends(self, moves, tag):
         return self._wrap(self._inner.sends(moves, tag), "send", moves, tag)
@@ -89,6 +90,11 @@ def settled(ops: FakeDeviceOps, array):
             if isinstance(operand, np.ndarray) and np.may_share_memory(operand, array._memory):
                 raise DeviceRefusal(f"memory was handed to a transport while {name} on it is queued")
     return array._memory
+
+
+def _memory(array):
+    """Of a device array; a host array is its own."""
+    return array if isinstance(array, np.ndarray) else array._memory
 
 
 class DeviceHandle(Handle):
@@ -133,7 +139,7 @@ class DeviceTransport(Transport):
         return self._wrap(self._inner.recvs, moves, tag)
 
     def _wrap(self, prepare, moves, tag):
-        inner = prepare([(peer, span._memory) for peer, span in moves], tag)
+        inner = prepare([(peer, _memory(span)) for peer, span in moves], tag)
         return DeviceHandle(inner, self._ops, [span for _, span in moves])
 
     def native_allreduce(self, span, op="sum", source=None):

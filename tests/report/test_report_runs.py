@@ -15,6 +15,7 @@ RANKS = Ranks(
     training_s=[4.0, 5.0],
     exposed_s=[1.0, 0.5],
     bytes_sent=[300, 500],
+    bytes_received=[None, None],
     between_bytes=[0, 0],
     weights_bytes=[10, 10],
     gradient_bytes=[10, 10],
