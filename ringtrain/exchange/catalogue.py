@@ -6,6 +6,7 @@ from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, server, sharded
 from ringtrain.exchange.base import Exchange, Kit
+from ringtrain.exchange.compressions import check_compression
 from ringtrain.exchange.wires import NONE
 
 STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
@@ -41,6 +42,7 @@ def make_exchange(kit: Kit) -> Exchange:
 
 
 def check_options(config: TrainConfig) -> None:
+    check_compression(config)
     for name, owners in OWN.items():
         if config.sync not in owners:
             _check_unused(config, name, owners)

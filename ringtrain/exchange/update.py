@@ -96,7 +96,8 @@ def check_names(found: Collection[str], wanted: Collection[str], optional: Colle
     if not wanted <= found <= wanted | set(optional):
         raise CheckpointError(
             f"the checkpoint's optimizer keeps {', '.join(sorted(found))}, this run's keeps "
-            f"{', '.join(sorted(wanted))}: resume with the --optimizer and the --sync that wrote it"
+            f"{', '.join(sorted(wanted))}: resume with the --optimizer, the --sync and the "
+            "--compress that wrote it"
         )
 
 
