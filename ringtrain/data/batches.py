@@ -10,6 +10,8 @@ interpreter, so gathering runs beside the training of the batch before.
 
 import queue
 import threading
+from collections.abc import Iterable
+from itertools import count
 
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.dataset import Split
@@ -20,8 +22,10 @@ __all__ = ["Augment", "Batch", "Batches", "Centre", "evaluation_batches"]
 
 
 class Batches:
-    """Iterate over ``rank``'s part of each global batch, from ``start_iteration`` up to ``stop_iteration``
-    (without end where None).
+    """Iterate over part ``rank`` of ``size`` of each global batch, from ``start_iteration`` up to ``stop_iteration``
+    (without end where None); with no examples where ``rank`` is None.
+
+    ``units``: in place of those, (iteration, part) one after another, which the thread takes; it may wait for them.
 
     ``grain``: parts are whole multiples of so many examples (a ghost batch). ``seed`` keys the augmentation;
     the sampler's own seed keys the order. An exception in the thread is raised by ``next()``. Use as a
@@ -32,7 +36,7 @@ class Batches:
         self,
         split: Split,
         sampler: Sampler,
-        rank: int = 0,
+        rank: int | None = 0,
         size: int = 1,
         grain: int = 1,
         augment: Augment | Centre | None = None,
@@ -40,8 +44,9 @@ class Batches:
         start_iteration: int = 0,
         stop_iteration: int | None = None,
         depth: int = 2,
+        units: Iterable[tuple[int, int | None]] | None = None,
     ):
-        self._gather = Gather(split, sampler, rank, size, grain, augment, seed)
+        self._gather = Gather(split, sampler, size, grain, augment, seed)
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         # depth waiting, one with the caller.
@@ -50,20 +55,20 @@ class Batches:
         self._handed_out = None
         self._end: BaseException | None = None
         self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(start_iteration, stop_iteration), name="batches", daemon=True
-        )
+        if units is None:
+            iterations = count(start_iteration) if stop_iteration is None else range(start_iteration, stop_iteration)
+            units = ((iteration, rank) for iteration in iterations)
+        self._thread = threading.Thread(target=self._run, args=(units,), name="batches", daemon=True)
         self._thread.start()
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
-    def _run(self, iteration: int, stop: int | None) -> None:
+    def _run(self, units: Iterable[tuple[int, int | None]]) -> None:
         try:
-            while stop is None or iteration < stop:
+            for iteration, part in units:
                 slot = self._free.get()
                 if self._closing.is_set():
                     return
-                self._ready.put((slot, self._gather.fill(slot, iteration)))
-                iteration += 1
+                self._ready.put((slot, self._gather.fill(slot, iteration, part)))
             self._ready.put((None, StopIteration()))
         except BaseException as error:  # whatever it is, it belongs to the caller
             self._ready.put((None, error))

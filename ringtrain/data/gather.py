@@ -55,13 +55,13 @@ class Slot:
 
 
 class Gather:
-    """Fills slots with ``rank``'s part of any iteration, one call at a time."""
+    """Fills slots with one of ``parts`` parts of any iteration, one call at a time."""
 
-    def __init__(self, split: Split, sampler: Sampler, rank: int, size: int, grain: int, augment, seed: int):
+    def __init__(self, split: Split, sampler: Sampler, parts: int, grain: int, augment, seed: int):
         if sampler.count != split.count:
             raise ValueError(f"a sampler of {sampler.count} examples for a split of {split.count}")
         self._split, self._sampler = split, sampler
-        self._rank, self._size, self._grain = rank, size, grain
+        self._parts, self._grain = parts, grain
         self._augment: Augment | Centre = augment or Centre(*split.shape[:2])
         self._augment.check(split.shape)
         self._seed = seed
@@ -74,15 +74,16 @@ class Gather:
 
     @property
     def capacity(self) -> int:
-        return largest_share(self._sampler.batch, self._size, self._grain)
+        return largest_share(self._sampler.batch, self._parts, self._grain)
 
     def slot(self) -> Slot:
         return Slot(self.capacity, self._split.shape)
 
-    def fill(self, slot: Slot, iteration: int) -> Batch:
+    def fill(self, slot: Slot, iteration: int, part: int | None) -> Batch:
+        """``part`` None: no example, of an iteration that others have examples of."""
         epoch, start, stop = self._sampler.place(iteration)
         everyone = self._order_of(epoch)[start:stop]
-        mine = slice(*share(everyone.size, self._rank, self._size, self._grain))
+        mine = slice(*((0, 0) if part is None else share(everyone.size, part, self._parts, self._grain)))
         batch = slot.batch(
             mine.stop - mine.start,
             iteration=iteration,

@@ -6,7 +6,7 @@ average) the same shape. *An all-reduce sums; means are made by the loss's denom
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ringtrain.config import TrainConfig
@@ -21,6 +21,10 @@ class Roles:
 
     trainers: tuple[int, ...]
     servers: tuple[int, ...] = ()
+
+    def part(self, rank: int) -> int | None:
+        """The part of a batch that is this rank's; None where it does not train."""
+        return self.trainers.index(rank) if rank in self.trainers else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +110,10 @@ class Exchange(ABC):
     @abstractmethod
     def traffic(self) -> Traffic: ...
 
-    def serve(self) -> None:  # noqa: B027
+    def serve(self, meanwhile: Callable[[], None]) -> None:  # noqa: B027
         """What a rank that does not train runs between two meetings (evaluation, checkpoint, the end) where parts are
-        handed out: returns when no trainer wants anything more of it."""
+        handed out: returns when no trainer wants anything more of it, which they say by :meth:`settle`. Calls
+        ``meanwhile`` often."""
 
     def close(self) -> None:  # noqa: B027
         """Release handles; collective."""

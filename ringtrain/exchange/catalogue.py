@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, pipeline, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -14,23 +14,27 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "sharded": sharded.make,
     "averaging": averaging.make,
 }
-# What belongs to one strategy alone.
+# Where fully connected layers live, if not on every rank: around a strategy.
+AROUND: dict[str, Callable[[Kit], Exchange]] = {"pipeline": pipeline.make}
+# What belongs to one strategy alone, and to one way to place fully connected layers.
 OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
 }
+OWN_FC = {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")}
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 
 
 def make_exchange(kit: Kit) -> Exchange:
     """The strategy that a configuration names. Raises ConfigError for options that do not go together."""
     check_options(kit.config)
-    return STRATEGIES[kit.config.sync](kit)
+    return AROUND.get(kit.config.fc, STRATEGIES[kit.config.sync])(kit)
 
 
 def check_options(config: TrainConfig) -> None:
-    for owner, names in OWN.items():
-        for name in names if owner != config.sync else ():
-            _check_unused(config, name, owner)
+    for flag, owners in (("sync", OWN), ("fc", OWN_FC)):
+        for owner, names in owners.items():
+            for name in names if owner != getattr(config, flag) else ():
+                _check_unused(config, name, flag, owner)
     if config.wire != NONE and config.sync not in SUMS_ALONE:
         raise ConfigError(
             f"--wire {config.wire} rounds what travels, and with --sync {config.sync} that is weights, which small "
@@ -38,10 +42,10 @@ def check_options(config: TrainConfig) -> None:
         )
 
 
-def _check_unused(config: TrainConfig, name: str, owner: str) -> None:
+def _check_unused(config: TrainConfig, name: str, flag: str, owner: str) -> None:
     given, default = getattr(config, name), default_of(config_fields()[name])
     if given != default:
         raise ConfigError(
-            f"{name} is {given!r}, which --sync {config.sync} has no use for: give --sync {owner}, or leave it at "
-            f"{default!r}"
+            f"{name} is {given!r}, which --{flag} {getattr(config, flag)} has no use for: give --{flag} {owner}, or "
+            f"leave it at {default!r}"
         )

@@ -1,6 +1,7 @@
 """From the names in a configuration to the objects of a run: the only place of this room that knows catalogues."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.data.sampler import Sampler
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
-from ringtrain.exchange.base import Exchange, Kit
+from ringtrain.exchange.base import Exchange, Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
@@ -30,6 +31,7 @@ from ringtrain.optim import Hyper, make_optimizer
 from ringtrain.train.evaluate import Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
+from ringtrain.train.stages import stage_of
 from ringtrain.transport.base import Transport
 
 
@@ -48,24 +50,27 @@ class Assembly:
     arena: Arena
     rate: LearningRate
     exchange: Exchange
+    roles: Roles
     worker: Worker
+    told_to_stop: Callable[[], bool]
     evaluator: Evaluator
     augment: Augment | Centre
     grain: int
     iterations: int
 
-    def batches(self, transport: Transport, start: int, stop: int) -> Batches:
-        """This rank's part of iterations ``start`` up to ``stop``."""
+    def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
+        """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
         return Batches(
             self.data.train,
             self.sampler,
-            transport.rank,
-            transport.size,
+            self.roles.part(transport.rank),
+            len(self.roles.trainers),
             self.grain,
             self.augment,
             self.config.seed,
             start_iteration=start,
             stop_iteration=stop,
+            units=units,
         )
 
 
@@ -102,13 +107,14 @@ def assemble(
     check_images(model, data)
     check_classes(graph, len(data.classes))
     grain = grain_of(graph)
-    check_batch(config, transport.size, grain, data.train)
     sampler = Sampler(data.train.count, config.batch, config.seed)
     iterations = iterations_of(config, sampler)
     rate = rate_of(config, iterations)
 
     guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
     exchange = make_exchange(Kit(config, transport, ops, tuning, guard))
+    roles = exchange.roles(transport.size)
+    check_batch(config, len(roles.trainers), grain, data.train)
     graph = exchange.prepare(graph)
     arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
     graph.bind(arena)
@@ -118,11 +124,12 @@ def assemble(
     if guard is not None:
         transport = Guarded(transport, guard)
     feed = Feed(ops, model.input, data)
+    loss = SoftmaxCrossEntropy(config.label_smoothing)
     worker = Worker(
         ops=ops,
         graph=graph,
         arena=arena,
-        loss=SoftmaxCrossEntropy(config.label_smoothing),
+        loss=loss,
         exchange=exchange,
         transport=transport,
         feed=feed,
@@ -132,6 +139,16 @@ def assemble(
         grain=grain,
         deadline_s=config.deadline_s,
         told_to_stop=stop,
+        stage=stage_of(
+            exchange,
+            ops,
+            feed,
+            loss,
+            rate.at,
+            batch=config.batch,
+            accumulate=config.accumulate,
+            grain=grain,
+        ),
     )
     return Assembly(
         config=config,
@@ -144,7 +161,9 @@ def assemble(
         arena=arena,
         rate=rate,
         exchange=exchange,
+        roles=roles,
         worker=worker,
+        told_to_stop=stop,
         evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport, config.deadline_s),
         augment=augment_of(config, model),
         grain=grain,

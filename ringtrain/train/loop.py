@@ -6,12 +6,13 @@ exchange by its interface alone; no strategy is named here.
 
 import math
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 
 from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import share
+from ringtrain.data.sampler import micro_batches
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.arena import Arena
@@ -75,6 +76,41 @@ def instructions(micro_batches: int) -> tuple:
     return (*work, Load(last), Forward(last), Share(), Backward(last, last=True), Check(), Update())
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a stage has to know of an iteration: this rank's part of the batch, and its micro-batches (start, stop).
+
+    ctx:         keys of random numbers, and the examples of all ranks
+    totals:      loss sum, correct and valid, to be added to
+    denominator: the loss's
+    """
+
+    batch: Batch
+    micro: list[tuple[int, int]]
+    ctx: Pass
+    totals: object
+    denominator: float
+
+
+class Stage(ABC):
+    """The part of an iteration that is another where ranks hold parts of the network: instructions of its own, and how
+    they are run. :mod:`ringtrain.train.stages` has them."""
+
+    @abstractmethod
+    def begin(self, round: Round) -> None: ...
+
+    @abstractmethod
+    def instructions(self, micro_batches: int) -> tuple:
+        """An iteration of this rank, whose share is cut into so many micro-batches."""
+
+    @abstractmethod
+    def run(self, instruction) -> None: ...
+
+    @abstractmethod
+    def rehearse(self) -> None:
+        """Run every kernel of an iteration that the whole network's do not cover."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """Of one iteration, over all ranks: sum of losses and count of correct ones, of ``valid`` examples with a label;
@@ -105,16 +141,18 @@ class Worker:
         grain: int,
         deadline_s: float,
         told_to_stop=lambda: False,
+        stage: Stage | None = None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
-        self._told_to_stop = told_to_stop
+        self._told_to_stop, self._stage = told_to_stop, stage
         self.before_update = lambda: None  # called when weights are about to change
         self.space = Workspace(ops)
         self._ctx = Pass(ops, self.space)
         self._totals = ops.zeros((3,), "float64")
         self._shared = np.zeros(4)  # on the host: loss sum, correct, valid, ranks that were told to stop
+        self._instructions = instructions if stage is None else stage.instructions
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
         self._pending = self._x = self._labels = self._dlogits = self._tapes = None
@@ -124,7 +162,7 @@ class Worker:
         self._begin(batch)
         self.exchange.before(batch.iteration, len(batch.labels), batch.total)
         self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
-        for instruction in instructions(len(self._micro)):
+        for instruction in self._instructions(len(self._micro)):
             self._run(instruction)
         total, correct, valid, stop = self._shared
         return Outcome(float(total), int(correct), int(valid), bool(stop))
@@ -135,14 +173,16 @@ class Worker:
         for micro in range(len(self._micro)):
             for instruction in (Load(micro), Forward(micro), Backward(micro, last=False)):
                 self._run(instruction)
+        if self._stage is not None:
+            self._stage.rehearse()
         self.exchange.rehearse()
 
     def _begin(self, batch: Batch) -> None:
-        count, parts = len(batch.labels), self._accumulate
-        cuts = [share(count, part, parts, self._grain) for part in range(parts)]
-        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start]
+        self._batch, self._micro = batch, micro_batches(len(batch.labels), self._accumulate, self._grain)
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
+        if self._stage is not None:
+            self._stage.begin(Round(batch, self._micro, self._ctx, self._totals, self._denominator()))
 
     def _run(self, instruction) -> None:
         match instruction:
@@ -170,6 +210,8 @@ class Worker:
                 iteration = self._batch.iteration
                 self.before_update()
                 self.exchange.finish(iteration, self.rate(iteration))
+            case _:
+                self._stage.run(instruction)
 
     def _load(self, start: int, stop: int) -> None:
         self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
@@ -187,6 +229,8 @@ class Worker:
 
     def _explain_divergence(self) -> None:
         """Find the first layer that gives a non-finite value, on any rank, and end every rank with its name."""
+        if self._stage is not None:
+            self.exchange.settle()  # the weights that other ranks hold
         order = [node.name for node in self.graph.plan]
         found = []
         for start, stop in self._micro:
