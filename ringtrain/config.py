@@ -128,6 +128,10 @@ class TrainConfig:
     deadline_s: float = option(300.0, "Seconds without progress of any rank until the run ends as stalled.", above=0)
     guard: bool = option(True, "Watch every collective: ranks that differ, or do not come, are named.")
 
+    slow: str | None = option(
+        None, "Make a rank so many times slower at its own work, to see what a strategy makes of it: RANK:TIMES, 1:2."
+    )
+
     out: str | None = option(None, "Run folder. [runs/MODEL-DATE-TIME]", short="o")
     resume: str | None = option(
         None,
@@ -150,7 +154,7 @@ RECIPE_KEYS = (
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.
-OF_ONE_START = ("out", "resume", "tuning")
+OF_ONE_START = ("out", "resume", "tuning", "slow")
 
 
 def config_fields(kind=TrainConfig):

@@ -6,6 +6,7 @@ from ringtrain.exchange.guard import Guard
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.mapped import Lane
+from ringtrain.transport.tally import Tally
 
 
 class Guarded(Transport):
@@ -66,6 +67,9 @@ class Guarded(Transport):
 
     def board(self, nbytes: int) -> Rows:
         return self._inner.board(nbytes)
+
+    def tally(self, count: int) -> Tally:
+        return self._inner.tally(count)
 
     def abort(self, code: int) -> None:
         self._inner.abort(code)

@@ -31,6 +31,7 @@ from ringtrain.optim import Hyper, make_optimizer
 from ringtrain.train.evaluate import Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
+from ringtrain.train.slow import slowed
 from ringtrain.train.stages import stage_of
 from ringtrain.transport.base import Transport
 
@@ -124,6 +125,7 @@ def assemble(
     if guard is not None:
         transport = Guarded(transport, guard)
     feed = Feed(ops, model.input, data)
+    own_feed = slowed(feed, config.slow, transport.rank, transport.size)
     loss = SoftmaxCrossEntropy(config.label_smoothing)
     worker = Worker(
         ops=ops,
@@ -132,7 +134,7 @@ def assemble(
         loss=loss,
         exchange=exchange,
         transport=transport,
-        feed=feed,
+        feed=own_feed,
         rate=rate.at,
         seed=config.seed,
         accumulate=config.accumulate,
@@ -142,7 +144,7 @@ def assemble(
         stage=stage_of(
             exchange,
             ops,
-            feed,
+            own_feed,
             loss,
             rate.at,
             batch=config.batch,

@@ -6,7 +6,7 @@ exchange by its interface alone; no strategy is named here.
 
 import math
 import time
-from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,8 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import mix
 from ringtrain.train.feed import Feed
-from ringtrain.transport.base import Transport
+from ringtrain.train.stage import Round, Stage
+from ringtrain.transport.base import Handle, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,13 @@ class NoExamples:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Learn the loss of the global batch; end the run where it is not finite, before it spoils the weights."""
+    """Learn the loss of a global batch, of the one before ``window`` others; end the run where it is not finite, before
+    it spoils the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOwn:
+    """Learn the loss of this rank's part, and end the run where it is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,50 +83,36 @@ def instructions(micro_batches: int) -> tuple:
     return (*work, Load(last), Forward(last), Share(), Backward(last, last=True), Check(), Update())
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What a stage has to know of an iteration: this rank's part of the batch, and its micro-batches (start, stop).
-
-    ctx:         keys of random numbers, and the examples of all ranks
-    totals:      loss sum, correct and valid, to be added to
-    denominator: the loss's
-    """
-
-    batch: Batch
-    micro: list[tuple[int, int]]
-    ctx: Pass
-    totals: object
-    denominator: float
-
-
-class Stage(ABC):
-    """The part of an iteration that is another where ranks hold parts of the network: instructions of its own, and how
-    they are run. :mod:`ringtrain.train.stages` has them."""
-
-    @abstractmethod
-    def begin(self, round: Round) -> None: ...
-
-    @abstractmethod
-    def instructions(self, micro_batches: int) -> tuple:
-        """An iteration of this rank, whose share is cut into so many micro-batches."""
-
-    @abstractmethod
-    def run(self, instruction) -> None: ...
-
-    @abstractmethod
-    def rehearse(self) -> None:
-        """Run every kernel of an iteration that the whole network's do not cover."""
+def alone(micro_batches: int) -> tuple:
+    """The same of a rank that does not wait for the others to learn how they fared."""
+    swap = {Share(): (), Check(): (CheckOwn(),)}
+    return tuple(each for one in instructions(micro_batches) for each in swap.get(one, (one,)))
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one iteration, over all ranks: sum of losses and count of correct ones, of ``valid`` examples with a label;
-    ``stop`` where any rank was told to stop."""
+    """Of one iteration, over all ranks: sum of losses and count of correct ones, of ``valid`` examples with a label,
+    ``examples`` in all; ``stop`` where any rank was told to stop."""
 
+    iteration: int
+    examples: int
     loss_sum: float
     correct: int
     valid: int
     stop: bool
+
+
+class Sums:
+    """Loss, correct, valid and those that were told to stop, of one iteration, while they are summed over ranks."""
+
+    def __init__(self):
+        self.values = np.zeros(4)
+        self.iteration = self.examples = 0
+        self.pending: Handle | None = None
+
+    def outcome(self) -> Outcome:
+        loss, correct, valid, stop = self.values
+        return Outcome(self.iteration, self.examples, float(loss), int(correct), int(valid), bool(stop))
 
 
 class Worker:
@@ -151,21 +144,29 @@ class Worker:
         self.space = Workspace(ops)
         self._ctx = Pass(ops, self.space)
         self._totals = ops.zeros((3,), "float64")
-        self._shared = np.zeros(4)  # on the host: loss sum, correct, valid, ranks that were told to stop
-        self._instructions = instructions if stage is None else stage.instructions
+        self._spare = [Sums() for _ in range(exchange.window + 1)]
+        self._under_way: deque[Sums] = deque()  # oldest first
+        self._learnt: Outcome | None = None
+        self._instructions = stage.instructions if stage else alone if exchange.handed_out else instructions
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
-        self._pending = self._x = self._labels = self._dlogits = self._tapes = None
+        self._x = self._labels = self._dlogits = self._tapes = None
 
-    def iterate(self, batch: Batch) -> Outcome:
-        """One iteration on this rank's share of the global batch."""
+    def iterate(self, batch: Batch) -> Outcome | None:
+        """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
+        iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
+        part alone."""
         self._begin(batch)
         self.exchange.before(batch.iteration, len(batch.labels), batch.total)
         self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
+        self._learnt = None
         for instruction in self._instructions(len(self._micro)):
             self._run(instruction)
-        total, correct, valid, stop = self._shared
-        return Outcome(float(total), int(correct), int(valid), bool(stop))
+        return self._learnt
+
+    def drain(self) -> list[Outcome]:
+        """What came of the iterations that have not been told of yet, in order. Collective."""
+        return [self._learn() for _ in range(len(self._under_way))]
 
     def rehearse(self, batch: Batch) -> None:
         """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are."""
@@ -203,9 +204,10 @@ class Worker:
                 for span in reversed(self.arena.spans):
                     self.exchange.ready(span)
             case Check():
-                self._pending.wait(self._deadline_s)
-                if not math.isfinite(self._shared[0]):
-                    self._explain_divergence()
+                if len(self._under_way) > self.exchange.window:
+                    self._learnt = self._learn()
+            case CheckOwn():
+                self._learnt = self._own_outcome()
             case Update():
                 iteration = self._batch.iteration
                 self.before_update()
@@ -223,34 +225,62 @@ class Worker:
         return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
     def _share(self) -> None:
-        self.ops.download(self._totals, self._shared[:3])
-        self._shared[3] = self._told_to_stop()
-        self._pending = self.transport.native_allreduce_start(self._shared)
+        sums = self._own(self._spare.pop())
+        sums.pending = self.transport.native_allreduce_start(sums.values)
+        self._under_way.append(sums)
 
-    def _explain_divergence(self) -> None:
+    def _own(self, sums: Sums) -> Sums:
+        """Of this rank."""
+        self.ops.download(self._totals, sums.values[:3])
+        sums.values[3] = self._told_to_stop()
+        sums.iteration, sums.examples = self._batch.iteration, self._batch.total
+        return sums
+
+    def _learn(self) -> Outcome:
+        """Wait for the oldest sums."""
+        sums = self._under_way.popleft()
+        sums.pending.wait(self._deadline_s)
+        outcome = sums.outcome()
+        self._spare.append(sums)
+        if not math.isfinite(outcome.loss_sum):
+            self._explain_divergence(outcome)
+        return outcome
+
+    def _own_outcome(self) -> Outcome:
+        outcome = self._own(self._spare[0]).outcome()
+        if not math.isfinite(outcome.loss_sum):
+            place = self._first_nonfinite()
+            raise DivergedError(_diverged(outcome, self._named(place, self.transport.rank)))
+        return outcome
+
+    def _explain_divergence(self, outcome: Outcome) -> None:
         """Find the first layer that gives a non-finite value, on any rank, and end every rank with its name."""
         if self._stage is not None:
             self.exchange.settle()  # the weights that other ranks hold
-        order = [node.name for node in self.graph.plan]
-        found = []
+        everyone = self.transport.gather_json(self._first_nonfinite())
+        places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
+        raise everywhere(DivergedError(_diverged(outcome, self._named(*min(places, default=(None, None))))))
+
+    def _first_nonfinite(self) -> int | None:
+        """The place, in order, of the first layer that gives a non-finite value for this rank's part of the batch."""
+        order, found = [node.name for node in self.graph.plan], []
         for start, stop in self._micro:
             self._load(start, stop)
             _, tapes = self.graph.forward(self._ctx, self._x)
             found.append(self.graph.first_nonfinite(self._ctx, tapes))
-        mine = min((order.index(name) for name in found if name), default=None)
-        everyone = self.transport.gather_json(mine)
-        places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
-        iteration = self._batch.iteration + 1
-        if places:
-            place, rank = min(places)
-            where = f"the first layer with a non-finite value is {order[place]!r} (on rank {rank})"
-        else:
-            where = "every layer's output is finite, so the loss itself overflowed"
-        told = (
-            f"the loss is {self._shared[0]:g} at iteration {iteration}: {where}. Lower --lr, add --warmup or "
-            "--clip-norm, and go on from an earlier checkpoint with --resume"
-        )
-        raise everywhere(DivergedError(told))
+        return min((order.index(name) for name in found if name), default=None)
+
+    def _named(self, place: int | None, rank: int | None) -> str:
+        if place is None:
+            return "every layer's output is finite, so the loss itself overflowed"
+        return f"the first layer with a non-finite value is {self.graph.plan[place].name!r} (on rank {rank})"
+
+
+def _diverged(outcome: Outcome, where: str) -> str:
+    return (
+        f"the loss is {outcome.loss_sum:g} at iteration {outcome.iteration + 1}: {where}. Lower --lr, add --warmup or "
+        "--clip-norm, and go on from an earlier checkpoint with --resume"
+    )
 
 
 def take_turns(transport: Transport, rehearse) -> float:

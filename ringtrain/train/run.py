@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import closing
 
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import DivergedError, Interrupted, everywhere
@@ -19,6 +20,7 @@ from ringtrain.train.assemble import Assembly, check_replicas
 from ringtrain.train.evaluate import EVALUATION_BATCH, Score
 from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.loop import Outcome
+from ringtrain.train.pace import make_pace
 from ringtrain.train.state import Progress, capture, per
 from ringtrain.transport.base import Transport
 
@@ -50,44 +52,45 @@ class Run:
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
-        with self._of.batches(self._transport, self._progress.iteration, self._of.iterations) as batches:
-            for batch in batches:
-                self._tell_guard(batch.iteration + 1)
-                began = time.perf_counter()
-                outcome = self._of.worker.iterate(batch)
-                self._account(batch, outcome, time.perf_counter() - began)
-                self.lifeboat.release()
-                self._after(outcome.stop)
-                if outcome.stop and self._progress.iteration < self._of.iterations:
+        first = self._progress.iteration
+        with closing(make_pace(self._of, self._transport, self.lifeboat, first, self._account, self._tick)) as pace:
+            while self._progress.iteration < self._of.iterations:
+                stopping = pace.train(self._progress.iteration, self._meeting())
+                self._after(stopping)
+                if stopping and self._progress.iteration < self._of.iterations:
                     self._end("interrupted")
                     raise self._interrupted()
         if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
             self._save(self._is_best(self._evaluate()))
         self._end("done")
 
-    def _tell_guard(self, iteration: int) -> None:
-        if self._of.guard is not None:
-            self._of.guard.iterate(iteration)
+    def _meeting(self) -> int:
+        """How many iterations will be finished when ranks next do something together."""
+        done, config = self._progress.iteration, self._of.config
+        periods = (self._of.sampler.iterations_per_epoch, config.evaluate_every, config.checkpoint_every)
+        return min(self._of.iterations, *(done - done % period + period for period in periods if period))
 
-    # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
-    def _account(self, batch, outcome: Outcome, seconds: float) -> None:
+    def _tick(self, examples: int, seconds: float) -> None:
         self._training_s += seconds
-        self._rates.add(batch.total, seconds)
-        self._progress.iteration = batch.iteration + 1
+        self._rates.add(examples, seconds)
+
+    def _account(self, outcome: Outcome) -> None:
+        self._progress.iteration = outcome.iteration + 1
         self._progress.add(outcome.loss_sum, outcome.correct, outcome.valid)
         self._sink.handle(
             Iteration(
-                iteration=batch.iteration + 1,
-                epoch=batch.epoch + 1,
+                iteration=outcome.iteration + 1,
+                epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
                 loss=per(outcome.loss_sum, outcome.valid),
                 accuracy=per(outcome.correct, outcome.valid),
-                lr=self._of.rate.at(batch.iteration),
-                examples=batch.total,
+                lr=self._of.rate.at(outcome.iteration),
+                examples=outcome.examples,
                 images_per_s=self._rates.recent(),
                 seconds=self._now(),
             )
         )
 
+    # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
     def _after(self, stopping: bool) -> None:
         """Evaluate, tell and save what is due. A run that is told to stop has little time: it only saves."""
         done, config = self._progress.iteration, self._of.config

@@ -14,7 +14,8 @@ from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import elements
 from ringtrain.ops.base import Ops
-from ringtrain.train.loop import Check, Round, Share, Stage, Update
+from ringtrain.train.loop import Check, Share, Update
+from ringtrain.train.stage import Round, Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ringtrain.transport.board import Rows
 from ringtrain.transport.mapped import Lane
+from ringtrain.transport.tally import Tally
 from ringtrain.transport.waiting import Patience
 
 
@@ -110,6 +111,10 @@ class Transport(ABC):
     @abstractmethod
     def board(self, nbytes: int) -> Rows:
         """A zeroed row of ``nbytes``, a multiple of 8, for each rank of the world, which all ranks read; collective."""
+
+    @abstractmethod
+    def tally(self, count: int) -> Tally:
+        """So many numbers on rank 0 that every rank adds to; collective."""
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

@@ -16,6 +16,7 @@ import numpy as np
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
+from ringtrain.transport.local import LocalTally, Sum, SumHandle
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import aligned_zeros, as_bytes
 from ringtrain.transport.waiting import Patience, peers, wait_for
@@ -33,6 +34,7 @@ class LoopbackWorld:
         self.node_of = [rank * nodes // size for rank in range(size)] if isinstance(nodes, int) else list(nodes)
         self.lock = threading.Lock()
         self.posted: dict[tuple[int, int, int], tuple[deque, deque]] = {}  # (from, to, tag) → sends, receives
+        self.sums: dict[int, Sum] = {}  # those that not all ranks have given to, by their number
         self.failure: BaseException | None = None
         self.everyone = Meeting(size)
         self.neighbours = [Meeting(self.node_of.count(node)) for node in range(max(self.node_of) + 1)]
@@ -153,6 +155,7 @@ class Loopback(Transport):
         self.neighbours = tuple(other for other, node in enumerate(world.node_of) if node == self.node)
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[Arena] = []
+        self._sums_begun = 0
         self._lanes = Lanes(self.node_window, self.local_rank, self.local_size, _in_order)
 
     def allocate(self, count: int, dtype):
@@ -179,9 +182,13 @@ class Loopback(Transport):
         span[...] = total
 
     def native_allreduce_start(self, span) -> Handle:
-        # Threads that share an interpreter gain nothing from overlap: it is done when it is started.
-        self.native_allreduce(span)
-        return LoopbackHandle(self._world, True, [], [])
+        with self._world.lock:
+            sum = self._world.sums.setdefault(self._sums_begun, Sum(self.size))
+            sum.give(self.rank, span.copy())
+            if sum.whole:
+                del self._world.sums[self._sums_begun]
+        self._sums_begun += 1
+        return SumHandle(span, sum, self.patience, self._world.check)
 
     def broadcast(self, span, root: int = 0) -> None:
         shares = self._meet(span.copy() if self.rank == root else None)
@@ -211,6 +218,10 @@ class Loopback(Transport):
     def board(self, nbytes: int) -> Rows:
         own = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None
         return Rows(self._meet(own)[0], range(self.size))
+
+    def tally(self, count: int) -> LocalTally:
+        numbers = self._meet(np.zeros(count) if self.rank == 0 else None)[0]
+        return LocalTally(numbers, self._world.lock, self.barrier, self.rank)
 
     def abort(self, code: int) -> None:
         error = SystemExit(code)

@@ -25,6 +25,7 @@ from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import MESSAGE_BYTES, aligned_zeros, as_bytes, cut
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
 from ringtrain.transport.relay import Relay, relayed
+from ringtrain.transport.remote import RemoteTally
 from ringtrain.transport.waiting import SPIN_S, Patience, peers, wait_for
 
 THREAD_LEVELS = {
@@ -137,6 +138,7 @@ class Messages(Transport):
         self._arenas: list[Arena] = []
         self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
         self._relays: list[Relay] = []
+        self._tallies: list[RemoteTally] = []
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))
         self.node, self.nodes = node_of[self.rank], max(node_of) + 1
@@ -249,6 +251,10 @@ class Messages(Transport):
             self._relays.append(relay)
         return Rows(rows, near)
 
+    def tally(self, count: int) -> RemoteTally:
+        self._tallies.append(RemoteTally(self._comm, count))
+        return self._tallies[-1]
+
     def _any(self, own: bool) -> bool:
         every = np.zeros(1, np.int64)
         self._comm.Allreduce(np.array([own], np.int64), every, MPI.MAX)
@@ -266,11 +272,13 @@ class Messages(Transport):
     def close(self) -> None:
         for relay in self._relays:
             relay.end()
+        for tally in self._tallies:
+            tally.free()
         for handle in list(self._handles):
             handle.free()
         for window in self._windows:
             free(window)
-        self._windows, self._relays = [], []
+        self._windows, self._relays, self._tallies = [], [], []
         self._node_comm.Free()
         self._comm.Free()
 

@@ -164,6 +164,9 @@ class DeviceTransport(Transport):
     def lane(self, tag):
         return self._inner.lane(tag)
 
+    def tally(self, count):
+        return self._inner.tally(count)
+
     def board(self, nbytes):
         return self._inner.board(nbytes)
 

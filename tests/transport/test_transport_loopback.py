@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 
@@ -173,3 +175,40 @@ def test_arenas_are_zeroed_host_memory_unless_told_otherwise():
     assert not LoopbackWorld(1).transport(0).allocate(5, "f4").any()
     own = LoopbackWorld(1).transport(0, allocate=lambda count, dtype: np.full(count, 7, dtype))
     assert own.allocate(2, "f8").tolist() == [7, 7]
+
+
+def test_sums_that_are_under_way_wait_for_nobody_and_keep_their_order():
+    """Rank 0 begins three before the others begin one."""
+    size, ahead = 3, threading.Event()
+
+    def body(t):
+        spans = [np.array([float(10 * turn + t.rank)]) for turn in range(3)]
+        if t.rank:
+            ahead.wait(5)
+        handles = [t.native_allreduce_start(span) for span in spans]
+        if not t.rank:
+            assert not any(handle.test() for handle in handles)
+            ahead.set()
+        for handle in reversed(handles):
+            handle.wait(5)
+        return [float(span[0]) for span in spans]
+
+    assert LoopbackWorld(size).run(body) == [[3.0, 33.0, 63.0]] * size
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_tally_gives_each_ticket_once_and_loses_no_addition(size):
+    def body(t):
+        tally = t.tally(4)
+        tickets = [tally.take(0, 1) for _ in range(50)]
+        tally.add(2, np.array([1.0, t.rank]))
+        t.barrier()
+        found = tally.read()
+        tally.clear()
+        return tickets, found, tally.read()
+
+    results = LoopbackWorld(size).run(body)
+    assert sorted(ticket for tickets, *_ in results for ticket in tickets) == list(range(50 * size))
+    for _, found, cleared in results:
+        np.testing.assert_array_equal(found, [50 * size, 0, size, size * (size - 1) / 2])
+        assert not cleared.any()

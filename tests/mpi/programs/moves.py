@@ -210,6 +210,18 @@ def shares_memory_on_the_node(t):
     t.node_barrier()
 
 
+def tallies(t):
+    """Each ticket goes to one rank, and no addition is lost, though rank 0 does nothing for it."""
+    tally = t.tally(3)
+    tickets = [tally.take(0, 1) for _ in range(20)]
+    tally.add(1, np.array([1.0, t.rank]))
+    everyone = t.gather_json(tickets)
+    assert sorted(ticket for own in everyone for ticket in own) == list(range(20 * t.size))
+    np.testing.assert_array_equal(tally.read(), [20 * t.size, t.size, t.size * (t.size - 1) / 2])
+    tally.clear()
+    assert not tally.read().any()
+
+
 def leaves_shared_memory_for_the_mpi(t):
     """A window is had while there is room for it and for what the MPI will want; else memory is private."""
     from ringtrain.transport import node
@@ -233,6 +245,7 @@ CHECKS = [
     a_wire_that_rounds,
     strategy_equals_the_serial_run,
     shares_memory_on_the_node,
+    tallies,
     leaves_shared_memory_for_the_mpi,
 ]
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""A rank that is k times slower than it is, to see what a strategy makes of it.
+
+Before each micro-batch it rests, for k - 1 times as long as it has computed since the one before. Its core is free
+meanwhile, so that no other rank is slowed.
+"""
+
+import time
+from collections.abc import Callable
+
+from ringtrain.errors import ConfigError
+from ringtrain.train.feed import Feed
+
+
+class Slowed:
+    """The feed of a rank that is ``times`` slower. ``worked``: seconds that it has computed by now."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        times: float,
+        worked: Callable[[], float] = time.thread_time,
+        rest: Callable[[float], None] = time.sleep,
+    ):
+        self._feed, self._times, self._worked, self._rest = feed, times, worked, rest
+        self._before = worked()
+
+    def load(self, *what):
+        """As :meth:`ringtrain.train.feed.Feed.load`."""
+        self._rest((self._times - 1) * (self._worked() - self._before))
+        self._before = self._worked()
+        return self._feed.load(*what)
+
+
+def slowed(feed: Feed, slow: str | None, rank: int, size: int) -> Feed | Slowed:
+    """The feed of this rank, where ``slow`` is RANK:TIMES or None. Raises ConfigError."""
+    if slow is None:
+        return feed
+    which, times = _parsed(slow)
+    if not 0 <= which < size:
+        raise ConfigError(f"--slow {slow} slows rank {which}, and ranks are 0 to {size - 1}: name one of those")
+    return Slowed(feed, times) if which == rank else feed
+
+
+def _parsed(slow: str) -> tuple[int, float]:
+    try:
+        rank, times = slow.split(":")
+        which, factor = int(rank), float(times)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= 1000:
+        raise ConfigError(f"--slow is {slow!r}; it wants RANK:TIMES, with 1 to 1000 times, such as 1:2")
+    return which, factor

@@ -1,0 +1,59 @@
+"""A tally in a window of MPI: additions reach rank 0's memory by the MPI's one-sided operations."""
+
+from contextlib import contextmanager
+
+import numpy as np
+from mpi4py import MPI
+
+from ringtrain.errors import TransportError
+from ringtrain.transport.tally import Tally
+
+ITEM_BYTES = 8
+
+
+@contextmanager
+def _telling():
+    try:
+        yield
+    except MPI.Exception as error:
+        raise TransportError(f"MPI failed while adding to rank 0's numbers: {error.Get_error_string()}") from error
+
+
+class RemoteTally(Tally):
+    """Collective over ``comm``, of which rank 0 holds the numbers."""
+
+    def __init__(self, comm, count: int):
+        self._comm, self._count = comm, count
+        held = count * ITEM_BYTES if comm.rank == 0 else 0
+        self._window = MPI.Win.Allocate(held, ITEM_BYTES, comm=comm)
+        self._old = np.zeros(1)
+        self._window.Lock_all()
+        self.clear()
+
+    def take(self, place: int, amount: float) -> float:
+        with _telling():
+            self._window.Fetch_and_op(np.array([amount], np.float64), self._old, 0, place, MPI.SUM)
+            self._window.Flush(0)
+        return float(self._old[0])
+
+    def add(self, start: int, values: np.ndarray) -> None:
+        with _telling():
+            self._window.Accumulate([values, MPI.DOUBLE], 0, target=start, op=MPI.SUM)
+            self._window.Flush(0)
+
+    def read(self) -> np.ndarray:
+        found = np.zeros(self._count)
+        self._window.Get([found, MPI.DOUBLE], 0)
+        self._window.Flush(0)
+        return found
+
+    def clear(self) -> None:
+        self._comm.Barrier()
+        if self._comm.rank == 0:
+            self._window.Accumulate([np.zeros(self._count), MPI.DOUBLE], 0, op=MPI.REPLACE)
+            self._window.Flush(0)
+        self._comm.Barrier()
+
+    def free(self) -> None:
+        self._window.Unlock_all()
+        self._window.Free()
