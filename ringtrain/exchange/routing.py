@@ -103,7 +103,7 @@ def _line(route: Route, graph: Graph, itemsize: int) -> str:
     nodes = graph.plan[route.start : route.stop]
     names = [nodes[0].name, nodes[-1].relu or nodes[-1].name]
     layers = " to ".join(dict.fromkeys(names))
-    computed = segments.flops(graph, route.start, route.stop) / 1e6
+    computed = _say_flops(segments.flops(graph, route.start, route.stop))
     weights = sum(
         elements(parameter.shape) for _, parameter in segments.part(graph, route.start, route.stop).parameters()
     )
@@ -112,6 +112,13 @@ def _line(route: Route, graph: Graph, itemsize: int) -> str:
         crossing = segments.crossing(graph, route.stop)
         onward = f"{say_bytes(elements(graph.shapes[crossing]) * itemsize)} an example on"
     return (
-        f"{peers(route.ranks)}: {layers}, {computed:.3g} MFLOP an example, {say_bytes(weights * itemsize)} of weights, "
-        f"{onward}"
+        f"{peers(route.ranks)}: {layers}, {computed} an example, {say_bytes(weights * itemsize)} of weights, {onward}"
     )
+
+
+def _say_flops(flops: int) -> str:
+    """75,500,000 → "75.5 MFLOP"."""
+    for unit, factor in (("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3)):
+        if flops >= factor:
+            return f"{flops / factor:.3g} {unit}"
+    return f"{flops} FLOP"

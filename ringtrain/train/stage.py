@@ -1,4 +1,4 @@
-"""The interface of what an iteration is where ranks hold parts of the network: the loop knows this and no more of it."""
+"""The interface of what an iteration is where ranks hold parts of the network: all that the loop knows of it."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
