@@ -14,8 +14,9 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "sharded": sharded.make,
     "averaging": averaging.make,
 }
-# Where fully connected layers live, if not on every rank: around a strategy.
-AROUND: dict[str, Callable[[Kit], Exchange]] = {"pipeline": pipeline.make}
+DATA = "data"  # fully connected layers are as all others
+# Where else they may live: what is made around the strategy, which has the other layers.
+AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {"pipeline": pipeline.make}
 # What belongs to one strategy alone, and to one way to place fully connected layers.
 OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
@@ -27,7 +28,8 @@ SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 def make_exchange(kit: Kit) -> Exchange:
     """The strategy that a configuration names. Raises ConfigError for options that do not go together."""
     check_options(kit.config)
-    return AROUND.get(kit.config.fc, STRATEGIES[kit.config.sync])(kit)
+    make = STRATEGIES[kit.config.sync]
+    return make(kit) if kit.config.fc == DATA else AROUND[kit.config.fc](kit, make)
 
 
 def check_options(config: TrainConfig) -> None:

@@ -26,11 +26,13 @@ Source: Krizhevsky, One weird trick for parallelizing convolutional neural netwo
 pull request 3441), 2015.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ringtrain.collectives.catalogue import FLAT
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import routing
+from ringtrain.exchange import allreduce, routing
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.group import Group
@@ -228,9 +230,10 @@ def choose(algorithm: str, transport) -> str:
     return algorithm
 
 
-def make(kit: Kit) -> Pipeline:
+def make(kit: Kit, inner: Callable[[Kit], Exchange]) -> Pipeline:
+    """``inner``: the strategy of the other layers. It must be all-reduce, and is run here, among the ranks in front."""
     config = kit.config
-    _check(config)
+    _check(config, inner)
     how = settings(kit)
     return Pipeline(
         kit.transport,
@@ -243,8 +246,8 @@ def make(kit: Kit) -> Pipeline:
     )
 
 
-def _check(config) -> None:
-    if config.sync != "allreduce":
+def _check(config, inner: Callable[[Kit], Exchange]) -> None:
+    if inner is not allreduce.make:
         raise ConfigError(
             f"--fc pipeline sums convolutions' gradients in every iteration, before any rank goes on, and --sync "
             f"{config.sync} does not: leave it out, or give --fc data"

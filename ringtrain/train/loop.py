@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import micro_batches
+from ringtrain.data.sampler import share
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.arena import Arena
@@ -179,7 +179,9 @@ class Worker:
         self.exchange.rehearse()
 
     def _begin(self, batch: Batch) -> None:
-        self._batch, self._micro = batch, micro_batches(len(batch.labels), self._accumulate, self._grain)
+        count, parts = len(batch.labels), self._accumulate
+        cuts = [share(count, part, parts, self._grain) for part in range(parts)]
+        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start]
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
         if self._stage is not None:
