@@ -7,7 +7,7 @@ more.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,6 +47,8 @@ class Execution(Reduction):
                    data
     allocate:      allocate(count, dtype): staging and scratch; the transport's own unless given
     wire:          how messages are packed; None: they are not. It may round, and then wants a schedule for that
+    edges:         where the chunks begin, and the end; None: they are even. What one rank sends of a chunk must be as
+                   long as where the other puts it
     """
 
     def __init__(
@@ -60,13 +62,14 @@ class Execution(Reduction):
         synchronize: Callable[[], None] = _nothing,
         allocate: Callable | None = None,
         wire: Wire | None = None,
+        edges: Sequence[int] | None = None,
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
         self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
         self._synchronize, self._patience = synchronize, transport.patience
         travels = wire.dtype if wire else buffer.dtype
         segment = max(segment_bytes // travels.itemsize, 1)
-        plan = make_plan(schedule, transport.rank, buffer.size, segment, packed=wire is not None)
+        plan = make_plan(schedule, transport.rank, buffer.size, segment, packed=wire is not None, edges=edges)
         spans, messages = _views(plan, buffer, travels, allocate or transport.scratch)
         self.bytes_sent = travels.itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
         self._plan = plan

@@ -21,7 +21,7 @@ there when it starts to be sent, and unpacked or added from there. So it also wa
 arrive; and an overwriting arrives at once, and itself waits as an addition does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
@@ -90,8 +90,8 @@ class Layout:
     """Where chunks lie: the buffer's own first, then the scratch chunks that these steps use, one after the
     other."""
 
-    def __init__(self, steps: tuple[Step, ...], chunks: int, count: int):
-        edges = bounds(count, chunks)
+    def __init__(self, steps: tuple[Step, ...], chunks: int, count: int, edges: Sequence[int] | None = None):
+        edges = edges or bounds(count, chunks)
         self.spans = {i: (edges[i], edges[i + 1]) for i in range(chunks)}
         self.stop = count
         moves = [move for step in steps for move in (*step.sends, *step.recvs)]
@@ -104,11 +104,18 @@ class Layout:
         return self.spans[move.start][0], self.spans[move.stop - 1][1]
 
 
-def make_plan(schedule: Schedule, rank: int, count: int, segment: int, packed: bool = False) -> Plan:
+def make_plan(
+    schedule: Schedule,
+    rank: int,
+    count: int,
+    segment: int,
+    packed: bool = False,
+    edges: Sequence[int] | None = None,
+) -> Plan:
     """The plan of ``rank`` for a buffer of ``count`` elements, in segments of at most ``segment``
-    elements. ``packed``: whether messages are."""
+    elements. ``packed``: whether messages are. ``edges``: where chunks begin, and the end, unless they are even."""
     steps = schedule.steps(rank)
-    layout = Layout(steps, schedule.chunks, count)
+    layout = Layout(steps, schedule.chunks, count, edges)
     stages = _Stages(packed)
     pieces = [piece for k, step in enumerate(steps) for piece in _pieces(k, rank, step, layout, segment, stages)]
     longest = max((p.stop - p.start for p in pieces if p.stage >= 0), default=0)

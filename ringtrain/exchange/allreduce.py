@@ -19,14 +19,15 @@ __all__ = ["BUCKET_BYTES", "AllReduce"]
 
 class AllReduce(Exchange):
     """clip_norm: the largest global norm of the summed gradient; None for no limit
+    beside:    see :class:`ringtrain.exchange.base.Kit`
     how:       arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
     name = "allreduce"
     state_is_local = True
 
-    def __init__(self, transport: Transport, ops, clip_norm: float | None = None, **how):
-        self._ops, self._clip_norm = ops, clip_norm
+    def __init__(self, transport: Transport, ops, clip_norm: float | None = None, beside=float, **how):
+        self._ops, self._clip_norm, self._beside = ops, clip_norm, beside
         self._summing = Summing(transport, ops, **how)
         self.exact = self._summing.exact
 
@@ -54,7 +55,7 @@ class AllReduce(Exchange):
             if self._clip_norm is None:
                 self._update.apply(lr, bucket.start, bucket.stop)
         if self._clip_norm is not None:
-            clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._beside)
             self._update.apply(lr, 0, self._arena.count)
 
     def settle(self) -> None:
@@ -81,4 +82,4 @@ class AllReduce(Exchange):
 
 
 def make(kit: Kit) -> AllReduce:
-    return AllReduce(kit.transport, kit.ops, clip_norm=kit.config.clip_norm, **settings(kit))
+    return AllReduce(kit.transport, kit.ops, clip_norm=kit.config.clip_norm, beside=kit.beside, **settings(kit))

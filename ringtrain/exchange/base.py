@@ -37,14 +37,21 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What a strategy is made from. ``tuning``: what ``auto`` chooses by, on rank 0; ``guard``: watches what ranks do
-    together. None where there is none."""
+    """What a strategy is made from.
+
+    tuning: what ``auto`` chooses by, on rank 0; None where there is none
+    guard:  watches what ranks do together; None where there is none
+    share:  share(count, part, parts) → (start, stop): the examples that are one part's
+    beside: from the sum of squares of the gradients over the arena to that with all others, which are clipped together
+    """
 
     config: TrainConfig
     transport: Transport
     ops: object
     tuning: Table | None = None
     guard: Guard | None = None
+    share: Callable[[int, int, int], tuple[int, int]] | None = None
+    beside: Callable[[float], float] = float
 
 
 class Exchange(ABC):
@@ -55,6 +62,7 @@ class Exchange(ABC):
     state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
     handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
+    within_passes: bool = False  # ranks exchange within them: each makes as many as all others, with no examples too
 
     def roles(self, size: int) -> Roles:
         return Roles(trainers=tuple(range(size)))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, pipeline, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, hybrid, pipeline, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -16,7 +16,10 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
 }
 DATA = "data"  # fully connected layers are as all others
 # Where else they may live: what is made around the strategy, which has the other layers.
-AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {"pipeline": pipeline.make}
+AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {
+    "hybrid": hybrid.make,
+    "pipeline": pipeline.make,
+}
 # What belongs to one strategy alone, and to one way to place fully connected layers.
 OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),

@@ -57,7 +57,7 @@ class Pipeline(Exchange):
     how:       arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
-    name = "pipeline"
+    name = "allreduce"
     state_is_local = False
 
     def __init__(
@@ -78,8 +78,9 @@ class Pipeline(Exchange):
         self.fc_ranks, self.in_flight, self.each = fc_ranks, in_flight, update == EACH
         self.mail = Mail(transport, ops, deadline_s)
         self._how = {**how, "deadline_s": deadline_s, "algorithm": choose(algorithm, transport)}
-        self.terms = f"of {transport.size - fc_ranks} + {fc_ranks} ranks, {in_flight} in flight, updated " + (
-            "at each message" if self.each else "once an iteration"
+        self.terms = (
+            f"with fc pipeline of {transport.size - fc_ranks} + {fc_ranks} ranks, {in_flight} in flight, updated "
+            + ("at each message" if self.each else "once an iteration")
         )
         self._squares = np.zeros(1)
         self._step = 0  # iterations

@@ -37,6 +37,7 @@ class Sharded(Exchange):
     bucket_bytes:  gradients are exchanged in buckets of about this size
     segment_bytes: where messages are cut; None: as suits the nodes
     clip_norm:     the largest global norm of the summed gradient; None for no limit
+    beside:        see :class:`ringtrain.exchange.base.Kit`
     deadline_s:    how long to wait for others that make no progress, before StalledError
     guard:         watches the halves; None for none
     """
@@ -55,12 +56,13 @@ class Sharded(Exchange):
         clip_norm: float | None = None,
         deadline_s: float = DEADLINE_S,
         guard: Guard | None = None,
+        beside=float,
     ):
         self._transport, self._ops = transport, ops
         self._algorithm = choose_halves(algorithm, transport)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
-        self._guard, self._squares = guard, np.zeros(1)
+        self._guard, self._squares, self._beside = guard, np.zeros(1), beside
 
     def bind(self, arena, optimizer) -> None:
         transport, grads = self._transport, arena.grads
@@ -111,7 +113,7 @@ class Sharded(Exchange):
     def _over_ranks(self, own: float) -> float:
         self._squares[0] = own
         self._transport.native_allreduce_start(self._squares).wait(self._deadline_s)
-        return float(self._squares[0])
+        return self._beside(float(self._squares[0]))
 
     def settle(self) -> None:
         """Nothing to do: every iteration ends with all weights everywhere."""
@@ -159,4 +161,5 @@ def make(kit: Kit) -> Sharded:
         clip_norm=config.clip_norm,
         deadline_s=config.deadline_s,
         guard=kit.guard,
+        beside=kit.beside,
     )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.batches import Batches
 from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
-from ringtrain.data.sampler import Sampler
+from ringtrain.data.sampler import Sampler, share
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
 from ringtrain.exchange.base import Exchange, Kit, Roles
@@ -38,8 +39,8 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a run is made of. ``grain``: examples that must stay on one rank (a ghost batch). ``transport``: under the
-    guard, where there is one."""
+    """What a run is made of. ``graph``: of whole layers, for evaluations. ``grain``: examples that must stay on one
+    rank (a ghost batch). ``transport``: under the guard, where there is one."""
 
     config: TrainConfig
     transport: Transport
@@ -113,12 +114,13 @@ def assemble(
     rate = rate_of(config, iterations)
 
     guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
-    exchange = make_exchange(Kit(config, transport, ops, tuning, guard))
+    exchange = make_exchange(Kit(config, transport, ops, tuning, guard, partial(share, grain=grain)))
     roles = exchange.roles(transport.size)
     check_batch(config, len(roles.trainers), grain, data.train)
-    graph = exchange.prepare(graph)
+    trained = exchange.prepare(graph)
     arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
-    graph.bind(arena)
+    for bound in (graph, trained):
+        bound.bind(arena)
     initialise(arena, ops, config.seed)
     exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
 
@@ -129,7 +131,7 @@ def assemble(
     loss = SoftmaxCrossEntropy(config.label_smoothing)
     worker = Worker(
         ops=ops,
-        graph=graph,
+        graph=trained,
         arena=arena,
         loss=loss,
         exchange=exchange,

@@ -181,7 +181,8 @@ class Worker:
     def _begin(self, batch: Batch) -> None:
         count, parts = len(batch.labels), self._accumulate
         cuts = [share(count, part, parts, self._grain) for part in range(parts)]
-        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start]
+        empty = self.exchange.within_passes  # are passes, too
+        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start or empty]
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
         if self._stage is not None:

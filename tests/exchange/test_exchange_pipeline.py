@@ -238,9 +238,12 @@ def kit_of(size=1, **flags):
 
 def test_what_the_header_says():
     exchange = make_exchange(kit_of(5, fc="pipeline", fc_in_flight=3))
-    assert (exchange.name, exchange.terms) == ("pipeline", "of 4 + 1 ranks, 3 in flight, updated once an iteration")
+    assert (exchange.name, exchange.terms) == (
+        "allreduce",
+        "with fc pipeline of 4 + 1 ranks, 3 in flight, updated once an iteration",
+    )
     exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="each"))
-    assert exchange.terms == "of 3 + 2 ranks, 2 in flight, updated at each message"
+    assert exchange.terms == "with fc pipeline of 3 + 2 ranks, 2 in flight, updated at each message"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ STRATEGIES = {
     "sharded": ("--optimizer", "adamw", "--clip-norm", 5),
     "delayed": (),
     "averaging": ("--average-every", 4, "--outer-momentum", 0.5),
+    "allreduce": ("--fc", "hybrid"),
 }
+EXACT = ("sharded", "allreduce")
 LAST = '  { name = "fc", kind = "Linear", units = 10 },'
 TWO_FC = NET.replace(LAST, LAST.replace("fc", "fc1").replace("10", "16") + "\n" + LAST)
 
@@ -32,7 +34,7 @@ def test_a_run_and_its_continuation_at_another_number_of_ranks(mpirun, net, tmp_
         done = mpirun(ranks, arguments(net, out, "--iterations", until, *more))
         assert done.returncode == 0, done.stderr
     begun, end = records(out, "start"), records(out, "end")[-1]
-    assert all(record["strategy"].startswith(sync) and record["exact"] == (sync == "sharded") for record in begun)
+    assert all(record["strategy"].startswith(sync) and record["exact"] == (sync in EXACT) for record in begun)
     assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.6
     assert len(losses(out)) == 60
 
@@ -50,7 +52,9 @@ def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, net,
         assert done.returncode == 0, done.stderr
     begun, end = records(out, "start"), records(out, "end")[-1]
     told = "once an iteration" if update == "accumulate" else "at each message"
-    strategies = [f"pipeline of 2 + {fc_ranks} ranks, 2 in flight, updated {told} (auto)" for fc_ranks in (2, 1)]
+    strategies = [
+        f"allreduce with fc pipeline of 2 + {fc_ranks} ranks, 2 in flight, updated {told} (auto)" for fc_ranks in (2, 1)
+    ]
     assert [record["strategy"] for record in begun] == strategies
     assert all(record["exact"] == (update == "accumulate") for record in begun)
     assert (end["iterations"], end["ranks"]) == (60, 3) and end["test_accuracy"] > 0.6

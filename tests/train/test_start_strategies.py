@@ -36,6 +36,11 @@ def records(folder, kind):
         ({"sync": "delayed"}, "delayed by one iteration (ring)", False),
         ({"sync": "averaging"}, "averaging every 8, momentum: average (ring)", False),
         (
+            {"fc": "hybrid", "sync": "sharded"},
+            "sharded with fc hybrid (ring)",
+            True,
+        ),
+        (
             {"sync": "averaging", "average_every": 1},
             "averaging every iteration, momentum: average (ring)",
             True,
@@ -57,7 +62,12 @@ def test_the_header_says_which_and_whether_it_is_exact(train, tmp_path, capsys, 
 
 @pytest.mark.parametrize(
     "flags",
-    [{"sync": "sharded"}, {"sync": "delayed"}, {"sync": "averaging", "average_every": 4, "outer_momentum": 0.5}],
+    [
+        {"sync": "sharded"},
+        {"fc": "hybrid"},
+        {"sync": "delayed"},
+        {"sync": "averaging", "average_every": 4, "outer_momentum": 0.5},
+    ],
 )
 def test_a_run_goes_on_as_if_it_had_not_stopped(train, tmp_path, flags):
     """Stopped in the middle of an epoch and of a period; the unbroken run wrote a checkpoint there, too."""

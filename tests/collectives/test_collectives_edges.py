@@ -1,0 +1,87 @@
+"""Chunks of lengths of one's own, and what every rank has for every other."""
+
+from itertools import accumulate
+
+import numpy as np
+import pytest
+
+from ringtrain.collectives.all_to_all import ALL_TO_ALL, all_to_all
+from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
+from ringtrain.errors import TransportError
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import delaying
+
+DEADLINE_S = 20.0
+LENGTHS = {1: [4], 2: [0, 7], 3: [5, 1, 9], 5: [2, 0, 3, 70, 1]}  # of the chunk that is each rank's
+
+
+def run(schedule, transport, buffer, edges, segment_bytes=64):
+    execution = Execution(
+        schedule,
+        delaying(transport, 3),
+        buffer,
+        lambda a, b, y: np.add(a, b, out=y),
+        segment_bytes=segment_bytes,
+        edges=edges,
+    )
+    execution.start()
+    execution.wait(DEADLINE_S)
+    return execution.bytes_sent
+
+
+@pytest.mark.parametrize("size", LENGTHS)
+def test_halves_cut_where_they_are_told(size):
+    edges = [0, *accumulate(LENGTHS[size])]
+    everyone = [np.arange(edges[-1], dtype="f8") * 3 + rank * 100 for rank in range(size)]
+
+    def body(transport):
+        own = slice(edges[transport.rank], edges[transport.rank + 1])
+        buffer = everyone[transport.rank].copy()
+        scattered = run(make_schedule("sliced", size, REDUCE_SCATTER), transport, buffer, edges)
+        np.testing.assert_array_equal(buffer[own], sum(everyone)[own])
+        gathered = run(make_schedule("sliced", size, ALL_GATHER), transport, buffer, edges)
+        np.testing.assert_array_equal(buffer, sum(everyone))
+        length = own.stop - own.start
+        assert (scattered, gathered) == (8 * (edges[-1] - length), 8 * (size - 1) * length)
+
+    LoopbackWorld(size).run(body)
+
+
+@pytest.mark.parametrize("size", LENGTHS)
+def test_everybody_gets_what_everybody_has_for_it(size):
+    """Rank s has LENGTHS[d] · (s + 1) elements for rank d."""
+    lengths = LENGTHS[size]
+
+    def message(source, target):
+        return np.arange(lengths[target] * (source + 1)) + 1000 * source + 100_000 * target
+
+    def body(transport):
+        rank = transport.rank
+        out = [message(rank, peer) for peer in range(size)]
+        back = [message(peer, rank) for peer in range(size)]
+        edges = [0, *accumulate(part.size for part in [*out, *back])]
+        buffer = np.concatenate([*out, *(np.full(part.size, -1) for part in back)])
+        sent = run(all_to_all(size), transport, buffer, edges)
+        for peer in range(size):
+            arrived = buffer[edges[size + peer] : edges[size + peer + 1]]
+            np.testing.assert_array_equal(arrived, np.full(arrived.size, -1) if peer == rank else back[peer])
+        assert sent == 8 * (sum(part.size for part in out) - out[rank].size)
+
+    LoopbackWorld(size).run(body)
+
+
+def test_ends_that_do_not_agree_are_told():
+    def body(transport):
+        edges = [0, 2, 4, 6, 8] if transport.rank else [0, 2, 5, 6, 8]
+        run(all_to_all(2), transport, np.zeros(8), edges)
+
+    with pytest.raises(TransportError, match="rank 0 sends 24 bytes where rank 1 expects 16"):
+        LoopbackWorld(2).run(body)
+
+
+def test_what_the_schedule_says_of_itself():
+    schedule = all_to_all(4)
+    assert (schedule.goal, schedule.chunks, schedule.wire(0)) == (ALL_TO_ALL, 8, 3)
+    assert [move.peer for move in schedule.steps(2)[0].sends] == [3, 0, 1]
