@@ -31,7 +31,7 @@ class Letter:
     def __init__(self, peer: int, tag: int, width: int, about, labels, values):
         self.peer, self.tag, self.width = peer, tag, width
         self.about, self.labels, self.values = about, labels, values
-        self.handles: dict[tuple[str, int], Handle] = {}
+        self.handles: dict[tuple[bool, int], Handle] = {}  # by whether it is sent, and how many examples it has
         self.current: Handle | None = None
 
     def spans(self, count: int) -> list:
@@ -80,19 +80,20 @@ class Mail:
 
     def send(self, letter: Letter, count: int) -> None:
         """The letter's memory is the message's until :meth:`wait`, or until the answer has come."""
-        self._start(letter, "sends", count)
+        self._start(letter, True, count)
         self.bytes_sent += sum(span.size * span.dtype.itemsize for span in letter.spans(count))
 
     def expect(self, letter: Letter, count: int) -> None:
         """Be ready for a message of ``count`` examples."""
-        self._start(letter, "recvs", count)
+        self._start(letter, False, count)
 
-    def _start(self, letter: Letter, verb: str, count: int) -> None:
+    def _start(self, letter: Letter, sent: bool, count: int) -> None:
         self._ops.synchronize()
-        handle = letter.handles.get((verb, count))
+        handle = letter.handles.get((sent, count))
         if handle is None:
             moves = [(letter.peer, span) for span in letter.spans(count)]
-            handle = letter.handles[verb, count] = getattr(self._transport, verb)(moves, letter.tag)
+            prepare = self._transport.sends if sent else self._transport.recvs
+            handle = letter.handles[sent, count] = prepare(moves, letter.tag)
         letter.current = handle
         handle.start()
 

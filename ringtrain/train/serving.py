@@ -5,6 +5,7 @@ other.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ringtrain.data.sampler import micro_batches, share
 from ringtrain.exchange.mail import Id, Letter, say
@@ -112,6 +113,8 @@ class FcStage(Stage):
         self.pool = Pool(ops, self._depth * cut.places)
         self._due: list[Message] = []  # to come, in order
         self._owed: list[Message] = []  # gone on, to come back
+        self._next_of: dict[tuple[int, int], Message] = {}  # by place and micro-batch
+        self._all = self._done = 0  # messages of the iteration; those that have been served
 
     def _make_slot(self, place: int) -> Slot:
         routes, own, mail, capacity = self._exchange.routes, self._exchange.own, self._mail, self._cut.capacity
@@ -177,11 +180,11 @@ class FcStage(Stage):
         """Letters that may come now, and what is to be done with them; those that end a message first."""
         for message in self._heads(self._owed):
             slot = self._slot(message)
-            yield slot.back, lambda message=message, slot=slot: self._returned(message, slot), message
+            yield slot.back, partial(self._returned, message, slot), message
         for message in self._heads(self._due):
             slot = self._slot(message)
             if slot.expected is message:
-                yield slot.came, lambda message=message, slot=slot: self._forward(message, slot), message
+                yield slot.came, partial(self._forward, message, slot), message
 
     def _heads(self, messages: list[Message]) -> list[Message]:
         """The first one; of every place, where order is not held to."""

@@ -1,6 +1,4 @@
-"""The pipeline's routing table, and what is wrong with others; its sums, state and bytes; what is refused."""
-
-from dataclasses import replace
+"""The pipeline's sums, state and bytes, and what is refused."""
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from ringtrain.exchange.base import Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.group import Group
 from ringtrain.exchange.pipeline import Pipeline
-from ringtrain.exchange.routing import Route, check, make_routing, tell
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.reference import ReferenceOps
@@ -33,63 +30,6 @@ LR = 0.125
 
 def graph_of(name):
     return spec.load(name).graph()
-
-
-# ── the routing table ─────────────────────────────────────────────────────────────────────────────────────────────────
-def test_the_table_of_alexnet():
-    graph = graph_of("alexnet")
-    routes = make_routing(graph, 6, 2)
-    check(routes, graph, 6)
-    assert [route.ranks for route in routes] == [(0, 1, 2, 3), (4,), (5,)]
-    assert tell(routes, graph, 4) == [
-        "ranks 0, 1, 2, 3: conv1 to flat, 1.34 GFLOP an example, 8.904 MiB of weights, 36 KiB an example on",
-        "rank 4: fc6 to drop6, 75.5 MFLOP an example, 144 MiB of weights, 16 KiB an example on",
-        "rank 5: fc7 to fc8, 41.8 MFLOP an example, 79.64 MiB of weights, the loss",
-    ]
-
-
-@pytest.mark.parametrize(("size", "fc_ranks"), [(2, 1), (3, 1), (5, 1), (4, 2), (4, 3), (7, 3)])
-def test_every_table_that_is_made_passes(size, fc_ranks):
-    graph = spec.parse(TEXT, "net").graph()
-    routes = make_routing(graph, size, fc_ranks)
-    check(routes, graph, size)
-    assert [len(route.ranks) for route in routes] == [size - fc_ranks, *[1] * fc_ranks]
-
-
-MUTANTS = {
-    "a gap": (lambda a, b, c: [a, replace(b, start=b.start + 1), c], "leaves layer 'fc1' to no rank"),
-    "a gap in front": (lambda a, b, c: [replace(a, start=1), b, c], "leaves layer 'conv' to no rank"),
-    "an overlap": (lambda a, b, c: [replace(a, stop=a.stop + 1), b, c], "rank 2 begin at 'fc1', which is held before"),
-    "the wrong order": (lambda a, b, c: [a, c, b], "leaves layer 'fc1' to no rank"),
-    "images behind": (lambda a, b, c: [b, a, c], "leaves layer 'conv' to no rank"),
-    "no layers": (lambda a, b, c: [a, replace(b, stop=b.start), c], "rank 2 begin at 'fc1'"),
-    "no end": (lambda a, b, c: [a, b], "ends at 3 layers of 5"),
-    "layers that are not": (lambda a, b, c: [a, b, replace(c, stop=c.stop + 1)], "ends at 6 layers of 5"),
-    "a rank twice": (lambda a, b, c: [a, b, replace(c, ranks=(2,))], r"names ranks \[0, 1, 2, 2\]"),
-    "a rank without": (
-        lambda a, b, c: [replace(a, ranks=(0,)), b, c],
-        r"names ranks \[0, 2, 3\], and there are 0 to 3",
-    ),
-    "ranks out of order": (lambda a, b, c: [a, replace(b, ranks=(3,)), replace(c, ranks=(2,))], "0, 1, 3, 2"),
-    "one part twice": (
-        lambda a, b, c: [replace(a, ranks=(0,)), replace(b, ranks=(1, 2)), c],
-        "one fully connected part to ranks 1, 2: it wants one rank each",
-    ),
-}
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_table_that_is_wrong_is_told(mutant):
-    graph = spec.parse(TEXT, "net").graph()
-    change, message = MUTANTS[mutant]
-    with pytest.raises(ConfigError, match=f"the routing .*{message}"):
-        check(change(*make_routing(graph, 4, 2)), graph, 4)
-
-
-def test_a_table_that_cuts_where_two_arrays_cross():
-    graph = graph_of("resnet20")
-    with pytest.raises(ConfigError, match=r"the routing cuts before '.*', where several arrays cross"):
-        check([Route((0,), 0, 3), Route((1,), 3, len(graph.plan))], graph, 2)
 
 
 # ── an iteration with gradients of small whole numbers ────────────────────────────────────────────────────────────────
@@ -179,29 +119,34 @@ def test_states_of_another_optimizer_or_model_are_refused():
     LoopbackWorld(2).run(body)
 
 
-def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate():
-    """Gradients of 1/4 and 3/4 of the batch, which arrive divided by the whole."""
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
+    """Gradients of 1/4 and 3/4 of the batch, which arrive divided by the whole; two iterations."""
     ops, graph = ReferenceOps("float64"), spec.parse(TEXT, "net").graph()
+    gradients = ((0.25, 2.0), (0.75, -5.0)) * 2
 
     def body(t):
         arena = Arena(t.scratch, graph.parameters(), "float64", exchanged=t.allocate)
         exchange = Pipeline(t, ops, update="each", deadline_s=20.0)
         exchange.prepare(graph)
-        exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.5, weight_decay=0.25)))
+        exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25, eps=1e-8)))
         assert not exchange.exact
         arena.weights[...] = 1
-        start, stop = exchange._start, exchange._stop
-        for number, share in enumerate((0.25, 0.75) if t.rank else ()):
-            arena.grads[start:stop] = 2 * share
-            exchange.learn(LR, share, number, 2)
-        arena.grads[:start] = 0
-        exchange.finish(0, LR)
-        return arena.weights[start], exchange.state()["step"]
+        for place, (share, gradient) in enumerate(gradients):
+            arena.grads[...] = gradient * share if t.rank else 0
+            if t.rank:
+                exchange.learn(LR, share, place % 2, 2)
+            if place % 2:
+                exchange.finish(place // 2, LR)
+        return arena.weights[exchange._start], exchange.state()["step"]
 
-    first = 1 - LR * 0.25 * (2 + 0.25)
-    second = first - LR * 0.75 * (0.5 * (2 + 0.25) + 2 + 0.25 * first)
+    arena = Arena(lambda count, dtype: np.ones(count), graph.parameters(), "float64")
+    rule = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25, eps=1e-8))
+    slots = {name: np.zeros(arena.count) for name in rule.slots}
+    for step, (share, gradient) in enumerate(gradients, 1):
+        rule.apply(ops, arena.weights, np.full(arena.count, gradient), slots, LR * share, step, 0, arena.count)
     (_, step), (weight, _) = LoopbackWorld(2).run(body)
-    assert weight == pytest.approx(second, rel=1e-14) and step == 1
+    assert weight == pytest.approx(arena.weights[-1], rel=1e-14) and step == 2
 
 
 def test_some_of_the_ranks_number_themselves():
