@@ -70,8 +70,9 @@ class TrainConfig:
         "allreduce",
         "How ranks stay in step: allreduce, sum gradients and update everywhere; sharded, each rank updates its slice "
         "and keeps its optimizer state alone; delayed, apply the gradient before while this one is exchanged; "
-        "averaging, update alone and average the weights now and then.",
-        choices=("allreduce", "delayed", "sharded", "averaging"),
+        "averaging, update alone and average the weights now and then; gossip, average with one other rank each time; "
+        "master, rank 0 reads the data, has the loss and updates.",
+        choices=("allreduce", "delayed", "sharded", "averaging", "gossip", "master"),
     )
     fc: str = option(
         "data",
@@ -101,6 +102,7 @@ class TrainConfig:
         0.0, "Of averaging: Nesterov momentum of the step from average to average (DiLoCo).", low=0, below=1
     )
     outer_lr: float = option(1.0, "Of averaging: how far to step from the last average towards this one.", above=0)
+    gossip_window: int = option(8, "Of gossip: iterations that ranks may be apart.", low=0)
     algorithm: str = option(
         "auto",
         "All-reduce: auto, by size and what `ringtrain tune` measured; mpi, the MPI's own; mapped or routed, in memory "

@@ -38,12 +38,6 @@ def share(count: int, rank: int, size: int, grain: int = 1) -> tuple[int, int]:
     return edge(rank), edge(rank + 1)
 
 
-def micro_batches(count: int, parts: int, grain: int = 1) -> list[tuple[int, int]]:
-    """A rank's ``count`` examples in up to ``parts`` micro-batches, (start, stop) each; none of them is empty."""
-    cuts = (share(count, part, parts, grain) for part in range(parts))
-    return [(start, stop) for start, stop in cuts if stop > start]
-
-
 def largest_share(batch: int, size: int, grain: int = 1) -> int:
     """The most examples that any rank may have of a batch of up to ``batch``."""
     grains = -(-batch // grain)

@@ -29,6 +29,7 @@ use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer ste
 
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
+from ringtrain.exchange.means import take_mean
 from ringtrain.exchange.outer import Outer
 from ringtrain.exchange.summing import Summing, settings
 from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
@@ -143,11 +144,7 @@ class Averaging(Exchange):
         self._examples = self._total = 0
 
     def _mean(self, array, share: float) -> None:
-        ops, sums = self._ops, self._arena.grads
-        ops.copy(array, sums)
-        ops.scale(sums, share)
-        self._sums.land()
-        ops.copy(sums, array)
+        take_mean(self._ops, array, share, self._sums, self._arena.grads)
 
     def _average_state(self, share: float) -> None:
         for slot in self._update.slots.values():

@@ -14,25 +14,38 @@ from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
+Cut = tuple[int, int]  # examples start:stop of a batch
+
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which ranks train (the sampler divides the batch among them, in this order) and which serve."""
+    """Which ranks train (the sampler divides the batch among them, in this order) and which serve. ``loader``: the rank
+    that reads whole batches, of which the others get their parts by :meth:`Exchange.scatter`; None where each reads its
+    own."""
 
     trainers: tuple[int, ...]
     servers: tuple[int, ...] = ()
+    loader: int | None = None
 
     def part(self, rank: int) -> int | None:
         """The part of a batch that is this rank's; None where it does not train."""
         return self.trainers.index(rank) if rank in self.trainers else None
 
+    def reads(self, rank: int) -> tuple[int | None, int]:
+        """(part, parts): what of a batch this rank reads; nothing where the part is None."""
+        if self.loader is None:
+            return self.part(rank), len(self.trainers)
+        return (0 if rank == self.loader else None), 1
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one rank has sent through this exchange, and for how long its loop was blocked on it."""
+    """What one rank has sent through this exchange, and for how long its loop was blocked on it; what it has received,
+    None where that is not counted."""
 
     bytes_sent: int
     exposed_s: float
+    bytes_received: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,7 @@ class Exchange(ABC):
     terms: str = ""  # what else the run header says of it
     exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
-    state_is_local: bool  # whether every rank holds the whole of state(), so that one alone can save it
+    state_is_local: bool  # whether rank 0 holds the whole of state(), and can save it alone
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
     handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
     within_passes: bool = False  # ranks exchange within them: each makes as many as all others, with no examples too
@@ -84,6 +97,16 @@ class Exchange(ABC):
         summed; this rank's own where weights are averaged. Asked after :meth:`before`."""
         return total
 
+    def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
+        """This rank's part of arrays that the loader has of a whole batch, and the others with no examples. ``cuts``:
+        trainer → its micro-batches, one after another. Asked where :meth:`roles` names a loader; collective."""
+        return arrays
+
+    def head(self, micro: int, logits, labels, loss: Callable):
+        """d(loss)/d(logits) of micro-batch ``micro``, by ``loss(logits, labels)``, which counts totals besides. Where
+        one rank has the loss of all, that rank alone calls it."""
+        return loss(logits, labels)
+
     def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027 (most have nothing to do here)
         """The iteration is about to read weights. It has ``examples`` of its ``total`` on this rank."""
 
@@ -105,7 +128,7 @@ class Exchange(ABC):
     @abstractmethod
     def state(self) -> dict:
         """The optimizer's state, unsharded and independent of the number of ranks: name → flat array over the
-        arena, plus scalars. Collective."""
+        arena, plus scalars; whole on rank 0 at least. Collective, unless ``state_is_local``."""
 
     @abstractmethod
     def check_names(self, names: Collection[str]) -> None:

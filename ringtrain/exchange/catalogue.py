@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, hybrid, pipeline, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -13,6 +13,8 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "delayed": delayed.make,
     "sharded": sharded.make,
     "averaging": averaging.make,
+    "gossip": gossip.make,
+    "master": master.make,
 }
 DATA = "data"  # fully connected layers are as all others
 # Where else they may live: what is made around the strategy, which has the other layers.
@@ -23,6 +25,7 @@ AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {
 # What belongs to one strategy alone, and to one way to place fully connected layers.
 OWN = {
     "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
+    "gossip": ("gossip_window",),
 }
 OWN_FC = {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")}
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients

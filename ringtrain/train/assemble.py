@@ -62,11 +62,12 @@ class Assembly:
 
     def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
+        part, parts = self.roles.reads(transport.rank)
         return Batches(
             self.data.train,
             self.sampler,
-            self.roles.part(transport.rank),
-            len(self.roles.trainers),
+            part,
+            parts,
             self.grain,
             self.augment,
             self.config.seed,

@@ -5,14 +5,12 @@ exchange by its interface alone; no strategy is named here.
 """
 
 import math
-import time
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
 from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import share
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.nn.arena import Arena
@@ -22,6 +20,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import mix
 from ringtrain.train.feed import Feed
+from ringtrain.train.parts import Parts, micro_batches
 from ringtrain.train.stage import Round, Stage
 from ringtrain.transport.base import Handle, Transport
 
@@ -139,6 +138,7 @@ class Worker:
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
+        self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
         self._told_to_stop, self._stage = told_to_stop, stage
         self.before_update = lambda: None  # called when weights are about to change
         self.space = Workspace(ops)
@@ -156,6 +156,7 @@ class Worker:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
         part alone."""
+        batch = self._parts.own(batch)
         self._begin(batch)
         self.exchange.before(batch.iteration, len(batch.labels), batch.total)
         self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
@@ -170,19 +171,18 @@ class Worker:
 
     def rehearse(self, batch: Batch) -> None:
         """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are."""
-        self._begin(batch)
+        self._begin(self._parts.blank(batch))
         for micro in range(len(self._micro)):
-            for instruction in (Load(micro), Forward(micro), Backward(micro, last=False)):
-                self._run(instruction)
+            self._run(Load(micro))
+            self._dlogits = self._loss(self._forward(), self._labels)
+            self._run(Backward(micro, last=False))
         if self._stage is not None:
             self._stage.rehearse()
         self.exchange.rehearse()
 
     def _begin(self, batch: Batch) -> None:
-        count, parts = len(batch.labels), self._accumulate
-        cuts = [share(count, part, parts, self._grain) for part in range(parts)]
-        empty = self.exchange.within_passes  # are passes, too
-        self._batch, self._micro = batch, [(start, stop) for start, stop in cuts if stop > start or empty]
+        count, empty = len(batch.labels), self.exchange.within_passes  # which are passes, too
+        self._batch, self._micro = batch, micro_batches(count, self._accumulate, self._grain, empty)
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
         if self._stage is not None:
@@ -192,9 +192,8 @@ class Worker:
         match instruction:
             case Load(micro):
                 self._load(*self._micro[micro])
-            case Forward():
-                logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
-                self._dlogits = self.loss.backward(self._ctx, logits, self._labels, self._totals, self._denominator())
+            case Forward(micro):
+                self._dlogits = self.exchange.head(micro, self._forward(), self._labels, self._loss)
             case Share():
                 self._share()
             case Backward(micro, last):
@@ -220,6 +219,13 @@ class Worker:
 
     def _load(self, start: int, stop: int) -> None:
         self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
+
+    def _forward(self):
+        logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
+        return logits
+
+    def _loss(self, logits, labels):
+        return self.loss.backward(self._ctx, logits, labels, self._totals, self._denominator())
 
     def _denominator(self) -> float:
         """The loss's. A rank's own part of the valid labels is taken by its examples: then means of ranks that are
@@ -284,15 +290,3 @@ def _diverged(outcome: Outcome, where: str) -> str:
         f"the loss is {outcome.loss_sum:g} at iteration {outcome.iteration + 1}: {where}. Lower --lr, add --warmup or "
         "--clip-norm, and go on from an earlier checkpoint with --resume"
     )
-
-
-def take_turns(transport: Transport, rehearse) -> float:
-    """``rehearse()`` what uses kernels: one rank a node compiles them, then the others load what it kept. Returns
-    seconds."""
-    started = time.perf_counter()
-    first = transport.local_rank == 0
-    for turn in (first, not first):
-        if turn:
-            rehearse()
-        transport.node_barrier()
-    return time.perf_counter() - started

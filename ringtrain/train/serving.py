@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from ringtrain.data.sampler import micro_batches, share
+from ringtrain.data.sampler import share
 from ringtrain.exchange.mail import Id, Letter, say
 from ringtrain.exchange.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace
@@ -16,6 +16,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import elements
 from ringtrain.ops.base import Ops
 from ringtrain.train.loop import Check, Share, Update
+from ringtrain.train.parts import micro_batches
 from ringtrain.train.stage import Round, Stage
 
 

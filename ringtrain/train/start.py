@@ -26,12 +26,11 @@ from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
 from ringtrain.train.assemble import Assembly, assemble, check_replicas, open_data, ops_of, spread_from_root
-from ringtrain.train.loop import take_turns
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
 from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.state import Progress, restore
-from ringtrain.train.together import agree, on_root, together
+from ringtrain.train.together import agree, on_root, take_turns, together
 from ringtrain.transport.base import Transport
 
 

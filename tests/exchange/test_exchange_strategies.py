@@ -11,6 +11,8 @@ from ringtrain.exchange.averaging import Averaging
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.delayed import Delayed
+from ringtrain.exchange.gossip import Gossip
+from ringtrain.exchange.master import Master
 from ringtrain.exchange.pieces import common, cut, elements, join
 from ringtrain.exchange.sharded import Sharded
 from ringtrain.exchange.update import Update
@@ -359,6 +361,18 @@ def test_names_and_what_the_header_says():
             {"average_every": 4},
             "average_every is 4, which --sync allreduce has no use for: give --sync averaging, or le",
         ),
+        ({"gossip_window": 4}, "gossip_window is 4, which --sync allreduce has no use for: give --sync gossip, or le"),
+        ({"gossip_window": -1}, "gossip_window is -1; it wants at least 0"),
+        ({"sync": "gossip", "wire": "float16"}, "with --sync gossip that is weights"),
+        ({"sync": "master", "wire": "float16"}, "with --sync master that is weights"),
+        (
+            {"sync": "master", "algorithm": "ring"},
+            "from there, which is the star, and --algorithm is ring: leave it out",
+        ),
+        (
+            {"sync": "master", "tuning": "t.json"},
+            "--tuning t.json is what `auto` chooses by, and --sync master has noth",
+        ),
         ({"sync": "delayed", "outer_lr": 0.5}, "outer_lr is 0.5, which --sync delayed has no use for"),
         (
             {"sync": "sharded", "wire": "float16"},
@@ -384,7 +398,7 @@ def test_refusals_are_mistakes_of_the_user():
     assert ConfigError.exit_code == 2
 
 
-@pytest.mark.parametrize("make", [Sharded, Delayed, Averaging])
+@pytest.mark.parametrize("make", [Sharded, Delayed, Averaging, Gossip, Master])
 def test_states_of_another_optimizer_or_model_are_refused(make):
     exchange, arena = bound(make, LoopbackWorld(1).transport(0))
     with pytest.raises(CheckpointError, match="keeps mean, square, step, this run's keeps momentum, step"):

@@ -91,6 +91,11 @@ def settled(ops: FakeDeviceOps, array):
     return array._memory
 
 
+def _memory(array):
+    """Of a device array; a host array is its own."""
+    return array if isinstance(array, np.ndarray) else array._memory
+
+
 class DeviceHandle(Handle):
     """Looks at the queue whenever it starts."""
 
@@ -133,7 +138,7 @@ class DeviceTransport(Transport):
         return self._wrap(self._inner.recvs, moves, tag)
 
     def _wrap(self, prepare, moves, tag):
-        inner = prepare([(peer, span._memory) for peer, span in moves], tag)
+        inner = prepare([(peer, _memory(span)) for peer, span in moves], tag)
         return DeviceHandle(inner, self._ops, [span for _, span in moves])
 
     def native_allreduce(self, span, op="sum", source=None):

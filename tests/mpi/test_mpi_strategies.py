@@ -14,8 +14,10 @@ STRATEGIES = {
     "delayed": (),
     "averaging": ("--average-every", 4, "--outer-momentum", 0.5),
     "allreduce": ("--fc", "hybrid"),
+    "gossip": ("--gossip-window", 3),
+    "master": ("--optimizer", "adamw", "--accumulate", 2),
 }
-EXACT = ("sharded", "allreduce")
+EXACT = ("sharded", "allreduce", "master")
 LAST = '  { name = "fc", kind = "Linear", units = 10 },'
 TWO_FC = NET.replace(LAST, LAST.replace("fc", "fc1").replace("10", "16") + "\n" + LAST)
 
@@ -71,11 +73,13 @@ def test_a_pipeline_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
     assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
-def test_sharded_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
-    for out, more in (("whole", ()), ("slices", ("--sync", "sharded", "--algorithm", "ring"))):
+def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
+    sharded, master = ("--sync", "sharded", "--algorithm", "ring"), ("--sync", "master")
+    for out, more in (("whole", ()), ("slices", sharded), ("master", master)):
         done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, *more))
         assert done.returncode == 0, done.stderr
-    assert losses(tmp_path / "slices") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+    for out in ("slices", "master"):
+        assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
 KILLED = {sync: (1, ("--sync", sync, *more)) for sync, more in STRATEGIES.items()}

@@ -15,13 +15,15 @@ def trained(transport, model_text, iterations, start=0, found=None, settle_at=()
     run, ops = run_of(transport, model_text, ops, iterations=iterations, **flags)
     if found is not None:
         restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
-    losses = []
+    outcomes = []
     with run.batches(transport, start, iterations) as batches:
         for batch in batches:
-            outcome = run.worker.iterate(batch)
-            losses.append(outcome.loss_sum / outcome.valid)
+            outcomes.append(run.worker.iterate(batch))
             if batch.iteration + 1 in settle_at:
+                outcomes += run.worker.drain()
                 capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
+    outcomes += run.worker.drain()
+    losses = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
     checkpoint = capture(run, ops, transport, Progress(iteration=iterations))
     return losses, ops.to_host(run.arena.weights), checkpoint
 

@@ -50,6 +50,8 @@ def records(folder, kind):
             "averaging every 8, momentum: keep, outer momentum 0, rate 0.5 (ring)",
             False,
         ),
+        ({"sync": "gossip", "gossip_window": 3}, "gossip up to 3 iterations apart (ring)", False),
+        ({"sync": "master", "algorithm": "star"}, "master on rank 0 (star)", True),
     ],
 )
 def test_the_header_says_which_and_whether_it_is_exact(train, tmp_path, capsys, flags, strategy, exact):
@@ -67,6 +69,7 @@ def test_the_header_says_which_and_whether_it_is_exact(train, tmp_path, capsys, 
         {"fc": "hybrid"},
         {"sync": "delayed"},
         {"sync": "averaging", "average_every": 4, "outer_momentum": 0.5},
+        {"sync": "gossip"},
     ],
 )
 def test_a_run_goes_on_as_if_it_had_not_stopped(train, tmp_path, flags):
@@ -81,6 +84,12 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(train, tmp_path, flags):
 def test_sharded_says_what_memory_it_takes(train, tmp_path):
     train(out="run", iterations=1, sync="sharded")
     assert records(tmp_path / "run", "note")[0]["text"].startswith("sharded by ring: a rank keeps ")
+
+
+def test_a_master_says_what_it_does(train, tmp_path):
+    train(out="run", iterations=1, sync="master", algorithm="auto")
+    (told,) = [record["text"] for record in records(tmp_path / "run", "note") if "rank 0" in record["text"]]
+    assert told.startswith("rank 0 reads all batches, computes the loss and keeps the optimizer's ")
 
 
 def test_refusals(train, tmp_path):

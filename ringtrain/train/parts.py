@@ -1,0 +1,54 @@
+"""Which examples of a batch are whose; and where one rank reads whole batches, how the others come by theirs."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ringtrain.data.batches import Batch
+from ringtrain.data.sampler import share
+from ringtrain.exchange.base import Cut, Exchange
+
+PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip")
+
+
+def micro_batches(count: int, most: int, grain: int, empty: bool = False) -> list[Cut]:
+    """A rank's ``count`` examples cut into at most so many micro-batches, of whole grains; ``empty``: into exactly so
+    many, with no examples where there are too few."""
+    cuts = [share(count, micro, most, grain) for micro in range(most)]
+    return [(start, stop) for start, stop in cuts if stop > start or empty]
+
+
+class Parts:
+    """exchange:   says which ranks train, and whether one of them reads for all
+    size, rank: of the world
+    grain:      examples that must stay on one rank
+    accumulate: micro-batches of an iteration
+    """
+
+    def __init__(self, exchange: Exchange, size: int, rank: int, grain: int, accumulate: int):
+        self._exchange, self._rank, self._grain, self._accumulate = exchange, rank, grain, accumulate
+        self._roles = exchange.roles(size)
+
+    def own(self, batch: Batch) -> Batch:
+        """This rank's part of what has been read. Collective where one rank reads for all."""
+        if self._roles.loader is None:
+            return batch
+        named = {name: getattr(batch, name) for name in PER_EXAMPLE}
+        return replace(batch, **self._exchange.scatter(named, self.cuts(batch.total)))
+
+    def blank(self, batch: Batch) -> Batch:
+        """As large as this rank's part, and without meaning where another rank has read it; nothing is exchanged."""
+        if self._roles.loader is None:
+            return batch
+        count = sum(stop - start for start, stop in self.cuts(batch.total)[self._rank])
+        arrays = {name: getattr(batch, name) for name in PER_EXAMPLE}
+        return replace(batch, **{n: np.zeros((count, *a.shape[1:]), a.dtype) for n, a in arrays.items()})
+
+    def cuts(self, total: int) -> dict[int, list[Cut]]:
+        """Trainer → where its micro-batches lie in a batch of ``total``."""
+        found = {}
+        for rank in self._roles.trainers:
+            start, stop = share(total, self._roles.part(rank), len(self._roles.trainers), self._grain)
+            micros = micro_batches(stop - start, self._accumulate, self._grain)
+            found[rank] = [(start + a, start + b) for a, b in micros]
+        return found

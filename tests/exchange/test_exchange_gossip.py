@@ -1,0 +1,185 @@
+"""Gossip against its formula, on gradients of small whole numbers: meetings, means over all, what travels."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from test_exchange_strategies import LR, bound, iterate, run
+
+from ringtrain.errors import StalledError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.gossip import Gossip
+from ringtrain.exchange.pairing import pairing, period
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import delaying, recording
+
+
+def gradients(rank, iteration, arena):
+    rng = np.random.default_rng([rank, iteration])
+    grads = np.zeros(arena.count)
+    for span in reversed(arena.spans):
+        grads[span.start : span.start + span.count] = rng.integers(-8, 9, span.count)
+    return grads
+
+
+def formula(size, iterations, seed=0, sizes=None):
+    """Weights of each rank: means of pairs, then plain steps of the optimizer on each."""
+    ranks = [bound(AllReduce, LoopbackWorld(1).transport(0)) for _ in range(size)]
+    for iteration in range(iterations):
+        for a, b in pairing(seed, iteration, size):
+            mean = (ranks[a][1].weights + ranks[b][1].weights) / 2
+            ranks[a][1].weights[...] = ranks[b][1].weights[...] = mean
+        for rank, (exchange, arena) in enumerate(ranks):
+            if sizes and not sizes[rank]:
+                continue
+            arena.grads[...] = gradients(rank, iteration, arena)
+            exchange.finish(iteration, LR)
+    return ranks
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("late", [False, True])
+def test_an_iteration_is_a_mean_with_the_partner_and_an_own_update(size, late):
+    def body(t):
+        exchange, arena = bound(Gossip, delaying(t, seed=3) if late else t, seed=2)
+        for iteration in range(7):
+            iterate(exchange, arena, t.rank, iteration, 1, size)
+        return arena.weights.copy()
+
+    want = formula(size, 7, seed=2)
+    for weights, (_, arena) in zip(LoopbackWorld(size).run(body), want, strict=True):
+        np.testing.assert_allclose(weights, arena.weights, rtol=1e-14, atol=1e-14)
+
+
+def test_settling_takes_the_mean_of_all_once_and_a_state_is_the_mean_of_states():
+    def body(t):
+        exchange, arena = bound(Gossip, t)
+        for iteration in range(5):
+            iterate(exchange, arena, t.rank, iteration, 1, 3)
+        exchange.settle()
+        sent, weights = exchange.traffic().bytes_sent, arena.weights.copy()
+        exchange.settle()
+        assert exchange.traffic().bytes_sent == sent
+        state = exchange.state()
+        np.testing.assert_array_equal(arena.weights, weights)
+        sent = exchange.traffic().bytes_sent
+        exchange.state()
+        assert exchange.traffic().bytes_sent == sent
+        return weights, state
+
+    want = formula(3, 5)
+    found = LoopbackWorld(3).run(body)
+    assert len({weights.tobytes() for weights, _ in found}) == len({s["momentum"].tobytes() for _, s in found}) == 1
+    np.testing.assert_allclose(found[0][0], np.mean([arena.weights for _, arena in want], axis=0), rtol=1e-13)
+    momentum = np.mean([exchange.state()["momentum"] for exchange, _ in want], axis=0)
+    np.testing.assert_allclose(found[0][1]["momentum"], momentum, rtol=1e-13, atol=1e-14)
+    assert found[0][1]["step"] == 5
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_meetings_keep_the_mean_and_bring_all_to_it(size):
+    """Weights that differ, and an lr of nothing: to within a thousandth of how far apart they were."""
+    rounds = 12 * period(size)
+
+    def body(t):
+        exchange, arena = bound(Gossip, t)
+        arena.weights[...] = np.random.default_rng(t.rank).integers(-64, 65, arena.count)
+        kept = [arena.weights.copy()]
+        for iteration in range(rounds):
+            exchange.before(iteration, 0, size)
+            exchange.finish(iteration, LR)
+            kept.append(arena.weights.copy())
+        return np.array(kept)
+
+    kept = np.array(LoopbackWorld(size).run(body))  # [rank, iteration, element]
+    means = kept.mean(axis=0)
+    np.testing.assert_allclose(means, np.broadcast_to(means[0], means.shape), rtol=0, atol=64 * 1e-14)
+    spread = np.abs(kept - means).max(axis=(0, 2))
+    assert spread[0] > 10 and spread[-1] < 1e-3 * spread[0]
+    assert all(later <= earlier + 1e-12 for earlier, later in pairwise(spread))
+    if size == 4:
+        assert spread[2] < 1e-12  # two meetings, with each of the other half
+
+
+def test_a_rank_without_examples_meets_and_learns_nothing():
+    def body(t):
+        exchange, arena = bound(Gossip, t)
+        for iteration in range(3):
+            iterate(exchange, arena, t.rank, iteration, int(t.rank != 1), 1)
+        return arena.weights.copy()
+
+    want = formula(2, 3, sizes=(1, 0))
+    for weights, (_, arena) in zip(LoopbackWorld(2).run(body), want, strict=True):
+        np.testing.assert_array_equal(weights, arena.weights)
+
+
+def test_a_rank_sends_its_weights_once_an_iteration_and_nothing_more():
+    def body(t):
+        seen, log = recording(t)
+        exchange, arena = bound(Gossip, seen)
+        for iteration in range(6):
+            iterate(exchange, arena, t.rank, iteration, 1, 3)
+        sends = [entry for entry in log if entry[0] == "send"]
+        return exchange.traffic().bytes_sent, arena.count, sends
+
+    for nbytes, count, sends in LoopbackWorld(3).run(body):
+        assert nbytes == 4 * count * 8 and len(sends) == 4  # of six iterations it sits out two
+        assert {entry[2:] for entry in sends} == {(count, 30_000)}
+
+
+def test_weights_travel_while_forward_and_backward_compute():
+    def body(t):
+        exchange, arena = bound(Gossip, t)
+        exchange.before(0, 1, 2)
+        arrived = False
+        for _ in range(10_000):
+            exchange.need(arena.spans[0])
+            exchange.ready(arena.spans[0])
+            arrived = arrived or all(handle.test() for handle in exchange._meeting)
+            if arrived:
+                break
+        exchange.finish(0, LR)
+        return arrived
+
+    assert LoopbackWorld(2).run(body) == [True, True]
+
+
+def test_nobody_waits_but_for_its_partner():
+    """Of four ranks two train on while the others have not begun."""
+    (pair, others), *_ = [pairing(0, 0, 4)]
+
+    def body(t):
+        exchange, arena = bound(Gossip, t)
+        if t.rank in pair:
+            iterate(exchange, arena, t.rank, 0, 1, 4)
+        t.barrier()
+        if t.rank in others:
+            iterate(exchange, arena, t.rank, 0, 1, 4)
+        return arena.weights.copy()
+
+    for weights, (_, arena) in zip(LoopbackWorld(4).run(body), formula(4, 1), strict=True):
+        np.testing.assert_array_equal(weights, arena.weights)
+
+
+def test_a_partner_that_does_not_come_is_named():
+    def body(t):
+        exchange, arena = bound(lambda *a, **o: Gossip(*a, **{**o, "deadline_s": 0.05}), t)
+        if t.rank == 0:
+            with pytest.raises(StalledError, match=r"no progress for 0\.05 s, waiting for rank 1 to send"):
+                iterate(exchange, arena, 0, 0)
+
+    LoopbackWorld(2).run(body)
+
+
+def test_one_rank_alone_is_serial():
+    (want, kept, _), *_ = run(AllReduce, 1)
+    (weights, state, exchange), *_ = run(Gossip, 1)
+    np.testing.assert_array_equal(weights, want)
+    np.testing.assert_array_equal(state["momentum"], kept["momentum"])
+    assert exchange.traffic().bytes_sent == 0 and exchange.denominator(3, 10) == 3
+
+
+def test_how_far_ranks_may_be_apart():
+    exchange, _ = bound(Gossip, LoopbackWorld(1).transport(0), window=3)
+    assert (exchange.window, exchange.handed_out, exchange.exact) == (3, False, False)
+    exchange.close()

@@ -1,0 +1,106 @@
+"""What a master does to gradients, batches and outputs, on small whole numbers."""
+
+import numpy as np
+import pytest
+from test_exchange_strategies import bound, iterate, run
+
+from ringtrain.errors import StalledError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.base import Roles
+from ringtrain.exchange.master import Master
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import delaying
+
+CUTS = {1: [(0, 2), (2, 3)], 2: [], 0: [(3, 5), (5, 8)]}  # rank 2 has nothing, rank 1 less than rank 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 5.0}, {"optimizer": "adamw", "segment_bytes": 64}])
+def test_weights_are_those_of_all_reduce_and_the_state_is_on_rank_0(size, options):
+    want = run(AllReduce, size, algorithm="star", bucket_bytes=600, **options)
+    found = run(Master, size, bucket_bytes=600, wrap=lambda t: delaying(t, seed=5), **options)
+    for rank, (weights, state, exchange) in enumerate(found):
+        np.testing.assert_array_equal(weights, want[0][0])
+        assert state["step"] == 4
+        assert sum(slot.size for slot in exchange._update.slots.values()) == (0 if rank else exchange_size(want))
+    for name, slot in want[0][1].items():
+        np.testing.assert_array_equal(found[0][1][name], slot)
+
+
+def exchange_size(ranks) -> int:
+    return sum(slot.size for name, slot in ranks[0][1].items() if name != "step")
+
+
+def test_the_master_reads_for_all_and_has_the_last_part():
+    exchange, _ = bound(Master, LoopbackWorld(1).transport(0))
+    assert exchange.roles(4) == Roles(trainers=(1, 2, 3, 0), loader=0)
+    assert [exchange.roles(4).reads(rank) for rank in range(4)] == [(0, 1), (None, 1), (None, 1), (None, 1)]
+    assert Roles(trainers=(2, 0)).reads(0) == (1, 2) and Roles(trainers=(2, 0)).reads(1) == (None, 2)
+
+
+def batch(count):
+    examples = np.arange(count)
+    return {"images": np.stack([examples, 10 * examples], 1).astype(np.uint8), "labels": (2 * examples).astype("i4")}
+
+
+def test_each_rank_gets_its_examples_and_again_from_another_batch():
+    """The second batch is larger than the first."""
+
+    def body(t):
+        exchange, _ = bound(Master, t)
+        parts = []
+        for cuts in ({1: [(0, 1)], 2: [(1, 2)], 0: [(2, 3)]}, CUTS):
+            own = exchange.scatter(batch(8 if t.rank == 0 else 0), cuts)
+            parts.append((own["images"][:, 1].tolist(), own["labels"].tolist(), own["images"].dtype))
+        return parts
+
+    eight = np.dtype(np.uint8)
+    assert LoopbackWorld(3).run(body) == [
+        [([20], [4], eight), ([30, 40, 50, 60, 70], [6, 8, 10, 12, 14], eight)],
+        [([0], [0], eight), ([0, 10, 20], [0, 2, 4], eight)],
+        [([10], [2], eight), ([], [], eight)],
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_loss_of_all_is_computed_once_on_rank_0(late):
+    """Outputs are numbers of examples; what comes of one is itself, a thousand times its label added."""
+
+    def body(t):
+        exchange, _ = bound(Master, delaying(t, seed=1) if late else t)
+        labels = exchange.scatter(batch(8 if t.rank == 0 else 0), CUTS)["labels"]
+        calls = []
+
+        def loss(outputs, labels):
+            calls.append(labels.tolist())
+            return outputs + 1000 * labels[:, None]
+
+        start, found = CUTS[t.rank][0][0] if CUTS[t.rank] else 0, []
+        for micro, (a, b) in enumerate(CUTS[t.rank]):
+            own = exchange.head(micro, np.arange(a, b, dtype="f8")[:, None], labels[a - start : b - start], loss)
+            found += own[:, 0].tolist()
+        return found, calls
+
+    at_root, *others = LoopbackWorld(3).run(body)
+    assert at_root == ([2001.0 * i for i in (3, 4, 5, 6, 7)], [[0, 2, 6, 8], [4, 10, 12, 14]])
+    assert others == [([2001.0 * i for i in (0, 1, 2)], []), ([], [])]
+
+
+def test_a_rank_that_does_not_come_is_named():
+    def body(t):
+        exchange, _ = bound(lambda *a, **o: Master(*a, **{**o, "deadline_s": 0.05}), t)
+        if t.rank == 0:
+            with pytest.raises(StalledError, match="waiting for rank 1 to receive"):
+                exchange.scatter(batch(2), {1: [(0, 1)], 0: [(1, 2)]})
+
+    LoopbackWorld(2).run(body)
+
+
+def test_gradients_that_do_not_come_are_named_too():
+    def body(t):
+        exchange, arena = bound(lambda *a, **o: Master(*a, **{**o, "deadline_s": 0.05}), t)
+        if t.rank == 0:
+            with pytest.raises(StalledError, match="waiting for rank 1 to send: rank 0 in star-reduce"):
+                iterate(exchange, arena, 0, 0)
+
+    LoopbackWorld(2).run(body)
