@@ -51,6 +51,14 @@ class TrainConfig:
     beta2: float = option(0.999, "Second moment's decay of adamw and lamb.", low=0, below=1)
     trust: float | None = option(None, "Trust coefficient of lars. [0.001]", above=0)
     trust_limit: float | None = option(None, "Largest trust ratio of lars and lamb. [no limit]", above=0)
+    momentum_correction: bool = option(
+        False, "Of lars: scale what momentum has gathered by the new learning rate over the old, when that changes."
+    )
+    batch_norm: str = option(
+        "model",
+        "Statistics of batch normalisation: model, by ghost batches as the model file has them; ghost:SIZE, by ghost "
+        "batches of so many examples; sync, by the whole batch, summed over ranks in every layer.",
+    )
     weight_decay: float = option(
         0.0, "Weight decay: L2 in sgd, nesterov and lars, decoupled in adamw, part of the scaled step in lamb.", low=0
     )
@@ -71,8 +79,8 @@ class TrainConfig:
         "How ranks stay in step: allreduce, sum gradients and update everywhere; sharded, each rank updates its slice "
         "and keeps its optimizer state alone; delayed, apply the gradient before while this one is exchanged; "
         "averaging, update alone and average the weights now and then; gossip, average with one other rank each time; "
-        "master, rank 0 reads the data, has the loss and updates.",
-        choices=("allreduce", "delayed", "sharded", "averaging", "gossip", "master"),
+        "master, rank 0 reads the data, has the loss and updates; server, ranks that own spans sum and update.",
+        choices=("allreduce", "delayed", "sharded", "averaging", "gossip", "master", "server"),
     )
     fc: str = option(
         "data",
@@ -102,6 +110,18 @@ class TrainConfig:
         0.0, "Of averaging: Nesterov momentum of the step from average to average (DiLoCo).", low=0, below=1
     )
     outer_lr: float = option(1.0, "Of averaging: how far to step from the last average towards this one.", above=0)
+    servers: int = option(1, "Of server: ranks that own spans of the weights, from rank 0 on.", low=1)
+    dedicated: bool = option(False, "Of server: whether servers only serve, and others train.")
+    server_levels: int = option(
+        1, "Of server: 2 has the head of each node sum what its ranks made first.", low=1, high=2
+    )
+    staleness: int = option(
+        0, "Of server: iterations that a rank may be ahead of the slowest; 0: all sums are whole, exact.", low=0
+    )
+    asynchronous: bool = option(
+        False,
+        "Of server and averaging: parts of batches go to whoever is free, and what it learns is added on arrival.",
+    )
     gossip_window: int = option(8, "Of gossip: iterations that ranks may be apart.", low=0)
     algorithm: str = option(
         "auto",
@@ -122,6 +142,12 @@ class TrainConfig:
         choices=("none", "float16", "bfloat16"),
     )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
+    overlap: str = option(
+        "backward",
+        "When gradients travel: none, after backward; backward, while it runs; forward, weights wait until forward "
+        "needs them too.",
+        choices=("none", "backward", "forward"),
+    )
     segment_bytes: int | None = option(
         None,
         "Bytes of a message: the addition of one overlaps the next. [256 KiB within a node, 60,000 between nodes]",
@@ -144,15 +170,15 @@ class TrainConfig:
     keep: int = option(2, "Newest checkpoints that are kept; the best is kept besides.", low=1)
 
 
-# What must stay as it was when a run is resumed: the order of its examples hangs on it. The model is compared layer by
-# layer besides, and data by checksum.
-FIXED_ON_RESUME = ("synthetic", "batch", "seed", "dtype", "optimizer")
+# What must stay as it was when a run is resumed: the order of its examples or what the optimizer keeps hangs on it. The
+# model is compared layer by layer besides, and data by checksum.
+FIXED_ON_RESUME = ("synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction")
 
 # What a model file's recipe may say: how to train it, and nothing of where.
 RECIPE_KEYS = (
     "batch", "epochs", "iterations", "accumulate", "optimizer", "lr", "base_batch", "lr_policy", "lr_steps", "lr_gamma",
-    "lr_power", "warmup", "momentum", "beta2", "trust", "trust_limit", "weight_decay", "decay_bias_norm", "clip_norm",
-    "label_smoothing",
+    "lr_power", "warmup", "momentum", "beta2", "trust", "trust_limit", "momentum_correction", "weight_decay",
+    "decay_bias_norm", "clip_norm", "label_smoothing",
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.

@@ -17,8 +17,13 @@ Formulas, where lr and decay have been multiplied by those of the parameter:
 |·| is the L2 norm of one whole parameter, and q its trust ratio, at most ``trust_limit``. It is 1 where either norm is
 0, and in biases, scales and shifts: those are few numbers, whose norms say little.
 
+In lars v has lr inside: after a change from lr to lr' it still moves the weights by what was gathered at lr. *Momentum
+correction* multiplies v by lr'/lr then. That is what v = momentum·v + q·(g + decay·w), w -= lr·v computes, whatever lr
+does, and how it is done here. The others have no lr in their state, and nothing to correct.
+
 Source: Sutskever et al. 2013 (momentum; as in PyTorch, lr is outside of v); Loshchilov & Hutter 2019 (AdamW); You,
-Gitman & Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, algorithm 2, phi the identity (LAMB)
+Gitman & Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, algorithm 2, phi the identity (LAMB);
+Goyal et al. 2017, section 3 (momentum correction)
 """
 
 import math
@@ -43,6 +48,7 @@ class Hyper:
     eps:             likewise; None: 1e-8 of adamw, 1e-6 of lamb, as their authors have it
     trust:           the trust coefficient of lars
     trust_limit:     the largest trust ratio of lars and lamb
+    correction:      momentum correction of lars
     """
 
     momentum: float = 0.9
@@ -52,6 +58,7 @@ class Hyper:
     eps: float | None = None
     trust: float = 1e-3
     trust_limit: float = math.inf
+    correction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +212,7 @@ class Layerwise(Optimizer):
                 ops.approach(w, g, run.rate)
                 continue
             ratio = 1.0 if run.norm is None else self._limited(*np.sqrt(squares[run.norm]), run.decay)
-            self._move(ops, w, g, self._state(run, slots, first), lr * run.lr * ratio, run.decay)
+            self._move(ops, w, g, self._state(run, slots, first), lr * run.lr, ratio, run.decay)
 
     def _check_whole(self, start: int, stop: int) -> None:
         for run in self.runs if start < stop else ():
@@ -228,8 +235,8 @@ class Layerwise(Optimizer):
     def _trust(self, w_norm: float, g_norm: float, decay: float) -> float: ...
 
     @abstractmethod
-    def _move(self, ops, w, g, state: list, lr: float, decay: float) -> None:
-        """Update the weights; lr has been multiplied by the ratio."""
+    def _move(self, ops, w, g, state: list, lr: float, ratio: float, decay: float) -> None:
+        """Update the weights; lr has been multiplied by the parameter's own."""
 
 
 class LARS(Layerwise):
@@ -241,9 +248,10 @@ class LARS(Layerwise):
     def _trust(self, w_norm, g_norm, decay):
         return self.hyper.trust * w_norm / (g_norm + decay * w_norm)
 
-    def _move(self, ops, w, g, state, lr, decay):
-        ops.scale(g, lr)
-        ops.sgd(w, g, *state, 1.0, self.hyper.momentum, lr * decay, False)
+    def _move(self, ops, w, g, state, lr, ratio, decay):
+        inside, outside = (ratio, lr) if self.hyper.correction else (lr * ratio, 1.0)  # of v
+        ops.scale(g, inside)
+        ops.sgd(w, g, *state, outside, self.hyper.momentum, inside * decay, False)
 
 
 class LAMB(Layerwise):
@@ -256,8 +264,8 @@ class LAMB(Layerwise):
     def _trust(self, w_norm, g_norm, decay):
         return w_norm / g_norm
 
-    def _move(self, ops, w, g, state, lr, decay):
-        ops.scale(g, -lr)
+    def _move(self, ops, w, g, state, lr, ratio, decay):
+        ops.scale(g, -lr * ratio)
         ops.add(w, g, w)
 
 

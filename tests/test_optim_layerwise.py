@@ -130,6 +130,36 @@ def test_updates_are_the_papers(name, decay_bias_norm, limit):
     assert_same(by_parameter(*measured(name, hyper)), expected(name, hyper))
 
 
+def test_momentum_correction_scales_what_was_gathered_by_the_new_rate_over_the_old():
+    """Goyal et al. 2017, equation 10, beside the rate that is within v in LARS. Rates of the table halve, then grow."""
+    corrected, plain = (
+        by_parameter(*measured("lars", Hyper(0.8, 0.03, trust=0.9, correction=on))) for on in (True, False)
+    )
+    hyper = Hyper(0.8, 0.03, trust=0.9)
+    for span in (span for span in SPANS if span.parameter.role == "weight"):
+        part, p = slice(span.start, span.start + span.count), span.parameter
+        w, v = gradients(0)[part], np.zeros(span.count)
+        for step, lr in enumerate(LRS, 1):
+            before = LRS[max(0, step - 2)]
+            state = {"velocity": lr / before * v}
+            decay = hyper.weight_decay * p.decay
+            w, state = lars(w, gradients(step)[part], state, lr * p.lr, decay, hyper, True, step)
+            v = state["velocity"]
+        np.testing.assert_allclose(corrected[span.name], w, rtol=1e-12)
+        assert np.abs(plain[span.name] - w).max() > 1e-4
+
+
+def test_with_a_constant_rate_momentum_correction_changes_nothing():
+    ends = []
+    for on in (True, False):
+        optimizer = make_optimizer("lars", SPANS, Hyper(0.8, 0.03, trust=0.9, correction=on))
+        ops, w, slots = make_ops("reference", "float64"), gradients(0), {"velocity": np.zeros(COUNT)}
+        for step in (1, 2, 3):
+            optimizer.apply(ops, w, gradients(step), slots, 0.1, step, 0, COUNT)
+        ends.append(w)
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_limit_matters_here(name):
     """Or the test above would not see it."""

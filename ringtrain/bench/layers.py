@@ -146,5 +146,6 @@ def measure(transport: Transport, rig: Rig, keys: list[Key], iterations: int) ->
         transport.barrier()
         seconds = rig.iterate()
         samples.append([seconds.get(key, 0.0) for key in keys])
-    slowest = np.max(np.array(transport.gather_json(samples)), axis=0)  # [ranks, iterations, keys] → [iterations, keys]
+    everyone = np.reshape(transport.gather_json(samples), (transport.size, iterations, len(keys)))
+    slowest = np.max(everyone, axis=0)  # [iterations, keys]
     return {key: slowest[:, i].tolist() for i, key in enumerate(keys)}

@@ -62,7 +62,7 @@ def _asked(ranks: int, name: str, given: dict):
     from ringtrain.nn import spec
 
     model = spec.load(name)
-    config = resolve(recipe_layer(model.name, model.recipe), ("flags", given))
+    config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
     if config.batch < ranks:
         raise UsageError(
             f"--batch {config.batch} is smaller than the {ranks} ranks it is divided among; use a larger one"
@@ -101,13 +101,15 @@ def _header(transport, config, iterations: int, warm_up: int) -> dict:
 
 
 def _header_lines(header: dict) -> list[str]:
-    ranks = f"{header['ranks']} rank{'s' * (header['ranks'] != 1)}"
+    from ringtrain.bench.words import plural
+
+    images, ranks = plural(header["batch"], "image"), plural(header["ranks"], "rank")
+    timed, first = plural(header["iterations"], "iteration"), header["warm_up"] + 1
     crowd = f"; {header['crowded']}: the scheduler is measured" if header["crowded"] else ""
     return [
-        f"ringtrain {header['ringtrain']} time {header['model']}: {header['batch']} images on {ranks}, "
+        f"ringtrain {header['ringtrain']} time {header['model']}: {images} on {ranks}, "
         f"{header['dtype']}, {header['ops']}, {header['device']}",
-        f"medians of {header['iterations']} iterations after {header['warm_up'] + 1}; cores by rank: "
-        f"{' | '.join(header['binding'])}{crowd}",
+        f"medians of {timed} after {first}; cores by rank: {' | '.join(header['binding'])}{crowd}",
     ]
 
 

@@ -49,6 +49,22 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Lag:
+    """How far ranks have been apart, as a server saw it. How often one that went on was so many updates ahead of the
+    slowest; how often so many updates of others lay between the weights that one took and the update that it gave; and
+    the updates of each rank."""
+
+    clocks: dict[int, int]
+    versions: dict[int, int]
+    updates: dict[int, int]
+
+    @property
+    def largest(self) -> int:
+        """The most updates that any rank was ahead of the slowest."""
+        return max(self.clocks, default=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Kit:
     """What a strategy is made from.
 
@@ -121,6 +137,10 @@ class Exchange(ABC):
     def finish(self, iteration: int, lr: float) -> None:
         """Complete the communication of this iteration and apply the update."""
 
+    def meet(self) -> None:  # noqa: B027
+        """All ranks have been told to make the same iterations, and this one has made them: return when no other rank
+        wants anything of it to end its own. Before ranks that are apart wait for all."""
+
     @abstractmethod
     def settle(self) -> None:
         """Weights current on every rank: before an evaluation, a checkpoint, the end."""
@@ -140,6 +160,10 @@ class Exchange(ABC):
 
     @abstractmethod
     def traffic(self) -> Traffic: ...
+
+    def lag(self) -> Lag | None:
+        """How far ranks have been apart; None where they were not, or this rank does not see it. Rank 0 sees it."""
+        return None
 
     def serve(self, meanwhile: Callable[[], None]) -> None:  # noqa: B027
         """What a rank that does not train runs between two meetings (evaluation, checkpoint, the end) where parts are

@@ -1,10 +1,10 @@
 """Every strategy by its name, and which options go together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, server, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.wires import NONE
 
@@ -15,6 +15,7 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "averaging": averaging.make,
     "gossip": gossip.make,
     "master": master.make,
+    "server": server.make,
 }
 DATA = "data"  # fully connected layers are as all others
 # Where else they may live: what is made around the strategy, which has the other layers.
@@ -22,13 +23,18 @@ AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {
     "hybrid": hybrid.make,
     "pipeline": pipeline.make,
 }
-# What belongs to one strategy alone, and to one way to place fully connected layers.
+# What belongs to few strategies: each option with those that have a use for it; and to few ways to place those layers.
 OWN = {
-    "averaging": ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
-    "gossip": ("gossip_window",),
+    **dict.fromkeys(
+        ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"), ("averaging",)
+    ),
+    **dict.fromkeys(("server_levels", "staleness"), ("server",)),
+    **dict.fromkeys(("servers", "dedicated", "asynchronous"), ("server", "averaging")),
+    "gossip_window": ("gossip",),
 }
-OWN_FC = {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")}
+OWN_FC = dict.fromkeys(("fc_ranks", "fc_in_flight", "fc_update"), ("pipeline",))
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
+IN_STEP = ("allreduce", "sharded", "delayed")  # every rank goes through every layer, at the same weights as all others
 
 
 def make_exchange(kit: Kit) -> Exchange:
@@ -39,21 +45,38 @@ def make_exchange(kit: Kit) -> Exchange:
 
 
 def check_options(config: TrainConfig) -> None:
-    for flag, owners in (("sync", OWN), ("fc", OWN_FC)):
-        for owner, names in owners.items():
-            for name in names if owner != getattr(config, flag) else ():
-                _check_unused(config, name, flag, owner)
+    for flag, table in (("sync", OWN), ("fc", OWN_FC)):
+        for name, owners in table.items():
+            if getattr(config, flag) not in owners:
+                _check_unused(config, name, flag, owners)
     if config.wire != NONE and config.sync not in SUMS_ALONE:
         raise ConfigError(
             f"--wire {config.wire} rounds what travels, and with --sync {config.sync} that is weights, which small "
             f"updates would never move: leave it out, or give --sync {' or '.join(SUMS_ALONE)}"
         )
+    if config.batch_norm == "sync":
+        _check_whole_batch(config)
 
 
-def _check_unused(config: TrainConfig, name: str, flag: str, owner: str) -> None:
+def _check_whole_batch(config: TrainConfig) -> None:
+    if config.sync not in IN_STEP:
+        raise ConfigError(
+            f"--batch-norm sync sums statistics over all ranks in each layer, where they must all be, at the same "
+            f"weights, and --sync {config.sync} does not see to that: leave it out, or give --sync "
+            f"{', '.join(IN_STEP[:-1])} or {IN_STEP[-1]}"
+        )
+    if config.accumulate > 1:
+        raise ConfigError(
+            "--batch-norm sync takes statistics over the whole batch, and a micro-batch of --accumulate "
+            f"{config.accumulate} would be normalised before the others are there: leave one of them out"
+        )
+
+
+def _check_unused(config: TrainConfig, name: str, flag: str, owners: Sequence[str]) -> None:
     given, default = getattr(config, name), default_of(config_fields()[name])
     if given != default:
         raise ConfigError(
-            f"{name} is {given!r}, which --{flag} {getattr(config, flag)} has no use for: give --{flag} {owner}, or "
+            f"{name} is {given!r}, which --{flag} {getattr(config, flag)} has no use for: give --{flag} "
+            f"{' or '.join(owners)}, or "
             f"leave it at {default!r}"
         )

@@ -39,6 +39,10 @@ REFUSED = {
     "at different times",
     "averaging": "ranks have different weights between averages, and the columns of a layer are computed by all of "
     "them for the same examples",
+    "gossip": "every rank has weights of its own, and the columns of a layer are computed by all of them for the same "
+    "examples",
+    "master": "rank 0 has the loss of all examples, and here every rank has that of its own",
+    "server": "its servers update on their own, and columns are updated by the rank that has them",
 }
 INNER = ("allreduce", "sharded")
 

@@ -6,9 +6,9 @@
 3.  Weights are handed round by the second half.
 
 Bytes: as many as an all-reduce sends. Memory: weights and gradients as ever, the optimizer's state divided by the
-ranks. Slices are cut without regard to parameters. What depends on all of a gradient, its norm, is made of the sums of
-squares of each rank's slices. Running statistics lie among the weights, and their shares among the gradients: they
-need nothing of their own.
+ranks. Slices are cut without regard to parameters. Norms, of a whole gradient or a whole parameter, are made of the
+sums of squares of each rank's slices. Running statistics lie among the weights, and their shares among the gradients:
+they need nothing of their own.
 
 Where the whole state is wanted, for a checkpoint, it is gathered by the second half too, in the memory of the
 gradients, which are not needed between iterations.
@@ -62,7 +62,7 @@ class Sharded(Exchange):
         self._algorithm = choose_halves(algorithm, transport)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
-        self._guard, self._squares, self._beside = guard, np.zeros(1), beside
+        self._guard, self._square, self._beside = guard, np.zeros(1), beside
 
     def bind(self, arena, optimizer) -> None:
         transport, grads = self._transport, arena.grads
@@ -103,17 +103,23 @@ class Sharded(Exchange):
         self._weights.land()
 
     def _summed(self):
-        """The buckets whose sums have arrived, one by one; all at once where the norm of the whole decides."""
-        if self._clip_norm is None:
+        """The buckets whose sums have arrived, one by one; all at once where norms decide."""
+        if self._clip_norm is None and not self._update.layerwise:
             return self._sums.arrivals()
         self._sums.land()
-        clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._over_ranks)
+        if self._clip_norm is not None:
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._total)
+        if self._update.layerwise:
+            self._update.prepare(self._add_over_ranks)
         return self._sums.buckets
 
-    def _over_ranks(self, own: float) -> float:
-        self._squares[0] = own
-        self._transport.native_allreduce_start(self._squares).wait(self._deadline_s)
-        return self._beside(float(self._squares[0]))
+    def _total(self, own: float) -> float:
+        self._square[0] = own
+        self._add_over_ranks(self._square)
+        return self._beside(float(self._square[0]))
+
+    def _add_over_ranks(self, numbers: np.ndarray) -> None:
+        self._transport.native_allreduce_start(numbers).wait(self._deadline_s)
 
     def settle(self) -> None:
         """Nothing to do: every iteration ends with all weights everywhere."""

@@ -1,7 +1,7 @@
 """The optimizer on the elements of the arena that this rank updates: all of them, or some. Its state is kept for those
 alone."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.pieces import Piece, cut, elements
@@ -22,6 +22,22 @@ class Update:
         size = elements(pieces)
         self.slots = {name: ops.zeros((size,), grads.dtype) for name in optimizer.slots}
         self.step = 0
+        self._squares = None  # of whole parameters, where they were prepared
+
+    @property
+    def layerwise(self) -> bool:
+        """Whether the optimizer needs norms of whole parameters: then who has parts of some calls :meth:`prepare`."""
+        return self._optimizer.layerwise
+
+    def prepare(self, total: Callable) -> None:
+        """Collective among those that have parts of parameters; the gradients of all are final. ``total`` adds a flat
+        float64 array over them, in place: sums of squares, of which norms are made."""
+        squares = self._optimizer.squares()
+        arrays = self._arena.weights, self._grads
+        for (start, stop), slots in self._states():
+            self._optimizer.prepare(self._ops, *arrays, slots, self._counted(), start, stop, squares, first=start)
+        total(squares.reshape(-1))
+        self._squares = squares
 
     def apply(self, lr: float, start: int, stop: int) -> None:
         """Update what is this rank's of elements ``start:stop``, as part of update number ``step``."""
@@ -30,8 +46,14 @@ class Update:
                 self._apply(slots, lr, a, b, first)
 
     def _apply(self, slots, lr: float, start: int, stop: int, first: int) -> None:
-        arena, step = self._arena, max(self.step, 1)
-        self._optimizer.apply(self._ops, arena.weights, self._grads, slots, lr, step, start, stop, first)
+        given = self._ops, self._arena.weights, self._grads, slots, lr
+        if self._squares is None:
+            self._optimizer.apply(*given, self._counted(), start, stop, first)
+        else:
+            self._optimizer.move(*given, start, stop, self._squares, first)
+
+    def _counted(self) -> int:
+        return max(self.step, 1)  # before the first update there are rehearsals
 
     def _states(self) -> Iterator[tuple[Piece, dict]]:
         """Each piece, and its part of the state."""

@@ -6,7 +6,7 @@ views into the arena, by the parameter's short name ("weight", "bias").
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ringtrain.ops.base import Ops
@@ -65,6 +65,8 @@ class Pass:
                 where each rank has weights of its own (:meth:`ringtrain.exchange.base.Exchange.denominator`)
     key:        mixes seed and iteration: the other key of random numbers
     accumulate: whether gradients are added to what the arena holds (further micro-batches)
+    add_over_ranks: adds a flat float64 host array over all ranks, in place: then batch statistics are those of the
+                whole batch, which must be in one pass on each rank; None: of ghost batches
     """
 
     ops: Ops
@@ -74,6 +76,7 @@ class Pass:
     total: int = 0
     key: int = 0
     accumulate: bool = False
+    add_over_ranks: Callable | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringtrain.nn import shapes
+from ringtrain.nn import shapes, whole_batch
 from ringtrain.nn.base import Fill, Layer, Parameter
 from ringtrain.nn.settings import Choice, number, setting, whole
 
@@ -57,7 +57,8 @@ class BatchNorm(Layer):
     """y = gamma · (x - mean)/sqrt(variance + eps) + beta, channel by channel. In training mean and variance
     are those of each ghost batch of ``ghost`` consecutive examples, so the result does not depend on how
     large a rank's batch is; in evaluation they are the running averages, which move by ``rate`` an iteration.
-    ``gamma`` is where the scale starts: at 0 in the last one of a residual block (Goyal et al. 2017).
+    ``gamma`` is where the scale starts: at 0 in the last one of a residual block (Goyal et al. 2017). Where the pass
+    adds over ranks, mean and variance are those of the whole batch instead (:mod:`ringtrain.nn.whole_batch`).
 
     The running averages are parameters of role statistic: their "gradient" is this rank's share of the
     batch's statistics, so one exchange sums it like any gradient.
@@ -98,14 +99,22 @@ class BatchNorm(Layer):
             mean_C, var_C = weights["mean"], weights["variance"]
             ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
             return y, None
+        if ctx.add_over_ranks is not None:
+            found = whole_batch.statistics(ctx, self.name, x)
+            mean_C, var_C = whole_batch.on_device(ctx, self.name, found)
+            ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
+            return y, (x, y, mean_C, var_C, found)
         groups = (-(-x.shape[0] // self.ghost), x.shape[-1])
         mean_GC, var_GC = ctx.space(f"{self.name}.mean", groups), ctx.space(f"{self.name}.variance", groups)
         ctx.ops.batch_norm(x, gamma_C, beta_C, y, mean_GC, var_GC, self.ghost, self.eps, relu=self.relu)
-        return y, (x, y, mean_GC, var_GC)
+        return y, (x, y, mean_GC, var_GC, None)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        x, y, mean_GC, var_GC = tape
+        x, y, mean_GC, var_GC, found = tape
         dx = ctx.space(f"{self.name}.dx", x.shape) if wanted[0] else None
+        if found is not None:
+            self._backward_of_all(ctx, weights["gamma"], grads, dy, tape, dx)
+            return (dx,)
         ctx.ops.batch_norm_back(
             x,
             weights["gamma"],
@@ -132,3 +141,11 @@ class BatchNorm(Layer):
             accumulate=ctx.accumulate,
         )
         return (dx,)
+
+    def _backward_of_all(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
+        x, y, mean_C, var_C, found = tape
+        sums_2C = ctx.space(f"{self.name}.sums", (2, x.shape[-1]), "float64")
+        ctx.ops.batch_norm_sums(x, y, mean_C, dy, sums_2C, relu=self.relu)
+        whole_batch.gradients(ctx, found, self.eps, grads, sums_2C, dx is not None)
+        if dx is not None:
+            ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, found.count, dx, self.eps)

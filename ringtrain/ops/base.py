@@ -24,40 +24,8 @@ Rules that every implementation keeps:
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class ConvGeometry:
-    """A square kernel of ``kernel`` elements, moved by ``stride`` over an image padded by ``pad`` zeros a side."""
-
-    kernel: int
-    stride: int = 1
-    pad: int = 0
-    groups: int = 1
-
-    def output(self, size: int) -> int:
-        return (size + 2 * self.pad - self.kernel) // self.stride + 1
-
-
-@dataclass(frozen=True, slots=True)
-class PoolGeometry:
-    """A square pooling window. ``ceil`` is Caffe's rule: a last window that is only partly inside counts."""
-
-    kernel: int
-    stride: int
-    pad: int = 0
-    ceil: bool = False
-
-    def output(self, size: int) -> int:
-        span = size + 2 * self.pad - self.kernel
-        if not self.ceil:
-            return span // self.stride + 1
-        count = -(-span // self.stride) + 1
-        # Caffe: a window that would start behind the image, or in the padding there, is left out.
-        if (count - 1) * self.stride >= size + self.pad:
-            count -= 1
-        return count
+from ringtrain.ops.geometry import ConvGeometry, PoolGeometry
 
 
 class Ops(ABC):
@@ -240,6 +208,21 @@ class Ops(ABC):
     @abstractmethod
     def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps: float, relu=False):
         """Batch normalisation by given statistics: evaluation."""
+
+    @abstractmethod
+    def batch_moments(self, x_NHWC, moments_2C):
+        """moments = (mean, biased variance) of each channel, float64; 0 where there is no example. This and the next
+        two make batch normalisation by statistics of more examples than are here."""
+
+    @abstractmethod
+    def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False):
+        """sums = (sum of dy, sum of dy · (x - mean)) of each channel, float64. With ``relu`` dy is first made 0 where y
+        is, in place."""
+
+    @abstractmethod
+    def batch_norm_dx(self, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count: int, dx_NHWC, eps: float):
+        """dx = gamma · inv · (dy - sums[0]/count - (x - mean) · inv² · sums[1]/count), inv = 1/sqrt(var + eps), where
+        the sums of :meth:`batch_norm_sums` have been added up over all ``count`` elements of a channel."""
 
     @abstractmethod
     def softmax(self, x_NK, y_NK):

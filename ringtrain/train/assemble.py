@@ -1,6 +1,5 @@
 """From the names in a configuration to the objects of a run: the only place of this room that knows catalogues."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +23,11 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
-from ringtrain.nn.norm import BatchNorm
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.train import norms
 from ringtrain.train.evaluate import Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
@@ -106,10 +105,10 @@ def assemble(
 ) -> Assembly:
     """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop. ``tuning``:
     what ``--algorithm auto`` chooses by."""
-    graph = model.graph()
+    graph = norms.told(config, model.graph(), model.name)
     check_images(model, data)
     check_classes(graph, len(data.classes))
-    grain = grain_of(graph)
+    grain = norms.grain_of(config, graph)
     sampler = Sampler(data.train.count, config.batch, config.seed)
     iterations = iterations_of(config, sampler)
     rate = rate_of(config, iterations)
@@ -154,6 +153,7 @@ def assemble(
             accumulate=config.accumulate,
             grain=grain,
         ),
+        add_over_ranks=norms.adder(config, transport),
     )
     return Assembly(
         config=config,
@@ -205,11 +205,17 @@ def hyper_of(config: TrainConfig) -> Hyper:
                 f"{key} = {getattr(config, key):g} is of {' and '.join(owners)}, and the optimizer is "
                 f"{config.optimizer!r}: leave it out, or set optimizer to {owners[0]!r}"
             )
+    if config.momentum_correction and config.optimizer != "lars":
+        raise ConfigError(
+            f"momentum_correction is of lars, whose momentum holds the learning rate, and that of {config.optimizer!r} "
+            "does not: nothing is gathered at an old rate, so leave it out"
+        )
     return Hyper(
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         decay_bias_norm=config.decay_bias_norm,
         beta2=config.beta2,
+        correction=config.momentum_correction,
         **{key: getattr(config, key) for key in ("trust", "trust_limit") if getattr(config, key) is not None},
     )
 
@@ -217,11 +223,6 @@ def hyper_of(config: TrainConfig) -> Hyper:
 def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | Centre:
     height, width, _ = model.input.shape
     return Augment(model.input.pad, model.input.flip, height, width) if config.augment else Centre(height, width)
-
-
-def grain_of(graph: Graph) -> int:
-    """A ghost batch must not be cut by ranks: then its statistics are the same at any number of them."""
-    return math.lcm(*(node.layer.ghost for node in graph.plan if isinstance(node.layer, BatchNorm)), 1)
 
 
 # ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,7 +247,7 @@ def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> No
     if -(-batch // grain) < ranks:
         raise ConfigError(
             f"--batch {batch} is {-(-batch // grain)} ghost batches of {grain}, fewer than the {ranks} ranks: use a "
-            f"batch of at least {grain * (ranks - 1) + 1}, or a smaller ghost in the model file"
+            f"batch of at least {grain * (ranks - 1) + 1}, or a smaller --batch-norm ghost:SIZE"
         )
 
 

@@ -52,7 +52,8 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class NoExamples:
-    """This rank has no example in a tail: its gradient is zero, and it takes part all the same."""
+    """This rank has no example in a tail: its gradient is zero, and it takes part all the same. Where ranks meet in
+    layers it runs an empty micro-batch instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ class Worker:
         deadline_s: float,
         told_to_stop=lambda: False,
         stage: Stage | None = None,
+        add_over_ranks=None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
@@ -142,7 +144,9 @@ class Worker:
         self._told_to_stop, self._stage = told_to_stop, stage
         self.before_update = lambda: None  # called when weights are about to change
         self.space = Workspace(ops)
-        self._ctx = Pass(ops, self.space)
+        self._add_over_ranks = add_over_ranks
+        self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks and self._add)
+        self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         self._totals = ops.zeros((3,), "float64")
         self._spare = [Sums() for _ in range(exchange.window + 1)]
         self._under_way: deque[Sums] = deque()  # oldest first
@@ -170,7 +174,10 @@ class Worker:
         return [self._learn() for _ in range(len(self._under_way))]
 
     def rehearse(self, batch: Batch) -> None:
-        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are."""
+        """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are. No other
+        rank is met."""
+        adding = self._ctx.add_over_ranks
+        self._ctx.add_over_ranks = adding and (lambda numbers: None)
         self._begin(self._parts.blank(batch))
         for micro in range(len(self._micro)):
             self._run(Load(micro))
@@ -179,10 +186,17 @@ class Worker:
         if self._stage is not None:
             self._stage.rehearse()
         self.exchange.rehearse()
+        self._ctx.add_over_ranks = adding
+
+    def _add(self, numbers) -> None:
+        began = time.perf_counter()
+        self._add_over_ranks(numbers)
+        self.in_layers_s += time.perf_counter() - began
 
     def _begin(self, batch: Batch) -> None:
-        count, empty = len(batch.labels), self.exchange.within_passes  # which are passes, too
-        self._batch, self._micro = batch, micro_batches(count, self._accumulate, self._grain, empty)
+        # Where ranks meet within passes, those without examples make them, too.
+        empty = self.exchange.within_passes or self._add_over_ranks is not None
+        self._batch, self._micro = batch, micro_batches(len(batch.labels), self._accumulate, self._grain, empty)
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
         if self._stage is not None:

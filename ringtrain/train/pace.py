@@ -38,6 +38,7 @@ class Together(Pace):
     def __init__(self, of: Assembly, transport: Transport, lifeboat: Lifeboat, first: int, account, tick):
         super().__init__(account, tick)
         self._worker, self._guard, self._lifeboat = of.worker, of.guard, lifeboat
+        self._exchange = of.exchange
         self._batches: Batches = of.batches(transport, first, of.iterations)
 
     def train(self, first: int, stop: int) -> bool:
@@ -48,6 +49,7 @@ class Together(Pace):
             stopping = self._one(next(self._batches))
             if stopping:
                 break
+        self._exchange.meet()
         return self._told(self._worker.drain()) or stopping
 
     def _one(self, batch) -> bool:

@@ -121,7 +121,7 @@ def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
         if getattr(before, key) != getattr(now, key):
             raise ConfigError(
                 f"the run that goes on has {key} = {getattr(before, key)!r}, not {getattr(now, key)!r}: the order of "
-                "its examples hangs on that, so leave it out; to change it, start a new run"
+                "its examples or its optimizer's state hangs on that, so leave it out; to change it, start a new run"
             )
 
 

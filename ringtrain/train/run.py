@@ -183,7 +183,7 @@ class Run:
     def _end(self, reason: str) -> None:
         digest = self._of.arena.hash(self._ops)
         check_replicas(self._transport, digest)
-        exposed = self._of.exchange.traffic().exposed_s
+        exposed = self._of.exchange.traffic().exposed_s + self._of.worker.in_layers_s
         self._sink.handle(
             Ended(
                 iterations=self._progress.iteration,

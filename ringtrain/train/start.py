@@ -25,7 +25,16 @@ from ringtrain.report.events import Compiled, Note, RunStarted
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
-from ringtrain.train.assemble import Assembly, assemble, check_replicas, open_data, ops_of, spread_from_root
+from ringtrain.train import norms
+from ringtrain.train.assemble import (
+    Assembly,
+    assemble,
+    check_replicas,
+    hyper_of,
+    open_data,
+    ops_of,
+    spread_from_root,
+)
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
 from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag
@@ -149,6 +158,7 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
 def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
     notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
+    notes += filter(None, [norms.words(run.config)])
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     if run.guard is not None and run.guard.gap:
@@ -163,8 +173,9 @@ def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
 
 
 def _optimizer_words(config: TrainConfig) -> str:
-    words = f"{config.optimizer}, momentum {config.momentum:g}, weight decay {config.weight_decay:g}"
-    words += f", trust {config.trust:g}" if config.trust else ""
+    corrected = " corrected" if config.momentum_correction else ""
+    words = f"{config.optimizer}, momentum {config.momentum:g}{corrected}, weight decay {config.weight_decay:g}"
+    words += f", trust {hyper_of(config).trust:g}" if config.optimizer == "lars" else ""
     words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
     return words + (f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else "")
 

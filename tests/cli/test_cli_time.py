@@ -1,6 +1,7 @@
 """``ringtrain time`` as a user runs it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -42,6 +43,12 @@ def test_json_has_everything(run, tmp_path):
     assert all(len(row["forward_samples_s"]) == 3 for row in told["rows"] if row["kind"])
     assert told["totals"]["exchange_bytes"] == 8 * 76_522
     assert told["totals"]["images_per_s"] > 0
+
+
+def test_the_header_names_the_model_that_was_timed(run):
+    done = run("mlp", "--batch", "1", "-n", "1", "-w", "0", "--ops", "reference", "--json", "t.json")
+    assert " time mlp: 1 image on 1 rank" in done.output, done.output
+    assert json.loads(Path("t.json").read_text())["header"]["model"] == "mlp"
 
 
 def padded(told) -> int:

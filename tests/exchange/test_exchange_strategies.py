@@ -19,7 +19,7 @@ from ringtrain.exchange.update import Update
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording
 
@@ -85,7 +85,7 @@ def test_sharded_by_every_schedule_of_halves_is_all_reduce(algorithm, size):
             assert state["step"] == 4
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw"])
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("clip_norm", [None, 5.0])
 def test_sharded_with_every_optimizer_and_clipping(optimizer, clip_norm):
     options = {"optimizer": optimizer, "clip_norm": clip_norm, "bucket_bytes": 300}
@@ -160,7 +160,7 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
     """Two steps of AdamW, which counts them, on 40:48 and 90:100 in one array of state."""
     ops = ReferenceOps("float64")
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
-    hyper = Hyper(momentum=0.5)
+    hyper = Hyper(momentum=0.5, eps=1e-8)
     update = Update(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
     want, mean, square = np.ones(arena.count), np.zeros(arena.count), np.zeros(arena.count)
     for step in (1, 2):
@@ -175,6 +175,19 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
     flat = np.zeros(arena.count)
     update.place("square", flat)
     np.testing.assert_array_equal(flat, square)
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+def test_a_part_of_a_parameter_that_was_not_prepared_is_refused(optimizer):
+    arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
+    made = make_optimizer(optimizer, arena.spans, Hyper())
+    update = Update(ReferenceOps("float64"), arena, made, arena.grads, [(0, 20)])
+    assert update.layerwise
+    with pytest.raises(ValueError, match="elements 0:20 cut the parameter at 0:48"):
+        update.apply(LR, 0, 20)
+    update.prepare(lambda squares: squares.__iadd__(1.0))
+    update.apply(LR, 0, 20)
+    assert (arena.weights[:20] != 1).all() and (arena.weights[20:] == 1).all()
 
 
 def test_pieces():
@@ -315,6 +328,7 @@ def test_what_a_mean_divides_by():
         ("sgd", {"every": 1}, True),
         ("nesterov", {"every": 1, "begin": 5}, True),
         ("adamw", {"every": 1}, False),
+        ("lars", {"every": 1}, False),
         ("sgd", {"every": 2}, False),
         ("sgd", {"every": 1, "clip_norm": 1.0}, False),
         ("sgd", {"every": 1, "momentum": "keep"}, False),
@@ -361,6 +375,52 @@ def test_names_and_what_the_header_says():
             {"average_every": 4},
             "average_every is 4, which --sync allreduce has no use for: give --sync averaging, or le",
         ),
+        (
+            {"asynchronous": True},
+            "asynchronous is True, which --sync allreduce has no use for: give --sync server or averaging, or leave",
+        ),
+        (
+            {"sync": "averaging", "staleness": 2},
+            "staleness is 2, which --sync averaging has no use for: give --sync serv",
+        ),
+        ({"sync": "server", "servers": 0}, "servers is 0; it wants at least 1"),
+        ({"sync": "server", "servers": 2}, "--servers 2 is more than the 1 rank: give at most 1, or start more ranks"),
+        ({"sync": "server", "dedicated": True}, "--dedicated with --servers 1 leaves none of the 1 rank to train"),
+        ({"sync": "server", "server_levels": 3}, "server_levels is 3; it wants at most 2"),
+        ({"sync": "server", "staleness": -1}, "staleness is -1; it wants at least 0"),
+        (
+            {"sync": "server", "staleness": 2, "asynchronous": True},
+            "--asynchronous lets ranks be apart as they like, and --staleness 2 bounds it: give one of them",
+        ),
+        (
+            {"sync": "server", "staleness": 2, "server_levels": 2},
+            "--server-levels 2 sums what the ranks of a node have made together, and with --staleness 2 they make noth",
+        ),
+        (
+            {"sync": "server", "asynchronous": True, "server_levels": 2},
+            "with --asynchronous they make nothing together",
+        ),
+        (
+            {"sync": "server", "algorithm": "ring"},
+            "--algorithm ring is about all-reduces, and with --sync server ranks",
+        ),
+        ({"sync": "server", "tuning": "t.json"}, "--tuning t.json is about all-reduces"),
+        ({"sync": "server", "wire": "float16"}, "with --sync server that is weights"),
+        ({"sync": "averaging", "asynchronous": True, "algorithm": "ring"}, "--algorithm ring is about all-reduces"),
+        (
+            {"sync": "averaging", "asynchronous": True, "average_from": 3},
+            "--average-from happens when all ranks take the mean together, and with --asynchronous each comes by itse",
+        ),
+        ({"sync": "averaging", "asynchronous": True, "outer_lr": 0.5}, "--outer-momentum and --outer-lr happens when"),
+        ({"sync": "averaging", "asynchronous": True, "average_momentum": "reset"}, "keeps its own optimizer state"),
+        (
+            {"sync": "averaging", "dedicated": True},
+            "--dedicated is of servers, and --sync averaging has some with --as",
+        ),
+        (
+            {"sync": "averaging", "servers": 2},
+            "--servers 2 is of servers, and --sync averaging has some with --asynchro",
+        ),
         ({"gossip_window": 4}, "gossip_window is 4, which --sync allreduce has no use for: give --sync gossip, or le"),
         ({"gossip_window": -1}, "gossip_window is -1; it wants at least 0"),
         ({"sync": "gossip", "wire": "float16"}, "with --sync gossip that is weights"),
@@ -385,6 +445,15 @@ def test_names_and_what_the_header_says():
         ),
         ({"sync": "sharded", "algorithm": "hierarchical"}, "--algorithm hierarchical is not made of two"),
         ({"sync": "sharded", "algorithm": "rign"}, "did you mean 'ring'"),
+        (
+            {"sync": "averaging", "batch_norm": "sync"},
+            "--batch-norm sync sums statistics over all ranks in each layer, where they must all be, at the same "
+            "weights, and --sync averaging does not see to that: leave it out, or give --sync allreduce, sharded or d",
+        ),
+        (
+            {"batch_norm": "sync", "accumulate": 2},
+            "--batch-norm sync takes statistics over the whole batch, and a micro-batch of --accumulate 2 would",
+        ),
         ({"sync": "sharded", "tuning": "t.json"}, "--tuning t.json has times of whole all-reduces, and --sync sharded"),
     ],
 )

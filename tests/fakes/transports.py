@@ -55,6 +55,7 @@ class Wrapping:
         self._inner, self._wrap = inner, wrap
         self.rank, self.size, self.nodes = inner.rank, inner.size, inner.nodes
         self.allocate, self.scratch, self.patience = inner.allocate, inner.scratch, inner.patience
+        self.native_allreduce_start = inner.native_allreduce_start
 
     def sends(self, moves, tag):
         return self._wrap(self._inner.sends(moves, tag), "send", moves, tag)

@@ -16,8 +16,15 @@ STRATEGIES = {
     "allreduce": ("--fc", "hybrid"),
     "gossip": ("--gossip-window", 3),
     "master": ("--optimizer", "adamw", "--accumulate", 2),
+    "server": ("--servers", 2, "--overlap", "forward"),
 }
-EXACT = ("sharded", "allreduce", "master")
+# The same names again, where ranks are apart.
+APART = {
+    "server, dedicated, stale": ("--sync", "server", "--dedicated", "--staleness", 3),
+    "server, asynchronous": ("--sync", "server", "--asynchronous", "--overlap", "forward"),
+    "averaging, asynchronous": ("--sync", "averaging", "--asynchronous", "--average-every", 3, "--servers", 2),
+}
+EXACT = ("sharded", "allreduce", "master", "server")
 LAST = '  { name = "fc", kind = "Linear", units = 10 },'
 TWO_FC = NET.replace(LAST, LAST.replace("fc", "fc1").replace("10", "16") + "\n" + LAST)
 
@@ -82,6 +89,26 @@ def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
         assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
+def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(mpirun, alone, net, tmp_path):
+    """Kernels are rehearsed in turns; sums of layers run beside those of gradients and of the loss."""
+    net.write_text(NET.replace('{ name = "relu"', '{ name = "norm", kind = "BatchNorm" },\n  { name = "relu"'))
+    flags = (
+        "--batch-norm",
+        "sync",
+        "--sync",
+        "sharded",
+        "--optimizer",
+        "lars",
+        "--trust",
+        0.05,
+        "--momentum-correction",
+    )
+    for name, run in (("three", lambda given: mpirun(3, given)), ("one", alone)):
+        done = run(arguments(net, tmp_path / name, "--iterations", 20, "--lr", 0.5, "--warmup", 10, *flags))
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "three") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
+
+
 KILLED = {sync: (1, ("--sync", sync, *more)) for sync, more in STRATEGIES.items()}
 KILLED |= {"pipeline, in front": (1, PIPELINE), "pipeline, fully connected": (2, PIPELINE)}
 
@@ -108,7 +135,39 @@ def test_ranks_that_do_not_suffice_are_told_once(mpirun, net, tmp_path):
     assert done.stderr.count("--fc-ranks 2 is more than the model has fully connected layers to divide (fc)") == 1
 
 
+@pytest.mark.parametrize("flags", APART.values(), ids=APART)
+def test_ranks_that_are_apart_go_on_at_another_number(mpirun, net, tmp_path, flags):
+    """And stay apart: a dedicated server, one that trains, two; each run ends with equal weights on all ranks."""
+    out = tmp_path / "out"
+    for ranks, until in ((3, 30), (2, 60)):
+        done = mpirun(ranks, arguments(net, out, "--iterations", until, *flags, "--resume", "auto"))
+        assert done.returncode == 0, done.stderr
+    end = records(out, "end")[-1]
+    assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.5
+    assert len(losses(out)) == 60 and not any(record["exact"] for record in records(out, "start"))
+
+
+@pytest.mark.parametrize("flags", APART.values(), ids=APART)
+def test_a_killed_rank_ends_ranks_that_are_apart(mpirun_process, alone, net, tmp_path, flags):
+    more = ("--epochs", 500, "--checkpoint-every", 3, *flags)
+    process = mpirun_process(3, arguments(net, tmp_path / "out", *more))
+    read_until(process, "epoch   2/500")
+    ranks = ranks_of(process)
+    os.kill(ranks[2], signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert process.returncode != 0
+    assert not any(map(lives, ranks))
+    done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--json"])
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_does_not_go_together_is_told_once(mpirun, net, tmp_path):
     done = mpirun(2, arguments(net, tmp_path / "out", "--sync", "sharded", "--algorithm", "mpi"))
     assert done.returncode == 2
     assert done.stderr.count("--algorithm mpi is not made of two: give auto, or one of ring") == 1
+    for flags, message in (
+        (("--servers", 3), "--servers 3 is more than the 2 ranks: give at most 2, or start more ranks"),
+        (("--servers", 2, "--dedicated"), "--dedicated with --servers 2 leaves none of the 2 ranks to train"),
+    ):
+        done = mpirun(2, arguments(net, tmp_path / "out", "--sync", "server", *flags))
+        assert done.returncode == 2 and done.stderr.count(message) == 1

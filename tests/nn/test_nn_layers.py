@@ -190,6 +190,31 @@ def test_batch_norm_shares_sum_to_the_batch_average():
     np.testing.assert_allclose(total[1], ghosts.var(1, ddof=1).mean(0), rtol=1e-12)
 
 
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("inputs", [IMAGE, [(9,)]])
+def test_the_whole_batch_of_one_rank_is_one_ghost_batch(inputs, relu):
+    bench = Bench(BatchNorm("b", ghost=8, relu=relu), inputs)
+    want, met = bench.backward(), []
+    alone = make_pass(bench.ops, COUNT, add_over_ranks=lambda numbers: met.append(numbers.size))
+    _, y, tape = bench.forward(bench.xs, bench.weights, alone)
+    np.testing.assert_allclose(y, bench.forward(bench.xs, bench.weights)[1], rtol=1e-12, atol=1e-14)
+    grads, C = bench.up(bench.weights), inputs[0][-1]
+    (dx,) = bench.layer.backward(alone, bench.up(bench.weights), grads, bench.r.copy(), tape, [True])
+    np.testing.assert_allclose(dx, want[0][0], rtol=1e-11, atol=1e-13)
+    for name in want[1]:
+        np.testing.assert_allclose(grads[name], want[1][name], rtol=1e-12, atol=1e-13)
+    assert met == [2 * C + 1, 2 * C]
+
+
+def test_ranks_meet_in_backward_only_where_the_inputs_gradient_is_wanted():
+    bench, met = Bench(BatchNorm("b"), IMAGE), []
+    ctx = make_pass(bench.ops, COUNT, add_over_ranks=lambda numbers: met.append(numbers.size))
+    _, _, tape = bench.forward(bench.xs, bench.weights, ctx)
+    weights = bench.up(bench.weights)
+    assert bench.layer.backward(ctx, weights, bench.up(bench.weights), bench.r.copy(), tape, [False]) == (None,)
+    assert met == [9]
+
+
 def test_batch_norm_evaluates_by_running_statistics():
     layer, ops = BatchNorm("b", eps=1e-3), reference()
     x = np.random.default_rng(1).standard_normal((4, 3))

@@ -131,6 +131,13 @@ def _batch_norms(draw, n):
             shares = {"mean_C": draw(c), "var_C": draw(c)}
             rest = {"ghost": ghost, "total": 11, "accumulate": relu}
             yield Call("batch_norm_shares", {"x_NHWC": x, **moments}, shares, rest)
+            sums = {"dy_NHWC": draw(*shape), "sums_2C": np.zeros((2, c))}
+            given_C = {"mean_C": draw(c), "var_C": np.abs(draw(c))}
+            yield Call("batch_moments", {"x_NHWC": x}, {"moments_2C": np.ones((2, c))})
+            inputs_C = {"x_NHWC": x, "y_NHWC": y, "mean_C": draw(c)}
+            yield Call("batch_norm_sums", inputs_C, sums, {"relu": relu})
+            inputs_C = {"x_NHWC": x, "gamma_C": gamma, **given_C, "dy_NHWC": y, "sums_2C": draw(2, c).astype(float)}
+            yield Call("batch_norm_dx", inputs_C, {"dx_NHWC": draw(*shape)}, {"count": 700, "eps": 1e-3})
             fixed = {**inputs, "mean_C": draw(c), "var_C": np.abs(draw(c))}
             yield Call("batch_norm_fixed", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
 

@@ -115,6 +115,23 @@ def test_shares_of_all_ranks_add_up_to_the_average_statistics():
     assert np.allclose(var, ghosts.var(axis=1, ddof=1).mean(axis=0))
 
 
+def test_statistics_of_parts_make_those_of_the_whole():
+    """Two parts of 3 and 2 examples, whose sums are added: the gradient of one ghost batch of 5."""
+    ops, random = ReferenceOps("float64"), np.random.default_rng(2)
+    x, dy, gamma = random.standard_normal((5, 2, 3, 4)), random.standard_normal((5, 2, 3, 4)), random.standard_normal(4)
+    y, mean, var, want = np.empty_like(x), np.empty((1, 4)), np.empty((1, 4)), np.empty_like(x)
+    ops.batch_norm(x, gamma, np.zeros(4), y, mean, var, 5, 1e-5)
+    ops.batch_norm_back(x, gamma, y, mean, var, dy, np.empty(4), np.empty(4), want, 5, 1e-5)
+    sums, dx = np.zeros((2, 2, 4)), np.empty_like(x)
+    for part, own in zip((slice(0, 3), slice(3, 5)), sums, strict=True):
+        ops.batch_norm_sums(x[part], y[part], mean[0], dy[part], own)
+    ops.batch_norm_dx(x, gamma, mean[0], var[0], dy, sums.sum(axis=0), 30, dx, 1e-5)
+    np.testing.assert_allclose(dx, want, rtol=1e-11, atol=1e-13)
+    moments = np.empty((2, 4))
+    ops.batch_moments(x, moments)
+    np.testing.assert_allclose(moments, [mean[0], var[0]], rtol=1e-12)
+
+
 def test_cross_entropy_of_known_probabilities():
     x, dx, totals = np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [1, 1, 1]]), np.empty((3, 3)), np.zeros(3)
     OPS.softmax_cross_entropy(x, np.array([1, 1, -1], np.int32), dx, totals, 2.0)

@@ -7,6 +7,14 @@ from ringtrain.train.state import Progress, capture, place, restore
 
 # A net of layers that see one example at a time, and one with ghost batch norm.
 NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}
+# Optimizers that need norms of whole parameters; of lars with a learning rate that moves.
+LAYERWISE = {
+    "lars": {"optimizer": "lars", "lr": 0.2, "trust": 0.05, "lr_policy": "inv"},
+    "corrected lars": {
+        "optimizer": "lars", "lr": 0.2, "trust": 0.05, "lr_policy": "inv", "momentum_correction": True,
+    },
+    "clipped lamb": {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "trust_limit": 5.0},
+}  # fmt: skip
 
 
 def trained(transport, model_text, iterations, start=0, found=None, settle_at=(), ops=None, **flags):
@@ -20,8 +28,10 @@ def trained(transport, model_text, iterations, start=0, found=None, settle_at=()
         for batch in batches:
             outcomes.append(run.worker.iterate(batch))
             if batch.iteration + 1 in settle_at:
+                run.exchange.meet()
                 outcomes += run.worker.drain()
                 capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
+    run.exchange.meet()
     outcomes += run.worker.drain()
     losses = [outcome.loss_sum / outcome.valid for outcome in outcomes if outcome]
     checkpoint = capture(run, ops, transport, Progress(iteration=iterations))

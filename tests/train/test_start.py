@@ -100,6 +100,10 @@ def test_resuming_is_exact_where_nothing_else_changes(train, tmp_path):
     [
         ({"optimizer": "lars", "lr": 0.2, "trust": 0.05}, "lars, momentum 0.9, weight decay 0.001, trust 0.05"),
         (
+            {"optimizer": "lars", "lr": 0.2, "trust": 0.05, "momentum_correction": True, "lr_policy": "inv"},
+            "lars, momentum 0.9 corrected, weight decay 0.001, trust 0.05",
+        ),
+        (
             {"optimizer": "lamb", "lr": 0.02, "trust_limit": 10.0},
             "lamb, momentum 0.9, weight decay 0.001, trust ratio at most 10",
         ),
@@ -207,6 +211,21 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
         ({"trust_limit": 10.0, "optimizer": "adamw"}, ConfigError, "trust_limit = 10 is of lars and lamb, and the"),
         ({"trust_limit": 0.0, "optimizer": "lamb"}, ConfigError, "trust_limit is 0.0; it wants more than 0"),
         ({"trust": -1.0, "optimizer": "lars"}, ConfigError, "trust is -1.0; it wants more than 0"),
+        (
+            {"momentum_correction": True},
+            ConfigError,
+            "momentum_correction is of lars, whose momentum holds the learning rate, and that of 'sgd' does not",
+        ),
+        (
+            {"batch_norm": "sync"},
+            ConfigError,
+            "--batch-norm sync is for networks with batch normalisation, and model 'net",
+        ),
+        ({"batch_norm": "ghots:8"}, ConfigError, "batch_norm is 'ghots:8'; did you mean 'ghost:SIZE'? known:"),
+        ({"batch_norm": "ghost:0"}, ConfigError, "batch_norm is 'ghost:0'; it wants model, sync, or ghost:SIZE with a"),
+        ({"batch_norm": "ghost"}, ConfigError, "batch_norm is 'ghost'; it wants model, sync, or ghost:SIZE with a"),
+        ({"batch_norm": "sync:4"}, ConfigError, "batch_norm is 'sync:4'; it wants model, sync, or ghost:SIZE with a"),
+        ({"momentum_correction": True, "optimizer": "lamb"}, ConfigError, "and that of 'lamb' does not: nothing is"),
         ({"resume": "auto", "out": None}, ConfigError, "name it with --out"),
         ({"resume": "nowhere"}, CheckpointError, "nowhere is not there"),
         ({"out": "net.toml"}, UsageError, "is a file"),

@@ -35,6 +35,17 @@ def records(folder, kind):
         ({"sync": "sharded"}, "sharded (ring)", True),
         ({"sync": "delayed"}, "delayed by one iteration (ring)", False),
         ({"sync": "averaging"}, "averaging every 8, momentum: average (ring)", False),
+        ({"sync": "server", "algorithm": "auto"}, "server on rank 0 (auto)", True),
+        (
+            {"sync": "server", "algorithm": "auto", "staleness": 3},
+            "server on rank 0, staleness 3 (auto)",
+            False,
+        ),
+        (
+            {"sync": "averaging", "algorithm": "auto", "asynchronous": True},
+            "averaging on rank 0, asynchronous, every 8 (auto)",
+            False,
+        ),
         (
             {"fc": "hybrid", "sync": "sharded"},
             "sharded with fc hybrid (ring)",

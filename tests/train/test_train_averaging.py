@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere
-from strategies import NETS, apart, trained
+from strategies import LAYERWISE, NETS, apart, trained
 
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
@@ -72,6 +72,17 @@ def test_it_goes_on_exactly_in_the_middle_of_a_period(flags, optimizer):
     assert averaging(2, start=10, found=begun, iterations=20, **flags)[0][0][-1] == pytest.approx(
         whole[0][0][-1], rel=0.3
     )
+
+
+def test_layerwise_optimizers_are_each_ranks_own():
+    """Serial on one rank, and on several one state for all."""
+    flags = {"average_every": 3, **LAYERWISE["lars"]}
+    assert apart(averaging(1, **flags), serial(**LAYERWISE["lars"])) <= 1e-12
+    whole = averaging(3, iterations=20, settle_at=(10,), **flags)
+    begun = averaging(3, iterations=10, **flags)[0][2]
+    found = averaging(3, start=10, found=begun, iterations=20, **flags)
+    assert {w.tobytes() for _, w, _ in found} == {w.tobytes() for _, w, _ in whole}
+    assert apart(whole, serial(iterations=20, **LAYERWISE["lars"])) > 1e-4
 
 
 def test_post_local_is_all_reduce_up_to_then():

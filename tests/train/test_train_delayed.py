@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, everywhere
-from strategies import NETS, apart, trained
+from strategies import LAYERWISE, NETS, apart, trained
 
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
@@ -20,6 +20,16 @@ def test_weights_do_not_depend_on_the_number_of_ranks(net):
         found = delayed(size, NETS[net], bucket_bytes=2000)
         assert len({weights.tobytes() for _, weights, _ in found}) == 1
         assert apart(found, alone[0][1]) <= 1e-12
+
+
+@pytest.mark.parametrize("optimizer", LAYERWISE)
+def test_layerwise_optimizers_do_not_depend_on_the_number_of_ranks(optimizer):
+    flags = LAYERWISE[optimizer]
+    whole = delayed(1, iterations=30, **flags)[0][1]
+    begun = delayed(2, iterations=13, bucket_bytes=2000, **flags)[0][2]
+    for size in (2, 3):
+        found = delayed(size, start=13, found=begun, iterations=30, bucket_bytes=2000, **flags)
+        assert apart(found, whole) <= 1e-12
 
 
 def test_it_is_not_serial_and_learns_as_much():

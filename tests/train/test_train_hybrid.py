@@ -78,7 +78,14 @@ def test_optimizers_clipping_and_micro_batches(flags):
     check(hybrid(3, iterations=20, **flags), losses, weights)
 
 
-@pytest.mark.parametrize("flags", [{}, {"clip_norm": 0.1, "optimizer": "adamw", "lr": 0.002}])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"clip_norm": 0.1, "optimizer": "adamw", "lr": 0.002},
+        {"clip_norm": 0.1, "optimizer": "lars", "trust": 0.1, "lr_policy": "inv", "momentum_correction": True},
+    ],
+)
 def test_around_slices(flags):
     losses, weights, _ = serial(iterations=20, **flags)
     check(hybrid(3, iterations=20, sync="sharded", bucket_bytes=500, **flags), losses, weights)

@@ -99,7 +99,7 @@ def test_rank_0_alone_reads_and_keeps_a_state():
     np.testing.assert_allclose(np.array(found[2][1]) / 30, want, rtol=1e-4)
 
 
-def test_rehearsing_exchanges_nothing_and_changes_nothing():
+def test_rehearsing_runs_forward_and_backward_on_every_rank_and_exchanges_nothing():
     def body(t):
         run, ops = run_of(t, DROPOUT_NET, sync="master", iterations=2, accumulate=2)
         before = ops.to_host(run.arena.weights)
@@ -109,7 +109,8 @@ def test_rehearsing_exchanges_nothing_and_changes_nothing():
                 if turn == t.rank:
                     run.worker.rehearse(batch)
                 t.barrier()
-        return np.array_equal(before, ops.to_host(run.arena.weights)) and run.exchange.traffic().bytes_sent == 0
+        assert np.array_equal(before, ops.to_host(run.arena.weights)) and ops.square_sum(run.arena.grads) > 0
+        return run.exchange.traffic().bytes_sent == 0
 
     assert everywhere(2, body) == [True, True]
 

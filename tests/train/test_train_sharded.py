@@ -2,7 +2,7 @@
 
 import pytest
 from small_runs import DROPOUT_NET, everywhere
-from strategies import NETS, apart, trained
+from strategies import LAYERWISE, NETS, apart, trained
 
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
@@ -31,9 +31,18 @@ def test_optimizers_and_clipping(flags):
     assert apart(sharded(3, **flags), serial(**flags)) <= 1e-12
 
 
+@pytest.mark.parametrize("optimizer", LAYERWISE)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_norms_are_of_whole_parameters_wherever_slices_cut_them(optimizer, size):
+    flags = LAYERWISE[optimizer]
+    found = sharded(size, NETS["ghost"], bucket_bytes=2000, **flags)
+    assert len({weights.tobytes() for _, weights, _ in found}) == 1
+    assert apart(found, serial(NETS["ghost"], **flags)) <= 1e-12
+
+
+@pytest.mark.parametrize("flags", [{"optimizer": "adamw", "lr": 0.002}, *LAYERWISE.values()])
 @pytest.mark.parametrize("size", [1, 2])
-def test_it_goes_on_at_another_number_of_ranks(size):
-    flags = {"optimizer": "adamw", "lr": 0.002}
+def test_it_goes_on_at_another_number_of_ranks(size, flags):
     begun = sharded(3, iterations=20, **flags)[0][2]
     found = sharded(size, iterations=50, start=20, found=begun, **flags)
     assert apart(found, serial(**flags)) <= 1e-12
@@ -46,7 +55,7 @@ def test_a_run_of_all_reduce_goes_on_sharded_and_back():
     assert apart(found, serial()) <= 1e-12
 
 
-@pytest.mark.parametrize("flags", [{}, {"clip_norm": 0.5}])
+@pytest.mark.parametrize("flags", [{}, {"clip_norm": 0.5}, LAYERWISE["clipped lamb"]])
 def test_on_a_device_that_computes_later(flags):
     def body(t, device):
         ops = FakeDeviceOps() if device else None

@@ -183,6 +183,15 @@ class CpuOps(Ops):
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False):
         self._channels.batch_norm_shares(x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate)
 
+    def batch_moments(self, x_NHWC, moments_2C):
+        self._channels.batch_moments(x_NHWC, moments_2C)
+
+    def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False):
+        self._channels.batch_norm_sums(x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu)
+
+    def batch_norm_dx(self, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, eps):
+        self._channels.batch_norm_dx(x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, float(eps))
+
     def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False):
         given = x_NHWC, gamma_C, beta_C, mean_C, var_C
         self._channels.batch_norm_fixed(*given, y_NHWC, float(eps), relu)

@@ -46,16 +46,32 @@ class Channels:
         sums = self._scratch("norm sums", 2 * gamma_C.size, np.float64)[: 2 * gamma_C.size]
         sums.fill(0)
         sums = sums.reshape(2, -1)
-        wanted = dx is not None
-        dx = dx if wanted else x
         for g, start in enumerate(range(0, len(x), ghost)):
             part = slice(start, start + ghost)
-            x_g, y_g, dy_g, dx_g = (a[part].reshape(-1) for a in (x, y, dy, dx))
+            x_g, y_g, dy_g = (a[part].reshape(-1) for a in (x, y, dy))
             kernels.gradient_sums(x_g, y_g, dy_g, mean_GC[g], wide, totals, width, relu)
-            given, results = (x_g, dy_g, gamma_C, mean_GC[g], var_GC[g]), (sums[0], sums[1], dx_g)
-            kernels.gradients(*given, *results, wanted, eps, wide, totals, width)
+            kernels.add_gradients(totals, var_GC[g], sums[0], sums[1], eps)
+            if dx is not None:
+                given = x_g, dy_g, gamma_C, mean_GC[g], var_GC[g]
+                kernels.input_gradient(*given, totals, gamma_C.size / x_g.size, dx[part].reshape(-1), eps, wide, width)
         kernels.store(sums[0], dgamma_C, accumulate)
         kernels.store(sums[1], dbeta_C, accumulate)
+
+    def batch_moments(self, x, moments_2C):
+        if not x.size:
+            moments_2C.fill(0)
+            return
+        wide, totals, width = self._wide(x.shape[-1])
+        kernels.moments(x.reshape(-1), moments_2C[0], moments_2C[1], wide, totals, width)
+
+    def batch_norm_sums(self, x, y, mean_C, dy, sums_2C, relu):
+        wide, _, width = self._wide(mean_C.size)
+        kernels.gradient_sums(x.reshape(-1), y.reshape(-1), dy.reshape(-1), mean_C, wide, sums_2C, width, relu)
+
+    def batch_norm_dx(self, x, gamma_C, mean_C, var_C, dy, sums_2C, count, dx, eps):
+        wide, _, width = self._wide(gamma_C.size)
+        given = x.reshape(-1), dy.reshape(-1), gamma_C, mean_C, var_C
+        kernels.input_gradient(*given, sums_2C, 1.0 / count, dx.reshape(-1), eps, wide, width)
 
     def batch_norm_shares(self, x, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate):
         pixels = 1

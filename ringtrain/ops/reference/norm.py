@@ -80,6 +80,24 @@ def batch_norm_shares(x, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulat
     put(var, var_C, accumulate)
 
 
+def batch_moments(x, moments_2C):
+    rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
+    moments_2C[...] = (rows.mean(axis=0), rows.var(axis=0)) if len(rows) else 0
+
+
+def batch_norm_sums(x, y, mean_C, dy, sums_2C, relu):
+    dy[...] = mask(dy, y, relu)
+    axes = tuple(range(x.ndim - 1))
+    sums_2C[0] = dy.sum(axis=axes, dtype=np.float64)
+    sums_2C[1] = (dy * (x - mean_C)).sum(axis=axes, dtype=np.float64)
+
+
+def batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, count, dx, eps):
+    inverse_C = _inverse(var_C, eps)
+    level_C, slope_C = sums_2C / count
+    dx[...] = gamma_C * inverse_C * (dy - level_C - (x - mean_C) * inverse_C**2 * slope_C)
+
+
 def _inverse(var_C, eps):
     return 1 / np.sqrt(var_C + var_C.dtype.type(eps))
 

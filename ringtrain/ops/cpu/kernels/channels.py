@@ -152,21 +152,25 @@ def gradient_sums(x, y, dy, mean, wide, totals, width, relu):
 
 
 @kernel
-def gradients(x, dy, gamma, mean, var, dgamma, dbeta, dx, wanted, eps, wide, totals, width):
-    """Adds to dgamma and dbeta (float64), and writes dx where ``wanted``, from the totals of gradient_sums:
-    dx = gamma · inv · (dy - sum(dy)/m - (x - mean) · inv² · sum(dy · (x - mean))/m)."""
+def add_gradients(totals, var, dgamma, dbeta, eps):
+    """Adds to dgamma and dbeta (float64) what the totals of gradient_sums make."""
+    for c in range(dgamma.size):
+        dgamma[c] += totals[1, c] / np.sqrt(np.float64(var[c]) + eps)
+        dbeta[c] += totals[0, c]
+
+
+@kernel
+def input_gradient(x, dy, gamma, mean, var, totals, share, dx, eps, wide, width):
+    """dx = gamma · inv · (dy - sum(dy)/m - (x - mean) · inv² · sum(dy · (x - mean))/m), from the totals of
+    gradient_sums and ``share`` = 1/m."""
     channels = gamma.size
     centre, factor, slope, level = wide[0], wide[1], wide[2], wide[3]
-    share = channels / x.size
+    repeat(mean, centre, width)
     for c in range(channels):
         inverse = 1.0 / np.sqrt(np.float64(var[c]) + eps)
-        dgamma[c] += totals[1, c] * inverse
-        dbeta[c] += totals[0, c]
         factor[c] = gamma[c] * inverse
         slope[c] = gamma[c] * inverse**3 * totals[1, c] * share
         level[c] = gamma[c] * inverse * totals[0, c] * share
-    if not wanted:
-        return
     for values in (factor, slope, level):
         repeat(values[:channels], values, width)
     for o in range(0, x.size, width):

@@ -1,0 +1,73 @@
+"""Batch normalisation by statistics of the whole global batch, of which each rank has a part: *synchronised*.
+
+    forward   rank k has n_k elements of a channel, of mean m_k and variance v_k. Summed over ranks:
+              n_k, n_k·m_k, n_k·(v_k + m_k²); they make mean and variance of all n
+    backward  summed over ranks: sum of dy, sum of dy·(x - mean). They make dx of every element
+
+Sums are float64, as few numbers as a layer has channels, twice, so they are latency and no bandwidth. A rank without
+examples adds zeros: it has to take part, or the others wait. Gradients of gamma and beta are this rank's own sums; the
+exchange adds those of all, as it adds every gradient.
+
+Source: Peng et al., MegDet, CVPR 2018, section 4.2
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtrain.nn.base import Pass
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of each channel over the whole batch, on the host. count: elements of a channel on all ranks; share: the part of
+    them that is here."""
+
+    count: int
+    share: float
+    mean_C: np.ndarray
+    var_C: np.ndarray
+
+
+# Numbers of a run that diverges may be too large for squares and for float32: infinity and NaN go on to the loss.
+overflowing = np.errstate(over="ignore", invalid="ignore")
+
+
+@overflowing
+def statistics(ctx: Pass, name: str, x) -> Statistics:
+    """Collective."""
+    C = x.shape[-1]
+    here = x.size // C
+    moments_2C = ctx.space(f"{name}.moments", (2, C), "float64")
+    ctx.ops.batch_moments(x, moments_2C)
+    mean_C, var_C = ctx.ops.to_host(moments_2C)
+    sums = np.concatenate([here * mean_C, here * (var_C + mean_C**2), [here]])
+    ctx.add_over_ranks(sums)
+    count = int(sums[-1])
+    mean_C = sums[:C] / count
+    var_C = np.maximum(sums[C:-1] / count - mean_C**2, 0)  # rounding must not make it negative; a NaN stays one
+    return Statistics(count, here / count, mean_C, var_C)
+
+
+@overflowing
+def on_device(ctx: Pass, name: str, found: Statistics) -> tuple:
+    """(mean, variance) as the operations take them."""
+    mean_C, var_C = (ctx.space(f"{name}.{what}", found.mean_C.shape) for what in ("mean", "variance"))
+    ctx.ops.upload(found.mean_C, mean_C)
+    ctx.ops.upload(found.var_C, var_C)
+    return mean_C, var_C
+
+
+@overflowing
+def gradients(ctx: Pass, found: Statistics, eps: float, grads: dict, sums_2C, wanted: bool) -> None:
+    """Of gamma and beta, and this rank's share of the running statistics' targets, from its own sums of
+    :meth:`Ops.batch_norm_sums`. Where the input's gradient is ``wanted``, those of all ranks take their place;
+    collective then."""
+    ops, sums = ctx.ops, ctx.ops.to_host(sums_2C)
+    ops.upload(sums[0], grads["beta"])
+    ops.upload(sums[1] / np.sqrt(found.var_C + eps), grads["gamma"])
+    ops.upload(found.share * found.mean_C, grads["mean"])
+    ops.upload(found.share * found.var_C * (found.count / max(found.count - 1, 1)), grads["variance"])
+    if wanted:
+        ctx.add_over_ranks(sums.reshape(-1))
+        ops.upload(sums, sums_2C)

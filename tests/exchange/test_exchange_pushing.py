@@ -1,0 +1,336 @@
+"""Ranks that are apart: what weights hold when they are taken, how far ranks get, what a meeting ends with."""
+
+import threading
+
+import numpy as np
+import pytest
+from test_exchange_strategies import bound, run
+
+from ringtrain.errors import StalledError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.base import Lag
+from ringtrain.exchange.buckets import make_buckets
+from ringtrain.exchange.mailbox import TAGS, Sender
+from ringtrain.exchange.pushing import Pushing
+from ringtrain.exchange.store import Store
+from ringtrain.nn.arena import Arena, lay_out
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.base import Handle
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import Wrapping, delaying
+
+
+def pushing(*args, **options):
+    return Pushing("server", *args, **options)
+
+
+# ── weights that say which updates they hold ──────────────────────────────────────────────────────────────────────────
+ITERATIONS = 8
+
+
+def marking(t, size, **options):
+    """An exchange on two parameters, one a server where there are two, with an element for each update of each rank."""
+    ops, ZERO = ReferenceOps("float64"), Fill("constant")
+    table = tuple((f"{name}.weight", Parameter("weight", (size, ITERATIONS), ZERO)) for name in "ab")
+    arena = Arena(t.scratch, table, "float64", exchanged=t.allocate)
+    exchange = pushing(t, ops, deadline_s=20.0, bucket_bytes=1, **options)
+    exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.0)))
+    exchange.rehearse()
+    return exchange, arena
+
+
+def mark(arena, rank, iteration):
+    """The update of this rank sets its element to its share."""
+    arena.grads[...] = 0
+    for span in arena.spans:
+        arena.grad(span)[rank, iteration] = -1.0
+
+
+def is_complete(arena, clock, rank, staleness, trainers, share):
+    """Whether weights at ``clock`` hold what they must: all updates up to clock - K - 1 and all of this rank."""
+    for span in arena.spans:
+        held = arena.weight(span)
+        sure = max(clock - staleness, 0)
+        assert np.all(held[trainers, :sure] == share), (clock, held)
+        assert np.all(held[rank, :clock] == share) and np.all((held == 0) | (held == share))
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize(
+    ("size", "servers", "dedicated", "slow"), [(2, 1, False, 1), (2, 2, False, 0), (4, 2, True, 3), (5, 1, True, 1)]
+)
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_with_one_slow_rank_the_lag_reaches_the_bound_and_pulls_are_complete(
+    staleness, size, servers, dedicated, slow, overlap
+):
+    """The slow rank ends an iteration only when all others have begun the last one that they may."""
+    begun = [0] * size
+
+    def body(t):
+        options = {"servers": servers, "dedicated": dedicated, "staleness": staleness, "overlap": overlap}
+        exchange, arena = marking(t, size, **options)
+        trainers = list(exchange.roles(size).trainers)
+        share, trains = 1 / len(trainers), t.rank in trainers
+        for iteration in range(ITERATIONS):
+            exchange.before(iteration, int(trains), len(trainers))
+            begun[t.rank] = iteration + 1
+            if trains:
+                for span in arena.spans:
+                    exchange.need(span)
+                is_complete(arena, iteration, t.rank, staleness, trainers, share)
+                mark(arena, t.rank, iteration)
+            target = min(iteration + staleness + 1, ITERATIONS)
+            while t.rank == slow and any(begun[other] < target for other in trainers if other != slow):
+                t.patience.poll()
+                exchange.ready(arena.spans[0])
+            exchange.finish(iteration, 1.0)
+        exchange.settle()
+        for span in arena.spans:
+            assert np.all(arena.weight(span)[trainers] == share)
+        return exchange.lag()
+
+    lags = LoopbackWorld(size).run(body)
+    for rank, lag in enumerate(lags):
+        assert (lag is not None) == (rank < servers)
+        if lag is not None:
+            assert lag.largest == staleness
+            assert set(lag.updates.values()) == {ITERATIONS}
+
+
+# ── sums ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def stepped(exchange, arena, rank, iteration, size):
+    """An iteration with small whole numbers for gradients: parts of a mean over the rank's own part, of equal size."""
+    exchange.before(iteration, 1, size)
+    for span in arena.spans:
+        exchange.need(span)
+    rng = np.random.default_rng([rank, iteration])
+    for span in reversed(arena.spans):
+        arena.grad(span)[...] = size * rng.integers(-8, 9, span.shape)
+        exchange.ready(span)
+    exchange.finish(iteration, 0.125)
+
+
+@pytest.mark.parametrize("overlap", ["none", "forward"])
+@pytest.mark.parametrize(("size", "servers"), [(1, 1), (2, 2), (4, 2)])
+def test_without_staleness_it_would_be_synchronous(size, servers, overlap):
+    """Momentum at the workers, and the sum of their steps: the step with the sum."""
+
+    def body(t):
+        exchange, arena = bound(pushing, delaying(t, 3), servers=servers, staleness=0, overlap=overlap, bucket_bytes=1)
+        for iteration in range(5):
+            stepped(exchange, arena, t.rank, iteration, size)
+        exchange.settle()
+        return arena.weights.copy()
+
+    def body_of_all(t):
+        exchange, arena = bound(AllReduce, t)
+        for iteration in range(5):
+            exchange.before(iteration, 1, size)
+            rng = np.random.default_rng([t.rank, iteration])
+            for span in reversed(arena.spans):
+                arena.grad(span)[...] = rng.integers(-8, 9, span.shape)
+            exchange.finish(iteration, 0.125)
+        return arena.weights.copy()
+
+    want = LoopbackWorld(size).run(body_of_all)[0]
+    for weights in LoopbackWorld(size).run(body):
+        np.testing.assert_allclose(weights, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize(("size", "servers", "dedicated"), [(1, 1, False), (3, 1, False), (3, 2, False), (4, 2, True)])
+@pytest.mark.parametrize("every", [1, 3])
+def test_asynchronously_every_update_counts_once(every, size, servers, dedicated, overlap):
+    """Parts are handed out to whoever asks first; meetings are in the middle of periods, and some find nothing new."""
+
+    def body(t, parts):
+        options = {"servers": servers, "dedicated": dedicated, "every": every, "overlap": overlap}
+        exchange, arena = marking(t, size, staleness=None, **options)
+        trainers = exchange.roles(size).trainers
+        assert exchange.handed_out and exchange.window == 0
+        for meeting in range(3):
+            if t.rank not in trainers:
+                exchange.serve(t.patience.poll)
+            for unit in parts[meeting] if t.rank in trainers else ():
+                exchange.before(unit // len(trainers), 1, len(trainers))
+                for span in arena.spans:
+                    exchange.need(span)
+                arena.grads[...] = 0
+                for span in arena.spans:
+                    arena.grad(span).reshape(-1)[unit] -= 1.0
+                    exchange.ready(span)
+                exchange.finish(unit // len(trainers), 1.0)
+            exchange.settle()
+            before = arena.weights.copy()
+            exchange.settle()
+            np.testing.assert_array_equal(arena.weights, before)
+        return arena.weights.copy(), exchange.lag(), [arena.weight(span).copy() for span in arena.spans]
+
+    count = size * ITERATIONS
+    trainers = size - servers * dedicated
+    parts = [locked(range(count // 2)), locked(()), locked(range(count // 2, count))]
+    results = LoopbackWorld(size).run(lambda t: body(t, parts))
+    assert len({weights.tobytes() for weights, *_ in results}) == 1
+    for span in results[0][2]:
+        np.testing.assert_array_equal(span, 1 / trainers)
+    for _, lag, _ in results[:servers]:
+        assert sum(lag.versions.values()) == sum(lag.updates.values()) and set(lag.updates) == set(
+            range(size - trainers, size)
+        )
+        assert every > 1 or sum(lag.updates.values()) == count
+    assert all(lag is None for _, lag, _ in results[servers:])
+
+
+def locked(units):
+    """Units for threads to take."""
+    iterator, lock = iter(units), threading.Lock()
+
+    def take():
+        with lock:
+            return next(iterator, None)
+
+    return iter(take, None)
+
+
+def test_the_state_is_the_mean_of_the_workers_and_all_go_on_with_it():
+    def body(t):
+        exchange, arena = bound(pushing, t, staleness=2, dedicated=True)
+        for iteration in range(3):
+            trains = t.rank > 0
+            exchange.before(iteration, int(trains), 3)
+            arena.grads[...] = t.rank * trains
+            exchange.finish(iteration, 0.125)
+        exchange.settle()
+        own = exchange._update.slots["momentum"].copy()
+        state = exchange.state()
+        again = exchange.state()
+        return own, state, again, exchange._update.slots["momentum"].copy(), exchange._update.step
+
+    (_, first, again, none, step), *workers = LoopbackWorld(4).run(body)
+    assert none.size == 0 and step == first["step"] == 3
+    np.testing.assert_allclose(first["momentum"], sum(own for own, *_ in workers) / 3, rtol=1e-12)
+    assert not np.allclose(first["momentum"], workers[0][0])
+    np.testing.assert_array_equal(first["momentum"], again["momentum"])
+    for _, state, _, momentum, step in workers:
+        np.testing.assert_array_equal(state["momentum"], first["momentum"])
+        np.testing.assert_array_equal(momentum, first["momentum"])
+        assert step == 3
+
+
+def test_what_it_restores_is_what_all_reduce_kept():
+    (_, state, _), *_ = run(AllReduce, 1)
+
+    def body(t):
+        exchange, _ = bound(pushing, t, staleness=1, dedicated=t.size > 1)
+        exchange.restore(state)
+        return exchange.state()
+
+    for size in (1, 3):
+        for kept in LoopbackWorld(size).run(body):
+            np.testing.assert_array_equal(kept["momentum"], state["momentum"])
+            assert kept["step"] == 4
+
+
+def test_what_it_sends_and_says():
+    def body(t):
+        exchange, arena = bound(pushing, t, servers=2, staleness=3)
+        for iteration in range(3):
+            stepped(exchange, arena, t.rank, iteration, 4)
+        exchange.settle()
+        return exchange, 8 * arena.count
+
+    results = LoopbackWorld(4).run(body)
+    nbytes = results[0][1]
+    sent = [exchange.traffic().bytes_sent for exchange, _ in results]
+    parts = [80 * 8, 96 * 8]  # a server sends its part to three others, and its own updates to the other server
+    assert sent == [3 * (3 * parts[0] + parts[1]), 3 * (3 * parts[1] + parts[0]), 3 * nbytes, 3 * nbytes]
+    exchange = results[0][0]
+    assert exchange.traffic().exposed_s > 0 and not exchange.exact and exchange.window == 4
+    assert exchange.terms == "on ranks 0, 1, staleness 3" and exchange.denominator(3, 10) == 3
+    assert exchange.notes[1].startswith("each rank that trains keeps the optimizer's state, momentum too, of its own")
+    alone = LoopbackWorld(1).transport(0)
+    assert Pushing("averaging", alone, ReferenceOps(), every=4).terms == "on rank 0, asynchronous, every 4"
+    assert Lag({}, {}, {0: 0}).largest == 0
+
+
+class Slow(Handle):
+    """A send that has not left until it is let go."""
+
+    def __init__(self, inner, gate):
+        self._inner, self._gate = inner, gate
+
+    def start(self):
+        self._inner.start()
+
+    def test(self):
+        return self._gate.is_set() and self._inner.test()
+
+    def wait(self, deadline_s):
+        self._inner.wait(deadline_s)
+
+
+def test_weights_do_not_change_while_they_are_sent():
+    world, gate = LoopbackWorld(3), threading.Event()
+    servers_own = Wrapping(
+        world.transport(0), lambda handle, verb, *_: Slow(handle, gate) if verb == "send" else handle
+    )
+    buckets = make_buckets(lay_out((("a", Parameter("weight", (16,), Fill("constant"))),)), 8, 1)
+    store = Store(servers_own, ReferenceOps("float64"), buckets, (1, 2), None, "float64", 0)
+    store.open(np.zeros(16))
+    ends = [Sender(world.transport(rank), 0, np.full(16, float(rank)), 0) for rank in (1, 2)]
+    pulls = [world.transport(rank).recvs([(0, np.zeros(16))], TAGS) for rank in (1, 2)]
+    for end, pull in zip(ends, pulls, strict=True):
+        pull.start()
+        end.push()
+        store.serve()
+        assert store.weights.tolist() == [1.0] * 16 and not store.quiet
+    gate.set()
+    store.serve()
+    assert store.weights.tolist() == [3.0] * 16
+    store.serve()
+    assert store.present == [1, 2] and pulls[1].test()
+    for end in ends:
+        assert end.sent()
+        end.goodbye()
+    store.serve()
+    assert store.present == [] and store.quiet
+
+
+# ── ranks that do not come ────────────────────────────────────────────────────────────────────────────────────────────
+def hasty(*args, **options):
+    return pushing(*args, **{**options, "deadline_s": 0.05})
+
+
+@pytest.mark.parametrize(
+    ("absent", "waiting", "message"),
+    [
+        (1, 0, "waiting for rank 1 to give an update"),  # the server trains, and is held
+        (0, 1, "waiting for rank 0 to send weights"),
+    ],
+)
+def test_a_rank_that_makes_no_update_is_named(absent, waiting, message):
+    def body(t):
+        exchange, arena = bound(hasty, t, staleness=1)
+        if t.rank == absent:
+            return
+        with pytest.raises(StalledError, match=message):
+            for iteration in range(3):
+                stepped(exchange, arena, t.rank, iteration, 2)
+
+    LoopbackWorld(2).run(body)
+
+
+def test_a_server_that_only_serves_names_the_slowest_and_who_is_not_at_the_meeting():
+    def body(t):
+        exchange, _ = bound(hasty, t, staleness=1, dedicated=True)
+        if t.rank == 0:
+            with pytest.raises(StalledError, match="waiting for ranks 1, 2 to give an update"):
+                for iteration in range(3):
+                    exchange.before(iteration, 0, 2)
+                    exchange.finish(iteration, 0.1)
+            with pytest.raises(StalledError, match="waiting for ranks 1, 2 to come to where all ranks meet"):
+                exchange.settle()
+
+    LoopbackWorld(3).run(body)

@@ -1,0 +1,252 @@
+"""Servers that own spans: sums in the order of ranks, each applied once, whoever serves and however it travels."""
+
+import itertools
+
+import numpy as np
+import pytest
+from test_exchange_strategies import TABLE, bound, iterate, run
+
+from ringtrain.collectives import rooted
+from ringtrain.collectives.topology import filled
+from ringtrain.collectives.verify import verify
+from ringtrain.errors import ConfigError, StalledError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.division import buckets_of, divide, pieces_of, roles_of
+from ringtrain.exchange.server import Server
+from ringtrain.nn.arena import lay_out
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import delaying
+
+
+def served(size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **options):
+    """(weights, state, exchange) of each rank, as the training loop would have it: only those that train have
+    gradients, and forward asks for weights, layer by layer."""
+
+    def body(t):
+        exchange, arena = bound(Server, wrap(t), **options)
+        trainers = exchange.roles(size).trainers
+        for iteration in range(iterations):
+            one_iteration(exchange, arena, t.rank if t.rank in trainers else None, iteration, announce)
+        exchange.settle()
+        weights = arena.weights.copy()
+        return weights, exchange.state(), exchange
+
+    return LoopbackWorld(size, nodes).run(body)
+
+
+def one_iteration(exchange, arena, seed, iteration, announce=True):
+    exchange.before(iteration, 0 if seed is None else 1, 1)
+    for span in arena.spans if seed is not None else ():
+        exchange.need(span)
+    rng = np.random.default_rng([seed or 0, iteration])
+    for span in reversed(arena.spans):
+        arena.grad(span)[...] = 0 if seed is None else rng.integers(-8, 9, span.shape)
+        if announce:
+            exchange.ready(span)
+    exchange.finish(iteration, 0.125)
+
+
+# ── trees ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("half", [rooted.reduce, rooted.spread])
+@pytest.mark.parametrize("counts", [(1,), (2,), (5,), (2, 1), (1, 4), (3, 2, 2), (1, 1, 1)])
+def test_trees_are_proved_for_every_root(half, counts):
+    node_of = filled(counts).node_of()
+    everybody = range(len(node_of))
+    for root in everybody:
+        verify(half(rooted.straight(root, everybody, len(node_of))))
+        verify(half(rooted.by_nodes(root, everybody, node_of)))
+
+
+def test_a_node_sends_and_receives_one_buffer_whatever_its_ranks():
+    node_of = filled((3, 3)).node_of()
+    tree = rooted.by_nodes(1, range(6), node_of)
+    assert tree.parents == (1, None, 1, 1, 3, 3)
+    assert rooted.by_nodes(1, (3, 5), node_of).parents == (None, None, None, 1, None, 3)
+    assert rooted.straight(1, (0, 3), 4).parents == (1, None, None, 1)
+
+
+def test_sums_are_made_in_the_order_of_ranks():
+    """1e16 + 1 - 1e16 is 0 in this order, and 1 in another: on every server, and for contributions of any lateness."""
+    values = (1e16, 1.0, -1e16, 0.5)
+
+    def body(t, seed):
+        exchange, arena = bound(Server, delaying(t, seed), servers=4, bucket_bytes=1)
+        exchange.before(0, 1, 1)
+        arena.weights[...] = 0
+        arena.grads[...] = values[t.rank]
+        exchange.finish(0, 1.0)
+        trained = [arena.weight(span) for span in arena.spans if span.parameter.role == "weight"]
+        return {value for part in trained for value in part.reshape(-1)}
+
+    for seed in range(3):
+        assert LoopbackWorld(4).run(lambda t, s=seed: body(t, s)) == [{-0.5}] * 4
+
+
+# ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_parts_are_as_even_as_whole_parameters_can_be():
+    spans = lay_out(TABLE)  # of 48, 16, 16, 80 and 16 elements
+
+    def sizes(servers):
+        return [sum(span.stop - span.start for span in part) for part in divide(spans, servers, whole=True)]
+
+    assert [sizes(n) for n in (1, 2, 3)] == [[176], [80, 96], [80, 80, 16]]
+    assert max(sizes(4)) == 80 and sizes(5) == [48, 16, 16, 80, 16]
+    for servers in range(1, 6):
+        flat = [span.name for part in divide(spans, servers, whole=True) for span in part]
+        assert flat == [span.name for span in spans] and len(sizes(servers)) == servers
+    owned = buckets_of(divide(spans, 2, whole=True), 8, 1 << 20)
+    assert [(server, bucket.start, bucket.stop) for server, bucket in owned] == [(1, 80, 176), (0, 0, 80)]
+
+
+def test_equal_parts_cut_parameters():
+    spans = lay_out(TABLE)
+    assert [[(span.name, span.start, span.stop) for span in part] for part in divide(spans, 3)] == [
+        [("a.weight", 0, 48)],
+        [("a.bias", 48, 64), ("n.mean", 64, 80), ("b.weight[0:32]", 80, 112)],
+        [("b.weight[32:80]", 112, 160), ("c.weight", 160, 176)],
+    ]
+    pieces = pieces_of(spans, divide(spans, 3))
+    assert [piece.name for piece in pieces["b.weight"]] == ["b.weight[0:32]", "b.weight[32:80]"]
+    assert pieces["a.bias"] == [spans[1]] and pieces["b.weight"][0].parameter is spans[3].parameter
+    for servers in range(1, 6):
+        sizes = [part[-1].stop - part[0].start for part in divide(spans, servers)]
+        assert len(sizes) == servers and sum(sizes) == 176 and max(sizes) - min(sizes) <= 16
+
+
+def test_roles():
+    assert roles_of(4, 2, False).trainers == (0, 1, 2, 3) and roles_of(4, 2, False).servers == (0, 1)
+    assert roles_of(4, 2, True).trainers == (2, 3) and roles_of(1, 1, False).trainers == (0,)
+    for (size, servers, dedicated), message in (
+        ((2, 3, False), "--servers 3 is more than the 2 ranks: give at most 2, or start more ranks"),
+        ((1, 2, True), "--servers 2 is more than the 1 rank: give at most 1"),
+        ((2, 2, True), "--dedicated with --servers 2 leaves none of the 2 ranks to train: start more ranks, or give"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            roles_of(size, servers, dedicated)
+        assert message in str(error.value)
+
+
+def test_more_servers_than_parameters_are_refused():
+    def body(t):
+        with pytest.raises(ConfigError, match="--servers 6 is more than the 5 parameters of the model: give at most"):
+            bound(Server, t, servers=6)
+
+    LoopbackWorld(6).run(body)
+
+
+# ── training ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+OVERLAPS = ("none", "backward", "forward")
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize(("size", "servers"), [(1, 1), (2, 1), (2, 2), (3, 2), (5, 3)])
+def test_it_is_all_reduce(size, servers, overlap):
+    """Sums of small whole numbers are the same in any order."""
+    want = run(AllReduce, size)
+    for options in ({"bucket_bytes": 1}, {"bucket_bytes": 600, "segment_bytes": 64}):
+        found = served(size, servers=servers, overlap=overlap, **options)
+        for (weights, state, _), (wanted, kept, _) in zip(found, want, strict=True):
+            np.testing.assert_array_equal(weights, wanted)
+            np.testing.assert_array_equal(state["momentum"], kept["momentum"])
+            assert state["step"] == 4
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize(("servers", "levels"), list(itertools.product((1, 2, 3), (1, 2))))
+def test_dedicated_servers_and_heads_of_nodes(servers, levels, overlap):
+    """Ranks that only serve have no part in the sums, and end with all weights too."""
+    size = 6
+
+    def expected(t):
+        exchange, arena = bound(AllReduce, t)
+        for iteration in range(3):
+            one_iteration(exchange, arena, t.rank if t.rank >= servers else None, iteration)
+        return arena.weights.copy()
+
+    want = LoopbackWorld(size).run(expected)[0]
+    options = {"servers": servers, "dedicated": True, "levels": levels, "overlap": overlap, "bucket_bytes": 300}
+    for nodes in (1, 2, [0, 1, 0, 1, 2, 2]):
+        found = served(size, 3, nodes, segment_bytes=64, **options)
+        for weights, *_ in found:
+            np.testing.assert_array_equal(weights, want)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("optimizer", ["adamw", "lars", "lamb"])
+@pytest.mark.parametrize("clip_norm", [None, 5.0])
+def test_optimizers_and_clipping(optimizer, clip_norm, overlap):
+    options = {"optimizer": optimizer, "clip_norm": clip_norm, "bucket_bytes": 300}
+    (want, *_), *_ = run(AllReduce, 3, **options)
+    for weights, *_ in served(3, servers=2, overlap=overlap, **options):
+        np.testing.assert_allclose(weights, want, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_messages_that_end_late_and_gradients_that_nobody_announces(overlap):
+    (want, *_), *_ = run(AllReduce, 4)
+    found = served(4, wrap=lambda t: delaying(t, seed=5), announce=False, segment_bytes=64, servers=2, overlap=overlap)
+    for weights, *_ in found:
+        np.testing.assert_array_equal(weights, want)
+
+
+def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
+    """The server holds back all but the lowest bucket, and the lowest layer is there all the same."""
+
+    def body(t):
+        exchange, arena = bound(Server, t, overlap="forward", bucket_bytes=1)
+        arena.weights[...] = 0
+        one_iteration(exchange, arena, t.rank, 0)
+        first = arena.spans[0]
+        exchange.need(first)
+        landed = exchange._coming._landed
+        exchange.settle()
+        return landed, arena.weights.any()
+
+    assert LoopbackWorld(3).run(body) == [(1, True)] * 3
+
+
+def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():
+    """Rank 2 gets its weights by way of rank 1, which has nothing to compute, and waits where the loop sums losses."""
+
+    def body(t):
+        exchange, arena = bound(Server, t, levels=2, overlap="forward", bucket_bytes=1)
+        for iteration in range(3):
+            exchange.before(iteration, int(t.rank != 1), 2)
+            for span in arena.spans if t.rank != 1 else ():
+                exchange.need(span)
+            t.barrier()
+            arena.grads[...] = 0
+            exchange.finish(iteration, 0.125)
+        exchange.settle()
+        return arena.weights.tobytes()
+
+    assert len(set(LoopbackWorld(3, [0, 1, 1], meet_s=5).run(body))) == 1
+
+
+def test_a_server_sends_its_part_to_each_and_others_send_all_once():
+    ranks = served(4, iterations=3, servers=1)
+    nbytes = 8 * ranks[0][0].size
+    assert [exchange.traffic().bytes_sent for *_, exchange in ranks] == [3 * 3 * nbytes] + [3 * nbytes] * 3
+    ranks = served(6, iterations=1, nodes=2, servers=1, levels=2)
+    assert [exchange.traffic().bytes_sent // nbytes for *_, exchange in ranks] == [3, 1, 1, 3, 1, 1]
+
+
+def test_state_lies_with_its_owner_and_the_header_says_so():
+    ranks = served(3, servers=2, optimizer="adamw")
+    assert [exchange._update.slots["square"].size for *_, exchange in ranks] == [80, 96, 0]
+    exchange = ranks[0][2]
+    assert exchange.exact and exchange.terms == "on ranks 0, 1"
+    assert exchange.notes == ["2 servers have 640 B to 768 B of weights each"]
+    exchange = served(3, dedicated=True, levels=2)[0][2]
+    assert exchange.terms == "on rank 0, dedicated, heads of nodes first"
+    assert exchange.notes == ["rank 0 serves all 1.375 KiB of weights"]
+
+
+def test_a_rank_that_does_not_come_is_named():
+    def body(t):
+        exchange, arena = bound(lambda *a, **o: Server(*a, **{**o, "deadline_s": 0.05}), t)
+        if t.rank == 0:
+            with pytest.raises(StalledError, match=r"waiting for rank 1 to send: rank 0 in server-reduce"):
+                iterate(exchange, arena, 0, 0)
+
+    LoopbackWorld(2).run(body)

@@ -1,0 +1,142 @@
+"""``--batch-norm``: statistics of the whole batch are those of one rank that has all of it as one ghost batch."""
+
+import json
+
+import numpy as np
+import pytest
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
+from strategies import apart, trained
+
+from ringtrain.errors import ConfigError, DivergedError
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.train.loop import take_turns
+from ringtrain.train.start import start
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.device import FakeDeviceOps
+from tests.fakes.transports import DeviceTransport
+
+ONE_GHOST = BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000")
+
+
+def together(size, iterations=50, **flags):
+    flags = {"dtype": "float64", "batch_norm": "sync", **flags}
+    return everywhere(size, lambda t: trained(t, BATCH_NORM_NET, iterations, **flags))
+
+
+def serial(iterations=50, net=ONE_GHOST, **flags):
+    return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0][1]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return serial()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_weights_and_running_statistics_are_those_of_one_ghost_batch(whole, size):
+    """30 examples on four ranks, and a tail of 27: parts are uneven."""
+    found = together(size)
+    assert len({weights.tobytes() for _, weights, _ in found}) == 1
+    assert apart(found, whole) <= 1e-12
+
+
+def test_without_it_the_ghosts_of_the_model_file_are_others(whole):
+    assert np.abs(serial(net=BATCH_NORM_NET) - whole).max() > 1e-3
+
+
+def test_a_rank_without_examples_takes_part():
+    """1437 = 4·359 + 1: three of four ranks have nothing of the fifth batch."""
+    assert apart(together(4, 7, batch=359), serial(7, batch=359)) <= 1e-12
+
+
+@pytest.mark.parametrize("flags", [{"sync": "sharded", "clip_norm": 0.5}, {"algorithm": "mpi"}, {"fc": "hybrid"}])
+def test_with_what_else_ranks_do(flags):
+    more = {key: value for key, value in flags.items() if key == "clip_norm"}
+    assert apart(together(3, 20, **flags), serial(20, **more)) <= 1e-12
+
+
+def test_by_compiled_kernels():
+    """A rank without examples among them."""
+
+    def body(t):
+        return trained(t, BATCH_NORM_NET, 6, ops=make_ops("cpu", "float64"), batch_norm="sync", batch=359)
+
+    assert apart(everywhere(4, body), serial(6, batch=359)) <= 1e-11
+
+
+def test_delayed_gradients_do_not_depend_on_the_number_of_ranks():
+    flags = {"iterations": 20, "sync": "delayed"}
+    assert apart(together(3, **flags), together(1, **flags)[0][1]) <= 1e-12
+
+
+def test_on_a_device_that_computes_later():
+    def body(t, device):
+        ops = FakeDeviceOps() if device else None
+        transport = DeviceTransport(t, ops) if device else t
+        return trained(transport, BATCH_NORM_NET, 6, ops=ops, batch_norm="sync", batch=359)
+
+    host, device = (everywhere(4, lambda t, d=d: body(t, d)) for d in (False, True))
+    assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]
+
+
+def test_kernels_are_rehearsed_without_others():
+    """One rank after the other: whoever met others in a rehearsal would wait for ever."""
+
+    def body(t):
+        run, _ = run_of(t, BATCH_NORM_NET, batch_norm="sync")
+        with run.batches(t, 0, 2) as batches:
+            batch = next(batches)
+            take_turns(t, lambda: run.worker.rehearse(batch))
+            return run.worker.iterate(batch).valid
+
+    assert everywhere(3, body) == [30] * 3
+
+
+def test_a_loss_that_overflows_names_the_layer_on_every_rank():
+    def body(t):
+        with pytest.raises(DivergedError, match="the first layer with a non-finite value is"):
+            trained(t, BATCH_NORM_NET, 30, batch_norm="sync", lr=1e30)
+        return True
+
+    assert everywhere(3, body) == [True] * 3
+
+
+# ── ghosts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_ghosts_of_a_size_of_their_own():
+    want = serial(20, BATCH_NORM_NET.replace("ghost = 8", "ghost = 5"))
+    for size in (1, 3):
+        found = everywhere(size, lambda t: trained(t, BATCH_NORM_NET, 20, dtype="float64", batch_norm="ghost:5"))
+        assert apart(found, want) <= 1e-12
+
+
+def test_too_few_ghosts_for_the_ranks():
+    with pytest.raises(
+        ConfigError, match="--batch 30 is 2 ghost batches of 16, fewer than the 3 ranks: use a batch of a"
+    ):
+        everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:16"))
+
+
+# ── from flags to files ───────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ("sync", "batch normalisation by statistics of the whole batch, summed over ranks in every layer"),
+        ("ghost:16", "batch normalisation by ghost batches of 16"),
+    ],
+)
+def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, told, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
+    flags = {"model": "net.toml", "data": "digits", "ops": "reference", "algorithm": "ring", "iterations": 1}
+    alone = LoopbackWorld(1).transport(0)
+    start(alone, None, {**flags, "out": "run", "batch_norm": told})
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    texts = [line["text"] for line in lines if line["event"] == "note"]
+    assert [text for text in texts if "batch norm" in text] == [words]
+
+
+def test_a_network_without_batch_norm_is_refused():
+    with pytest.raises(
+        ConfigError, match="--batch-norm ghost:4 is for networks with batch normalisation, and model 's"
+    ):
+        run_of(LoopbackWorld(1).transport(0), DROPOUT_NET, batch_norm="ghost:4")

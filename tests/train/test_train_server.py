@@ -1,0 +1,152 @@
+"""Training by servers is training on one rank."""
+
+import numpy as np
+import pytest
+from small_runs import DROPOUT_NET, everywhere, run_of
+from strategies import NETS, apart, trained
+
+from ringtrain.train.lifeboat import Lifeboat
+from ringtrain.train.pace import make_pace
+from tests.fakes.device import FakeDeviceOps
+from tests.fakes.transports import DeviceTransport
+
+
+def served(size, net=DROPOUT_NET, iterations=50, nodes=1, **flags):
+    return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", sync="server", **flags), nodes=nodes)
+
+
+def serial(net=DROPOUT_NET, iterations=50, **flags):
+    return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0][1]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return {net: serial(text) for net, text in NETS.items()}
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    ("size", "flags"),
+    [
+        (1, {}),
+        (2, {"servers": 2, "overlap": "forward"}),
+        (3, {"servers": 2}),
+        (4, {"servers": 1, "overlap": "none"}),
+        (4, {"servers": 2, "server_levels": 2, "nodes": 2, "overlap": "forward"}),
+    ],
+)
+def test_weights_are_those_of_one_rank(alone, net, size, flags):
+    found = served(size, NETS[net], bucket_bytes=2000, **flags)
+    assert len({weights.tobytes() for _, weights, _ in found}) == 1
+    assert apart(found, alone[net]) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "flags", [{"optimizer": "adamw", "lr": 0.002}, {"optimizer": "nesterov", "clip_norm": 0.5, "accumulate": 3}]
+)
+def test_optimizers_clipping_and_micro_batches(flags):
+    flags = {**flags, "iterations": 12}
+    assert apart(served(3, servers=2, overlap="forward", **flags), serial(**flags)) <= 1e-12
+
+
+@pytest.mark.parametrize(("size", "servers"), [(1, 1), (2, 2)])
+def test_it_goes_on_at_another_number_of_ranks_and_servers(size, servers):
+    flags = {"optimizer": "adamw", "lr": 0.002}
+    begun = served(3, iterations=8, servers=3, **flags)[0][2]
+    found = served(size, iterations=20, start=8, found=begun, servers=servers, **flags)
+    assert apart(found, serial(iterations=20, **flags)) <= 1e-12
+
+
+@pytest.mark.parametrize("flags", [{"overlap": "forward"}, {"clip_norm": 0.5, "server_levels": 2}])
+def test_on_a_device_that_computes_later(flags):
+    def body(t, device):
+        ops = FakeDeviceOps() if device else None
+        transport = DeviceTransport(t, ops) if device else t
+        return trained(transport, NETS["ghost"], 6, ops=ops, sync="server", servers=2, settle_at=(3,), **flags)
+
+    host, device = (everywhere(4, lambda t, d=d: body(t, d), nodes=2) for d in (False, True))
+    assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]
+
+
+# ── ranks that only serve, and ranks that are apart ───────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(("size", "servers", "overlap"), [(2, 1, "backward"), (4, 2, "forward"), (5, 2, "none")])
+def test_dedicated_servers_train_nothing_and_change_nothing(alone, size, servers, overlap):
+    found = served(size, servers=servers, dedicated=True, overlap=overlap)
+    assert len({weights.tobytes() for _, weights, _ in found}) == 1
+    assert apart(found, alone["dropout"]) <= 1e-12
+
+
+FLAGS = {"lr": 0.02, "augment": False, "net": NETS["ghost"]}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"staleness": 1},
+        {"staleness": 3, "servers": 2, "dedicated": True, "overlap": "forward", "clip_norm": 1.0},
+        {"staleness": 2, "optimizer": "adamw", "lr": 0.005},
+    ],
+)
+def test_with_staleness_it_learns_and_goes_on_at_another_number_of_ranks(flags):
+    """Down to a share of the first loss; that of serial training is 0.1."""
+    flags = {**FLAGS, **flags}
+    begun = served(4, iterations=40, settle_at=(7,), **flags)
+    assert len({weights.tobytes() for _, weights, _ in begun}) == 1
+    assert len(begun[0][0]) == 40
+    found = served(3, start=40, found=begun[0][2], iterations=80, **flags)
+    assert np.mean(found[0][0][-10:]) < 0.25 * begun[0][0][0]
+
+
+def paced(t, iterations, **flags):
+    """Losses, weights and lag of ranks that go at the pace of the strategy, with two meetings."""
+    run, ops = run_of(t, FLAGS["net"], lr=0.02, augment=False, iterations=iterations, deadline_s=20.0, **flags)
+    found = []
+    pace = make_pace(run, t, Lifeboat(None), 0, found.append, lambda examples, seconds: None)
+    for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
+        assert not pace.train(first, stop)
+    pace.close()
+    run.exchange.settle()
+    return [outcome.loss_sum / outcome.valid for outcome in found], ops.to_host(run.arena.weights), run.exchange.lag()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"sync": "server", "overlap": "forward"},
+        {"sync": "server", "servers": 2, "dedicated": True},
+        {"sync": "averaging", "average_every": 4},
+    ],
+)
+def test_asynchronously_all_parts_are_trained_on_and_it_learns(flags):
+    results = everywhere(4, lambda t: paced(t, 80, asynchronous=True, dtype="float64", **flags))
+    assert len({weights.tobytes() for _, weights, _ in results}) == 1
+    losses, _, lag = results[0]
+    assert len(losses) == 80 and np.mean(losses[-10:]) < 0.3 * losses[0]
+    trainers = 2 if "dedicated" in flags else 4
+    assert lag.clocks and len(lag.updates) == trainers
+    assert flags["sync"] == "averaging" or sum(lag.updates.values()) == 80 * trainers
+
+
+def test_ranks_that_are_apart_meet():
+    """The server is done with its iterations while others still want weights of it: it does not wait for them before
+    they have some."""
+    for _ in range(3):
+        results = everywhere(3, lambda t: paced(t, 10, sync="server", staleness=4))
+        assert len({weights.tobytes() for _, weights, _ in results}) == 1
+        assert all(len(losses) == 10 for losses, *_ in results)
+        assert results[0][2].largest <= 4 and set(results[0][2].updates.values()) == {10}
+
+
+@pytest.mark.parametrize("flags", [{"staleness": 2, "clip_norm": 0.5}, {"staleness": 1, "overlap": "forward"}])
+def test_staleness_on_a_device_that_computes_later(flags):
+    """Bit by bit on one rank, since what several see depends on who is early; on three nothing is read too soon."""
+
+    def body(t, device):
+        ops = FakeDeviceOps() if device else None
+        transport = DeviceTransport(t, ops) if device else t
+        return trained(transport, NETS["ghost"], 6, ops=ops, sync="server", settle_at=(3,), **flags)
+
+    host, device = (everywhere(1, lambda t, d=d: body(t, d)) for d in (False, True))
+    assert host[0][1].tobytes() == device[0][1].tobytes()
+    found = everywhere(3, lambda t: body(t, True))
+    assert np.isfinite(found[0][1]).all() and len({weights.tobytes() for _, weights, _ in found}) == 1
