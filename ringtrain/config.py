@@ -141,6 +141,15 @@ class TrainConfig:
         "What gradients are rounded to on their way, to halve the bytes; sums are float32.",
         choices=("none", "float16", "bfloat16"),
     )
+    compress: str = option(
+        "none",
+        "Send less than the gradients, and keep the rest for later (error feedback): top-k, each parameter's largest "
+        "elements; powersgd, two thin factors of each matrix.",
+        choices=("none", "top-k", "powersgd"),
+    )
+    compress_ratio: float = option(0.01, "Of top-k: the share of elements that goes.", above=0, high=1)
+    compress_rank: int = option(4, "Of powersgd: columns of the factors.", low=1)
+    compress_from: int = option(0, "Of compression: iterations of whole gradients before it begins.", low=0)
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
     overlap: str = option(
         "backward",

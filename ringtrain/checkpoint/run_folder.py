@@ -135,7 +135,7 @@ def create(out: str | None, model_name: str, now: datetime.datetime, resume: boo
     resumed.
     """
     try:
-        folder = RunFolder(out if out is not None else _make_unused(runs, model_name, now))
+        folder = RunFolder(out if out is not None else make_unused(runs, model_name, now))
         _refuse(folder, resume)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
         folder.remove_partials()
@@ -166,9 +166,9 @@ def find(target, best: bool = False) -> Found:
     return folder.favourite() if best else folder.latest()
 
 
-def _make_unused(runs: Path, model_name: str, now: datetime.datetime) -> Path:
-    """A new folder; two runs that start in the same second get one each."""
-    stem = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', model_name)}-{now:%Y%m%d-%H%M%S}"
+def make_unused(runs: Path, name: str, now: datetime.datetime) -> Path:
+    """A new folder, named by that and the time; two that start in the same second get one each."""
+    stem = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}-{now:%Y%m%d-%H%M%S}"
     runs.mkdir(parents=True, exist_ok=True)
     path, k = runs / stem, 1
     while not _made(path):

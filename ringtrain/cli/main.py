@@ -14,6 +14,7 @@ from ringtrain.errors import RingtrainError, UsageError, nearest
 
 COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),
+    "compare": ("ringtrain.cli.compare", "Runs side by side: strategies, bytes, speed, accuracy."),
     "evaluate": ("ringtrain.cli.evaluate", "Loss and accuracy of a checkpoint on a data set."),
     "predict": ("ringtrain.cli.predict", "Classes, probabilities or a layer's features of every example."),
     "models": ("ringtrain.cli.models", "The models that come with ringtrain."),

@@ -27,3 +27,19 @@ class Reduction(Handle):
         """Grows as a run gets on, whoever looks: what a watchdog watches. Starts from 0 in each run, and
         means nothing when it is done."""
         return 0
+
+
+class Nothing(Reduction):
+    """Of no elements."""
+
+    algorithm = transport = "nothing"
+    bytes_sent = 0
+
+    def start(self) -> None:
+        """There is nothing to do."""
+
+    def test(self) -> bool:
+        return True
+
+    def wait(self, deadline_s: float) -> None:
+        """It is done."""

@@ -79,6 +79,7 @@ class Averaging(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
         self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
+        self.state_bytes = self._update.nbytes
         self._sums = self._summing.bind(arena.spans, arena.grads)
         self.notes = self._summing.notes
         self._trained = trained_runs(arena.spans)
@@ -86,6 +87,7 @@ class Averaging(Exchange):
         self.exact = self._summing.exact and linear and self._every == 1 and self._momentum == AVERAGE
         if self._outer:
             self._outer.bind(arena)
+            self.state_bytes += self._outer.nbytes
         self._outer_slots = self._outer.slots if self._outer else {}
 
     def rehearse(self) -> None:

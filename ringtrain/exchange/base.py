@@ -89,6 +89,7 @@ class Exchange(ABC):
     exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether rank 0 holds the whole of state(), and can save it alone
+    state_bytes: int | None = None  # once bound: kept by this rank besides weights and gradients
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
     handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
     within_passes: bool = False  # ranks exchange within them: each makes as many as all others, with no examples too

@@ -6,6 +6,7 @@ from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, server, sharded
 from ringtrain.exchange.base import Exchange, Kit
+from ringtrain.exchange.compressions import check_compression
 from ringtrain.exchange.wires import NONE
 
 STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
@@ -45,6 +46,7 @@ def make_exchange(kit: Kit) -> Exchange:
 
 
 def check_options(config: TrainConfig) -> None:
+    check_compression(config)
     for flag, table in (("sync", OWN), ("fc", OWN_FC)):
         for name, owners in table.items():
             if getattr(config, flag) not in owners:
@@ -77,6 +79,5 @@ def _check_unused(config: TrainConfig, name: str, flag: str, owners: Sequence[st
     if given != default:
         raise ConfigError(
             f"{name} is {given!r}, which --{flag} {getattr(config, flag)} has no use for: give --{flag} "
-            f"{' or '.join(owners)}, or "
-            f"leave it at {default!r}"
+            f"{' or '.join(owners)}, or leave it at {default!r}"
         )

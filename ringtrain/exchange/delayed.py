@@ -20,7 +20,9 @@ Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.summing import Summing, settings
+from ringtrain.exchange.compressing import Compression
+from ringtrain.exchange.compressions import compression_of, make_summing
+from ringtrain.exchange.summing import settings
 from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
 from ringtrain.transport.base import Transport
 
@@ -28,18 +30,26 @@ PENDING = "pending"
 
 
 class Delayed(Exchange):
-    """clip_norm: the largest global norm of the summed gradient; None for no limit
-    how:       arguments of :class:`ringtrain.exchange.summing.Summing`
+    """clip_norm:   the largest global norm of the summed gradient; None for no limit
+    compression: of what travels; None for none
+    how:         arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
     name = "delayed"
-    terms = "by one iteration"
     exact = False
     state_is_local = False  # what is on its way has to arrive first
 
-    def __init__(self, transport: Transport, ops, clip_norm: float | None = None, **how):
+    def __init__(
+        self,
+        transport: Transport,
+        ops,
+        clip_norm: float | None = None,
+        compression: Compression | None = None,
+        **how,
+    ):
         self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
-        self._summing = Summing(transport, ops, **how)
+        self._summing = make_summing(compression, transport, ops, **how)
+        self.terms = ", ".join(filter(None, ("by one iteration", self._summing.terms)))
         self._pending = False  # whether the buffer holds a gradient that is not yet applied
         self._travelling = False  # whether that is not yet known to have arrived
 
@@ -47,6 +57,7 @@ class Delayed(Exchange):
         self._arena = arena
         self._buffer = self._transport.allocate(arena.count, arena.grads.dtype)
         self._update = Update(self._ops, arena, optimizer, self._buffer, everything(arena))
+        self.state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self._sums = self._summing.bind(arena.spans, self._buffer)
         self.notes = self._summing.notes
         self._trained = trained_runs(arena.spans)
@@ -58,6 +69,9 @@ class Delayed(Exchange):
         if self._clip_norm is not None:
             rehearse_clip(self._ops, nothing)
         self._update.rehearse()
+
+    def before(self, iteration: int, examples: int, total: int) -> None:
+        self._summing.before(iteration)
 
     def need(self, span) -> None:
         """Between layers is the time to let the exchange get on."""
@@ -94,10 +108,11 @@ class Delayed(Exchange):
         held = dict(self._update.slots)
         if self._pending:
             held[PENDING] = self._buffer
-        return {STEP: self._update.step, **{name: self._ops.to_host(array) for name, array in held.items()}}
+        arrays = {name: self._ops.to_host(array) for name, array in held.items()}
+        return {STEP: self._update.step, **arrays, **self._summing.state()}
 
     def check_names(self, names) -> None:
-        check_names(names, self._update.slots, optional=(PENDING,))
+        check_names(names, self._update.slots, optional=(PENDING, *self._summing.held))
 
     def restore(self, state: dict) -> None:
         """What an all-reduce kept will do: then nothing is pending. Raises CheckpointError where the state is another
@@ -105,6 +120,7 @@ class Delayed(Exchange):
         self.check_names(state)
         check_sizes(state, self._arena.count)
         self._update.take(state)
+        self._summing.restore(state)
         self._pending = PENDING in state
         if self._pending:
             self._ops.upload(state[PENDING], self._buffer)
@@ -118,4 +134,6 @@ class Delayed(Exchange):
 
 
 def make(kit: Kit) -> Delayed:
-    return Delayed(kit.transport, kit.ops, clip_norm=kit.config.clip_norm, **settings(kit))
+    return Delayed(
+        kit.transport, kit.ops, clip_norm=kit.config.clip_norm, compression=compression_of(kit.config), **settings(kit)
+    )

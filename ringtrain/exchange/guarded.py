@@ -17,7 +17,7 @@ class Guarded(Transport):
         self._inner, self._guard = inner, guard
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
-        self.neighbours, self.patience = inner.neighbours, inner.patience
+        self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
 
     # ── watched ───────────────────────────────────────────────────────────────────────────────────────────
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:

@@ -46,6 +46,11 @@ class Halves:
         self._scatter = make_schedule(name, transport.size, REDUCE_SCATTER)
         self._gather = make_schedule(name, transport.size, ALL_GATHER)
 
+    @property
+    def owners(self) -> list[int]:
+        """The rank that owns each chunk."""
+        return [self._gather.owner(chunk) for chunk in range(self._gather.chunks)]
+
     def owned(self, rank: int) -> list[Piece]:
         """The elements whose sums ``rank`` ends with."""
         return join([piece for bucket in self._buckets for piece in _owned(self._scatter, bucket, rank)])

@@ -17,6 +17,7 @@ class Outer:
         self._arena, self._trained = arena, trained_runs(arena.spans)
         self._before, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
         self.slots = {"period_begin": self._before, "outer_momentum": self._velocity}
+        self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]

@@ -115,6 +115,7 @@ class Pipeline(Exchange):
         self.part.bind(arena)
         held = [(self._start, self._stop)]
         self._update = Update(self._ops, arena, optimizer, arena.grads, held)
+        self.state_bytes = self._update.nbytes
         self._trained = common(trained_runs(arena.spans), held)
         self.sums, summing = None, None
         self.exact = not self.each and self._how.get("wire", "none") == "none"
@@ -257,6 +258,16 @@ def _check(config, inner: Callable[[Kit], Exchange]) -> None:
         raise ConfigError(
             f"--tuning {config.tuning} has times of all-reduces over all ranks, and --fc pipeline sums over some of "
             "them: leave it out, or name an --algorithm"
+        )
+    if config.batch_norm == "sync":
+        raise ConfigError(
+            "--batch-norm sync sums statistics over all ranks in each layer, and with --fc pipeline ranks are in "
+            "different layers: leave one of them out"
+        )
+    if config.overlap != "backward":
+        raise ConfigError(
+            f"--overlap {config.overlap} is not to be had with --fc pipeline: the gradients of the layers in front "
+            "travel while the last micro-batch runs backward. Leave it out"
         )
     if config.fc_update == EACH and config.clip_norm is not None:
         raise ConfigError(

@@ -70,6 +70,7 @@ class Sharded(Exchange):
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
         halves = Halves(self._algorithm, transport, self._ops, buckets, self._segment_bytes, self._guard)
         self._update = Update(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
+        self.state_bytes = self._update.nbytes
         self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s)
         self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s)
         self._state = Flight(buckets, halves.gathers(grads, 2), self._deadline_s)

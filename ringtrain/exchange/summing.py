@@ -6,11 +6,14 @@ alone.
 
 from collections.abc import Sequence
 
+from ringtrain.collectives.reduction import Nothing, Reduction
 from ringtrain.exchange.base import Kit
-from ringtrain.exchange.buckets import make_buckets
+from ringtrain.exchange.buckets import Bucket, make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
+from ringtrain.exchange.halves import Halves
+from ringtrain.exchange.pieces import Piece
 from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
 from ringtrain.exchange.shared import or_messages
 from ringtrain.exchange.tuning import Table
@@ -46,23 +49,38 @@ class Summing:
         guard: Guard | None = None,
     ):
         self._transport, self._ops = transport, ops
-        self._algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
+        self.algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
-        self._bucket_bytes, self._segment_bytes, self._deadline_s = bucket_bytes, segment_bytes, deadline_s
+        self._bucket_bytes, self._segment_bytes, self.deadline_s = bucket_bytes, segment_bytes, deadline_s
         self._guard = guard
         self.notes: Sequence[str] = ()
+        self.terms, self.held, self.state_is_local = "", (), True  # nothing is kept from sum to sum
 
     def bind(self, spans, buffer) -> Flight:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
-        buckets = make_buckets(spans, buffer.dtype.itemsize, self._bucket_bytes)
-        algorithm, note = or_messages(self._transport, buffer, self._algorithm, range(len(buckets)))
-        sums = [self._prepare(algorithm, tag, buffer[b.start : b.stop]) for tag, b in enumerate(buckets)]
-        flight = Flight(buckets, sums, self._deadline_s)
-        self.notes = [note] if note else self._choices(flight, buffer.dtype.itemsize)
-        return flight
+        buckets = self.buckets(spans, buffer.dtype)
+        return Flight(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0), self.deadline_s)
 
-    def _prepare(self, algorithm: str, tag: int, part):
+    def buckets(self, spans, dtype) -> list[Bucket]:
+        """What is exchanged together, in the order in which it starts."""
+        return make_buckets(spans, dtype.itemsize, self._bucket_bytes)
+
+    def prepare(self, buffer, pieces: Sequence[Piece], tag: int) -> list[Reduction]:
+        """The sum of each piece of ``buffer``, under tags from ``tag`` on. Collective. ``notes`` are those of what was
+        prepared last."""
+        algorithm, note = or_messages(self._transport, buffer, self.algorithm, range(tag, tag + len(pieces)))
+        sums = [self._prepare(algorithm, tag + i, buffer[a:b]) for i, (a, b) in enumerate(pieces)]
+        self.notes = [note] if note else self._choices(pieces, sums, buffer.dtype.itemsize)
+        return sums
+
+    def halves(self, name: str, buckets: Sequence[Bucket]) -> Halves:
+        """The halves of the schedule ``name`` on other buckets, in the same way."""
+        return Halves(name, self._transport, self._ops, buckets, self._segment_bytes, self._guard)
+
+    def _prepare(self, algorithm: str, tag: int, part) -> Reduction:
+        if not part.size:
+            return Nothing()
         return prepare(
             self._transport,
             part,
@@ -76,14 +94,16 @@ class Summing:
             guard=self._guard,
         )
 
-    def _choices(self, flight: Flight, itemsize: int) -> list[str]:
+    def _choices(self, pieces: Sequence[Piece], sums: Sequence[Reduction], itemsize: int) -> list[str]:
         """What ``auto`` gave to which buckets: a line for each algorithm, with the reason at the largest size."""
-        if self._algorithm != AUTO or self._transport.size == 1:
+        if self.algorithm != AUTO or self._transport.size == 1:
             return []
         given: dict[str, dict[int, str]] = {}
-        for bucket, reduction in zip(flight.buckets, flight.reductions, strict=True):
+        for (start, stop), reduction in zip(pieces, sums, strict=True):
+            if start == stop:
+                continue
             name = reduction.algorithm.partition(":")[2]
-            given.setdefault(name, {})[(bucket.stop - bucket.start) * itemsize] = reduction.why
+            given.setdefault(name, {})[(stop - start) * itemsize] = reduction.why
         return [f"{AUTO}: {name} for {_sizes(reasons)}" for name, reasons in given.items()]
 
     def rehearse(self, nothing) -> None:
@@ -91,6 +111,15 @@ class Summing:
         self._ops.add(nothing, nothing, nothing)
         if self._wire is not None:
             rehearse(self._wire, self._ops)
+
+    def before(self, iteration: int) -> None:
+        """All iterations are alike."""
+
+    def state(self) -> dict:
+        return {}
+
+    def restore(self, state: dict) -> None:
+        """There is nothing to restore."""
 
 
 def settings(kit: Kit) -> dict:

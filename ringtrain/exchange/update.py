@@ -13,7 +13,7 @@ class Update:
     """grads:  flat, over the arena: what updates are made of
     pieces: what this rank updates
 
-    ``slots``: name → the optimizer's state, one piece after the other. ``step``: updates begun.
+    ``slots``: name → the optimizer's state, one piece after the other, ``nbytes`` in all. ``step``: updates begun.
     """
 
     def __init__(self, ops, arena, optimizer, grads, pieces: Sequence[Piece]):
@@ -21,6 +21,7 @@ class Update:
         self.pieces = pieces
         size = elements(pieces)
         self.slots = {name: ops.zeros((size,), grads.dtype) for name in optimizer.slots}
+        self.nbytes = len(self.slots) * size * grads.dtype.itemsize
         self.step = 0
         self._squares = None  # of whole parameters, where they were prepared
 
@@ -95,7 +96,8 @@ def check_names(found: Collection[str], wanted: Collection[str], optional: Colle
     if not wanted <= found <= wanted | set(optional):
         raise CheckpointError(
             f"the checkpoint's optimizer keeps {', '.join(sorted(found))}, this run's keeps "
-            f"{', '.join(sorted(wanted))}: resume with the --optimizer and the --sync that wrote it"
+            f"{', '.join(sorted(wanted))}: resume with the --optimizer, the --sync and the "
+            "--compress that wrote it"
         )
 
 

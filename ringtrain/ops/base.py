@@ -23,12 +23,13 @@ Rules that every implementation keeps:
 * An array may have a leading axis of 0: a rank may have no example in a tail.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
+from ringtrain.ops.compression import CompressionOps
 from ringtrain.ops.geometry import ConvGeometry, PoolGeometry
 
 
-class Ops(ABC):
+class Ops(CompressionOps):
     """One device's arithmetic, in one floating-point type.
 
     ``dtype`` is the NumPy dtype of weights, activations and gradients: float32, or float64 for checks.

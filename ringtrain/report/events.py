@@ -112,6 +112,7 @@ class EpochEnded:
     test_loss:      mean over the test examples; None where none were evaluated
     test_accuracy:  fraction; None likewise
     seconds:        time stamp: since the run started
+    bytes_sent:     by all ranks together, by the exchange, since the run started; None where nobody counts them
     """
 
     iteration: int
@@ -121,6 +122,7 @@ class EpochEnded:
     test_loss: float | None
     test_accuracy: float | None
     seconds: float
+    bytes_sent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ class Evaluated:
     test_loss: float
     test_accuracy: float
     seconds: float
+    bytes_sent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +159,53 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """What each rank did and held: lists by rank, of this process, told when training ends.
+
+    images:         that it trained on
+    updates:        iterations in which it had any
+    training_s:     seconds of its iterations, without evaluating and saving
+    exposed_s:      of these, how long it waited for communication
+    bytes_sent:     by the exchange, over whatever carries it but the MPI's own all-reduce; None where that was all
+    bytes_received: likewise; None where the strategy does not tell
+    between_bytes:  in messages to other nodes
+    weights_bytes:  of its copy of the weights
+    gradient_bytes: of its gradients
+    state_bytes:    of what else it keeps: its part of the optimizer's state, buffers; None where nobody tells
+    peak_bytes:     the most memory that the process had, since the run started
+    lag:            of ranks that are not in step: what lags ("clock", "version") → how much → how often, over all
+                    that rank 0 sees; None for those that are
+    """
+
+    images: list[int]
+    updates: list[int]
+    training_s: list[float]
+    exposed_s: list[float]
+    bytes_sent: list[int | None]
+    bytes_received: list[int | None]
+    between_bytes: list[int | None]
+    weights_bytes: list[int]
+    gradient_bytes: list[int]
+    state_bytes: list[int | None]
+    peak_bytes: list[int]
+    lag: dict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The last event of a run that an error ended.
+
+    error: its kind, as in :mod:`ringtrain.errors`
+    text:  what it says
+    """
+
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The last event of a run.
+    """The last event of a run that came to its end, or was interrupted.
 
     iterations:      finished in all, those before a resumption included
     epochs:          finished in all
@@ -183,7 +231,9 @@ class Ended:
     reason: str
 
 
-Event = RunStarted | Compiled | Iteration | EpochEnded | Evaluated | CheckpointSaved | Note | Ended
+Event = RunStarted | Compiled | Iteration | EpochEnded | Evaluated | CheckpointSaved | Note | Ranks | Failed | Ended
+# What is told of a whole run: no longer true of one that is resumed.
+OF_THE_END = ("ranks", "failed", "end")
 
 KINDS = {
     RunStarted: "start",
@@ -193,6 +243,8 @@ KINDS = {
     Evaluated: "evaluation",
     CheckpointSaved: "checkpoint",
     Note: "note",
+    Ranks: "ranks",
+    Failed: "failed",
     Ended: "end",
 }
 

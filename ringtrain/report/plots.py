@@ -30,7 +30,7 @@ def draw_curves(log_path, png_path) -> str | None:
         figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
         FigureCanvasAgg(figure)
         _draw(figure, log)
-        _replace(figure, os.fspath(png_path))
+        replace(figure, os.fspath(png_path))
     except OSError as error:
         return f"{error.filename or png_path}: {error.strerror}"
     return None
@@ -113,10 +113,11 @@ def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
     return [x[i] for i in taken], [y[i] for i in taken]
 
 
-def _replace(figure, path: str) -> None:
+def replace(figure, path: str, kind: str = "png") -> None:
+    """Save a figure: a picture of that name is replaced whole or not at all. Raises OSError."""
     aside = f"{path}.{os.getpid()}.ringtrain-partial"
     try:
-        figure.savefig(aside, format="png")
+        figure.savefig(aside, format=kind)
         os.replace(aside, path)
     finally:
         if os.path.exists(aside):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from ringtrain.errors import RingtrainError
-from ringtrain.report.events import Event, record
+from ringtrain.report.events import OF_THE_END, Event, record
 
 
 class Sink(ABC):
@@ -84,7 +84,7 @@ def cut(path, iteration: int) -> None:
     """Shorten a log to what holds for a run that is resumed at ``iteration``.
 
     Events come in order, so the log of the resumed run is what stands before the first record that is of a
-    later iteration, or is an ``end``, or is no whole record (the last line of a killed run). A file is
+    later iteration, or is of the end, or is no whole record (the last line of a killed run). A file is
     shortened in one step or not at all, so a crash here loses nothing more.
     """
     with open(path, "rb") as log:
@@ -98,7 +98,7 @@ def cut(path, iteration: int) -> None:
 
 def _stays(line: bytes, iteration: int) -> bool:
     found = parse(line)
-    return found is not None and found["event"] != "end" and found.get("iteration", 0) <= iteration
+    return found is not None and found["event"] not in OF_THE_END and found.get("iteration", 0) <= iteration
 
 
 def parse(line: bytes) -> dict | None:

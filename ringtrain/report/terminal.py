@@ -17,8 +17,10 @@ from ringtrain.report.events import (
     EpochEnded,
     Evaluated,
     Event,
+    Failed,
     Iteration,
     Note,
+    Ranks,
     RunStarted,
 )
 from ringtrain.report.sinks import Sink
@@ -57,6 +59,8 @@ class Terminal(Sink):
             Evaluated: lambda event: screen.line(words.evaluated(event)),
             CheckpointSaved: self._keep,
             Note: lambda event: screen.line(f"note: {event.text}"),
+            Ranks: _nothing,
+            Failed: _nothing,  # whoever started the run tells its error
             Ended: self._ended,
         }
 
@@ -78,6 +82,10 @@ class Terminal(Sink):
         self._screen.close()
         for line in words.ended(event, self._run.folder, self._saved):
             self._screen.line(line)
+
+
+def _nothing(event: Event) -> None:
+    """For the log alone."""
 
 
 def terminal(stream: TextIO) -> Terminal:

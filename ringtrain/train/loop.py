@@ -5,6 +5,7 @@ exchange by its interface alone; no strategy is named here.
 """
 
 import math
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -148,6 +149,7 @@ class Worker:
         self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks and self._add)
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         self._totals = ops.zeros((3,), "float64")
+        self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
         self._spare = [Sums() for _ in range(exchange.window + 1)]
         self._under_way: deque[Sums] = deque()  # oldest first
         self._learnt: Outcome | None = None
@@ -162,6 +164,8 @@ class Worker:
         part alone."""
         batch = self._parts.own(batch)
         self._begin(batch)
+        self.images += len(batch.labels)
+        self.updates += len(batch.labels) > 0
         self.exchange.before(batch.iteration, len(batch.labels), batch.total)
         self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
         self._learnt = None

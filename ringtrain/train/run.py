@@ -20,6 +20,7 @@ from ringtrain.train.assemble import Assembly, check_replicas
 from ringtrain.train.evaluate import EVALUATION_BATCH, Score
 from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.loop import Outcome
+from ringtrain.train.meter import Meter
 from ringtrain.train.pace import make_pace
 from ringtrain.train.state import Progress, capture, per
 from ringtrain.transport.base import Transport
@@ -45,7 +46,7 @@ class Run:
         self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
         self._score: Score | None = None  # the last one
         self._saved_at = -1
-        self._rates, self._training_s = Rates(), 0.0
+        self._rates, self._meter = Rates(), Meter(assembly, transport)
         hasty = transport.size > 1 and folder is not None and assembly.exchange.state_is_local
         self.lifeboat = Lifeboat(self._save_in_haste if hasty else None)
         assembly.worker.before_update = self.lifeboat.hold
@@ -71,7 +72,7 @@ class Run:
         return min(self._of.iterations, *(done - done % period + period for period in periods if period))
 
     def _tick(self, examples: int, seconds: float) -> None:
-        self._training_s += seconds
+        self._meter.training_s += seconds
         self._rates.add(examples, seconds)
 
     def _account(self, outcome: Outcome) -> None:
@@ -135,12 +136,13 @@ class Run:
         )
 
     def _where(self) -> dict:
-        """Iteration and epoch of what was just finished, and the time stamp."""
+        """Iteration and epoch of what was just finished, the time stamp, and what it took to send. Collective."""
         iteration = self._progress.iteration
         return {
             "iteration": iteration,
             "epoch": self._of.sampler.epoch_of(iteration - 1) + 1,
             "seconds": self._now(),
+            "bytes_sent": self._meter.sent(),
         }
 
     def _save(self, is_best: bool) -> None:
@@ -183,7 +185,8 @@ class Run:
     def _end(self, reason: str) -> None:
         digest = self._of.arena.hash(self._ops)
         check_replicas(self._transport, digest)
-        exposed = self._of.exchange.traffic().exposed_s + self._of.worker.in_layers_s
+        self._sink.handle(self._meter.ranks())
+        exposed, training_s = self._meter.exposed_s, self._meter.training_s
         self._sink.handle(
             Ended(
                 iterations=self._progress.iteration,
@@ -194,7 +197,7 @@ class Run:
                 images_per_s=self._rates.overall(),
                 weights_sha256=digest,
                 seconds=self._now(),
-                exposed_share=exposed / self._training_s if self._training_s else 0.0,
+                exposed_share=exposed / training_s if training_s else 0.0,
                 reason=reason,
             )
         )

@@ -14,7 +14,7 @@ class StopFlag:
 
     def __init__(self):
         self._name = None
-        self.in_haste: Callable[[], None] = _nothing
+        self.in_haste: Callable[[], None] = nothing
         self._before = {}
 
     def install(self) -> "StopFlag":
@@ -37,5 +37,5 @@ class StopFlag:
         return self._name is not None
 
 
-def _nothing() -> None:
+def nothing() -> None:
     pass

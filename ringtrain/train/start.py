@@ -8,6 +8,7 @@ import datetime
 import hashlib
 import sys
 import time
+from contextlib import suppress
 
 import tomli_w
 
@@ -15,13 +16,13 @@ from ringtrain import __version__
 from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig, to_table
-from ringtrain.errors import ConfigError, StalledError
+from ringtrain.errors import ConfigError, Interrupted, RingtrainError, StalledError
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.tuning_file import Found, find_tuning
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.report.events import Compiled, Note, RunStarted
+from ringtrain.report.events import Compiled, Failed, Note, RunStarted
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
@@ -35,9 +36,10 @@ from ringtrain.train.assemble import (
     ops_of,
     spread_from_root,
 )
+from ringtrain.train.meter import forget_peak
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
 from ringtrain.train.run import Run
-from ringtrain.train.signals import StopFlag
+from ringtrain.train.signals import StopFlag, nothing
 from ringtrain.train.state import Progress, restore
 from ringtrain.train.together import agree, on_root, take_turns, together
 from ringtrain.transport.base import Transport
@@ -45,15 +47,24 @@ from ringtrain.transport.base import Transport
 
 def start(transport: Transport, run_file: str | None, flags: dict) -> None:
     """Train as flags and run file say. Raises RingtrainError, on every rank alike wherever that is possible."""
-    started = time.perf_counter()
     stop = StopFlag().install()
+    try:
+        train(transport, run_file, flags, stop)
+    finally:
+        stop.remove()
+
+
+def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag) -> None:
+    """The same, of a process that may train again, and keeps its own watch over signals."""
+    started = time.perf_counter()
+    forget_peak()
     origin = find_origin(transport, run_file, flags)
     config, model = together(transport, lambda: decide(origin, run_file, flags))
     agree(transport, _facts(config, model))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
     ops = together(transport, lambda: ops_of(config))
-    tuning = together(transport, lambda: _tuning(config, transport))
+    tuning = together(transport, lambda: tuning_of(config, transport))
     run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
@@ -70,16 +81,25 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
         training = Run(run, ops, transport, progress, sink, folder, started)
         stop.in_haste = training.lifeboat.launch
         training.go()
-    except StalledError:
-        folder = None  # the other ranks wait for the end of this one: no time for curves
+    except RingtrainError as error:
+        _tell_failure(sink, error)
+        if isinstance(error, StalledError):
+            folder = None  # the other ranks wait for the end of this one: no time for curves
         raise
     finally:
         sink.close()
-        stop.remove()
+        stop.in_haste = nothing
         _draw(folder, sinks)
         if run.guard is not None:
             run.guard.close()
     run.exchange.close()
+
+
+def _tell_failure(sink: Sink, error: RingtrainError) -> None:
+    """For the log; one that cannot be written may be the very error."""
+    if not isinstance(error, Interrupted):  # which has told of its end
+        with suppress(RingtrainError):
+            sink.handle(Failed(error=type(error).__name__, text=str(error)))
 
 
 def _facts(config: TrainConfig, model: ModelSpec) -> dict:
@@ -91,7 +111,7 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
     }
 
 
-def _tuning(config: TrainConfig, transport: Transport) -> Found:
+def tuning_of(config: TrainConfig, transport: Transport) -> Found:
     """What ``auto`` chooses by; collective. Raises UsageError."""
     if config.algorithm == AUTO:
         return find_tuning(transport, config.tuning)
@@ -211,9 +231,10 @@ def _prepare(run: Assembly, ops: Ops, transport: Transport, sink: Sink, progress
     """Compile kernels before the first iteration, and say how long that took."""
     if progress.iteration >= run.iterations:
         return
+    before = ops.compile_stats()  # in this process, of runs that came before this one too
     with run.batches(transport, 0, 1) as batches:
         batch = next(batches)
         seconds = take_turns(transport, lambda: run.worker.rehearse(batch))
-    compiled, loaded = ops.compile_stats()
+    compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))
     if compiled or loaded:
         sink.handle(Compiled(seconds=seconds, kernels=compiled))

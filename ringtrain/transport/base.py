@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from ringtrain.transport.board import Rows
+from ringtrain.transport.links import Links
 from ringtrain.transport.mapped import Lane
 from ringtrain.transport.tally import Tally
 from ringtrain.transport.waiting import Patience
@@ -48,6 +49,7 @@ class Transport(ABC):
     local_size: int
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
     patience: Patience  # how to wait here
+    links: Links  # what left the node
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

@@ -16,6 +16,7 @@ import numpy as np
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
+from ringtrain.transport.links import Links
 from ringtrain.transport.local import LocalTally, Sum, SumHandle
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import aligned_zeros, as_bytes
@@ -96,8 +97,12 @@ class LoopbackHandle(Handle):
         self._moves = [(key, Message(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
         self._peers = [peer for peer, _ in moves]
         self._tag = keys[0][2] if keys else 0
+        self.post = self._post
 
     def start(self) -> None:
+        self.post()
+
+    def _post(self) -> None:
         self._world.check()
         with self._world.lock:
             for key, message in self._moves:
@@ -153,6 +158,7 @@ class Loopback(Transport):
         self.local_rank = world.node_of[:rank].count(self.node)
         self.local_size = world.node_of.count(self.node)
         self.neighbours = tuple(other for other, node in enumerate(world.node_of) if node == self.node)
+        self.links = Links(self.neighbours)
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[Arena] = []
         self._sums_begun = 0
@@ -169,7 +175,9 @@ class Loopback(Transport):
         return self._allocate(count, dtype)
 
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        return LoopbackHandle(self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves])
+        handle = LoopbackHandle(self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves])
+        handle.post = self.links.counting(handle.post, moves)
+        return handle
 
     def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
         return LoopbackHandle(self._world, False, moves, [(peer, self.rank, tag) for peer, _ in moves])

@@ -21,6 +21,7 @@ from ringtrain.errors import TransportError
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
+from ringtrain.transport.links import Links
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import MESSAGE_BYTES, aligned_zeros, as_bytes, cut
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
@@ -52,7 +53,7 @@ def _telling(what: str):
 
 
 class PersistentHandle(Handle):
-    """Prepared sends or receives: started all at once, tested all at once.
+    """Prepared sends or receives: started all at once, by ``post``, and tested all at once.
 
     Most are one message, and are tested often: no call is made that need not be.
     """
@@ -69,13 +70,13 @@ class PersistentHandle(Handle):
         self._requests, self._ranks, self._verb, self._tag, self._patience = requests, ranks, verb, tag, patience
         self._freed = freed
         one = requests[0] if len(requests) == 1 else None
-        self._start = one.Start if one else partial(MPI.Prequest.Startall, requests)
+        self.post = one.Start if one else partial(MPI.Prequest.Startall, requests)
         self._test = one.Test if one else partial(MPI.Request.Testall, requests)
         self._active = False
 
     def start(self) -> None:
         try:
-            self._start()
+            self.post()
         except MPI.Exception as error:
             raise _told(self._waiting(), error) from error
         self._active = True
@@ -145,6 +146,7 @@ class Messages(Transport):
         self.local_rank = choose_local_ranks(self.gather_json(claims), node_of)[self.rank]
         self.local_size = node_of.count(self.node)
         self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
+        self.links = Links(self.neighbours)
         self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
 
     def allocate(self, count: int, dtype):
@@ -169,12 +171,14 @@ class Messages(Transport):
         return self._allocate(count, dtype)
 
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        return self._prepare(self._comm.Send_init, moves, "receive", tag)
+        handle = self._prepare(self._comm.Send_init, moves, "receive", tag)
+        handle.post = self.links.counting(handle.post, moves)
+        return handle
 
     def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
         return self._prepare(self._comm.Recv_init, moves, "send", tag)
 
-    def _prepare(self, prepare, moves, verb: str, tag: int) -> Handle:
+    def _prepare(self, prepare, moves, verb: str, tag: int) -> PersistentHandle:
         requests = []
         for peer, span in moves:
             data = as_bytes(span)

@@ -122,7 +122,7 @@ class DeviceTransport(Transport):
         self._inner, self._ops = inner, ops
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
-        self.neighbours, self.patience = inner.neighbours, inner.patience
+        self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
 
     def allocate(self, count, dtype):
         array = self._ops.zeros((count,), dtype)

@@ -161,6 +161,20 @@ def test_a_killed_rank_ends_ranks_that_are_apart(mpirun_process, alone, net, tmp
     assert done.returncode == 0, done.stderr
 
 
+def test_compressed_runs_go_on_at_another_number_of_ranks_and_by_another_method(mpirun, net, tmp_path):
+    """Under the guard, which wants all ranks to begin their sums in one order."""
+    out, more = tmp_path / "out", ("--resume", "auto", "--bucket-bytes", 2000)
+    methods = (("--compress", "top-k", "--compress-ratio", 0.1), ("--compress", "powersgd", "--compress-ratio", 0.01))
+    for method, ranks, until in zip(methods, (3, 2), (30, 60), strict=True):
+        done = mpirun(ranks, arguments(net, out, "--iterations", until, *more, *method))
+        assert done.returncode == 0, done.stderr
+    begun, end = records(out, "start"), records(out, "end")[-1]
+    said = [f"allreduce with {terms}, error feedback" for terms in ("top-k 10 %", "PowerSGD of rank 4")]
+    assert [record["strategy"].partition(" (")[0] for record in begun] == said
+    assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.6
+    assert len(losses(out)) == 60
+
+
 def test_what_does_not_go_together_is_told_once(mpirun, net, tmp_path):
     done = mpirun(2, arguments(net, tmp_path / "out", "--sync", "sharded", "--algorithm", "mpi"))
     assert done.returncode == 2

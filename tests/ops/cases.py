@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
+from ringtrain.ops.pairs import cut_pairs, pair_bytes
 
 CONVOLUTIONS = {
     "same": (7, 9, 6, 4, ConvGeometry(3, 1, 1)),
@@ -69,6 +70,7 @@ def calls(dtype, n: int):
     yield from _images(draw, random, n)
     yield from _flat(draw)
     yield from _packed(draw)
+    yield from _compressed(draw)
 
 
 def _convolutions(draw, n):
@@ -203,3 +205,22 @@ def _packed(draw):
         for accumulate in (False, True):
             outputs = {"x": draw(14000).astype(np.float32)}
             yield Call("unpack", {"packed": packed}, outputs, {"accumulate": accumulate})
+
+
+def _compressed(draw):
+    x, few = draw(20_001), np.round(draw(7077))
+    for given, k in ((x, 200), (x, x.size), (few, 3000), (few, 0), (draw(1), 1)):
+        pairs = np.zeros(pair_bytes(k, given.itemsize), np.uint8)
+        yield Call("take_largest", {}, {"x": given, "pairs": pairs}, {"k": k})
+        values, indices = cut_pairs(pairs, k, given.dtype)
+        values[...], indices[...] = draw(k), np.arange(k)[::-1]
+        yield Call("add_pairs", {"pairs": pairs}, {"y": given}, {"k": k})
+    for turned in ((False, False), (True, False), (False, True)):
+        a, b = (draw(*shape[:: -1 if each else 1]) for shape, each in zip(((90, 70), (70, 4)), turned, strict=True))
+        for accumulate in (False, True):
+            rest = {"a_transposed": turned[0], "b_transposed": turned[1], "accumulate": accumulate}
+            yield Call("product", {"a": a, "b": b}, {"y": draw(90, 4)}, rest)
+    dependent = draw(2000, 5)
+    dependent[:, 1], dependent[:, 4] = 0, dependent[:, 0] - dependent[:, 2]
+    for columns in (dependent, np.zeros_like(dependent), draw(3, 3), draw(1, 1)):
+        yield Call("orthonormalise", {}, {"x_MR": columns})

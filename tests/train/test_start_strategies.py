@@ -35,6 +35,12 @@ def records(folder, kind):
         ({"sync": "sharded"}, "sharded (ring)", True),
         ({"sync": "delayed"}, "delayed by one iteration (ring)", False),
         ({"sync": "averaging"}, "averaging every 8, momentum: average (ring)", False),
+        ({"compress": "top-k"}, "allreduce with top-k 1 %, error feedback (ring)", False),
+        (
+            {"sync": "delayed", "compress": "powersgd", "compress_from": 1},
+            "delayed by one iteration, with PowerSGD of rank 4, error feedback, from iteration 1 (ring)",
+            False,
+        ),
         ({"sync": "server", "algorithm": "auto"}, "server on rank 0 (auto)", True),
         (
             {"sync": "server", "algorithm": "auto", "staleness": 3},
@@ -81,6 +87,8 @@ def test_the_header_says_which_and_whether_it_is_exact(train, tmp_path, capsys, 
         {"sync": "delayed"},
         {"sync": "averaging", "average_every": 4, "outer_momentum": 0.5},
         {"sync": "gossip"},
+        {"compress": "top-k", "compress_ratio": 0.1},
+        {"sync": "delayed", "compress": "powersgd", "compress_rank": 2},
     ],
 )
 def test_a_run_goes_on_as_if_it_had_not_stopped(train, tmp_path, flags):
@@ -110,3 +118,8 @@ def test_refusals(train, tmp_path):
     with pytest.raises(CheckpointError, match="keeps momentum, pending, step, this run's keeps momentum, step: resume"):
         train(resume="run", iterations=4, sync="allreduce")
     assert records(tmp_path / "run", "end")[0]["iterations"] == 2  # nothing was cut off
+    with pytest.raises(ConfigError, match="--compress-rank 40 compresses nothing"):
+        train(compress="powersgd", compress_rank=40)
+    train(out="less", iterations=2, compress="top-k")
+    with pytest.raises(CheckpointError, match=r"keeps momentum, residual, step, .* and the --compress that wrote it"):
+        train(resume="less", iterations=4, compress="none")

@@ -10,9 +10,10 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
 from ringtrain.ops.cpu.channels import Channels
 from ringtrain.ops.cpu.conv import Convolution
-from ringtrain.ops.cpu.kernels import elementwise, loss, pool, response, wire
+from ringtrain.ops.cpu.kernels import elementwise, largest, loss, orthonormal, pool, response, wire
 from ringtrain.ops.cpu.kernels.jit import compile_stats
 from ringtrain.ops.cpu.scratch import Scratch, address, aligned
+from ringtrain.ops.pairs import INDEX, cut_pairs
 
 
 class CpuOps(Ops):
@@ -238,6 +239,28 @@ class CpuOps(Ops):
         else:
             kernel = wire.add_bfloat16 if accumulate else wire.unpack_bfloat16
         kernel(packed.view(np.uint16), x)
+
+    # ── compressed gradients ──────────────────────────────────────────────────────────────────────────────────
+    def take_largest(self, x, pairs, k):
+        bits, places = x.view(f"u{x.itemsize}"), self._scratch("places", x.size, INDEX)
+        counts = self._scratch("counts", largest.BINS, np.int64)
+        values, indices = cut_pairs(pairs, k, x.dtype)
+        largest.find(bits, k, indices, places, counts)
+        largest.take(x, indices, values)
+
+    def add_pairs(self, pairs, y, k):
+        values, indices = cut_pairs(pairs, k, y.dtype)
+        largest.add(values, indices, y)
+
+    def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
+        (m, n), k = y.shape, a.shape[0 if a_transposed else 1]
+        orders = [TRANSPOSED if transposed else PLAIN for transposed in (a_transposed, b_transposed)]
+        if y.size:
+            left, right = (address(a), a.shape[1], orders[0]), (address(b), b.shape[1], orders[1])
+            self._blas.gemm(m, n, k, *left, *right, address(y), n, 1.0 if accumulate else 0.0)
+
+    def orthonormalise(self, x_MR):
+        orthonormal.orthonormalise(x_MR)
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     def square_sum(self, x):

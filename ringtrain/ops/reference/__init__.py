@@ -3,7 +3,7 @@
 import numpy as np
 
 from ringtrain.ops.base import Ops
-from ringtrain.ops.reference import conv, loss, norm, optim, pool, simple, wire
+from ringtrain.ops.reference import compression, conv, loss, norm, optim, pool, simple, wire
 
 # Infinities and NaN are results to be reported by who trains, not warnings.
 quiet = np.errstate(all="ignore")
@@ -194,6 +194,22 @@ class ReferenceOps(Ops):
     @quiet
     def unpack(self, packed, x, accumulate=False):
         simple.put(wire.unpacked(packed), x, accumulate)
+
+    # ── compressed gradients ──────────────────────────────────────────────────────────────────────────────────
+    def take_largest(self, x, pairs, k):
+        compression.take_largest(x, pairs, k)
+
+    @quiet
+    def add_pairs(self, pairs, y, k):
+        compression.add_pairs(pairs, y, k)
+
+    @quiet
+    def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
+        compression.product(a, b, y, a_transposed, b_transposed, accumulate)
+
+    @quiet
+    def orthonormalise(self, x_MR):
+        compression.orthonormalise(x_MR)
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     @quiet

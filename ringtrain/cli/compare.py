@@ -1,0 +1,260 @@
+"""``ringtrain compare``"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from ringtrain.cli.variants import folders_of, variants_of
+
+PLAIN_WIDTH = 120  # of a file or a pipe
+
+
+@click.command()
+@click.argument("arguments", metavar="[RUN]... | [-- TRAIN OPTIONS]", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--sync",
+    "strategies",
+    multiple=True,
+    metavar="A,B,...",
+    help='Train once with each of these strategies, which may have options: "allreduce,averaging --average-every 4".',
+)
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    metavar="NAME: OPTIONS",
+    help='Train once with these options: "large: --batch 256 --lr 0.1". May be repeated.',
+)
+@click.option("-o", "--out", help="Folder of the variants' runs. [runs/compare-DATE-TIME]")
+@click.option("--plot", "plot_path", type=click.Path(), help="PNG, SVG or PDF. [compare.png beside the runs]")
+@click.option("--json", "json_path", type=click.Path(), help="Write everything, figures of each rank too.")
+@click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run.")
+def compare(arguments, strategies, variants, out, **paths):
+    """Compare runs: one table, one picture.
+
+    \b
+    ringtrain compare runs/a runs/b
+    mpirun -np 4 ringtrain compare --sync allreduce,sharded -- --model lenet --data F.h5 --epochs 1
+
+    The first compares folders of runs that are there. The second trains first: once with each strategy (--sync) or set
+    of options (--variant), one after another on the same ranks. What follows -- is for all of them. docs/compare.md
+    says what the columns mean.
+    """
+    from ringtrain.cli.world import in_world
+
+    if not strategies and not variants:
+        return in_world(lambda transport: _compare_folders(transport, arguments, out, paths))
+    asked = variants_of(arguments, strategies, variants)
+    return in_world(lambda transport: _compare_variants(transport, asked, out, paths))
+
+
+# ── runs that are there ───────────────────────────────────────────────────────────────────────────────────────────────
+def _compare_folders(transport, folders: tuple[str, ...], out: str | None, paths: dict) -> None:
+    from ringtrain.train.together import on_root
+
+    on_root(transport, lambda: _tell_folders(folders, out, paths))
+
+
+def _tell_folders(folders: tuple[str, ...], out: str | None, paths: dict) -> None:
+    from ringtrain.errors import UsageError
+    from ringtrain.report.runs import read_run
+
+    if not folders:
+        raise UsageError("nothing to compare: give folders of runs, or --sync A,B with options of training after --")
+    for folder in folders:
+        if folder.startswith("-"):
+            raise UsageError(f"{folder} is not a run's folder: options of training go with --sync or --variant")
+    if out is not None:
+        raise UsageError(f"--out {out} is where variants are trained: give --sync or --variant, or leave it out")
+    places = [Path(folder).resolve() for folder in folders]
+    runs = [read_run(folder, name) for folder, name in zip(folders, _names(places), strict=True)]
+    parents = {place.parent for place in places}
+    beside = parents.pop() if len(parents) == 1 else Path.cwd()
+    _check_paths(paths)
+    _tell(runs, paths, _shown(beside / "compare.png"))
+
+
+def _names(places: list[Path]) -> list[str]:
+    """The folders' own names, with so many of those above that no two are the same."""
+    for depth in range(1, 1 + max(len(place.parts) for place in places)):
+        names = ["/".join(place.parts[-depth:]) for place in places]
+        if len(set(names)) == len(set(places)):
+            return names
+    return [str(place) for place in places]
+
+
+def _shown(path: Path) -> Path:
+    """As short as can be, from the current folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+# ── variants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _compare_variants(transport, asked: list, out: str | None, paths: dict) -> int:
+    from dataclasses import replace
+
+    from ringtrain.train.together import on_root
+    from ringtrain.train.variants import check_variants, run_variants
+    from ringtrain.transport.world import connect
+
+    on_root(transport, lambda: _check_files(out, asked, paths))
+    check_variants(connect, asked)
+    parent = on_root(transport, lambda: _folder(out))
+    places = dict(zip([variant.name for variant in asked], folders_of(parent, asked), strict=True))
+    asked = [replace(variant, flags={**variant.flags, "out": places[variant.name]}) for variant in asked]
+    speaks = transport.rank == 0
+    begun = (lambda variant: _tell_begin(variant, asked)) if speaks else _nothing
+    ended = (lambda ran: _keep(ran, Path(parent) / "compare.json")) if speaks else _nothing
+    ran = run_variants(transport, connect, asked, begun, ended)
+    on_root(transport, lambda: _tell(_read(ran), paths, Path(parent) / "compare.png", _left_out(asked, ran)))
+    return _code(asked, ran)
+
+
+def _nothing(told) -> None:
+    """Other ranks are quiet."""
+
+
+def _check_files(out: str | None, asked: list, paths: dict) -> None:
+    from ringtrain.errors import UsageError
+
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    _check_paths(paths)
+    there = [folder for folder in (folders_of(out, asked) if out else []) if Path(folder).exists()]
+    if there:
+        raise UsageError(f"{there[0]} is there already: name another folder with --out, or compare what is in {out}")
+
+
+def _folder(out: str | None) -> str:
+    import datetime
+
+    from ringtrain.checkpoint.run_folder import RUNS, make_unused
+
+    return out if out is not None else str(make_unused(RUNS, "compare", datetime.datetime.now()))
+
+
+def _tell_begin(variant, asked: list) -> None:
+    number = [other.name for other in asked].index(variant.name) + 1
+    click.echo(f"\n== variant {number} of {len(asked)}: {variant.name}")
+
+
+def _read(ran: list) -> list:
+    """Logs of what was trained; of a variant that failed before there was one, why."""
+    from ringtrain.errors import UsageError
+    from ringtrain.report.comparison import Broken
+    from ringtrain.report.runs import read_run
+
+    runs = []
+    for each in ran:
+        try:
+            runs.append(read_run(each.variant.flags["out"], each.variant.name))
+        except UsageError as error:
+            runs.append(Broken(each.variant.name, each.problem or str(error)))
+    return runs
+
+
+def _keep(ran: list, path: Path) -> None:
+    """So that there is something to look at whatever comes next."""
+    from ringtrain.errors import RingtrainError
+    from ringtrain.report.comparison import notes_of, rows_of
+
+    if ran[-1].problem is not None:
+        click.echo(f"ringtrain: variant {ran[-1].variant.name!r}: {ran[-1].problem}", err=True)
+    runs = _read(ran)
+    rows = rows_of(runs)
+    try:
+        _write(path, _json(rows, notes_of(runs, rows)))
+    except RingtrainError as error:
+        click.echo(f"ringtrain: {error}", err=True)
+
+
+def _left_out(asked: list, ran: list) -> list[str]:
+    names = [variant.name for variant in asked[len(ran) :]]
+    return [f"not run: {', '.join(names)}"] if names else []
+
+
+def _code(asked: list, ran: list) -> int:
+    from ringtrain.errors import Interrupted
+
+    if len(ran) < len(asked):
+        return Interrupted.exit_code
+    return 1 if any(each.problem for each in ran) else 0
+
+
+# ── telling ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _check_paths(paths: dict) -> None:
+    """All that could fail after hours is tried now. Raises UsageError."""
+    from ringtrain.bench.files import check_writable
+    from ringtrain.report.comparison_plot import check_picture
+
+    for path in filter(None, paths.values()):
+        check_writable(path)
+    if paths["plot_path"] is not None:
+        check_picture(paths["plot_path"])
+
+
+def _tell(runs: list, paths: dict, picture: Path, more: list[str] | None = None) -> None:
+    from ringtrain.report.comparison import notes_of, rows_of
+
+    rows = rows_of(runs)
+    notes = [*notes_of(runs, rows), *(more or [])]
+    _show(rows)
+    for note in notes:
+        click.echo(f"note: {note}")
+    if paths["json_path"] is not None:
+        _write(paths["json_path"], _json(rows, notes))
+    if paths["csv_path"] is not None:
+        from ringtrain.report.comparison_table import csv_text
+
+        _write(paths["csv_path"], csv_text(rows))
+    _draw(runs, rows, paths["plot_path"], picture)
+
+
+def _show(rows: list[dict]) -> None:
+    import shutil
+
+    from ringtrain.report.comparison_table import plain_lines, rich_tables
+    from ringtrain.report.terminal import is_live
+
+    click.echo()
+    if not is_live(sys.stdout, os.environ):
+        width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
+        click.echo("\n".join([*plain_lines(rows, width), ""]))
+        return
+    from rich.console import Console
+
+    console = Console()
+    for table in rich_tables(rows, console.width):
+        console.print(table)
+
+
+def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path) -> None:
+    from ringtrain.errors import UsageError
+    from ringtrain.report.comparison_plot import check_picture, draw_comparison
+    from ringtrain.report.runs import RunLog
+
+    whole = [(run, row) for run, row in zip(runs, rows, strict=True) if isinstance(run, RunLog)]
+    path = asked_for or usual
+    try:
+        check_picture(path)
+        draw_comparison([run for run, _ in whole], [row for _, row in whole], path)
+    except UsageError as error:
+        if asked_for:
+            raise
+        click.echo(f"note: no picture: {error}")
+    else:
+        click.echo(f"the picture is in {path}")
+
+
+def _json(rows: list[dict], notes: list[str]) -> str:
+    from ringtrain import __version__
+
+    return json.dumps({"ringtrain": __version__, "rows": rows, "notes": notes}, indent=1) + "\n"
+
+
+def _write(path, text: str) -> None:
+    from ringtrain.checkpoint import files
+
+    files.write(Path(path), text.encode())

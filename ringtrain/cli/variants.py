@@ -1,0 +1,76 @@
+"""Variants of a training as a user writes them: strategies with options, or options with a name."""
+
+import re
+import shlex
+from itertools import count
+from pathlib import Path
+
+import click
+
+
+def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: tuple[str, ...]) -> list:
+    """All that is to be trained, without folders. Raises UsageError, naming the one that is wrong."""
+    from ringtrain.errors import UsageError
+
+    named = [(text, ["--sync", *_words(text, text)]) for item in strategies for text in _items(item)]
+    named += [_named(text) for text in variants]
+    for k, (name, _) in enumerate(named):
+        if name in [other for other, _ in named[:k]]:
+            raise UsageError(f"variant {name!r} is there twice: give one of them other options or another name")
+    return [_variant(name, [*common, *words]) for name, words in named]
+
+
+def _items(text: str) -> list[str]:
+    """Parts between commas; a number after a comma goes on with a list: "allreduce --lr-steps 100,200,delayed"."""
+    return [item.strip() for item in re.split(r",(?!\s*\d)", text)]
+
+
+def _named(text: str) -> tuple[str, list[str]]:
+    from ringtrain.errors import UsageError
+
+    name, colon, options = text.partition(":")
+    if not colon or not name.strip():
+        raise UsageError(f'--variant {text!r} has no name: write it as "large: --batch 256 --lr 0.1"')
+    return name.strip(), _words(name.strip(), options)
+
+
+def _words(name: str, text: str) -> list[str]:
+    from ringtrain.errors import UsageError
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"variant {name!r}: {text!r} is no list of options ({error})") from None
+    if not words:
+        where = f"--variant {name!r} has no options" if name else "--sync has nothing before or after a comma"
+        raise UsageError(f"{where}: leave it out, or say what to train with")
+    return words
+
+
+def _variant(name: str, words: list[str]):
+    from ringtrain.cli.options import given
+    from ringtrain.cli.train import train
+    from ringtrain.errors import UsageError
+    from ringtrain.train.variants import Variant
+
+    try:
+        flags = dict(train.make_context("train", words).params)
+    except click.ClickException as error:
+        raise UsageError(f"variant {name!r}: {error.format_message()}") from None
+    if flags["out"] is not None:
+        raise UsageError(f"variant {name!r}: --out {flags['out']} is given by compare: put --out before the --")
+    return Variant(name, flags.pop("run_file"), given(flags))
+
+
+def folders_of(parent: str, asked: list) -> list[str]:
+    """One for each variant, named like it."""
+    names: list[str] = []
+    for variant in asked:
+        stem = re.sub(r"[^A-Za-z0-9_.]+", "-", variant.name).strip("-.") or "variant"
+        names.append(next(name for name in _numbered(stem) if name not in names))
+    return [str(Path(parent) / name) for name in names]
+
+
+def _numbered(stem: str):
+    yield stem
+    yield from (f"{stem}-{k}" for k in count(2))

@@ -1,0 +1,173 @@
+"""Runs side by side: a row of figures for each, and what must be known to read them."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median
+
+from ringtrain.report.runs import CUT_SHORT, RunLog
+
+# What runs should have in common, and what is said of those that have not.
+COMMON = {
+    "model": "models",
+    "data": "data sets",
+    "train_examples": "numbers of training examples",
+    "batch": "batches",
+    "dtype": "types",
+    "optimizer": "optimizers",
+    "lr": "learning rates",
+    "schedule": "schedules",
+    "seed": "seeds",
+    "ranks": "numbers of ranks",
+    "nodes": "numbers of nodes",
+    "device": "devices",
+    "version": "versions of ringtrain",
+}
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A variant that left no log: what it was called, and why."""
+
+    name: str
+    text: str
+
+
+def rows_of(runs: Sequence[RunLog | Broken]) -> list[dict]:
+    """A row a run, as given; the figures that nobody recorded are None. Units: bytes, seconds, fractions; lists are by
+    rank. Differences are to the first row that has the figure."""
+    rows = [_broken(run) if isinstance(run, Broken) else _row(run) for run in runs]
+    accuracy, speed = _first(rows, "test_accuracy"), _first(rows, "images_per_s")
+    for row in rows:
+        row["accuracy_difference"] = _minus(row["test_accuracy"], accuracy)
+        row["speed_ratio"] = _over(row["images_per_s"], speed)
+    return rows
+
+
+def _broken(run: Broken) -> dict:
+    return dict.fromkeys(FIELDS) | {"name": run.name, "outcome": "failed", "problem": run.text}
+
+
+def _row(run: RunLog) -> dict:
+    start, end, ranks = run.start, run.end or {}, run.ranks or {}
+    losses = [point.loss for point in run.test if point.loss is not None]
+    accuracies = [point.accuracy for point in run.test if point.accuracy is not None]
+    row = dict.fromkeys(FIELDS) | {
+        "name": run.name,
+        "folder": run.folder,
+        "outcome": run.outcome,
+        "problem": (run.failed or {}).get("text"),
+        "strategy": start.get("strategy"),
+        "exact": start.get("exact"),
+        "ranks": start.get("ranks"),
+        "nodes": start.get("nodes"),
+        "iterations": run.iterations,
+        "examples": run.train[-1].examples if run.train else 0,
+        "test_loss": losses[-1] if losses else None,
+        "best_test_loss": min(losses, default=None),
+        "test_accuracy": accuracies[-1] if accuracies else None,
+        "best_test_accuracy": max(accuracies, default=None),
+        "seconds": max((point.seconds for point in (*run.train[-1:], *run.test[-1:])), default=None),
+        "images_per_s": end.get("images_per_s") or run.last_rate,
+        "exposed_share": end.get("exposed_share"),
+        "held_bytes": _held(ranks),
+        "updates_per_s": _rates(ranks),
+        "lag": {name: _lag(found) for name, found in (ranks.get("lag") or {}).items()},
+    }
+    return row | {name: ranks.get(name) for name in BY_RANK}
+
+
+BY_RANK = (
+    "images", "updates", "training_s", "exposed_s", "bytes_sent", "bytes_received", "between_bytes", "weights_bytes", "gradient_bytes",
+    "state_bytes", "peak_bytes",
+)  # fmt: skip
+FIELDS = (
+    "name", "folder", "outcome", "problem", "strategy", "exact", "ranks", "nodes", "iterations", "examples",
+    "test_loss", "best_test_loss", "test_accuracy", "best_test_accuracy", "accuracy_difference", "seconds",
+    "images_per_s", "speed_ratio", "exposed_share", "held_bytes", "updates_per_s", "lag", *BY_RANK,
+)  # fmt: skip
+
+
+def _held(ranks: Mapping) -> list[int | None] | None:
+    """Weights, gradients and the rest of each rank."""
+    parts = [ranks.get(name) for name in ("weights_bytes", "gradient_bytes", "state_bytes")]
+    if None in parts:
+        return None
+    return [None if None in own else sum(own) for own in zip(*parts, strict=True)]
+
+
+def _rates(ranks: Mapping) -> list[float | None] | None:
+    if ranks.get("updates") is None:
+        return None
+    return [_over(count, seconds) for count, seconds in zip(ranks["updates"], ranks["training_s"], strict=True)]
+
+
+def _lag(counts: Mapping[str, int]) -> dict:
+    """``counts``: lag → how often. Its median and the largest."""
+    lags = sorted((int(lag), count) for lag, count in counts.items() if count)
+    if not lags:
+        return {"median": None, "largest": None}
+    upto = list(accumulate(count for _, count in lags))
+    return {"median": lags[bisect_left(upto, upto[-1] / 2)][0], "largest": lags[-1][0]}
+
+
+def _first(rows: Sequence[dict], key: str) -> float | None:
+    return next((row[key] for row in rows if row[key] is not None), None)
+
+
+def _minus(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
+
+
+def _over(value: float | None, other: float | None) -> float | None:
+    return value / other if value is not None and other else None
+
+
+# ── what must be known ────────────────────────────────────────────────────────────────────────────────────────────────
+def notes_of(runs: Sequence[RunLog | Broken], rows: Sequence[dict]) -> list[str]:
+    """In which ways the runs are not the same but for what is compared, and which of them did not come to an end."""
+    whole = [run for run in runs if isinstance(run, RunLog)]
+    notes = [note for key, what in COMMON.items() if (note := _difference(whole, key, what))]
+    notes += [note for row in rows if (note := _ending(row))]
+    resumed = [run.name for run in whole if run.start.get("resumed_at")]
+    if resumed:
+        notes.append(f"resumed, so that speed, bytes and memory are of the last part alone: {', '.join(resumed)}")
+    lengths = {row["examples"] for row in rows if row["outcome"] == "done"}
+    if len(lengths) > 1:
+        notes.append("not all trained on as many examples: the picture has accuracies at equal examples")
+    return notes
+
+
+def _difference(runs: Sequence[RunLog], key: str, what: str) -> str | None:
+    holders: dict = {}
+    for run in runs:
+        holders.setdefault(_words(run.start.get(key)), []).append(run.name)
+    if len(holders) < 2:
+        return None
+    usual = max(holders, key=lambda value: len(holders[value]))
+    others = [f"{value} ({', '.join(names)})" for value, names in holders.items() if value != usual]
+    return f"different {what}: {usual}, but {'; '.join(others)}"
+
+
+def _words(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else NOTHING if value is None else str(value)
+
+
+def _ending(row: dict) -> str | None:
+    if row["outcome"] == "done":
+        return None
+    if row["outcome"] == CUT_SHORT:
+        return f"{row['name']}: the log ends after iteration {row['iterations']:,}, and does not say why"
+    if row["problem"] is None:
+        return f"{row['name']}: {row['outcome']} after iteration {row['iterations']:,}"
+    return f"{row['name']}: {row['problem']}"
+
+
+def spread(values: Sequence | None) -> tuple | None:
+    """(least, median, most) of a list by rank; None where any rank has none."""
+    if not values or None in values:
+        return None
+    return min(values), median(values), max(values)

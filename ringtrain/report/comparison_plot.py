@@ -1,0 +1,190 @@
+"""A comparison as a picture: loss and accuracy against time, examples and bytes; images a second; bytes by rank."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ringtrain.errors import UsageError, nearest
+from ringtrain.report.plots import replace, running_mean, thin
+from ringtrain.report.runs import Point, RunLog
+from ringtrain.report.words import plural
+
+# Source: Okabe & Ito, Color universal design, 2008, without its yellow; purple and brown.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b", "#000000")
+DASHES = ("-", "--", ":")
+AGAINST = (
+    ("seconds", "time, s", lambda point: point.seconds),
+    ("examples", "examples", lambda point: point.examples),
+    ("bytes", "sent by all ranks, MB", lambda point: None if point.nbytes is None else point.nbytes / 1e6),
+)
+SCORES = (
+    ("loss", "cross-entropy", lambda point: point.loss),
+    ("accuracy", "percent", lambda point: None if point.accuracy is None else 100 * point.accuracy),
+)
+ALL_RANKS = 16  # more bars than that are finer than the picture: then least, median and most are drawn
+
+
+def check_picture(path) -> None:
+    """Before hours of training. Raises UsageError where there could be no picture."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("a picture needs matplotlib: pip install 'ringtrain[plot]'") from None
+    known = FigureCanvasAgg(Figure()).get_supported_filetypes()
+    ending = Path(path).suffix.lstrip(".")
+    if ending not in known:
+        raise UsageError(f"--plot {path}: no picture is of kind {ending!r}; {nearest(ending, known)}")
+
+
+def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
+    """PNG, SVG or PDF by the path's ending; the file is replaced whole or not at all. ``rows``: of these runs, in their
+    order. Needs matplotlib. Raises UsageError where the file cannot be written."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    legend_lines = -(-len(runs) // 3)
+    figure = Figure(figsize=(17, 8 + 0.28 * legend_lines), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 4)
+    looks = [_look(number) for number in range(len(runs))]
+    for i, score in enumerate(SCORES):
+        for j, against in enumerate(AGAINST):
+            _curves(axes[i, j], runs, looks, against, score)
+    _limits(axes[:, :3], runs)
+    _speeds(axes[0, 3], rows, looks)
+    _bytes_by_rank(axes[1, 3], rows, looks)
+    _legend(figure, runs, looks)
+    figure.suptitle(_title(runs), fontsize=12)
+    try:
+        replace(figure, os.fspath(path), Path(path).suffix.lstrip("."))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _look(number: int) -> dict:
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+
+
+def _width(number: int, count: int) -> float:
+    """Of a line, in points: the first is the widest, so that what the others lie upon is seen beneath them."""
+    return 1.6 + 2.0 * (count - 1 - number) / max(1, count - 1)
+
+
+def _title(runs: Sequence[RunLog]) -> str:
+    facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
+    ranks = {run.start.get("ranks") for run in runs}
+    what = [" and ".join(sorted(f"{model} on {data}" for model, data in facts))] if len(facts) < 3 else []
+    where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
+    return ", ".join(what + where)
+
+
+# ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple, score: tuple) -> None:
+    """Training as a thin running mean, tests as points on a line."""
+    (_, x_label, x_of), (name, unit, y_of) = against, score
+    drawn = False
+    for number, (run, look) in enumerate(zip(runs, looks, strict=True)):
+        x, y = _series(run.train, x_of, y_of)
+        if x:
+            axes.plot(*thin(x, running_mean(y)), linewidth=0.9, alpha=0.55, **look)
+        tested = _series(run.test, x_of, y_of)
+        if tested[0]:
+            size = 2 if len(tested[0]) > 60 else 4
+            width = _width(number, len(runs))
+            axes.plot(*tested, linewidth=width, marker="o", markersize=size + width / 2, **look)
+        drawn = drawn or bool(x or tested[0])
+    axes.set(xlabel=x_label, ylabel=f"{name}, {unit}")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    _plain(axes)
+    if not drawn:
+        _say(axes, f"no run has recorded {'bytes' if against[0] == 'bytes' else name}")
+
+
+def _series(points: Sequence[Point], x_of, y_of) -> tuple[list, list]:
+    pairs = [(x_of(point), y_of(point)) for point in points]
+    pairs = [(x, y) for x, y in pairs if x is not None and y is not None]
+    return [x for x, _ in pairs], [y for _, y in pairs]
+
+
+def _limits(axes, runs: Sequence[RunLog]) -> None:
+    """The same for all of a row: what tests lie in, and as much again. How training begins, and a run that diverges,
+    must not press the rest together."""
+    loss = _end_of_view([point.loss for run in runs for point in run.test if point.loss is not None], 2.5)
+    missed = _end_of_view([1 - point.accuracy for run in runs for point in run.test if point.accuracy is not None], 2.0)
+    for each in axes[0]:
+        each.set_ylim(0.0, loss if loss else _usual_top(runs))
+    for each in axes[1]:
+        each.set_ylim(max(0.0, 100 * (1 - missed)) if missed else 0.0, 101.0)
+    for each in axes.flat:
+        if each.get_lines():
+            each.set_xlim(left=0.0)
+
+
+def _end_of_view(values: Sequence[float], times: float) -> float | None:
+    """``times`` what three quarters of the values do not exceed; None where there are none."""
+    return times * sorted(values)[3 * (len(values) - 1) // 4] if values else None
+
+
+def _usual_top(runs: Sequence[RunLog]) -> float:
+    begun = sorted(run.train[0].loss for run in runs if run.train and run.train[0].loss is not None)
+    return 1.2 * begun[len(begun) // 2] if begun else 1.0
+
+
+# ── bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _speeds(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
+    for place, (row, look) in enumerate(zip(rows, looks, strict=True)):
+        if row["images_per_s"] is not None:
+            axes.barh(place, row["images_per_s"], color=look["color"], height=0.7)
+            axes.text(row["images_per_s"], place, f" {row['images_per_s']:,.0f} ", va="center", ha="left", fontsize=9)
+    axes.set(xlabel="images a second", yticks=[], ylim=(len(rows) - 0.4, -0.6))
+    axes.margins(x=0.25)
+    _plain(axes)
+    if not axes.patches:
+        _say(axes, "no run has recorded its speed")
+
+
+def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
+    """Groups of bars: a group a rank, a bar a run."""
+    told = [(row["bytes_sent"], look) for row, look in zip(rows, looks, strict=True) if _counted(row)]
+    labels, bars = _bars([sent for sent, _ in told])
+    width = 0.8 / max(1, len(told))
+    for place, (heights, (_, look)) in enumerate(zip(bars, told, strict=True)):
+        left = [k - 0.4 + width * (place + 0.5) for k in range(len(heights))]
+        axes.bar(left, [height / 1e6 for height in heights], width=0.9 * width, color=look["color"])
+    axes.set(ylabel="sent, MB", xticks=range(len(labels)), xticklabels=labels, xlabel="rank")
+    _plain(axes)
+    if not told:
+        axes.set(xticks=[], yticks=[])
+        _say(axes, "no run has recorded bytes")
+
+
+def _counted(row: dict) -> bool:
+    return row["bytes_sent"] is not None and None not in row["bytes_sent"]
+
+
+def _bars(sent: Sequence[list[int]]) -> tuple[list[str], list[list[int]]]:
+    """(names of the groups, heights of each run's bars)."""
+    ranks = max(map(len, sent), default=0)
+    if ranks <= ALL_RANKS:
+        return [str(rank) for rank in range(ranks)], [list(own) for own in sent]
+    return ["least", "median", "most"], [[min(own), sorted(own)[len(own) // 2], max(own)] for own in sent]
+
+
+# ── what all have ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def _plain(axes) -> None:
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _say(axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#777777")
+
+
+def _legend(figure, runs: Sequence[RunLog], looks: Sequence[dict]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], linewidth=2.5, label=run.name, **look) for run, look in zip(runs, looks, strict=True)]
+    handles.append(Line2D([], [], color="#555555", linewidth=1.8, marker="o", markersize=4, label="test"))
+    handles.append(Line2D([], [], color="#555555", linewidth=0.9, alpha=0.55, label="train, running mean"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -1,0 +1,199 @@
+"""What a run's log says of it as a whole: figures of its end, and curves against time, examples and bytes.
+
+A log may be cut short (the run was killed), may hold several starts (the run was resumed), and may be of an older
+ringtrain: what is not there is None, and nothing is refused but what is no log at all.
+
+A resumed run has time stamps and bytes of each process alone; here they are added up, without the time between.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringtrain.errors import DivergedError, UsageError
+from ringtrain.report.sinks import parse
+
+LOG = "log.jsonl"
+CUT_SHORT = "cut short"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """How far the run was, and the scores there; accuracies are fractions.
+
+    seconds:  of training, evaluating and saving, from the first iteration on
+    examples: that were trained on, over all ranks
+    nbytes:   sent by all ranks; None where that is not known
+    """
+
+    seconds: float
+    examples: int
+    nbytes: float | None
+    loss: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """name: what the run is called among others. start: its last ``start`` record, as all records a dict.
+
+    train, test: in the order of time
+    end, ranks, failed: the records of the last process, or None
+    """
+
+    name: str
+    folder: str
+    start: dict
+    train: Sequence[Point]
+    test: Sequence[Point]
+    iterations: int
+    end: dict | None
+    ranks: dict | None
+    failed: dict | None
+    last_rate: float | None
+
+    @property
+    def outcome(self) -> str:
+        """ "done", "interrupted", "diverged", "failed" of any other error, or "cut short"."""
+        if self.end:
+            return self.end.get("reason", "done")
+        if self.failed:
+            return "diverged" if self.failed.get("error") == DivergedError.__name__ else "failed"
+        return CUT_SHORT
+
+
+@dataclass(slots=True)
+class _Process:
+    """What one process has written: its start, and what follows."""
+
+    start: dict
+    iterations: list[dict] = field(default_factory=list)
+    tests: list[dict] = field(default_factory=list)
+    last: dict = field(default_factory=dict)  # of each kind that is told once
+
+
+def read_run(folder, name: str) -> RunLog:
+    """The run in that folder. Raises UsageError where there is none."""
+    path = Path(folder) / LOG
+    processes = _processes(_records(path))
+    if not processes:
+        raise UsageError(f"{folder} is not a run's folder: its {LOG} has no start of a run. {_give()}")
+    train, test = _points(processes)
+    last = processes[-1]
+    rates = [each["images_per_s"] for each in last.iterations[-1:]]
+    return RunLog(
+        name=name,
+        folder=str(folder),
+        start=last.start,
+        train=train,
+        test=test,
+        iterations=_finished(processes),
+        end=last.last.get("end"),
+        ranks=last.last.get("ranks"),
+        failed=last.last.get("failed"),
+        last_rate=rates[0] if rates else None,
+    )
+
+
+def _records(path: Path) -> list[dict]:
+    try:
+        with open(path, "rb") as log:
+            return [found for found in map(parse, log) if found is not None]
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"there is no {LOG} in it" if path.parent.exists() else "it is not there"
+        raise UsageError(f"{path.parent} is not a run's folder: {what}. {_give()}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _give() -> str:
+    return "Give folders that `ringtrain train` made"
+
+
+def _processes(records: Sequence[dict]) -> list[_Process]:
+    found: list[_Process] = []
+    for record in records:
+        kind = record["event"]
+        if kind == "start":
+            found.append(_Process(record))
+        elif not found:
+            continue
+        elif kind == "iteration":
+            found[-1].iterations.append(record)
+        elif kind in ("epoch", "evaluation"):
+            found[-1].tests.append(record)
+        else:
+            found[-1].last[kind] = record
+    return found
+
+
+def _finished(processes: Sequence[_Process]) -> int:
+    ended = processes[-1].last.get("end", {}).get("iterations")
+    counts = [process.iterations[-1]["iteration"] for process in processes if process.iterations]
+    return ended if ended is not None else max(counts, default=processes[-1].start.get("resumed_at") or 0)
+
+
+# ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _points(processes: Sequence[_Process]) -> tuple[list[Point], list[Point]]:
+    train: list[Point] = []
+    test: list[Point] = []
+    seconds, examples, nbytes = 0.0, 0, 0.0
+    for process in processes:
+        origin = _origin(process) - seconds
+        seen = _examples(process, examples)
+        known = _bytes(process, seen, examples, nbytes)
+        for each in process.iterations:
+            at = seen[each["iteration"]]
+            train.append(Point(each["seconds"] - origin, at, _between(known, at), each["loss"], each["accuracy"]))
+        for each in process.tests:
+            at = seen.get(each["iteration"], examples)
+            if each.get("test_loss") is not None or each.get("test_accuracy") is not None:
+                point = Point(
+                    each["seconds"] - origin, at, _between(known, at), each["test_loss"], each["test_accuracy"]
+                )
+                test.append(point)
+        stamps = [each["seconds"] for each in (*process.iterations[-1:], *process.tests[-1:])]
+        stamps += [each["seconds"] for each in (process.last.get("end"),) if each]
+        seconds = max(stamps, default=origin + seconds) - origin
+        examples = max(seen.values(), default=examples)
+        nbytes = known[-1][1] if known else None
+    return train, test
+
+
+def _origin(process: _Process) -> float:
+    """The time stamp at which the first iteration began: compiling is not training."""
+    if not process.iterations:
+        return 0.0
+    first = process.iterations[0]
+    rate = first.get("images_per_s")
+    return first["seconds"] - (first["examples"] / rate if rate else 0.0)
+
+
+def _examples(process: _Process, before: int) -> dict[int, int]:
+    """Iteration → examples that were trained on when it was finished."""
+    seen = {}
+    for each in process.iterations:
+        before += each["examples"]
+        seen[each["iteration"]] = before
+    return seen
+
+
+def _bytes(process: _Process, seen: dict[int, int], examples: int, nbytes: float | None) -> list[tuple[int, float]]:
+    """(examples, bytes) wherever bytes are known, the begin first; empty where nobody counted."""
+    told = [(seen[each["iteration"]], each.get("bytes_sent")) for each in process.tests if each["iteration"] in seen]
+    if seen and "ranks" in process.last:
+        by_rank = process.last["ranks"]["bytes_sent"]
+        told.append((max(seen.values()), None if None in by_rank else sum(by_rank)))
+    if nbytes is None or not told or any(sent is None for _, sent in told):
+        return []
+    return [(examples, nbytes), *((at, nbytes + sent) for at, sent in told)]
+
+
+def _between(known: Sequence[tuple[int, float]], at: int) -> float | None:
+    """Bytes at so many examples: in between, in proportion; None beyond what is known."""
+    place = bisect_left(known, at, key=lambda pair: pair[0])
+    if place == len(known):
+        return None
+    (x1, y1), (x0, y0) = known[place], known[max(place - 1, 0)]
+    return y1 if at == x1 else y0 + (y1 - y0) * (at - x0) / (x1 - x0)

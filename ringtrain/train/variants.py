@@ -1,0 +1,141 @@
+"""The same training several times in one world of ranks, one variant after another.
+
+Each variant has a transport of its own, made anew and closed after it, so that nothing of it stays: memory, windows,
+messages, the guard's board. What stays are compiled kernels, which are wanted.
+
+An error that all ranks raise together leaves them side by side, and the next variant begins. Messages of the one that
+failed may still be on their way, so its transport is not closed, and its memory is kept until the process ends. An
+error of one rank alone leaves the others waiting for it: that ends all.
+"""
+
+import gc
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ringtrain.config import TrainConfig
+from ringtrain.data.dataset import DataSet
+from ringtrain.errors import Interrupted, RingtrainError, everywhere
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.train.assemble import assemble, open_data, ops_of
+from ringtrain.train.resume import check_continuation, decide, find_origin
+from ringtrain.train.signals import StopFlag
+from ringtrain.train.start import train, tuning_of
+from ringtrain.train.together import together
+from ringtrain.transport.base import Transport
+
+Connect = Callable[[], Transport]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A training: what it is called, a run file or none, flags with its folder as ``out``."""
+
+    name: str
+    run_file: str | None
+    flags: Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A variant, and why it came to no end; None where it did."""
+
+    variant: Variant
+    problem: str | None
+
+
+# ── before anything is run ────────────────────────────────────────────────────────────────────────────────────────────
+def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
+    """Put each together as if to be trained, on data that are read once. Collective. Raises RingtrainError that names
+    the variant."""
+    shared = connect()  # has the data
+    opened: dict[tuple, DataSet] = {}
+    for variant in variants:
+        own = connect()
+        try:
+            _check(own, shared, variant, opened)
+        except RingtrainError as error:
+            if error.everywhere:
+                raise everywhere(type(error)(f"variant {variant.name!r}: {error}")) from error
+            raise
+        own.close()
+    opened.clear()
+    shared.close()
+
+
+def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) -> None:
+    origin = find_origin(own, variant.run_file, variant.flags)
+    config, model = together(own, lambda: decide(origin, variant.run_file, variant.flags))
+    config = replace(config, guard=False)
+    data = together(own, lambda: _data(config, model, shared, opened))
+    ops = together(own, lambda: ops_of(config))
+    tuning = together(own, lambda: tuning_of(config, own))
+    run = together(own, lambda: assemble(config, model, data, own, ops, lambda: False, tuning.table))
+    together(own, lambda: check_continuation(run, origin))
+    run.exchange.close()
+
+
+def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:
+    of_model = (model.text, config.batch, config.seed) if config.synthetic else ()
+    key = (config.data, config.data is None and config.model, *of_model)
+    if key not in opened:
+        opened[key] = open_data(config, model, transport)
+    return opened[key]
+
+
+def same_threads(variants: Sequence[Variant], environment: Mapping[str, str]) -> list[Variant]:
+    """The variants, each with its own number of threads if any has: it is set for the whole process, and would stay."""
+    if all("threads" not in variant.flags for variant in variants):
+        return list(variants)
+    usual = environment.get("OMP_NUM_THREADS", "")
+    threads = int(usual) if usual.isdigit() and int(usual) else 1
+    return [replace(variant, flags={"threads": threads, **variant.flags}) for variant in variants]
+
+
+# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def run_variants(
+    transport: Transport,
+    connect: Connect,
+    variants: Sequence[Variant],
+    begun: Callable[[Variant], None],
+    ended: Callable[[list[Ran]], None],
+) -> list[Ran]:
+    """Train each; what came of those that were begun. Collective. All end early where a rank was told to stop.
+
+    begun, ended: told of each variant, and of what came of all so far; on every rank
+    Raises what one rank alone raised, saying what it ended.
+    """
+    ran: list[Ran] = []
+    kept: list[tuple[Transport, RingtrainError]] = []  # of those that failed: an error holds on to its run's memory
+    stop = StopFlag().install()
+    try:
+        for variant in same_threads(variants, os.environ):
+            if any(transport.gather_json(stop())):
+                break
+            begun(variant)
+            own = connect()
+            error = _trained(own, variant, stop)
+            if error is None:
+                own.close()
+            else:
+                kept.append((own, error))
+            ran.append(Ran(variant, error and str(error)))
+            gc.collect()
+            ended(ran)
+            if isinstance(error, Interrupted):
+                break
+    finally:
+        stop.remove()
+    return ran
+
+
+def _trained(transport: Transport, variant: Variant, stop: StopFlag) -> RingtrainError | None:
+    """The error that ended it on all ranks, or None."""
+    try:
+        train(transport, variant.run_file, variant.flags, stop)
+    except RingtrainError as error:
+        if error.everywhere:
+            return error
+        told = f"{error}\nThis ended variant {variant.name!r}, and those after it are not run"
+        raise type(error)(told) from error
+    return None

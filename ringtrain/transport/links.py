@@ -1,0 +1,25 @@
+"""What a rank's messages carry over the links between nodes."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from ringtrain.transport.memory import as_bytes
+
+
+class Links:
+    """``between_bytes``: of all messages that were started so far, to ranks of other nodes than ``neighbours``."""
+
+    def __init__(self, neighbours: Collection[int]):
+        self._neighbours = neighbours
+        self.between_bytes = 0
+
+    def counting(self, start: Callable[[], None], moves: Sequence[tuple[int, object]]) -> Callable[[], None]:
+        """``start``, which starts the sends of these (peer, span), counted; itself where none leaves the node."""
+        nbytes = sum(as_bytes(span).size for peer, span in moves if peer not in self._neighbours)
+        if not nbytes:
+            return start
+
+        def counted() -> None:
+            self.between_bytes += nbytes
+            start()
+
+        return counted

@@ -1,0 +1,144 @@
+"""``ringtrain compare`` as a user runs it, in one process."""
+
+import csv
+import json
+import shutil
+from contextlib import chdir
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ringtrain.cli.compare import compare
+from ringtrain.cli.variants import folders_of, variants_of
+from ringtrain.errors import RingtrainError
+
+QUICK = ("--", "--ops", "reference", "--iterations", "2", "--batch", "30")
+
+
+def call(*arguments):
+    """(exit code, what it says)"""
+    try:
+        done = CliRunner().invoke(compare, list(arguments), standalone_mode=False, catch_exceptions=False)
+    except (RingtrainError, click.ClickException) as error:
+        return error.exit_code, str(error)
+    return done.return_value or 0, done.output
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return call
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(folder in which two strategies were trained, exit code, what was said)."""
+    folder = tmp_path_factory.mktemp("trained")
+    with chdir(folder):
+        sync = "allreduce,averaging --average-every 2"
+        return folder, *call("--sync", sync, "--out", "c", "--csv", "c.csv", *QUICK)
+
+
+@pytest.fixture
+def there(run, trained):
+    """A copy of its runs, in the current folder."""
+    shutil.copytree(trained[0] / "c", "c")
+    Path("c/averaging-average-every-2").rename("c/averaging")
+
+
+def test_strategies_are_trained_and_compared(trained):
+    folder, code, told = trained
+    assert code == 0, told
+    assert "== variant 1 of 2: allreduce" in told and "== variant 2 of 2: averaging --average-every 2" in told
+    assert {path.name for path in (folder / "c").iterdir()} == {
+        "allreduce", "averaging-average-every-2", "compare.json", "compare.png"
+    }  # fmt: skip
+    table = told[told.index("run  ") :]
+    assert "averaging every 2, momentum:" in table and "the picture is in c/compare.png" in table
+    rows = json.loads((folder / "c" / "compare.json").read_text())["rows"]
+    assert [(row["name"], row["outcome"], row["iterations"]) for row in rows] == [
+        ("allreduce", "done", 2), ("averaging --average-every 2", "done", 2)
+    ]  # fmt: skip
+    lines = (folder / "c.csv").read_text().splitlines()
+    assert [row["name"] for row in csv.DictReader(lines)] == [row["name"] for row in rows]
+
+
+def test_variants_of_other_flags_one_of_which_fails(run):
+    code, told = run("--variant", "calm: --lr 0.01", "--variant", "hot: --lr 1e30", "--json", "c.json", *QUICK)
+    assert code == 1
+    assert "ringtrain: variant 'hot': the loss is" in told and "note: hot: the loss is" in told
+    assert "note: different learning rates: 0.01, but 1e+30 (hot)" in told
+    found = json.loads(Path("c.json").read_text())
+    assert [row["outcome"] for row in found["rows"]] == ["done", "diverged"]
+    (made,) = Path("runs").iterdir()
+    assert made.name.startswith("compare-") and (made / "compare.png").exists()
+
+
+def test_runs_that_are_there(run, there):
+    code, told = run("c/allreduce", "c/averaging/")
+    assert code == 0 and "averaging every 2" in told and "the picture is in c/compare.png" in told
+    with open("c/averaging/log.jsonl", "rb+") as log:  # as if it was killed
+        log.truncate(len(log.read()) * 3 // 4)
+    code, told = run("c/averaging", "--plot", "p.svg")
+    assert code == 0 and "cut short" in told and "note: averaging: the log ends after iteration 2" in told
+    assert "the picture is in p.svg" in told and Path("p.svg").exists()
+
+
+def test_runs_of_the_same_name_are_told_apart(run, there):
+    shutil.copytree("c", "d")
+    code, told = run("c/allreduce", "d/allreduce")
+    assert code == 0 and "\nc/allreduce " in told and "\nd/allreduce " in told
+    assert "the picture is in compare.png" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "nothing to compare: give folders of runs, or --sync A,B"),
+        (("nowhere",), "nowhere is not a run's folder: it is not there. Give folders"),
+        ((".",), ". is not a run's folder: there is no log.jsonl in it"),
+        (("a", "--", "--lr"), "--lr is not a run's folder: options of training go with --sync or --variant"),
+        (("a", "--out", "o"), "--out o is where variants are trained: give --sync or --variant"),
+        (("--sync", "allreduce,shardd"), "variant 'shardd': Invalid value for '--sync'"),
+        (("--sync", "allreduce,,delayed"), "--sync has nothing before or after a comma"),
+        (("--sync", "allreduce,allreduce"), "variant 'allreduce' is there twice: give one of them other options"),
+        (("--sync", "allreduce --lr x"), "variant 'allreduce --lr x': Invalid value for '--lr'"),
+        (("--sync", "allreduce", "--", "--out", "o"), "variant 'allreduce': --out o is given by compare: put --out"),
+        (("--variant", "large"), "--variant 'large' has no name: write it as"),
+        (("--variant", "large:"), "--variant 'large' has no options: leave it out"),
+        (("--variant", "large: --lr '1"), "variant 'large': \" --lr '1\" is no list of options (No closing quotation)"),
+        (("--sync", "allreduce", "--plot", "p.pgn", *QUICK), "--plot p.pgn: no picture is of kind 'pgn'"),
+        (("--sync", "allreduce", "--json", "no/c.json", *QUICK), "no/c.json cannot be written: there is no folder"),
+        (("--sync", "averaging --average-every 0", *QUICK), "variant 'averaging --average-every 0': flags: average_e"),
+    ],
+)
+def test_refusals(run, arguments, told):
+    code, said = run(*arguments)
+    assert code == 2 and told in said, said
+    assert not Path("runs").exists()
+
+
+def test_a_folder_that_is_used_is_not_used_again(run, there):
+    code, said = run("--sync", "delayed,allreduce", "--out", "c", *QUICK)
+    assert code == 2 and "c/allreduce is there already: name another folder with --out" in said
+    assert not Path("c/delayed").exists()
+
+
+def test_lists_of_numbers_are_not_cut():
+    found = variants_of(("--epochs", "1"), ("allreduce --lr-policy multistep --lr-steps 10,20,delayed",), ())
+    assert [variant.flags for variant in found] == [
+        {"sync": "allreduce", "lr_policy": "multistep", "lr_steps": [10, 20], "epochs": 1},
+        {"sync": "delayed", "epochs": 1},
+    ]
+
+
+def test_a_variants_own_options_win():
+    (found,) = variants_of(("--lr", "1", "--batch", "30"), (), ("large: --lr 2",))
+    assert (found.name, found.flags) == ("large", {"lr": 2.0, "batch": 30})
+
+
+def test_folders_are_named_like_variants_and_none_twice():
+    named = variants_of((), (), ("a b: --lr 1", "a/b: --lr 1", "é: --lr 1"))
+    assert folders_of("c", named) == ["c/a-b", "c/a-b-2", "c/variant"]

@@ -1,0 +1,421 @@
+"""Compressed sums on small arrays: what is sent, what is kept, and that nothing is lost."""
+
+import numpy as np
+import pytest
+
+from ringtrain.config import config_fields, resolve
+from ringtrain.errors import ConfigError, StalledError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.base import Kit
+from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
+from ringtrain.exchange.compressing import Compressing, Compression
+from ringtrain.exchange.compressions import COMPRESSIBLE, METHODS, USED_BY, WHY_NOT
+from ringtrain.exchange.powersgd import PowerSGD
+from ringtrain.exchange.topk import TopK
+from ringtrain.nn.arena import Arena, lay_out
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.cpu import CpuOps
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import delaying
+
+ZERO = Fill("constant")
+SPANS = lay_out(
+    (
+        ("conv.weight", Parameter("weight", (3, 3, 2, 8), ZERO)),
+        ("conv.bias", Parameter("bias", (8,), ZERO, role="bias")),
+        ("n.mean", Parameter("mean", (8,), ZERO, role="statistic", rate=0.25)),
+        ("n.scale", Parameter("scale", (8,), ZERO, role="norm")),
+        ("fc.weight", Parameter("weight", (30, 20), ZERO)),
+        ("last.bias", Parameter("bias", (20,), ZERO, role="bias")),
+    )
+)
+COUNT = SPANS[-1].stop
+CONV, FC = SPANS[0], SPANS[4]
+
+
+def flat(draw):
+    """A gradient over the arena, padding 0. ``draw``: shape of a parameter → its elements."""
+    host = np.zeros(COUNT)
+    for span in SPANS:
+        host[span.start : span.start + span.count] = np.ravel(draw(span.shape))
+    return host
+
+
+def whole_numbers(rank, iteration):
+    """Different magnitudes in one parameter, all of them small whole numbers: sums are exact in any order."""
+    rng = np.random.default_rng([rank, iteration])
+    return flat(lambda shape: rng.integers(-99, 100, shape))
+
+
+def normal(rank, iteration):
+    rng = np.random.default_rng([rank, iteration])
+    return flat(rng.standard_normal)
+
+
+def bound(transport, method, begin=0, dtype="float64", ops=None, **options):
+    ops = ops or ReferenceOps(dtype)
+    summing = Compressing(Compression(method, begin), transport, ops, deadline_s=20.0, **options)
+    buffer = transport.allocate(COUNT, np.dtype(dtype))
+    summing.rehearse(buffer[:0])
+    return summing, summing.bind(SPANS, buffer), buffer
+
+
+def add_up(summing, flight, buffer, iteration, gradient, announce=True):
+    """One sum: (total, residual)."""
+    summing.before(iteration)
+    buffer[...] = gradient
+    for span in reversed(SPANS) if announce else ():
+        flight.ready(span)
+    flight.land()
+    return buffer.copy(), summing._residual.copy()
+
+
+def run(make, size, gradients=whole_numbers, iterations=3, nodes=1, wrap=lambda t: t, announce=True, **options):
+    """[rank][iteration] → (gradient, total, residual)."""
+
+    def body(t):
+        parts = bound(wrap(t), make(), **options)
+        given = [gradients(t.rank, iteration) for iteration in range(iterations)]
+        return [(g, *add_up(*parts, i, g, announce)) for i, g in enumerate(given)]
+
+    return LoopbackWorld(size, nodes).run(body)
+
+
+def check_nothing_is_lost(ranks, tolerance=0.0):
+    """What was sent and the new residuals are the gradients and the old residuals, in each iteration."""
+    before = np.zeros(COUNT)
+    for each in zip(*ranks, strict=True):
+        (_, total, _), after = each[0], sum(residual for *_, residual in each)
+        np.testing.assert_allclose(total + after, sum(g for g, *_ in each) + before, rtol=0, atol=tolerance)
+        before = after
+
+
+def elements(array, span):
+    return array[span.start : span.start + span.count]
+
+
+# ── top-k ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("algorithm", ["ring", "circulant", "mapped", "mpi", "auto"])
+def test_all_of_it_is_an_all_reduce(size, algorithm):
+    for bucket_bytes in (1, 3000, 1 << 20):
+        ranks = run(lambda: TopK(1.0), size, algorithm=algorithm, bucket_bytes=bucket_bytes)
+        for each in zip(*ranks, strict=True):
+            for _, total, residual in each:
+                np.testing.assert_array_equal(total, sum(gradient for gradient, *_ in each))
+                assert not residual.any()
+
+
+def test_each_rank_sends_its_largest_elements_and_others_go_whole():
+    ranks = run(lambda: TopK(0.1), 3, iterations=1)
+    gradients, total = [rank[0][0] for rank in ranks], ranks[0][0][1]
+    for span, k in ((CONV, 15), (FC, 60)):  # 14.4 and 60
+        sent = np.zeros(span.count)
+        for gradient, _, residual in (rank[0] for rank in ranks):
+            own = elements(gradient, span)
+            chosen = np.argsort(-np.abs(own), kind="stable")[:k]
+            sent[chosen] += own[chosen]
+            kept = own.copy()
+            kept[chosen] = 0
+            np.testing.assert_array_equal(elements(residual, span), kept)
+        np.testing.assert_array_equal(elements(total, span), sent)
+    for span in SPANS:
+        if span not in (CONV, FC):
+            np.testing.assert_array_equal(elements(total, span), sum(elements(g, span) for g in gradients))
+
+
+def test_what_is_learnt_does_not_depend_on_buckets_or_announcements_or_late_messages():
+    (want, *_) = run(lambda: TopK(0.05), 3)
+    for options in (
+        {"bucket_bytes": 1},
+        {"bucket_bytes": 1 << 20, "announce": False},
+        {"wrap": lambda t: delaying(t, seed=3), "segment_bytes": 64},
+        {"nodes": 2, "algorithm": "hierarchical"},
+    ):
+        (found, *_) = run(lambda: TopK(0.05), 3, **options)
+        np.testing.assert_array_equal(found, want)
+
+
+def test_nan_is_sent_at_once():
+    def gradients(rank, iteration):
+        spoilt = whole_numbers(rank, iteration)
+        if rank == 1:
+            spoilt[FC.start + 7] = np.nan
+        return spoilt
+
+    for rank in run(lambda: TopK(0.002), 2, gradients, iterations=1):
+        assert np.flatnonzero(np.isnan(rank[0][1])).tolist() == [FC.start + 7]
+
+
+# ── PowerSGD ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def of_rank_two(rank, iteration):
+    """Matrices whose columns lie in one plane, the same on all ranks."""
+    planes, own = np.random.default_rng(7), np.random.default_rng([rank, iteration])
+
+    def draw(shape):
+        rows, columns = int(np.prod(shape[:-1])), shape[-1]
+        return planes.standard_normal((rows, 2)) @ own.standard_normal((2, columns))
+
+    return flat(draw)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("algorithm", ["ring", "mapped", "mpi"])
+def test_gradients_of_the_factors_rank_are_all_reduced(size, algorithm):
+    for bucket_bytes in (1, 1 << 20):
+        ranks = run(lambda: PowerSGD(2), size, of_rank_two, algorithm=algorithm, bucket_bytes=bucket_bytes)
+        for each in zip(*ranks, strict=True):
+            for _, total, residual in each:
+                np.testing.assert_allclose(total, sum(gradient for gradient, *_ in each), rtol=0, atol=1e-10)
+                assert np.abs(residual).max() < 1e-10
+
+
+def test_the_sum_is_projected_as_the_paper_says():
+    """Two iterations by NumPy, with warm start and error feedback, on the sum of all ranks alone."""
+    ranks, ops = run(lambda: PowerSGD(3), 3, normal, iterations=2), ReferenceOps("float64")
+    for span in (CONV, FC):
+        columns = span.shape[-1]
+        q, kept = np.zeros((columns, 3)), 0
+        ops.orthonormalise(q)
+        for each in zip(*ranks, strict=True):
+            m = sum(elements(g, span).reshape(-1, columns) for g, *_ in each) + kept
+            p, _ = np.linalg.qr(m @ q)
+            q, kept = m.T @ p, m - p @ p.T @ m
+            np.testing.assert_allclose(elements(each[0][1], span), (p @ q.T).ravel(), rtol=0, atol=1e-12)
+
+
+def test_a_gradient_of_zero_does_not_end_the_iteration():
+    def gradients(rank, iteration):
+        return np.zeros(COUNT) if iteration == 0 else of_rank_two(rank, iteration)
+
+    for rank in run(lambda: PowerSGD(2), 2, gradients, iterations=3):
+        assert not rank[0][1].any()
+        assert all(np.abs(residual).max() < 1e-10 for *_, residual in rank)
+
+
+def test_what_is_larger_in_factors_goes_whole():
+    method = PowerSGD(6)
+    assert [span.name for span in SPANS if method.takes(span)] == ["fc.weight"]  # 6·(18 + 8) > 144, 6·(30 + 20) < 600
+    assert [span.name for span in SPANS if PowerSGD(5).takes(span)] == ["conv.weight", "fc.weight"]
+    ranks = run(lambda: method, 1, normal, iterations=1)
+    np.testing.assert_array_equal(elements(ranks[0][0][1], CONV), elements(ranks[0][0][0], CONV))
+    with pytest.raises(ConfigError, match="--compress-rank 12 compresses nothing: no matrix of this model is larger"):
+        run(lambda: PowerSGD(12), 1)
+
+
+# ── both ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+EITHER = {"top-k": lambda: TopK(0.1), "powersgd": lambda: PowerSGD(2)}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("method", EITHER)
+def test_replicas_are_equal_bit_by_bit(method, size):
+    """In float32 and by the compiled operations, where every sum is rounded."""
+
+    def body(t):
+        parts = bound(t, EITHER[method](), dtype="float32", ops=CpuOps("float32"), bucket_bytes=700)
+        return [add_up(*parts, i, normal(t.rank, i))[0].tobytes() for i in range(4)]
+
+    assert len({tuple(totals) for totals in LoopbackWorld(size).run(body)}) == 1
+
+
+def test_nothing_is_lost():
+    check_nothing_is_lost(run(EITHER["top-k"], 4, iterations=5))
+    check_nothing_is_lost(run(EITHER["powersgd"], 4, normal, iterations=5), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("method", EITHER)
+def test_the_check_of_losses_says_no(method):
+    """Where what was not sent is forgotten."""
+
+    def forgetful(t):
+        summing, *rest = bound(t, EITHER[method]())
+        done = []
+        for iteration in range(2):
+            gradient = normal(t.rank, iteration)
+            done.append((gradient, *add_up(summing, *rest, iteration, gradient)))
+            summing._residual[...] = 0
+        return done
+
+    with pytest.raises(AssertionError):
+        check_nothing_is_lost(LoopbackWorld(2).run(forgetful), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("method", EITHER)
+def test_gradients_go_whole_up_to_then(method):
+    def body(t):
+        summing, flight, buffer = bound(t, EITHER[method](), begin=2, algorithm="ring")
+        sent, done = [0], []
+        for iteration in range(4):
+            gradient = whole_numbers(t.rank, iteration)
+            done.append((gradient, *add_up(summing, flight, buffer, iteration, gradient)))
+            sent.append(flight.bytes_sent)
+        return done, np.diff(sent)
+
+    ranks = LoopbackWorld(4).run(body)
+    for each in zip(*(done[:2] for done, _ in ranks), strict=True):
+        for _, total, residual in each:
+            np.testing.assert_array_equal(total, sum(gradient for gradient, *_ in each))
+            assert not residual.any()
+    assert all(done[2][2].any() for done, _ in ranks)
+    check_nothing_is_lost([done for done, _ in ranks], tolerance=1e-10)
+    for _, sent in ranks:
+        assert sent[0] == sent[1] == 2 * 3 * 8 * COUNT // 4 and sent[2] == sent[3] < sent[0] / 2
+
+
+def test_bytes_are_those_that_the_header_tells():
+    """Of a ring of 4, with parts that 4 divides. 15 and 60 pairs of 12 bytes; factors of 2·(18 + 8) and 2·(30 + 20)."""
+    rest = 2 * 3 * 8 * (16 + 16 + 16 + 32) // 4
+    pairs, factors = 3 * (184 + 720), 2 * 3 * 8 * (52 + 100) // 4
+    for method, want, said in (
+        (
+            "top-k",
+            pairs + rest,
+            "top-k 10 %: 3.586 KiB a rank and iteration, 36.8 % of the 9.75 KiB of whole gradients",
+        ),
+        (
+            "powersgd",
+            factors + rest,
+            "PowerSGD of rank 2: 2.719 KiB a rank and iteration, 27.9 % of the 9.75 KiB of whole gradients",
+        ),
+    ):
+
+        def body(t, method=method):
+            summing, flight, buffer = bound(t, EITHER[method](), algorithm="ring", bucket_bytes=1 << 20)
+            add_up(summing, flight, buffer, 0, whole_numbers(t.rank, 0))
+            return flight.bytes_sent, summing.notes
+
+        for sent, notes in LoopbackWorld(4).run(body):
+            assert sent == want
+            assert notes == [said]
+
+
+def test_one_rank_says_nothing_of_bytes_and_auto_says_what_it_took():
+    assert bound(LoopbackWorld(1).transport(0), TopK(0.1))[0].notes == []
+    notes = LoopbackWorld(2).run(lambda t: bound(t, TopK(0.1), algorithm="auto")[0].notes)[1]
+    assert [note.partition(":")[0] for note in notes] == ["auto", "top-k 10 %"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("method", EITHER)
+def test_the_residual_goes_on_at_any_number_of_ranks(method, size):
+    """Its sum, each element whole on one rank; the run that wrote the state has it shared out alike."""
+
+    def write(t):
+        parts = bound(t, EITHER[method]())
+        before = add_up(*parts, 0, whole_numbers(t.rank, 0))[1]
+        return before, parts[0].state(), parts[0]._residual.copy()
+
+    written = LoopbackWorld(3).run(write)
+    state = written[0][1]
+    np.testing.assert_allclose(state["residual"], sum(before for before, *_ in written), rtol=0, atol=1e-12)
+
+    def read(t):
+        summing, *_ = bound(t, EITHER[method]())
+        summing.restore(state)
+        return summing._residual.copy()
+
+    shares = LoopbackWorld(size).run(read)
+    np.testing.assert_array_equal(sum(shares), state["residual"])
+    held = [[np.count_nonzero(elements(share, FC)) for share in shares], np.count_nonzero(elements(sum(shares), FC))]
+    assert sum(held[0]) == held[1] and max(held[0]) - min(held[0]) <= 0.2 * held[1]
+    again = LoopbackWorld(3).run(read)
+    np.testing.assert_array_equal(again, [own for *_, own in written])
+
+
+def test_the_basis_goes_on_with_as_many_columns_as_there_are():
+    def body(transport):
+        summing, *rest = bound(transport, PowerSGD(3))
+        add_up(summing, *rest, 0, normal(0, 0))
+        state = summing.state()
+        found = {}
+        for rank in (2, 3, 5):
+            method = PowerSGD(rank)
+            other, *_ = bound(transport, method)
+            other.restore(state)
+            found[rank] = [m.q.copy() for bucket in method.matrices for m in bucket]
+        return found
+
+    found = body(LoopbackWorld(1).transport(0))
+    for place in (0, 1):
+        np.testing.assert_array_equal(found[2][place], found[3][place][:, :2])
+        np.testing.assert_array_equal(found[5][place][:, :3], found[3][place])
+        assert found[3][place].all() and not found[5][place][:, 3:].any()
+
+
+def test_a_state_without_residual_and_of_another_method_will_do():
+    summing, *rest = bound(LoopbackWorld(1).transport(0), TopK(0.1))
+    summing.restore({"step": 3, "momentum": np.ones(COUNT)})
+    _, residual = add_up(summing, *rest, 0, normal(0, 0))
+    other, *_ = bound(LoopbackWorld(1).transport(0), PowerSGD(2))
+    other.restore(summing.state())
+    np.testing.assert_array_equal(other._residual, residual)
+
+
+@pytest.mark.parametrize("method", EITHER)
+def test_a_rank_that_does_not_exchange_is_named(method):
+    def body(t):
+        arena = Arena(t.scratch, [(s.name, s.parameter) for s in SPANS], "float64", exchanged=t.allocate)
+        compression = Compression(EITHER[method]())
+        exchange = AllReduce(t, ReferenceOps("float64"), compression=compression, deadline_s=0.05)
+        exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper()))
+        if t.rank == 0:
+            with pytest.raises(StalledError, match=r"waiting for rank 1 to .*rank 0 in ring"):
+                exchange.finish(0, 0.1)
+
+    LoopbackWorld(2).run(body)
+
+
+# ── names, and what does not go together ──────────────────────────────────────────────────────────────────────────────
+def kit_of(**flags):
+    return Kit(resolve(("flags", flags)), LoopbackWorld(1).transport(0), ReferenceOps())
+
+
+def test_names_and_what_the_header_says():
+    assert ("none", *METHODS) == config_fields()["compress"].metadata["choices"]
+    assert set(WHY_NOT) >= set(STRATEGIES) - set(COMPRESSIBLE)
+    assert all(name in config_fields() for name in USED_BY)
+    exchange = make_exchange(kit_of(compress="top-k", compress_from=9))
+    assert exchange.terms == "with top-k 1 %, error feedback, from iteration 9"
+    assert not exchange.exact and not exchange.state_is_local
+    exchange = make_exchange(kit_of(compress="powersgd", sync="delayed", compress_rank=2))
+    assert exchange.terms == "by one iteration, with PowerSGD of rank 2, error feedback"
+    plain = make_exchange(kit_of())
+    assert plain.exact and plain.state_is_local and not plain.terms
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"compress": "topk"}, "did you mean 'top-k'?"),
+        ({"compress_ratio": 0}, "compress_ratio is 0.0; it wants more than 0"),
+        ({"compress_ratio": 1.5}, "compress_ratio is 1.5; it wants at most 1"),
+        ({"compress_rank": 0}, "compress_rank is 0; it wants at least 1"),
+        ({"compress_from": -1}, "compress_from is -1; it wants at least 0"),
+        ({"compress_ratio": 0.5}, "compress_ratio is 0.5, which --compress none has no use for: give --compress top-k"),
+        ({"compress": "top-k", "compress_rank": 2}, "compress_rank is 2, which --compress top-k has no use for"),
+        ({"compress_from": 5}, "give --compress top-k or powersgd, or leave it at 0"),
+        (
+            {"compress": "top-k", "sync": "sharded"},
+            "--compress top-k does not go with --sync sharded: a rank gets the sums of its slice alone",
+        ),
+        (
+            {"compress": "powersgd", "sync": "averaging"},
+            "--sync averaging: weights travel, and what is left out of a weight cannot be sent later: nobody adds "
+            "weights up. Leave it out, or give --sync allreduce or delayed",
+        ),
+        (
+            {"compress": "top-k", "sync": "gossip"},
+            "--sync gossip: weights travel, and what is left out of a weight cannot be sent later",
+        ),
+        ({"compress": "top-k", "sync": "master"}, "--sync master: rank 0 updates and sends weights back, and those"),
+        ({"compress": "top-k", "fc": "hybrid"}, "does not go with --fc hybrid: the gradients of divided layers"),
+        ({"compress": "top-k", "wire": "float16"}, "and --wire float16 would round what is left without keeping"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together(flags, message):
+    with pytest.raises(ConfigError) as error:
+        make_exchange(kit_of(**flags))
+    assert message in str(error.value)

@@ -1,0 +1,214 @@
+"""Runs side by side: figures, notes, the table at several widths, the picture."""
+
+import csv
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from matplotlib.image import imread
+
+from ringtrain.errors import UsageError
+from ringtrain.report.comparison import Broken, notes_of, rows_of
+from ringtrain.report.comparison_plot import COLOURS, check_picture, draw_comparison
+from ringtrain.report.comparison_table import blocks_of, csv_text, figures, plain_lines, rich_tables
+from ringtrain.report.runs import Point, RunLog
+
+START = {
+    "strategy": "allreduce (ring)", "exact": True, "model": "lenet", "data": "fashion", "ranks": 3, "nodes": 1,
+    "batch": 64, "lr": 0.1, "resumed_at": 0,
+}  # fmt: skip
+RANKS = {
+    "images": [10, 10, 20],
+    "updates": [5, 5, 10],
+    "training_s": [2.0, 2.0, 2.0],
+    "bytes_sent": [1_000_000, 2_000_000, 4_500_000],
+    "between_bytes": [0, 0, 0],
+    "weights_bytes": [1 << 20] * 3,
+    "gradient_bytes": [1 << 20] * 3,
+    "state_bytes": [1 << 19, 1 << 20, 1 << 20],
+    "peak_bytes": [200 << 20, 300 << 20, 250 << 20],
+    "lag": {"clock": {"0": 5, "1": 3, "4": 1}, "version": {"2": 10}},
+}
+END = {"reason": "done", "images_per_s": 1000.0, "exposed_share": 0.25, "iterations": 20}
+
+
+def curve(*pairs):
+    return [Point(2.0 * k, 64 * k, 1e6 * k, loss, accuracy) for k, (loss, accuracy) in enumerate(pairs, start=1)]
+
+
+def of(name="a", test=((0.9, 0.5), (0.5, 0.8), (0.6, 0.75)), start=None, ranks=RANKS, end=END, **more):
+    return RunLog(
+        **{
+            "name": name, "folder": f"runs/{name}", "start": {**START, **(start or {})},
+            "train": curve((2.0, 0.1), (1.0, 0.5)), "test": curve(*test), "iterations": 20, "end": end, "ranks": ranks,
+            "failed": None, "last_rate": 900.0,
+        } | more
+    )  # fmt: skip
+
+
+OLD = of("old", ranks=None, end=None, test=())
+HOT = of("hot", ranks=None, end=None, test=(), failed={"error": "DivergedError", "text": "the loss is nan"})
+
+
+# ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_figures_of_a_run():
+    (row,) = rows_of([of()])
+    assert (row["test_loss"], row["best_test_loss"]) == (0.6, 0.5)
+    assert (row["test_accuracy"], row["best_test_accuracy"]) == (0.75, 0.8)
+    assert (row["seconds"], row["examples"]) == (6.0, 128)
+    assert row["updates_per_s"] == [2.5, 2.5, 5.0]
+    assert row["held_bytes"] == [2.5 * 2**20, 3 * 2**20, 3 * 2**20]
+    assert row["lag"] == {"clock": {"median": 0, "largest": 4}, "version": {"median": 2, "largest": 2}}
+    assert (row["accuracy_difference"], row["speed_ratio"]) == (0.0, 1.0)
+
+
+def test_what_was_not_recorded_is_none():
+    (row,) = rows_of([OLD])
+    assert [row[key] for key in ("test_loss", "bytes_sent", "peak_bytes", "held_bytes", "exposed_share")] == [None] * 5
+    assert (row["images_per_s"], row["outcome"]) == (900.0, "cut short")
+    (row,) = rows_of([of(ranks={**RANKS, "state_bytes": [None, 1, 1], "lag": {"clock": {}}})])
+    assert row["held_bytes"] == [None, 3 * 2**20 - 2**20 + 1, 3 * 2**20 - 2**20 + 1]
+    assert row["lag"] == {"clock": {"median": None, "largest": None}}
+
+
+def test_differences_are_to_the_first_run_that_has_the_figure():
+    first, second = of(test=[(1.0, 0.5)]), of("b", test=[(1.0, 0.75)], end={**END, "images_per_s": 500.0})
+    rows = rows_of([Broken("x", "no"), OLD, first, second])
+    assert [row["accuracy_difference"] for row in rows] == [None, None, 0.0, 0.25]
+    assert [row["speed_ratio"] for row in rows] == [None, 1.0, 1000 / 900, 500 / 900]
+
+
+# ── notes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def notes(*runs):
+    return notes_of(runs, rows_of(runs))
+
+
+def test_runs_that_differ_in_strategy_alone_need_no_note():
+    assert notes(of(), of("b", start={"strategy": "sharded"})) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        ({"data": "mnist"}, "different data sets: fashion, but mnist (c)"),
+        ({"model": "mlp"}, "different models: lenet, but mlp (c)"),
+        ({"lr": 1e8}, "different learning rates: 0.1, but 1e+08 (c)"),
+        ({"ranks": 4}, "different numbers of ranks: 3, but 4 (c)"),
+        ({"batch": None}, "different batches: 64, but – (c)"),
+        ({"resumed_at": 5}, "resumed, so that speed, bytes and memory are of the last part alone: c"),
+    ],
+)
+def test_what_else_differs_is_said(start, told):
+    assert notes(of(), of("b"), of("c", start=start)) == [told]
+
+
+def test_runs_that_came_to_no_end_are_told():
+    stopped = of("d", end={**END, "reason": "interrupted"})
+    assert notes(OLD, HOT, Broken("x", "no memory"), stopped) == [
+        "old: the log ends after iteration 20, and does not say why",
+        "hot: the loss is nan",
+        "x: no memory",
+        "d: interrupted after iteration 20",
+    ]
+
+
+def test_runs_of_unequal_length_are_told():
+    assert notes(of(), of("b", train=curve((1.0, 0.5)))) == [
+        "not all trained on as many examples: the picture has accuracies at equal examples"
+    ]
+
+
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+MANY = [
+    of("allreduce"),
+    of("averaging --average-every 4 --average-momentum keep", start={"strategy": "averaging every 4", "exact": False}),
+    HOT,
+    Broken("x", "no memory"),
+]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 140, 300])
+def test_the_table_fits_and_loses_nothing(width):
+    lines = plain_lines(rows_of(MANY), width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for figure in ("allreduce (ring)", "diverged", "1-4.5", "200-300", "2.5-5", "2.5-3", "0 / 4", "2 / 2", "25.0"):
+        assert figure in text, figure
+
+
+def test_a_wide_table_is_one():
+    lines = plain_lines(rows_of(MANY), 300)
+    assert len(blocks_of(rows_of(MANY), 300)) == 1
+    assert [line.split()[0] for line in lines[2:]] == ["allreduce", "averaging", "--average-momentum", "hot", "x"]
+    assert lines[-1].split()[:3] == ["x", "–", "–"]
+
+
+def test_figures_that_no_run_has_take_no_room():
+    text = "\n".join(plain_lines(rows_of([of(ranks={**RANKS, "lag": None}), of("b", ranks=None)]), 300))
+    assert "sent" in text and "lag" not in text and "between nodes" not in text
+    beyond = of(start={"nodes": 2}, ranks={**RANKS, "between_bytes": [0, 1_000_000, 0]})
+    assert "between nodes" in "\n".join(plain_lines(rows_of([beyond]), 300))
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_table_of_a_terminal(width):
+    from rich.console import Console
+
+    worse = of("worse", test=[(0.9, 0.5)])
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard")
+    for table in rich_tables(rows_of([of(), worse]), width):
+        console.print(table)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert re.findall(r"\x1b\[1;32m *([\d.]+)", text) == ["0.6000", "0.5000", "75.00", "80.00", "4"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.01234, "0.0123"), (1.234, "1.23"), (99.96, "100"), (1234.5, "1,234"), (1e6, "1,000,000")],
+)
+def test_three_figures(value, text):
+    assert figures(value) == text
+
+
+def test_csv_has_least_and_most():
+    first, hot = csv.DictReader(io.StringIO(csv_text(rows_of([of(), HOT]))))
+    assert (first["bytes_sent_least"], first["bytes_sent_most"]) == ("1000000", "4500000")
+    assert (first["clock_lag_median"], first["version_lag_largest"]) == ("0", "2")
+    assert (hot["outcome"], hot["problem"], hot["bytes_sent_least"]) == ("diverged", "the loss is nan", "")
+
+
+# ── the picture ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def has(picture, colour):
+    wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return (abs(picture[:, :, :3] - wanted).max(axis=2) < 0.02).sum() > 50
+
+
+def test_the_picture_has_a_colour_for_each_run(tmp_path):
+    runs = [of(), of("b", ranks=None), HOT]
+    draw_comparison(runs, rows_of(runs), tmp_path / "c.png")
+    picture = imread(tmp_path / "c.png")
+    assert [has(picture, colour) for colour in COLOURS[:4]] == [True, True, True, False]
+    assert [path.name for path in tmp_path.iterdir()] == ["c.png"]
+
+
+def test_a_picture_of_runs_with_next_to_nothing(tmp_path):
+    runs = [replace(OLD, train=[], last_rate=None)]
+    draw_comparison(runs, rows_of(runs), tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    assert text.count("no run has recorded") == 8
+
+
+def test_many_ranks_are_drawn_as_three_bars(tmp_path):
+    runs = [of(ranks={**RANKS, "bytes_sent": list(range(40))})]
+    draw_comparison(runs, rows_of(runs), tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    assert all(f"<!-- {word} -->" in text for word in ("least", "median", "most"))
+
+
+def test_pictures_that_cannot_be():
+    with pytest.raises(UsageError, match=r"--plot c.pgn: no picture is of kind 'pgn'; did you mean 'png'?"):
+        check_picture("c.pgn")
+    with pytest.raises(UsageError, match=r"no/c.png cannot be written: No such file"):
+        draw_comparison([of()], rows_of([of()]), "no/c.png")

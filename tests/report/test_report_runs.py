@@ -1,0 +1,117 @@
+"""A run read back from its log: whole, cut short, resumed, and what is no run."""
+
+import json
+
+import pytest
+
+from ringtrain.errors import UsageError
+from ringtrain.report.events import Failed, Ranks
+from ringtrain.report.runs import read_run
+from ringtrain.report.sinks import JsonLines, cut
+
+RANKS = Ranks(
+    images=[60, 68],
+    updates=[2, 2],
+    training_s=[4.0, 5.0],
+    exposed_s=[1.0, 0.5],
+    bytes_sent=[300, 500],
+    bytes_received=[None, None],
+    between_bytes=[0, 0],
+    weights_bytes=[10, 10],
+    gradient_bytes=[10, 10],
+    state_bytes=[5, 7],
+    peak_bytes=[1000, 2000],
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(events...) → the folder with that log."""
+
+    def write(*events, name="a"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        log = JsonLines(tmp_path / name / "log.jsonl", None)
+        for event in events:
+            log.handle(event)
+        log.close()
+        return tmp_path / name
+
+    return write
+
+
+def test_a_whole_run(write, run, iteration, epoch, ended):
+    trained = [iteration(iteration=k, examples=64, seconds=10.0 + k, images_per_s=64.0, loss=4 - k) for k in (1, 2)]
+    found = read_run(write(run(), *trained, epoch(iteration=2, seconds=13.0, bytes_sent=800), RANKS, ended()), "mine")
+    assert (found.name, found.outcome, found.iterations) == ("mine", "done", ended().iterations)
+    # The first iteration took a second, until time stamp 11: time counts from 10 on.
+    assert [(p.seconds, p.examples, p.loss) for p in found.train] == [(1.0, 64, 3), (2.0, 128, 2)]
+    assert [(p.seconds, p.examples, p.nbytes, p.accuracy) for p in found.test] == [(3.0, 128, 800, 0.875)]
+    assert [p.nbytes for p in found.train] == [400, 800]  # as bytes grow in proportion
+    assert found.ranks["bytes_sent"] == [300, 500]
+
+
+def test_bytes_of_a_run_without_evaluations_are_those_of_its_end(write, run, iteration, ended):
+    found = read_run(write(run(), *(iteration(iteration=k) for k in (1, 2)), RANKS, ended()), "a")
+    assert [p.nbytes for p in found.train] == [400, 800]
+
+
+def test_bytes_that_nobody_counted_are_not_made_up(write, run, iteration, epoch):
+    found = read_run(write(run(), iteration(), epoch(iteration=1, bytes_sent=None)), "a")
+    assert [p.nbytes for p in (*found.train, *found.test)] == [None, None]
+
+
+def test_a_run_that_was_killed(write, run, iteration):
+    folder = write(run(), iteration(iteration=1), iteration(iteration=2))
+    with open(folder / "log.jsonl", "a") as log:
+        log.write('{"event": "itera')
+    found = read_run(folder, "a")
+    assert (found.outcome, found.iterations, found.end, found.ranks) == ("cut short", 2, None, None)
+
+
+def test_a_run_that_was_killed_before_its_first_iteration(write, run):
+    found = read_run(write(run()), "a")
+    assert (found.outcome, found.iterations, list(found.train), found.last_rate) == ("cut short", 0, [], None)
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("DivergedError", "diverged"), ("StalledError", "failed")])
+def test_a_run_that_failed(write, run, iteration, kind, outcome):
+    found = read_run(write(run(), iteration(), Failed(error=kind, text="too hot")), "a")
+    assert (found.outcome, found.failed["text"]) == (outcome, "too hot")
+
+
+def test_a_resumed_run_is_one_run(write, run, iteration, epoch, ended):
+    folder = write(
+        run(),
+        *(iteration(iteration=k, examples=10, seconds=5.0 + k, images_per_s=10.0) for k in (1, 2)),
+        epoch(iteration=2, seconds=8.0, bytes_sent=100),
+        run(resumed_at=2),
+        *(iteration(iteration=k, examples=10, seconds=1.0 + k, images_per_s=10.0) for k in (3, 4)),
+        epoch(iteration=4, seconds=6.0, bytes_sent=60),
+        ended(iterations=4, seconds=6.0),
+    )
+    found = read_run(folder, "a")
+    assert [(p.seconds, p.examples, p.nbytes) for p in found.train] == [
+        (1.0, 10, 50), (2.0, 20, 100), (4.0, 30, 130), (5.0, 40, 160)
+    ]  # fmt: skip
+    assert [(p.seconds, p.nbytes) for p in found.test] == [(3.0, 100), (6.0, 160)]
+    assert (found.start["resumed_at"], found.outcome, found.iterations) == (2, "done", 4)
+
+
+def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write, run, iteration, ended):
+    for last in (RANKS, Failed(error="DivergedError", text=""), ended()):
+        folder = write(run(), iteration(), last, ended())
+        cut(folder / "log.jsonl", 1)
+        kinds = [json.loads(line)["event"] for line in (folder / "log.jsonl").read_text().splitlines()]
+        assert kinds == ["start", "iteration"]
+
+
+def test_what_is_no_run(tmp_path, write, iteration):
+    with pytest.raises(UsageError, match=r"nowhere is not a run's folder: it is not there"):
+        read_run(tmp_path / "nowhere", "a")
+    with pytest.raises(UsageError, match=r"is not a run's folder: there is no log.jsonl in it"):
+        read_run(tmp_path, "a")
+    with pytest.raises(UsageError, match=r"its log.jsonl has no start of a run. Give folders that `ringtrain train`"):
+        read_run(write(iteration()), "a")
+    (tmp_path / "b" / "log.jsonl").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"log.jsonl cannot be read"):
+        read_run(tmp_path / "b", "b")

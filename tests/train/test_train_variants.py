@@ -1,0 +1,147 @@
+"""Several trainings in one process, one after another: nothing of one is left in the next."""
+
+import json
+import os
+import signal
+import threading
+
+import pytest
+from small_runs import DROPOUT_NET
+
+from ringtrain.errors import ConfigError, DataError, TransportError
+from ringtrain.train import variants as room
+from ringtrain.train.start import start
+from ringtrain.train.variants import Variant, check_variants, run_variants, same_threads
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+def connect():
+    return LoopbackWorld(1).transport(0)
+
+
+def never(told):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+    return tmp_path
+
+
+def variant(name, **flags):
+    given = {"model": "net.toml", "data": "digits", "ops": "reference", "iterations": 4, "out": name, **flags}
+    return Variant(name, None, given)
+
+
+def run(*variants, begun=never, ended=never):
+    return run_variants(connect(), connect, variants, begun, ended)
+
+
+def records(name, kind):
+    with open(f"{name}/log.jsonl") as log:
+        return [record for record in map(json.loads, log) if record["event"] == kind]
+
+
+def digest(name):
+    return records(name, "end")[0]["weights_sha256"]
+
+
+# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_each_variant_is_as_if_it_were_alone():
+    told = []
+    ran = run(
+        variant("a"), variant("b", seed=3, dtype="float64"), variant("c"), ended=lambda ran: told.append(len(ran))
+    )
+    assert [each.problem for each in ran] == [None] * 3 and told == [1, 2, 3]
+    start(connect(), None, variant("alone").flags)
+    assert digest("a") == digest("c") == digest("alone") != digest("b")
+
+
+def test_one_that_diverges_does_not_stop_the_others():
+    ran = run(variant("a"), variant("hot", lr=1e30), variant("b"))
+    assert [each.problem is None for each in ran] == [True, False, True]
+    assert ran[1].problem.startswith("the loss is")
+    assert digest("a") == digest("b")
+    (failed,) = records("hot", "failed")
+    assert (failed["error"], failed["text"]) == ("DivergedError", ran[1].problem)
+    assert records("hot", "end") == []
+
+
+def test_no_threads_and_no_handlers_are_left():
+    before, handler = threading.active_count(), signal.getsignal(signal.SIGTERM)
+    run(variant("a"), variant("hot", lr=1e30))
+    assert (threading.active_count(), signal.getsignal(signal.SIGTERM)) == (before, handler)
+
+
+def test_a_signal_ends_all():
+    def begun(variant):
+        if variant.name == "b":
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    ran = run(variant("a"), variant("b"), variant("c"), begun=begun)
+    assert [each.variant.name for each in ran] == ["a", "b"]
+    assert "stopped by a signal after iteration 1" in ran[1].problem
+    assert records("b", "end")[0]["reason"] == "interrupted"
+
+
+def test_a_signal_between_two_ends_all():
+    ran = run(variant("a"), variant("b"), ended=lambda ran: os.kill(os.getpid(), signal.SIGUSR1))
+    assert [each.variant.name for each in ran] == ["a"]
+
+
+def test_an_error_of_one_rank_alone_is_not_lived_through(monkeypatch):
+    def broken(*given):
+        raise TransportError("the cable is out")
+
+    monkeypatch.setattr(room, "train", broken)
+    told = "the cable is out\nThis ended variant 'a', and those after it are not run"
+    with pytest.raises(TransportError, match=f"^{told}$"):
+        run(variant("a"), variant("b"))
+
+
+# ── what runs record for it ───────────────────────────────────────────────────────────────────────────────────────────
+def test_ranks_are_recorded():
+    run(variant("a", iterations=50))
+    (ranks,) = records("a", "ranks")
+    assert ranks["updates"] == [50]
+    assert ranks["bytes_sent"] == ranks["between_bytes"] == [0]
+    assert ranks["weights_bytes"] == ranks["gradient_bytes"] == ranks["state_bytes"]
+    assert ranks["peak_bytes"][0] > 10_000_000
+    assert [each["bytes_sent"] for each in records("a", "epoch")] == [0]
+    images = sum(each["examples"] for each in records("a", "iteration"))
+    assert ranks["images"] == [images]
+
+
+# ── before anything is run ────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("flags", "error", "told"),
+    [
+        ({"average_every": 3}, ConfigError, "variant 'bad': average_every is 3, which --sync allreduce has no use for"),
+        ({"data": "none.h5"}, DataError, "variant 'bad': there is no data set none.h5"),
+        ({"batch": 5000}, ConfigError, "variant 'bad': --batch 5000 is more than the 1437 training examples"),
+        ({"sync": "sharded", "algorithm": "star", "wire": "float16"}, ConfigError, "variant 'bad': --wire float16"),
+    ],
+)
+def test_what_is_wrong_with_one_is_said_before_any_is_run(folder, flags, error, told):
+    with pytest.raises(error) as raised:
+        check_variants(connect, [variant("a"), variant("bad", **flags)])
+    assert str(raised.value).startswith(told) and raised.value.everywhere
+    assert [path.name for path in folder.iterdir()] == ["net.toml"]
+
+
+def test_good_ones_are_checked_on_data_that_are_read_once(monkeypatch):
+    opened = []
+    real = room.open_data
+    monkeypatch.setattr(room, "open_data", lambda *given: opened.append(given[0].data) or real(*given))
+    check_variants(connect, [variant("a"), variant("b", sync="sharded"), variant("c", synthetic=True, data=None)])
+    assert opened == ["digits", None]
+
+
+def test_threads_of_one_do_not_stay_for_the_others():
+    one, other = variant("a"), variant("b", threads=3)
+    assert same_threads([one], {"OMP_NUM_THREADS": "2"}) == [one]
+    found = [each.flags["threads"] for each in same_threads([one, other], {"OMP_NUM_THREADS": "2"})]
+    assert found == [2, 3]
+    assert same_threads([one, other], {})[0].flags["threads"] == 1
