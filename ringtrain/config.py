@@ -88,6 +88,16 @@ class TrainConfig:
         "on ranks of their own.",
         choices=("data", "hybrid", "pipeline"),
     )
+    fc_ranks: int = option(1, "Of --fc pipeline: ranks that hold fully connected layers.", low=1)
+    fc_in_flight: int = option(
+        2, "Of --fc pipeline: micro-batches (--accumulate) of one rank that may be on their way at once.", low=1
+    )
+    fc_update: str = option(
+        "accumulate",
+        "Of --fc pipeline: when fully connected layers are updated: accumulate, once an iteration, which is exact; "
+        "each, at every message.",
+        choices=("accumulate", "each"),
+    )
     average_every: int = option(8, "Of averaging: iterations between averages.", low=1)
     average_momentum: str = option(
         "average",

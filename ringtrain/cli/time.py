@@ -32,8 +32,7 @@ def time(model, batch, iterations, warm_up, ops, dtype, threads, json_path):
 def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     from ringtrain.bench.layer_rows import layer_rows, totals
     from ringtrain.bench.layers import keys_of, measure
-    from ringtrain.train.loop import take_turns
-    from ringtrain.train.together import agree, on_root, together
+    from ringtrain.train.together import agree, on_root, take_turns, together
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
     agree(transport, {"model file": model.text, **given})

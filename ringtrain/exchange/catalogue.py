@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, server, sharded
+from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, server, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.compressions import check_compression
 from ringtrain.exchange.pacer import LAYERS
@@ -21,8 +21,11 @@ STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
 }
 DATA = "data"  # fully connected layers are as all others
 # Where else they may live: what is made around the strategy, which has the other layers.
-AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {"hybrid": hybrid.make}
-# What belongs to few strategies: each option with those that have a use for it.
+AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {
+    "hybrid": hybrid.make,
+    "pipeline": pipeline.make,
+}
+# What belongs to few strategies: each option with those that have a use for it; and to few ways to place those layers.
 OWN = {
     **dict.fromkeys(
         ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"), ("averaging",)
@@ -31,6 +34,7 @@ OWN = {
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), ("server", "averaging")),
     "gossip_window": ("gossip",),
 }
+OWN_FC = dict.fromkeys(("fc_ranks", "fc_in_flight", "fc_update"), ("pipeline",))
 # What a strategy can do of --overlap, where that is not all, and why.
 OVERLAPS = {
     "delayed": (
@@ -54,9 +58,10 @@ def make_exchange(kit: Kit) -> Exchange:
 
 def check_options(config: TrainConfig) -> None:
     check_compression(config)
-    for name, owners in OWN.items():
-        if config.sync not in owners:
-            _check_unused(config, name, owners)
+    for flag, table in (("sync", OWN), ("fc", OWN_FC)):
+        for name, owners in table.items():
+            if getattr(config, flag) not in owners:
+                _check_unused(config, name, flag, owners)
     _check_overlap(config)
     if config.wire != NONE and config.sync not in SUMS_ALONE:
         raise ConfigError(
@@ -95,10 +100,10 @@ def _check_whole_batch(config: TrainConfig) -> None:
         )
 
 
-def _check_unused(config: TrainConfig, name: str, owners: Sequence[str]) -> None:
+def _check_unused(config: TrainConfig, name: str, flag: str, owners: Sequence[str]) -> None:
     given, default = getattr(config, name), default_of(config_fields()[name])
     if given != default:
         raise ConfigError(
-            f"{name} is {given!r}, which --sync {config.sync} has no use for: give --sync {' or '.join(owners)}, or "
-            f"leave it at {default!r}"
+            f"{name} is {given!r}, which --{flag} {getattr(config, flag)} has no use for: give --{flag} "
+            f"{' or '.join(owners)}, or leave it at {default!r}"
         )

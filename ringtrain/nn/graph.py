@@ -18,10 +18,12 @@ from ringtrain.nn.wiring import INPUT, Node
 
 @dataclass(slots=True)
 class Tapes:
-    """One forward pass: each computed output, and what each layer keeps for its backward, by layer."""
+    """One forward pass: each computed output, and what each layer keeps for its backward, by layer. ``dx``: after
+    backward, the gradient of the input of a graph that wants it."""
 
     outputs: dict = field(default_factory=dict)
     kept: dict = field(default_factory=dict)
+    dx: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +37,18 @@ class Views:
 
 class Graph:
     """nodes: as the model file has them, kept in ``.nodes``; ``.plan`` is what is computed, ReLUs folded.
+    wants_dx: whether backward computes the gradient of the input, too: of a part that others stand before
 
     Raises: ModelError where names or shapes do not fit
     """
 
-    def __init__(self, nodes, input_shape: Shape, fused: bool = True):
+    def __init__(self, nodes, input_shape: Shape, fused: bool = True, wants_dx: bool = False):
         self.nodes: tuple[Node, ...] = tuple(nodes)
         wiring.check(self.nodes)
         self.shapes = wiring.infer(self.nodes, input_shape)
         self.plan = fuse(self.nodes) if fused else self.nodes
         self.output = self.nodes[-1].name
-        self._needing = wiring.needing(self.plan, self.shapes)
+        self._needing = wiring.needing(self.plan, self.shapes, {INPUT} if wants_dx else ())
         self._views: dict[str, Views] = {}
 
     @property
@@ -61,10 +64,13 @@ class Graph:
         )
 
     def bind(self, arena: Arena) -> None:
-        """Take the weights and gradients of an arena that was made from :meth:`parameters`."""
+        """Take the weights and gradients of an arena that was made from :meth:`parameters`, or from those of a graph
+        that this one is a part of."""
         spans: dict[str, list[Span]] = {node.name: [] for node in self.plan}
         for span in arena.spans:
-            spans[span.name.rpartition(".")[0]].append(span)
+            layer = span.name.rpartition(".")[0]
+            if layer in spans:
+                spans[layer].append(span)
         for layer, held in spans.items():
             weights = {span.parameter.name: arena.weight(span) for span in held}
             grads = {span.parameter.name: arena.grad(span) for span in held}
@@ -109,6 +115,7 @@ class Graph:
                 if source in self._needing:
                     # Each array belongs to its receiver, so the second reader's gradient is added in place.
                     owed[source] = self._added(ctx, owed.get(source), dx)
+        tapes.dx = owed.get(INPUT)
 
     @staticmethod
     def _added(ctx: Pass, held, dx):

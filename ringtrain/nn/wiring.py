@@ -1,6 +1,7 @@
 """How layers are joined: nodes, and the checks and inferences over them. No arrays."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringtrain.errors import ModelError, nearest
@@ -67,9 +68,10 @@ def arguments(node: Node, known: dict[str, Shape]) -> list[Shape]:
     return [known[source] for source in node.inputs]
 
 
-def needing(nodes: tuple[Node, ...], known: dict[str, Shape]) -> set[str]:
-    """The outputs whose gradient is needed: those with a parameter in or before their layer."""
-    found: set[str] = set()
+def needing(nodes: tuple[Node, ...], known: dict[str, Shape], wanted: Iterable[str] = ()) -> set[str]:
+    """The outputs whose gradient is needed: those with a parameter in or before their layer, and those that are
+    ``wanted``."""
+    found = set(wanted)
     for node in nodes:
         if found.intersection(node.inputs) or node.layer.parameters(arguments(node, known)):
             found.add(node.name)

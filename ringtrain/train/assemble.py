@@ -32,6 +32,7 @@ from ringtrain.train.evaluate import Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
 from ringtrain.train.slow import slowed
+from ringtrain.train.stages import stage_of
 from ringtrain.transport.base import Transport
 
 
@@ -126,20 +127,32 @@ def assemble(
     if guard is not None:
         transport = Guarded(transport, guard)
     feed = Feed(ops, model.input, data)
+    own_feed = slowed(feed, config.slow, transport.rank, transport.size)
+    loss = SoftmaxCrossEntropy(config.label_smoothing)
     worker = Worker(
         ops=ops,
         graph=trained,
         arena=arena,
-        loss=SoftmaxCrossEntropy(config.label_smoothing),
+        loss=loss,
         exchange=exchange,
         transport=transport,
-        feed=slowed(feed, config.slow, transport.rank, transport.size),
+        feed=own_feed,
         rate=rate.at,
         seed=config.seed,
         accumulate=config.accumulate,
         grain=grain,
         deadline_s=config.deadline_s,
         told_to_stop=stop,
+        stage=stage_of(
+            exchange,
+            ops,
+            own_feed,
+            loss,
+            rate.at,
+            batch=config.batch,
+            accumulate=config.accumulate,
+            grain=grain,
+        ),
         add_over_ranks=norms.adder(config, transport),
     )
     return Assembly(

@@ -18,9 +18,8 @@ from ringtrain.ops.base import Ops
 from ringtrain.train.assemble import check_images, open_data, ops_of
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
 from ringtrain.train.feed import Feed
-from ringtrain.train.loop import take_turns
 from ringtrain.train.state import from_root, parameter_shapes, place
-from ringtrain.train.together import agree, on_root, together
+from ringtrain.train.together import agree, on_root, take_turns, together
 from ringtrain.transport.base import Transport
 
 

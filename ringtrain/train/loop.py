@@ -22,6 +22,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import mix
 from ringtrain.train.feed import Feed
 from ringtrain.train.parts import Parts, micro_batches
+from ringtrain.train.stage import Round, Stage
 from ringtrain.transport.base import Handle, Transport
 
 
@@ -134,13 +135,14 @@ class Worker:
         grain: int,
         deadline_s: float,
         told_to_stop=lambda: False,
+        stage: Stage | None = None,
         add_over_ranks=None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
         self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
-        self._told_to_stop = told_to_stop
+        self._told_to_stop, self._stage = told_to_stop, stage
         self.before_update = lambda: None  # called when weights are about to change
         self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
         self.space = Workspace(ops)
@@ -152,7 +154,7 @@ class Worker:
         self._spare = [Sums() for _ in range(exchange.window + 1)]
         self._under_way: deque[Sums] = deque()  # oldest first
         self._learnt: Outcome | None = None
-        self._instructions = alone if exchange.handed_out else instructions
+        self._instructions = stage.instructions if stage else alone if exchange.handed_out else instructions
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
         self._x = self._labels = self._dlogits = self._tapes = None
@@ -186,6 +188,8 @@ class Worker:
             self._run(Load(micro))
             self._dlogits = self._loss(self._forward(), self._labels)
             self._run(Backward(micro, last=False))
+        if self._stage is not None:
+            self._stage.rehearse()
         self.exchange.rehearse()
         self._ctx.add_over_ranks = adding
 
@@ -200,6 +204,8 @@ class Worker:
         self._batch, self._micro = batch, micro_batches(len(batch.labels), self._accumulate, self._grain, empty)
         self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
         self.ops.fill(self._totals, 0)
+        if self._stage is not None:
+            self._stage.begin(Round(batch, self._micro, self._ctx, self._totals, self._denominator()))
 
     def _run(self, instruction) -> None:
         match instruction:
@@ -227,6 +233,8 @@ class Worker:
                 iteration = self._batch.iteration
                 self.before_update()
                 self.exchange.finish(iteration, self.rate(iteration))
+            case _:
+                self._stage.run(instruction)
 
     def _load(self, start: int, stop: int) -> None:
         self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
@@ -276,6 +284,8 @@ class Worker:
 
     def _explain_divergence(self, outcome: Outcome) -> None:
         """Find the first layer that gives a non-finite value, on any rank, and end every rank with its name."""
+        if self._stage is not None:
+            self.exchange.settle()  # the weights that other ranks hold
         everyone = self.transport.gather_json(self._first_nonfinite())
         places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
         raise everywhere(DivergedError(_diverged(outcome, self._named(*min(places, default=(None, None))))))
@@ -300,15 +310,3 @@ def _diverged(outcome: Outcome, where: str) -> str:
         f"the loss is {outcome.loss_sum:g} at iteration {outcome.iteration + 1}: {where}. Lower --lr, add --warmup or "
         "--clip-norm, and go on from an earlier checkpoint with --resume"
     )
-
-
-def take_turns(transport: Transport, rehearse) -> float:
-    """``rehearse()`` what uses kernels: one rank a node compiles them, then the others load what it kept. Returns
-    seconds."""
-    started = time.perf_counter()
-    first = transport.local_rank == 0
-    for turn in (first, not first):
-        if turn:
-            rehearse()
-        transport.node_barrier()
-    return time.perf_counter() - started

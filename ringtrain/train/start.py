@@ -36,13 +36,12 @@ from ringtrain.train.assemble import (
     ops_of,
     spread_from_root,
 )
-from ringtrain.train.loop import take_turns
 from ringtrain.train.meter import forget_peak
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
 from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag, nothing
 from ringtrain.train.state import Progress, restore
-from ringtrain.train.together import agree, on_root, together
+from ringtrain.train.together import agree, on_root, take_turns, together
 from ringtrain.transport.base import Transport
 
 

@@ -6,6 +6,7 @@ collective. Here every rank first says how it went, and all raise the same error
 
 import hashlib
 import json
+import time
 
 from ringtrain import errors
 from ringtrain.errors import RingtrainError, UsageError, everywhere
@@ -79,3 +80,15 @@ def _raise_first(problems: list) -> None:
     if len(failed) < len(problems):
         message = f"{_ranks(failed)}: {message}"
     raise everywhere(getattr(errors, kind)(message))
+
+
+def take_turns(transport: Transport, rehearse) -> float:
+    """``rehearse()`` what uses kernels: one rank a node compiles them, then the others load what it kept. Returns
+    seconds."""
+    started = time.perf_counter()
+    first = transport.local_rank == 0
+    for turn in (first, not first):
+        if turn:
+            rehearse()
+        transport.node_barrier()
+    return time.perf_counter() - started

@@ -25,6 +25,8 @@ APART = {
     "averaging, asynchronous": ("--sync", "averaging", "--asynchronous", "--average-every", 3, "--servers", 2),
 }
 EXACT = ("sharded", "allreduce", "master", "server")
+LAST = '  { name = "fc", kind = "Linear", units = 10 },'
+TWO_FC = NET.replace(LAST, LAST.replace("fc", "fc1").replace("10", "16") + "\n" + LAST)
 
 
 @pytest.fixture
@@ -44,6 +46,38 @@ def test_a_run_and_its_continuation_at_another_number_of_ranks(mpirun, net, tmp_
     assert all(record["strategy"].startswith(sync) and record["exact"] == (sync in EXACT) for record in begun)
     assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.6
     assert len(losses(out)) == 60
+
+
+PIPELINE = ("--fc", "pipeline", "--accumulate", 3)
+
+
+@pytest.mark.parametrize("update", ["accumulate", "each"])
+def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, net, tmp_path, update):
+    out = tmp_path / "out"
+    net.write_text(TWO_FC)
+    for ranks, until, fc_ranks in ((4, 30, 2), (3, 60, 1)):
+        more = (*PIPELINE, "--fc-ranks", fc_ranks, "--fc-update", update, "--iterations", until, "--resume", "auto")
+        done = mpirun(ranks, arguments(net, out, *more))
+        assert done.returncode == 0, done.stderr
+    begun, end = records(out, "start"), records(out, "end")[-1]
+    told = "once an iteration" if update == "accumulate" else "at each message"
+    strategies = [
+        f"allreduce with fc pipeline of 2 + {fc_ranks} ranks, 2 in flight, updated {told} (auto)" for fc_ranks in (2, 1)
+    ]
+    assert [record["strategy"] for record in begun] == strategies
+    assert all(record["exact"] == (update == "accumulate") for record in begun)
+    assert (end["iterations"], end["ranks"]) == (60, 3) and end["test_accuracy"] > 0.6
+    assert len(losses(out)) == 60
+    notes = [record["text"] for record in records(out, "note")]
+    assert any(text.startswith("ranks 0, 1: conv to drop, ") for text in notes)
+    assert sum(text.startswith(("rank 2: fc1", "rank 3: fc")) for text in notes) == 3
+
+
+def test_a_pipeline_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
+    for out, more in (("whole", ()), ("parts", (*PIPELINE, "--evaluate-every", 7))):
+        done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, *more))
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
 
 
 def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
@@ -90,19 +124,30 @@ def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(mpirun, alone, 
     assert losses(tmp_path / "three") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
 
 
-@pytest.mark.parametrize("sync", STRATEGIES)
-def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone, net, tmp_path, sync):
-    more = ("--epochs", 500, "--checkpoint-every", 3, "--sync", sync, *STRATEGIES[sync])
+KILLED = {sync: (1, ("--sync", sync, *more)) for sync, more in STRATEGIES.items()}
+KILLED |= {"pipeline, in front": (1, PIPELINE), "pipeline, fully connected": (2, PIPELINE)}
+
+
+@pytest.mark.parametrize("case", KILLED)
+def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone, net, tmp_path, case):
+    victim, flags = KILLED[case]
+    more = ("--epochs", 500, "--checkpoint-every", 3, *flags)
     process = mpirun_process(3, arguments(net, tmp_path / "out", *more))
     read_until(process, "epoch   2/500")
     ranks = ranks_of(process)
-    os.kill(ranks[1], signal.SIGKILL)
+    os.kill(ranks[victim], signal.SIGKILL)
     process.communicate(timeout=10)
     assert process.returncode != 0
     assert not any(map(lives, ranks))
     done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--json"])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["iteration"] >= 24
+
+
+def test_ranks_that_do_not_suffice_are_told_once(mpirun, net, tmp_path):
+    done = mpirun(2, arguments(net, tmp_path / "out", "--fc", "pipeline", "--fc-ranks", 2))
+    assert done.returncode == 2
+    assert done.stderr.count("--fc-ranks 2 is more than the model has fully connected layers to divide (fc)") == 1
 
 
 @pytest.mark.parametrize("flags", APART.values(), ids=APART)

@@ -8,8 +8,7 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import DataError, UsageError
 from ringtrain.train.lifeboat import Lifeboat
-from ringtrain.train.loop import take_turns
-from ringtrain.train.together import agree, on_root, together, together_json
+from ringtrain.train.together import agree, on_root, take_turns, together, together_json
 from ringtrain.transport.loopback import LoopbackWorld
 
 

@@ -1,0 +1,276 @@
+"""Fully connected layers on ranks of their own; the other ranks hold the layers before them. Exact, or not.
+
+::
+
+    ranks 0 1 2 3: conv            rank 4: fc6             rank 5: fc7 fc8, loss
+        ── id, examples, labels, activations ──►  ── the same ──►
+        ◄───────────── id, gradient of those ────  ◄───────────
+
+1.  The ranks of the convolutions divide the batch among them, and their parts into micro-batches. Each sends what its
+    layers make of a micro-batch to the first fully connected rank and goes on with the next one, up to a given number
+    of them in flight; when a gradient comes back, it runs backward with the tape of that micro-batch.
+2.  A fully connected rank takes messages as they come in, forward and backward, each with a tape of its own.
+3.  Convolutions' gradients are summed over the ranks that have them. Those of fully connected layers never travel:
+    their rank has seen the whole batch.
+
+Fully connected ranks add the gradients of all messages of an iteration and update once, at its end, before any forward
+of the next one: then an iteration equals one of serial SGD. Messages are taken in one order (micro-batch by
+micro-batch, ranks in order), and sums are the same in every run.
+
+``each`` updates at every message instead, whoever comes first: each is a batch of its own, with the learning rate times
+its share of the batch. Approximate.
+
+Weights of fully connected layers are old on other ranks until :meth:`Pipeline.settle`.
+
+Source: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014; multi-node Caffe (BVLC/caffe
+pull request 3441), 2015.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ringtrain.collectives.catalogue import FLAT
+from ringtrain.errors import ConfigError
+from ringtrain.exchange import allreduce, routing
+from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
+from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
+from ringtrain.exchange.group import Group
+from ringtrain.exchange.guarded import Guarded
+from ringtrain.exchange.mail import Mail
+from ringtrain.exchange.pieces import Piece, common
+from ringtrain.exchange.reductions import AUTO, check_algorithm
+from ringtrain.exchange.routing import Route
+from ringtrain.exchange.summing import Summing, settings
+from ringtrain.exchange.update import STEP, Update, check_names, check_sizes
+from ringtrain.nn import segments
+
+ACCUMULATE, EACH = "accumulate", "each"
+
+
+class Pipeline(Exchange):
+    """fc_ranks:  ranks that hold fully connected layers, the last ones
+    in_flight: micro-batches of one rank that may be on their way
+    update:    accumulate or each
+    clip_norm: the largest global norm of the gradient; None for no limit
+    guard:     watches what brings weights and state back to all ranks; None for none
+    how:       arguments of :class:`ringtrain.exchange.summing.Summing`
+    """
+
+    name = "allreduce"
+    state_is_local = False
+
+    def __init__(
+        self,
+        transport,
+        ops,
+        fc_ranks: int = 1,
+        in_flight: int = 2,
+        update: str = ACCUMULATE,
+        clip_norm: float | None = None,
+        guard=None,
+        deadline_s: float = 300.0,
+        algorithm: str = AUTO,
+        **how,
+    ):
+        self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
+        self._together = transport if guard is None else Guarded(transport, guard)
+        self.fc_ranks, self.in_flight, self.each = fc_ranks, in_flight, update == EACH
+        self.mail = Mail(transport, ops, deadline_s)
+        self._how = {**how, "deadline_s": deadline_s, "algorithm": choose(algorithm, transport)}
+        self.terms = (
+            f"with fc pipeline of {transport.size - fc_ranks} + {fc_ranks} ranks, {in_flight} in flight, updated "
+            + ("at each message" if self.each else "once an iteration")
+        )
+        self._squares = np.zeros(1)
+        self._step = 0  # iterations
+        self._settled = False
+
+    # ── who holds what ────────────────────────────────────────────────────────────────────────────────────────
+    def roles(self, size: int) -> Roles:
+        front = size - self.fc_ranks
+        return Roles(tuple(range(front)), tuple(range(front, size)))
+
+    def prepare(self, graph):
+        self.routes = routing.make_routing(graph, self._transport.size, self.fc_ranks)
+        routing.check(self.routes, graph, self._transport.size)
+        self._graph = graph
+        return graph
+
+    @property
+    def own(self) -> int:
+        """The place of this rank's part among the routes: 0 is that of the convolutions."""
+        return next(i for i, route in enumerate(self.routes) if self._transport.rank in route.ranks)
+
+    @property
+    def place(self) -> int:
+        """The place of this rank among those that hold its part."""
+        return self.routes[self.own].ranks.index(self._transport.rank)
+
+    def bind(self, arena, optimizer) -> None:
+        self._arena = arena
+        self.parts = [segments.part(self._graph, route.start, route.stop) for route in self.routes]
+        self._pieces = [_piece(arena, route, part) for route, part in zip(self.routes, self.parts, strict=True)]
+        self.part, (self._start, self._stop) = self.parts[self.own], self._pieces[self.own]
+        self.part.bind(arena)
+        held = [(self._start, self._stop)]
+        self._update = Update(self._ops, arena, optimizer, arena.grads, held)
+        self.state_bytes = self._update.nbytes
+        self._trained = common(trained_runs(arena.spans), held)
+        self.sums, summing = None, None
+        self.exact = not self.each and self._how.get("wire", "none") == "none"
+        if self.own == 0:
+            summing = Summing(Group(self._transport, self.routes[0].ranks), self._ops, **self._how)
+            self.sums = summing.bind(self._spans(), arena.grads)
+        self._summing = summing
+        self.notes = routing.tell(self.routes, self._graph, arena.grads.dtype.itemsize)
+
+    def _spans(self) -> list:
+        return [span for span in self._arena.spans if self._start <= span.start and span.stop <= self._stop]
+
+    def rehearse(self) -> None:
+        nothing = self._arena.grads[:0]
+        if self._summing:
+            self._summing.rehearse(nothing)
+        rehearse_clip(self._ops, nothing)
+        self._update.rehearse()
+
+    # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────
+    def ready(self, span) -> None:
+        if self.sums is not None and span.stop <= self._stop:
+            self.sums.ready(span)
+
+    def learn(self, lr: float, share: float, number: int, messages: int) -> None:
+        """Update by the gradient of message ``number`` of so many: a batch of its own, of this share of the whole."""
+        self._ops.scale(self._arena.grads[self._start : self._stop], 1 / share)
+        self._update.step = self._step * messages + number + 1
+        self._update.apply(lr * share, self._start, self._stop)
+
+    def finish(self, iteration: int, lr: float) -> None:
+        self._step += 1
+        self._settled = False
+        if self.each and self.sums is None:
+            return  # learnt message by message
+        self._update.step = self._step
+        if self._clip_norm is None and self.sums is not None:
+            for bucket in self.sums.arrivals():
+                self._update.apply(lr, bucket.start, bucket.stop)
+            return
+        if self.sums is not None:
+            self.sums.land()
+        if self._clip_norm is not None:
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._over_parts)
+        self._update.apply(lr, self._start, self._stop)
+
+    def _over_parts(self, own: float) -> float:
+        """The sum over all parts: of those that are on several ranks, the first rank's."""
+        self._squares[0] = own if self._transport.rank == self.routes[self.own].ranks[0] else 0.0
+        self._transport.native_allreduce_start(self._squares).wait(self._how["deadline_s"])
+        return float(self._squares[0])
+
+    # ── everything everywhere ─────────────────────────────────────────────────────────────────────────────────
+    def settle(self) -> None:
+        if not self._settled:
+            self._spread(self._arena.weights)
+        self._settled = True
+
+    def _spread(self, flat) -> None:
+        """Give every rank each part of a flat array over the arena, from who holds it."""
+        self._ops.synchronize()
+        for route, (start, stop) in zip(self.routes, self._pieces, strict=True):
+            self._together.broadcast(flat[start:stop], route.ranks[0])
+
+    def state(self) -> dict:
+        """Collective, in the memory of the gradients, which are not needed between iterations."""
+        return {STEP: self._step, **{name: self._gathered(name) for name in self._update.slots}}
+
+    def _gathered(self, name: str) -> np.ndarray:
+        self._update.place(name, self._arena.grads)
+        self._spread(self._arena.grads)
+        return self._ops.to_host(self._arena.grads)
+
+    def check_names(self, names) -> None:
+        check_names(names, self._update.slots)
+
+    def restore(self, state: dict) -> None:
+        """What an all-reduce kept will do. Raises CheckpointError where the state is another optimizer's, or of another
+        arena."""
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
+        self._update.take(state)
+        self._step = self._update.step
+
+    def traffic(self) -> Traffic:
+        """Of training; not of bringing weights back."""
+        sums = self.sums
+        if sums is None:
+            return Traffic(self.mail.bytes_sent, self.mail.exposed_s)
+        return Traffic(self.mail.bytes_sent + sums.bytes_sent, self.mail.exposed_s + sums.exposed_s)
+
+    def close(self) -> None:
+        self.sums = None
+
+
+def _piece(arena, route: Route, part) -> Piece:
+    """The elements of the arena that a part's parameters lie in."""
+    names = {name for name, _ in part.parameters()}
+    spans = [span for span in arena.spans if span.name in names]
+    return spans[0].start, spans[-1].stop
+
+
+def choose(algorithm: str, transport) -> str:
+    """The schedule by which some of the ranks sum. ``auto``: within a node the one of fewest steps, between nodes the
+    one of fewest peers. Raises UsageError, ConfigError for what takes all ranks."""
+    check_algorithm(algorithm)
+    if algorithm == AUTO:
+        return "sliced" if transport.nodes == 1 else "ring"
+    if algorithm not in FLAT:
+        raise ConfigError(
+            f"--fc pipeline sums over some of the ranks, and --algorithm {algorithm} takes all of them: give auto, or "
+            f"one of {', '.join(FLAT)}"
+        )
+    return algorithm
+
+
+def make(kit: Kit, inner: Callable[[Kit], Exchange]) -> Pipeline:
+    """``inner``: the strategy of the other layers. It must be all-reduce, and is run here, among the ranks in front."""
+    config = kit.config
+    _check(config, inner)
+    how = settings(kit)
+    return Pipeline(
+        kit.transport,
+        kit.ops,
+        fc_ranks=config.fc_ranks,
+        in_flight=config.fc_in_flight,
+        update=config.fc_update,
+        clip_norm=config.clip_norm,
+        **{key: value for key, value in how.items() if key != "tuning"},
+    )
+
+
+def _check(config, inner: Callable[[Kit], Exchange]) -> None:
+    if inner is not allreduce.make:
+        raise ConfigError(
+            f"--fc pipeline sums convolutions' gradients in every iteration, before any rank goes on, and --sync "
+            f"{config.sync} does not: leave it out, or give --fc data"
+        )
+    if config.tuning is not None:
+        raise ConfigError(
+            f"--tuning {config.tuning} has times of all-reduces over all ranks, and --fc pipeline sums over some of "
+            "them: leave it out, or name an --algorithm"
+        )
+    if config.batch_norm == "sync":
+        raise ConfigError(
+            "--batch-norm sync sums statistics over all ranks in each layer, and with --fc pipeline ranks are in "
+            "different layers: leave one of them out"
+        )
+    if config.overlap != "backward":
+        raise ConfigError(
+            f"--overlap {config.overlap} is not to be had with --fc pipeline: the gradients of the layers in front "
+            "travel while the last micro-batch runs backward. Leave it out"
+        )
+    if config.fc_update == EACH and config.clip_norm is not None:
+        raise ConfigError(
+            f"--clip-norm {config.clip_norm:g} wants the whole gradient before any update, and --fc-update each "
+            "updates at every message: leave one of them out"
+        )

@@ -1,0 +1,124 @@
+"""Which rank holds which layers, where a network is divided among ranks: a table that all ranks make alike.
+
+ranks 0 to 3    conv1 … flat     the same layers on each, with a part of the batch
+rank 4          fc6 … drop7      one rank each, the whole batch
+rank 5          fc8
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ringtrain.errors import ConfigError
+from ringtrain.exchange.choice import say_bytes
+from ringtrain.nn import segments
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.shapes import elements
+from ringtrain.transport.waiting import peers
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """``ranks`` hold layers ``start:stop`` of the plan."""
+
+    ranks: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def make_routing(graph: Graph, size: int, fc_ranks: int) -> list[Route]:
+    """The last ``fc_ranks`` of ``size`` ranks hold the fully connected layers, divided by what they compute. Raises
+    ConfigError where ranks or layers do not suffice."""
+    starts = segments.heads(graph)
+    _check_layers(graph, starts, fc_ranks)
+    if fc_ranks >= size:
+        raise ConfigError(
+            f"--fc-ranks {fc_ranks} of {size} rank{'s' * (size > 1)} leaves none for the other layers: start at least "
+            f"{fc_ranks + 1} ranks, or give --fc data"
+        )
+    edges = [0, *segments.divide(graph, starts, fc_ranks), len(graph.plan)]
+    front = size - fc_ranks
+    holders = [tuple(range(front)), *((rank,) for rank in range(front, size))]
+    return [Route(ranks, a, b) for ranks, (a, b) in zip(holders, pairwise(edges), strict=True)]
+
+
+def _check_layers(graph: Graph, starts: list[int], fc_ranks: int) -> None:
+    if not starts:
+        raise ConfigError(
+            "--fc pipeline gives ranks of their own to fully connected layers, and the model does not end in any: give "
+            "--fc data"
+        )
+    if not any(node.layer.parameters([graph.shapes[s] for s in node.inputs]) for node in graph.plan[: starts[0]]):
+        raise ConfigError(
+            f"--fc pipeline leaves the layers before {graph.plan[starts[0]].name!r} to the other ranks, and there is "
+            "nothing to train in them: give --fc data"
+        )
+    if fc_ranks > len(starts):
+        names = ", ".join(graph.plan[place].name for place in starts)
+        raise ConfigError(
+            f"--fc-ranks {fc_ranks} is more than the model has fully connected layers to divide ({names}): give at "
+            f"most {len(starts)}"
+        )
+
+
+def check(routes: Sequence[Route], graph: Graph, size: int) -> None:
+    """Raises ConfigError unless every layer is on some rank and every rank has layers, once, in order, and all that one
+    part hands to the next is one array."""
+    place = 0
+    for route in routes:
+        if route.start > place:
+            raise ConfigError(f"the routing leaves layer {graph.plan[place].name!r} to no rank")
+        if route.start < place or route.stop <= route.start:
+            name = graph.plan[route.start].name
+            raise ConfigError(
+                f"the routing is out of order: {peers(route.ranks)} begin at {name!r}, which is held before"
+            )
+        if route.start and segments.crossing(graph, route.start) is None:
+            raise ConfigError(f"the routing cuts before {graph.plan[route.start].name!r}, where several arrays cross")
+        place = route.stop
+    if place != len(graph.plan):
+        raise ConfigError(f"the routing ends at {place} layers of {len(graph.plan)}")
+    _check_ranks(routes, size)
+
+
+def _check_ranks(routes: Sequence[Route], size: int) -> None:
+    held = [rank for route in routes for rank in route.ranks]
+    if held != list(range(size)):
+        raise ConfigError(
+            f"the routing names ranks {held}, and there are 0 to {size - 1}, each to be named once, in order"
+        )
+    for route in routes[1:]:
+        if len(route.ranks) != 1:
+            raise ConfigError(
+                f"the routing gives one fully connected part to {peers(route.ranks)}: it wants one rank each"
+            )
+
+
+def tell(routes: Sequence[Route], graph: Graph, itemsize: int) -> list[str]:
+    """A line for each part: who holds it, from which layer to which, what it costs and what travels on from it."""
+    return [_line(route, graph, itemsize) for route in routes]
+
+
+def _line(route: Route, graph: Graph, itemsize: int) -> str:
+    nodes = graph.plan[route.start : route.stop]
+    names = [nodes[0].name, nodes[-1].relu or nodes[-1].name]
+    layers = " to ".join(dict.fromkeys(names))
+    computed = _say_flops(segments.flops(graph, route.start, route.stop))
+    weights = sum(
+        elements(parameter.shape) for _, parameter in segments.part(graph, route.start, route.stop).parameters()
+    )
+    onward = "the loss"
+    if route.stop < len(graph.plan):
+        crossing = segments.crossing(graph, route.stop)
+        onward = f"{say_bytes(elements(graph.shapes[crossing]) * itemsize)} an example on"
+    return (
+        f"{peers(route.ranks)}: {layers}, {computed} an example, {say_bytes(weights * itemsize)} of weights, {onward}"
+    )
+
+
+def _say_flops(flops: int) -> str:
+    """75,500,000 → "75.5 MFLOP"."""
+    for unit, factor in (("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3)):
+        if flops >= factor:
+            return f"{flops / factor:.3g} {unit}"
+    return f"{flops} FLOP"

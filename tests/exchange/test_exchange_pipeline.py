@@ -1,0 +1,249 @@
+"""The pipeline's sums, state and bytes, and what is refused."""
+
+import numpy as np
+import pytest
+
+from ringtrain.config import resolve
+from ringtrain.errors import CheckpointError, ConfigError, UsageError
+from ringtrain.exchange.base import Kit, Roles
+from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.group import Group
+from ringtrain.exchange.pipeline import Pipeline
+from ringtrain.nn import spec
+from ringtrain.nn.arena import Arena
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+
+TEXT = """
+input = { shape = [4, 4, 1] }
+layers = [
+  { name = "conv", kind = "Conv2D", channels = 2, kernel = 3, pad = 1 },
+  { name = "flat", kind = "Flatten" },
+  { name = "fc1", kind = "Linear", units = 16 },
+  { name = "fc2", kind = "Linear", units = 8 },
+  { name = "fc3", kind = "Linear", units = 10 },
+]
+"""
+LR = 0.125
+
+
+def graph_of(name):
+    return spec.load(name).graph()
+
+
+# ── an iteration with gradients of small whole numbers ────────────────────────────────────────────────────────────────
+def iterate(t, iterations=3, start=0, state=None, weights=None, optimizer="sgd", **options):
+    """Front ranks have gradients of their own; the others that of the sum, as whoever has seen all messages."""
+    ops, graph = ReferenceOps("float64"), spec.parse(TEXT, "net").graph()
+    arena = Arena(t.scratch, graph.parameters(), "float64", exchanged=t.allocate)
+    arena.weights[...] = 1 if weights is None else weights
+    exchange = Pipeline(t, ops, deadline_s=20.0, **options)
+    exchange.prepare(graph)
+    exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25)))
+    exchange.rehearse()
+    if state is not None:
+        exchange.restore(state)
+    front = exchange.roles(t.size).trainers
+    for iteration in range(start, iterations):
+        exchange.before(iteration, 1, 1)
+        every = [np.random.default_rng([rank, iteration]).integers(-8, 9, arena.count) for rank in front]
+        arena.grads[...] = every[t.rank] if t.rank in front else sum(every)
+        for span in reversed(arena.spans):
+            exchange.ready(span)
+        exchange.finish(iteration, LR)
+    before = arena.weights.copy()
+    exchange.settle()
+    return arena.weights.copy(), exchange.state(), exchange, before
+
+
+def run(size, **options):
+    return LoopbackWorld(size).run(lambda t: iterate(t, **options))
+
+
+def reference(front, optimizer="sgd", clip_norm=None, iterations=3):
+    """The updates of one rank by the sum of all gradients."""
+    graph, ops = spec.parse(TEXT, "net").graph(), ReferenceOps("float64")
+    arena = Arena(lambda count, dtype: np.ones(count), graph.parameters(), "float64")
+    optimizer = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25))
+    slots = {name: np.zeros(arena.count) for name in optimizer.slots}
+    for iteration in range(iterations):
+        grads = sum(np.random.default_rng([rank, iteration]).integers(-8, 9, arena.count) for rank in range(front))
+        grads = grads.astype("float64")
+        if clip_norm is not None:
+            grads *= min(1.0, clip_norm / np.sqrt(np.sum(grads**2)))
+        optimizer.apply(ops, arena.weights, grads, slots, LR, iteration + 1, 0, arena.count)
+    return arena.weights, slots
+
+
+@pytest.mark.parametrize(("size", "fc_ranks"), [(2, 1), (4, 1), (4, 2), (5, 3)])
+@pytest.mark.parametrize("options", [{}, {"optimizer": "adamw"}, {"clip_norm": 3.0}, {"algorithm": "tree"}])
+def test_every_rank_ends_with_all_weights_and_the_whole_state(size, fc_ranks, options):
+    told = {key: value for key, value in options.items() if key != "algorithm"}
+    want, slots = reference(size - fc_ranks, **told)
+    for weights, state, exchange, before in run(size, fc_ranks=fc_ranks, bucket_bytes=64, **options):
+        np.testing.assert_allclose(weights, want, rtol=1e-12, atol=1e-14)
+        assert state.keys() == {"step", *slots} and state["step"] == 3
+        for name, slot in slots.items():
+            np.testing.assert_allclose(state[name], slot, rtol=1e-12, atol=1e-14)
+        assert exchange.exact and not np.array_equal(before, weights)  # what others hold was old
+
+
+def test_a_rank_keeps_the_state_of_its_part_alone():
+    ranks = run(4, fc_ranks=2)
+    held = [exchange._update.slots["momentum"].size for _, _, exchange, _ in ranks]
+    assert held[0] == held[1] and held[1] + held[2] + held[3] == ranks[0][0].size
+
+
+@pytest.mark.parametrize(("size", "fc_ranks"), [(2, 1), (5, 3)])
+def test_the_state_goes_on_with_other_numbers_of_ranks(size, fc_ranks):
+    """With one rank's gradients: the sum is the same at any number."""
+    weights, state, *_ = run(2, optimizer="adamw")[0]
+    want = run(2, optimizer="adamw", iterations=5)[0][0]
+    for found, *_ in run(
+        size, fc_ranks=fc_ranks, optimizer="adamw", iterations=5, start=3, state=state, weights=weights
+    ):
+        if size == 2:
+            np.testing.assert_array_equal(found, want)
+        assert found.shape == want.shape
+
+
+def test_states_of_another_optimizer_or_model_are_refused():
+    def body(t):
+        *_, exchange, _ = iterate(t)
+        with pytest.raises(CheckpointError, match="keeps mean, step, this run's keeps momentum, step"):
+            exchange.restore({"step": 1, "mean": np.zeros(3)})
+        with pytest.raises(CheckpointError, match="'momentum' has 3 elements"):
+            exchange.restore({"step": 1, "momentum": np.zeros(3)})
+
+    LoopbackWorld(2).run(body)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
+    """Gradients of 1/4 and 3/4 of the batch, which arrive divided by the whole; two iterations."""
+    ops, graph = ReferenceOps("float64"), spec.parse(TEXT, "net").graph()
+    gradients = ((0.25, 2.0), (0.75, -5.0)) * 2
+
+    def body(t):
+        arena = Arena(t.scratch, graph.parameters(), "float64", exchanged=t.allocate)
+        exchange = Pipeline(t, ops, update="each", deadline_s=20.0)
+        exchange.prepare(graph)
+        exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25, eps=1e-8)))
+        assert not exchange.exact
+        arena.weights[...] = 1
+        for place, (share, gradient) in enumerate(gradients):
+            arena.grads[...] = gradient * share if t.rank else 0
+            if t.rank:
+                exchange.learn(LR, share, place % 2, 2)
+            if place % 2:
+                exchange.finish(place // 2, LR)
+        return arena.weights[exchange._start], exchange.state()["step"]
+
+    arena = Arena(lambda count, dtype: np.ones(count), graph.parameters(), "float64")
+    rule = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25, eps=1e-8))
+    slots = {name: np.zeros(arena.count) for name in rule.slots}
+    for step, (share, gradient) in enumerate(gradients, 1):
+        rule.apply(ops, arena.weights, np.full(arena.count, gradient), slots, LR * share, step, 0, arena.count)
+    (_, step), (weight, _) = LoopbackWorld(2).run(body)
+    assert weight == pytest.approx(arena.weights[-1], rel=1e-14) and step == 2
+
+
+def test_some_of_the_ranks_number_themselves():
+    def body(t):
+        if t.rank == 0:
+            return None
+        group = Group(t, (1, 3))
+        span = np.full(2, t.rank)
+        out, into = (
+            group.sends([(1 - group.rank, span)], 5),
+            group.recvs([(1 - group.rank, got := np.zeros(2, int))], 5),
+        )
+        into.start(), out.start()
+        into.wait(5), out.wait(5)
+        return group.rank, group.size, got.tolist()
+
+    found = LoopbackWorld(4).run(lambda t: body(t) if t.rank in (1, 3) else None)
+    assert found == [None, (0, 2, [3, 3]), None, (1, 2, [1, 1])]
+
+
+def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
+    """A ring over 3 of 4 ranks: each sends 2 · 2/3 of the convolution's 32 elements, in 3 chunks, of 8 bytes."""
+    ranks = run(4, iterations=1, algorithm="ring")
+    sent = [exchange.traffic().bytes_sent for _, _, exchange, _ in ranks]
+    conv = ranks[0][2]._stop
+    assert sum(sent) == 3 * 2 * 2 * conv * 8 // 3 and sent[3] == 0
+    assert ranks[0][2].roles(4) == Roles((0, 1, 2), (3,))
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def kit_of(size=1, **flags):
+    return Kit(resolve(("flags", flags)), LoopbackWorld(size).transport(0), ReferenceOps())
+
+
+def test_what_the_header_says():
+    exchange = make_exchange(kit_of(5, fc="pipeline", fc_in_flight=3))
+    assert (exchange.name, exchange.terms) == (
+        "allreduce",
+        "with fc pipeline of 4 + 1 ranks, 3 in flight, updated once an iteration",
+    )
+    exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="each"))
+    assert exchange.terms == "with fc pipeline of 3 + 2 ranks, 2 in flight, updated at each message"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"fc": "pipelin"}, "did you mean 'pipeline'?"),
+        ({"fc": "pipeline", "fc_ranks": 0}, "fc_ranks is 0; it wants at least 1"),
+        ({"fc": "pipeline", "fc_in_flight": 0}, "fc_in_flight is 0; it wants at least 1"),
+        ({"fc": "pipeline", "fc_update": "eech"}, "did you mean 'each'?"),
+        ({"fc_ranks": 2}, "fc_ranks is 2, which --fc data has no use for: give --fc pipeline, or leave it at 1"),
+        ({"fc_update": "each"}, "fc_update is 'each', which --fc data has no use for"),
+        (
+            {"fc": "pipeline", "sync": "averaging"},
+            "before any rank goes on, and --sync averaging does not: leave it out",
+        ),
+        ({"fc": "pipeline", "sync": "delayed"}, "--sync delayed does not"),
+        ({"fc": "pipeline", "tuning": "t.json"}, "--tuning t.json has times of all-reduces over all ranks"),
+        ({"fc": "pipeline", "batch_norm": "sync"}, "with --fc pipeline ranks are in different layers"),
+        ({"fc": "pipeline", "overlap": "none"}, "--overlap none is not to be had with --fc pipeline"),
+        ({"fc": "pipeline", "compress": "top-k"}, "--compress top-k does not go with --fc pipeline"),
+        ({"fc": "pipeline", "algorithm": "mpi"}, "--algorithm mpi takes all of them: give auto, or one of ring, tree"),
+        ({"fc": "pipeline", "algorithm": "hierarchical"}, "--algorithm hierarchical takes all of them"),
+        ({"fc": "pipeline", "algorithm": "rign"}, "did you mean 'ring'"),
+        ({"fc": "pipeline", "fc_update": "each", "clip_norm": 2}, "--clip-norm 2 wants the whole gradient before any"),
+    ],
+)
+def test_what_does_not_go_together(flags, message):
+    with pytest.raises(UsageError) as error:
+        make_exchange(kit_of(3, **flags))
+    assert message in str(error.value) and error.value.exit_code == 2
+
+
+NO_FC = spec.parse(
+    'input = { shape = [4, 4, 1] }\nlayers = [{ name = "c", kind = "Conv2D", channels = 2, kernel = 3 }]', "n"
+).graph()
+
+
+@pytest.mark.parametrize(
+    ("graph", "size", "fc_ranks", "message"),
+    [
+        (graph_of("alexnet"), 1, 1, "--fc-ranks 1 of 1 rank leaves none for the other layers: start at least 2 ranks"),
+        (graph_of("alexnet"), 3, 3, "--fc-ranks 3 of 3 ranks leaves none for the other layers: start at least 4 ranks"),
+        (
+            graph_of("alexnet"),
+            9,
+            4,
+            "--fc-ranks 4 is more than the model has fully connected layers to divide (fc6, fc7",
+        ),
+        (graph_of("cifar10_full"), 3, 2, "layers to divide (ip1): give at most 1"),
+        (graph_of("mlp"), 2, 1, "leaves the layers before 'fc1' to the other ranks, and there is nothing to train"),
+        (NO_FC, 2, 1, "the model does not end in any: give --fc data"),
+    ],
+)
+def test_models_and_numbers_of_ranks_that_do_not_fit(graph, size, fc_ranks, message):
+    exchange = make_exchange(kit_of(size, fc="pipeline", fc_ranks=fc_ranks))
+    with pytest.raises(ConfigError) as error:
+        exchange.prepare(graph)
+    assert message in str(error.value)

@@ -1,0 +1,111 @@
+"""A network cut into parts: where that is possible, how costs divide, and that parts compute what the whole does."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ringtrain.nn import segments, spec
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.initial import initialise
+from ringtrain.ops.reference import ReferenceOps
+
+TEXT = """
+input = { shape = [4, 4, 2] }
+layers = [
+  { name = "conv", kind = "Conv2D", channels = 3, kernel = 3, pad = 1 },
+  { name = "relu", kind = "ReLU" },
+  { name = "flat", kind = "Flatten" },
+  { name = "a", kind = "Linear", units = 8 },
+  { name = "arelu", kind = "ReLU" },
+  { name = "b", kind = "Linear", units = 8 },
+  { name = "b2", kind = "Linear", units = 8 },
+  { name = "sum", kind = "Add", inputs = ["arelu", "b2"] },
+  { name = "drop", kind = "Dropout", rate = 0.5 },
+  { name = "c", kind = "Linear", units = 5 },
+]
+"""
+
+
+def names(graph, places):
+    return [graph.plan[place].name for place in places]
+
+
+def model(name):
+    return spec.load(name).graph()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("alexnet", ["fc6", "fc7", "fc8"]),
+        ("cifar10_full", ["ip1"]),
+        ("mlp", ["fc1", "fc2", "fc3"]),
+        ("resnet20", ["fc"]),
+    ],
+)
+def test_where_parts_may_begin(name, found):
+    graph = model(name)
+    assert names(graph, segments.heads(graph)) == found
+
+
+def test_no_part_begins_where_two_arrays_cross():
+    graph = spec.parse(TEXT, "net").graph()
+    assert names(graph, segments.heads(graph)) == ["a", "b", "c"]
+    at = [node.name for node in graph.plan].index
+    assert segments.crossing(graph, at("b")) == "a"  # its ReLU is folded into it, and both readers read that
+    assert segments.crossing(graph, at("b2")) is None
+    assert segments.crossing(graph, 0) == "input"
+
+
+def test_a_network_of_images_has_none():
+    text = TEXT[: TEXT.index('  { name = "flat"')] + "]"
+    assert segments.heads(spec.parse(text, "net").graph()) == []
+
+
+def test_the_part_that_computes_most_computes_least():
+    """fc6 of alexnet, with the dropout behind it, is 75 MFLOP, fc7 34, fc8 8."""
+    graph = model("alexnet")
+    starts = segments.heads(graph)
+    costs = [segments.flops(graph, a, b) for a, b in zip(starts, [*starts[1:], len(graph.plan)], strict=True)]
+    assert costs[0] == 4096 * (2 * 9216 + 1) + 4096 and costs[0] > costs[1] > costs[2]
+    assert names(graph, segments.divide(graph, starts, 1)) == ["fc6"]
+    assert names(graph, segments.divide(graph, starts, 2)) == ["fc6", "fc7"]
+    assert names(graph, segments.divide(graph, starts, 3)) == ["fc6", "fc7", "fc8"]
+
+
+def test_parts_one_after_another_are_the_whole():
+    graph, ops = spec.parse(TEXT, "net").graph(), ReferenceOps("float64")
+    arena = Arena(lambda count, dtype: np.zeros(count, dtype), graph.parameters(), "float64")
+    initialise(arena, ops, 1)
+    edges = [0, *segments.heads(graph), len(graph.plan)]
+    parts = [segments.part(graph, a, b) for a, b in pairwise(edges)]
+    for bound in (graph, *parts):
+        bound.bind(arena)
+    rng = np.random.default_rng(2)
+    x, dy = rng.standard_normal((3, 4, 4, 2)), rng.standard_normal((3, 5))
+
+    def fresh():
+        return Pass(ops, Workspace(ops), examples=np.arange(3), total=3, key=7)
+
+    ctx = fresh()
+    want, tapes = graph.forward(ctx, x)
+    whole = [span.name for span in graph.backward(ctx, dy.copy(), tapes)]
+    grads = arena.grads.copy()
+    assert tapes.dx is None  # nobody wants that of images
+
+    arena.grads[...] = np.nan
+    passes, flow = [], x
+    for part in parts:
+        ctx = fresh()
+        flow, tapes = part.forward(ctx, flow)
+        passes.append((part, ctx, tapes))
+    np.testing.assert_array_equal(flow, want)
+    back, yielded = dy.copy(), []
+    for part, ctx, tapes in reversed(passes):
+        yielded += [span.name for span in part.backward(ctx, back, tapes)]
+        back = tapes.dx
+    assert yielded == whole and back is None
+    for span in arena.spans:
+        np.testing.assert_array_equal(arena.grad(span).reshape(-1), grads[span.start : span.start + span.count])

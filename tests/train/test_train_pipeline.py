@@ -1,0 +1,283 @@
+"""Training with fully connected layers on ranks of their own is training with them on every rank."""
+
+import numpy as np
+import pytest
+from small_runs import DROPOUT_NET, everywhere, run_of
+from strategies import apart, trained
+
+from ringtrain.errors import DivergedError, StalledError, TransportError
+from ringtrain.exchange.mail import Mail
+from ringtrain.nn.base import Pass
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.train.loop import Check, NoExamples, Share, Update
+from ringtrain.train.serving import Cut, Message, Pool, messages_of
+from ringtrain.train.stages import Away, Home, front_instructions
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.device import FakeDeviceOps
+from tests.fakes.transports import DeviceTransport
+
+# Three fully connected layers, with random numbers by example and statistics by ghost batch among them.
+LAST = '[[layers]]\nname = "fc"\nkind = "Linear"\nunits = 10\n'
+FC = """
+[[layers]]
+name = "fc1"
+kind = "Linear"
+units = 24
+[[layers]]
+name = "relu2"
+kind = "ReLU"
+[[layers]]
+name = "drop2"
+kind = "Dropout"
+rate = 0.3
+[[layers]]
+name = "fc2"
+kind = "Linear"
+units = 16
+{more}
+[[layers]]
+name = "fc3"
+kind = "Linear"
+units = 10
+"""
+NORM = '[[layers]]\nname = "norm"\nkind = "BatchNorm"\nghost = 8\n'
+NETS = {
+    "dropout": DROPOUT_NET.replace(LAST, FC.format(more="")),
+    "ghost": DROPOUT_NET.replace(LAST, FC.format(more=NORM)),
+}
+FLAGS = {"lr": 0.01, "dtype": "float64"}
+
+
+def pipeline(size, net="dropout", iterations=50, fc_ranks=1, **flags):
+    given = {**FLAGS, "fc": "pipeline", "fc_ranks": fc_ranks, **flags}
+    return everywhere(size, lambda t: trained(t, NETS[net], iterations, **given))
+
+
+def serial(net="dropout", iterations=50, **flags):
+    return everywhere(1, lambda t: trained(t, NETS[net], iterations, **{**FLAGS, **flags}))[0]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return {net: serial(net) for net in NETS}
+
+
+def assert_is(found, expected):
+    """On every rank, at the end; and the losses on the way."""
+    assert len({weights.tobytes() for _, weights, _ in found}) == 1
+    assert apart(found, expected[1]) <= 1e-12
+    for losses, *_ in found:
+        np.testing.assert_allclose(losses, expected[0], rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("net", "conv", "fc", "micro", "in_flight"),
+    [
+        *(("dropout", 1, 1, 1, 1), ("dropout", 1, 1, 3, 2), ("dropout", 2, 1, 2, 2), ("dropout", 3, 1, 4, 3)),
+        *(("dropout", 2, 2, 3, 2), ("dropout", 2, 2, 4, 1), ("dropout", 1, 3, 3, 3)),
+        *(("ghost", 1, 1, 3, 2), ("ghost", 3, 1, 4, 3), ("ghost", 2, 2, 2, 3)),
+    ],
+)
+def test_weights_are_those_of_one_rank(alone, net, conv, fc, micro, in_flight):
+    found = pipeline(conv + fc, net, fc_ranks=fc, accumulate=micro, fc_in_flight=in_flight, bucket_bytes=500)
+    assert_is(found, alone[net])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"optimizer": "adamw", "lr": 0.002},
+        {"optimizer": "nesterov", "clip_norm": 0.5, "algorithm": "ring"},
+        {"optimizer": "lamb", "clip_norm": 1.0},
+        {"label_smoothing": 0.1, "algorithm": "recursive-doubling"},
+    ],
+)
+def test_optimizers_clipping_and_schedules(flags):
+    assert_is(pipeline(4, fc_ranks=2, accumulate=2, iterations=12, **flags), serial(iterations=12, **flags))
+
+
+@pytest.mark.parametrize("fc_ranks", [1, 2])
+def test_a_rank_without_examples_in_a_tail(fc_ranks):
+    """Batches of 4, and one of 1 as the 360th."""
+    flags = {"batch": 4, "start": 356, "accumulate": 2, "iterations": 364}
+    assert_is(pipeline(3 + fc_ranks, fc_ranks=fc_ranks, **flags), serial(**flags))
+
+
+def test_sums_are_the_same_in_every_run():
+    once, again = (pipeline(5, fc_ranks=2, accumulate=3, iterations=8, dtype="float32") for _ in range(2))
+    assert once[0][1].tobytes() == again[0][1].tobytes()
+
+
+def test_looking_in_between_changes_nothing():
+    assert_is(pipeline(4, fc_ranks=2, accumulate=2, settle_at=(1, 2, 9), iterations=12), serial(iterations=12))
+
+
+@pytest.mark.parametrize(
+    ("conv", "fc", "more"), [(1, 1, {}), (2, 3, {"accumulate": 3}), (3, 0, {"fc": "data", "fc_ranks": 1})]
+)
+def test_it_goes_on_with_other_numbers_of_ranks(conv, fc, more):
+    flags = {"optimizer": "adamw", "lr": 0.002}
+    begun = pipeline(4, fc_ranks=2, iterations=5, **flags)[0][2]
+    found = pipeline(conv + fc, iterations=12, start=5, found=begun, **{"fc_ranks": fc, **flags, **more})
+    assert apart(found, serial(iterations=12, **flags)[1]) <= 1e-12
+
+
+@pytest.mark.parametrize("flags", [{"clip_norm": 0.5, "accumulate": 2}, {"fc_update": "each"}])
+def test_on_a_device_that_computes_later(flags):
+    """One rank with images: then also messages that are learnt from at once come in one order."""
+
+    def body(t, device):
+        ops = FakeDeviceOps() if device else None
+        transport = DeviceTransport(t, ops) if device else t
+        given = {"fc": "pipeline", "fc_ranks": 2, "settle_at": (3,), **flags}
+        return trained(transport, NETS["ghost"], 6, ops=ops, **given)
+
+    host, device = (everywhere(3, lambda t, d=d: body(t, d)) for d in (False, True))
+    assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]
+
+
+def test_the_evaluator_sees_all_weights():
+    def body(t, **flags):
+        run, _ = run_of(t, NETS["dropout"], **{**FLAGS, **flags})
+        with run.batches(t, 0, 3) as batches:
+            for batch in batches:
+                run.worker.iterate(batch)
+        run.exchange.settle()
+        return run.evaluator.score(run.data.test, 100)
+
+    (want,) = everywhere(1, body)
+    for score in everywhere(4, lambda t: body(t, fc="pipeline", fc_ranks=2)):
+        assert (score.accuracy, score.examples) == (want.accuracy, want.examples)
+        assert score.loss == pytest.approx(want.loss, rel=1e-10)
+
+
+# ── updates at every message ──────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("flags", [{}, {"optimizer": "adamw", "lr": 0.002}])
+def test_each_of_one_message_is_exact(flags):
+    assert_is(pipeline(2, fc_update="each", iterations=20, **flags), serial(iterations=20, **flags))
+
+
+@pytest.mark.parametrize("fc_ranks", [1, 2])
+def test_each_of_several_comes_near(alone, fc_ranks):
+    found = pipeline(3 + fc_ranks - 1, fc_ranks=fc_ranks, accumulate=2, fc_update="each")
+    assert len({weights.tobytes() for _, weights, _ in found}) == 1
+    assert 1e-6 < apart(found, alone["dropout"][1]) < 0.3
+    assert found[0][0][-1] < 0.7 * found[0][0][0]
+
+
+def test_each_goes_on_as_if_it_had_not_stopped():
+    flags = {"optimizer": "adamw", "lr": 0.002, "accumulate": 3, "fc_update": "each", "fc_in_flight": 1}
+    whole = pipeline(2, iterations=12, settle_at=(6,), **flags)
+    begun = pipeline(2, iterations=6, **flags)[0][2]
+    parts = pipeline(2, iterations=12, start=6, found=begun, **flags)
+    assert [weights.tobytes() for _, weights, _ in parts] == [weights.tobytes() for _, weights, _ in whole]
+
+
+# ── instructions, messages, tapes ─────────────────────────────────────────────────────────────────────────────────────
+END = (Share(), Check(), Update())
+
+
+def test_instructions_of_a_rank_with_images():
+    assert front_instructions(0, 2) == (Share(), NoExamples(), Check(), Update())
+    assert front_instructions(1, 3) == (Away(0), Home(0, True), *END)
+    assert front_instructions(3, 2) == (
+        *(Away(0), Away(1), Home(0, False), Away(2), Home(1, False), Home(2, True)),
+        *END,
+    )
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+@pytest.mark.parametrize("micro", [1, 2, 3, 7])
+def test_so_many_are_away_and_no_more(micro, in_flight):
+    away, most = set(), 0
+    for instruction in front_instructions(micro, in_flight):
+        match instruction:
+            case Away(number):
+                away.add(number)
+            case Home(number, last):
+                away.remove(number)
+                assert last == (number == micro - 1)
+        most = max(most, len(away))
+    assert not away and most == min(micro, in_flight)
+
+
+def test_messages_of_an_iteration_are_in_one_order_and_whole():
+    assert messages_of(7, Cut(places=3, parts=2, grain=2, capacity=2)) == [
+        Message(0, 0, 2), Message(0, 1, 2), Message(0, 2, 2), Message(1, 2, 1),
+    ]  # fmt: skip
+    for total in (1, 5, 30):
+        assert sum(message.count for message in messages_of(total, Cut(3, 4, 1, 3))) == total
+
+
+def test_tapes_are_used_again_and_bounded():
+    pool = Pool(ReferenceOps(), 2)
+    first = pool.take((0, 0, 0))
+    assert isinstance(first, Pass) and pool.take((0, 1, 0)) is not first
+    with pytest.raises(RuntimeError, match="micro-batch 0 of rank 1 in iteration 1 has a tape already"):
+        pool.take((0, 1, 0))
+    with pytest.raises(RuntimeError, match="micro-batch 3 of rank 0 in iteration 1 wants a tape, and all 2 are taken"):
+        pool.take((0, 0, 3))
+    pool.give((0, 0, 0))
+    assert pool.take((0, 0, 3)) is first and pool.made == 2
+
+
+@pytest.mark.parametrize(("in_flight", "micro"), [(1, 4), (2, 4), (3, 2)])
+def test_ranks_hold_no_more_tapes_than_may_be_in_flight(in_flight, micro):
+    def body(t):
+        flags = {"fc": "pipeline", "fc_ranks": 2, "fc_in_flight": in_flight, "accumulate": micro}
+        run, _ = run_of(t, NETS["dropout"], **flags)
+        with run.batches(t, 0, 5) as batches:
+            for batch in batches:
+                run.worker.iterate(batch)
+        stage = run.worker._stage
+        return stage.pool.made if t.rank > 1 else len(stage._trips)
+
+    *front, first, last = everywhere(4, body)
+    assert front == [min(in_flight, micro)] * 2
+    assert 1 <= first <= 2 * min(in_flight, micro) and last == 1  # whoever has the loss goes back at once
+
+
+# ── what goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer():
+    def body(t):
+        with pytest.raises(DivergedError, match=r"the loss is nan at .* non-finite value is 'fc2' \(on rank 0\)"):
+            run, ops = run_of(t, NETS["dropout"], fc="pipeline", fc_ranks=2)
+            spans = {span.name: span for span in run.arena.spans}
+            if t.rank == 2:
+                ops.fill(run.arena.weight(spans["fc2.bias"]), np.nan)
+            with run.batches(t, 0, 2) as batches:
+                for batch in batches:
+                    run.worker.iterate(batch)
+
+    everywhere(3, lambda t: body(t))
+
+
+def test_a_rank_that_does_not_come_is_named():
+    def body(t):
+        run, _ = run_of(t, NETS["dropout"], fc="pipeline", deadline_s=0.05)
+        if t.rank == 2:
+            with run.batches(t, 0, 1) as batches, pytest.raises(StalledError) as error:
+                run.worker.iterate(next(batches))
+            assert "waiting for rank 0 to send micro-batch 0 of rank 0 in iteration 1" in str(error.value)
+
+    everywhere(3, body)
+
+
+def test_another_message_than_the_one_that_is_due():
+    def body(t):
+        mail = Mail(t, ReferenceOps(), 5.0)
+        letter = mail.forward(1 - t.rank, 0, 2, 3)
+        if t.rank == 0:
+            mail.address(letter, (4, 0, 1))
+            mail.send(letter, 2)
+            assert mail.bytes_sent == 8 * (3 + 2) + 4 * 2 + 4 * 6
+        else:
+            mail.expect(letter, 2)
+            mail.wait(letter)
+            mail.check(letter, (4, 0, 1))
+            with pytest.raises(TransportError) as error:
+                mail.check(letter, (4, 0, 0))
+            told = "rank 0 sent micro-batch 1 of rank 0 in iteration 5 where micro-batch 0 of rank 0 in iteration 5 was"
+            assert told in str(error.value)
+
+    LoopbackWorld(2).run(body)
