@@ -106,7 +106,7 @@ class Run:
         if epoch_ends:
             self._tell_epoch(score)
         elif score:
-            self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._where()))
+            self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._met()))
         is_best = self._is_best(score)
         if last or stopping or is_best or self._due(config.checkpoint_every, epoch_ends):
             self._save(is_best)
@@ -135,18 +135,21 @@ class Run:
                 train_accuracy=accuracy,
                 test_loss=score and score.loss,
                 test_accuracy=score and score.accuracy,
-                **self._where(),
+                **self._met(),
             )
         )
 
+    def _met(self) -> dict:
+        """What is told of a meeting: where the run is, and what it took to send. Collective."""
+        return {**self._where(), "bytes_sent": self._meter.sent()}
+
     def _where(self) -> dict:
-        """Iteration and epoch of what was just finished, the time stamp, and what it took to send. Collective."""
+        """Iteration and epoch of what was just finished, and the time stamp."""
         iteration = self._progress.iteration
         return {
             "iteration": iteration,
             "epoch": self._of.sampler.epoch_of(iteration - 1) + 1,
             "seconds": self._now(),
-            "bytes_sent": self._meter.sent(),
         }
 
     def _save(self, is_best: bool) -> None:
