@@ -95,6 +95,7 @@ class Exchange(ABC):
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
     late: bool = False  # after finish(): whether some of its updates are left to need(), or settle()
     handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
+    all_reduces: bool = True  # whether --algorithm says how
     within_passes: bool = False  # ranks exchange within them: each makes as many as all others, with no examples too
 
     def roles(self, size: int) -> Roles:

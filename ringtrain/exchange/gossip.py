@@ -69,6 +69,7 @@ class Gossip(Exchange):
         self._arena = arena
         self._theirs = self._transport.scratch(arena.count, arena.weights.dtype)
         self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
+        self.state_bytes = self._update.nbytes + self._theirs.size * self._theirs.dtype.itemsize
         self._sums = self._summing.bind(arena.spans, arena.grads)
         self.notes = self._summing.notes
         self._trained = trained_runs(arena.spans)

@@ -52,6 +52,7 @@ class Master(Exchange):
     name = "master"
     terms = "on rank 0"
     exact = True
+    all_reduces = False
     state_is_local = True
 
     def __init__(
@@ -85,6 +86,7 @@ class Master(Exchange):
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
         halves = Halves(STAR, self._transport, self._ops, buckets, self._segment_bytes, self._guard)
         self._update = Update(self._ops, arena, optimizer, grads, everything(arena) if self._is_root else [])
+        self.state_bytes = self._update.nbytes
         self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s)
         self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s)
         self._trained = trained_runs(arena.spans)
@@ -213,6 +215,7 @@ class Master(Exchange):
             bytes_sent=self._sent + sum(part.bytes_sent for part in parts),
             exposed_s=self._exposed_s + sum(part.exposed_s for part in parts),
             bytes_received=self._received,
+            buckets=(*self._sums.traffic("gradients"), *self._weights.traffic("weights")),
         )
 
     def close(self) -> None:

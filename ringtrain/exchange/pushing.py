@@ -67,6 +67,7 @@ class Pushing(Exchange):
     """
 
     exact = False
+    all_reduces = False
     state_is_local = False
 
     def __init__(

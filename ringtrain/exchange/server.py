@@ -62,6 +62,7 @@ class Server(Exchange):
 
     name = "server"
     exact = True
+    all_reduces = False
     state_is_local = False
 
     def __init__(
@@ -97,6 +98,7 @@ class Server(Exchange):
         self._pieces = pieces_of(arena.spans, parts)
         owned = buckets_of(parts, grads.dtype.itemsize, self._bucket_bytes)
         self._update = Update(self._ops, arena, optimizer, grads, piece_of(parts, self._transport.rank))
+        self.state_bytes = self._update.nbytes
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
         self._sums = self._flight(owned, "sums", grads, self._roles.trainers, 0)
         back = owned[::-1] if self._overlap == FORWARD else owned
@@ -188,7 +190,11 @@ class Server(Exchange):
     def traffic(self) -> Traffic:
         """Of training; not of gathering the state."""
         parts = (self._sums, self._weights)
-        return Traffic(sum(part.bytes_sent for part in parts), sum(part.exposed_s for part in parts))
+        return Traffic(
+            bytes_sent=sum(part.bytes_sent for part in parts),
+            exposed_s=sum(part.exposed_s for part in parts),
+            buckets=(*self._sums.traffic("gradients"), *self._weights.traffic("weights")),
+        )
 
     def close(self) -> None:
         self._coming.land()

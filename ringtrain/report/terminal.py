@@ -53,6 +53,7 @@ class Terminal(Sink):
         self._run: RunStarted | None = None
         self._saved: str | None = None
         self._exchange: str | None = None
+        self._apart: str | None = None
         self._tell = {
             RunStarted: self._started,
             Compiled: lambda event: screen.line(words.compiled(event)),
@@ -61,7 +62,7 @@ class Terminal(Sink):
             Evaluated: lambda event: screen.line(words.evaluated(event)),
             CheckpointSaved: self._keep,
             Note: lambda event: screen.line(f"note: {event.text}"),
-            Ranks: _nothing,
+            Ranks: self._ranked,
             Failed: _nothing,  # whoever started the run tells its error
             Exchanged: self._exchanged,
             Ended: self._ended,
@@ -84,9 +85,12 @@ class Terminal(Sink):
     def _exchanged(self, event: Exchanged) -> None:
         self._exchange = words.exchanged(event)
 
+    def _ranked(self, event: Ranks) -> None:
+        self._apart = words.apart(event)
+
     def _ended(self, event: Ended) -> None:
         self._screen.close()
-        for line in words.ended(event, self._run.folder, self._saved, self._exchange):
+        for line in words.ended(event, self._run.folder, self._saved, filter(None, [self._exchange, self._apart])):
             self._screen.line(line)
 
 

@@ -1,6 +1,8 @@
 """The events in words: pure functions from an event to lines of ASCII, for any kind of terminal."""
 
-from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Exchanged, Iteration, RunStarted
+from collections.abc import Iterable, Mapping
+
+from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Ranks, RunStarted
 
 HEADER_LINES = 12  # at most
 PREPARING = "preparing: kernels are compiled where the cache lacks them"
@@ -89,12 +91,29 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
-def ended(event: Ended, folder: str | None, saved: str | None, exchange: str | None = None) -> list[str]:
-    """The last lines. ``saved`` is the path of the last checkpoint of this process; ``exchange`` what was exchanged."""
+def apart(event: Ranks) -> str | None:
+    """A line about how far ranks were apart; None where they were not."""
+    if not event.lag:
+        return None
+    lags = [f"{name} lag {_spread(counts)}" for name, counts in event.lag.items() if counts]
+    pairs = zip(event.updates, event.training_s, strict=True)
+    rates = [f"{count / seconds:.3g}" if seconds else "0" for count, seconds in pairs]
+    return f"{', '.join(lags)}; updates a second by rank: {', '.join(rates)}"
+
+
+def _spread(counts: Mapping[int, int]) -> str:
+    """``counts``: lag → how often."""
+    lags = [lag for lag, count in sorted(counts.items()) for _ in range(count)]
+    return f"{lags[len(lags) // 2]} (median) to {lags[-1]}"
+
+
+def ended(event: Ended, folder: str | None, saved: str | None, besides: Iterable[str] = ()) -> list[str]:
+    """The last lines. ``saved`` is the path of the last checkpoint of this process; ``besides``: lines about what was
+    exchanged."""
     lines = [_outcome(event)]
     if event.test_accuracy is not None:
         lines.append(f"test {_scores(event.test_loss, event.test_accuracy)}")
-    lines += [_speed(event), *filter(None, [exchange])]
+    lines += [_speed(event), *besides]
     lines.append(f"weights sha256 {event.weights_sha256}")
     if saved is not None:
         lines.append(f"checkpoint {saved}")

@@ -189,7 +189,7 @@ def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
 def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
     rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
     terms = f" {exchange.terms}" if exchange.terms else ""
-    return f"{exchange.name}{terms} ({config.algorithm}{rounding})"
+    return f"{exchange.name}{terms}" + (f" ({config.algorithm}{rounding})" if exchange.all_reduces else "")
 
 
 def _optimizer_words(config: TrainConfig) -> str:

@@ -9,8 +9,8 @@ from strategies import apart, trained
 
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.train.loop import take_turns
 from ringtrain.train.start import start
+from ringtrain.train.together import take_turns
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
