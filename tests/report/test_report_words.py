@@ -5,7 +5,7 @@ LISTS = ("images", "bytes_sent", "bytes_received", "between_bytes", "weights_byt
 
 
 def ranks(**given):
-    lists = dict.fromkeys((*LISTS, "peak_bytes"), [0, 0])
+    lists = {key: [0, 0] for key in (*LISTS, "peak_bytes")}
     return Ranks(**lists, updates=[10, 4], training_s=[2.0, 0.0], exposed_s=[0.0, 0.0], **given)
 
 
