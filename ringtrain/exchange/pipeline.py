@@ -124,6 +124,7 @@ class Pipeline(Exchange):
             self.sums = summing.bind(self._spans(), arena.grads)
         self._summing = summing
         self.notes = routing.tell(self.routes, self._graph, arena.grads.dtype.itemsize)
+        self.notes += summing.notes if summing else []
 
     def _spans(self) -> list:
         return [span for span in self._arena.spans if self._start <= span.start and span.stop <= self._stop]
@@ -205,9 +206,12 @@ class Pipeline(Exchange):
         sums = self.sums
         if sums is None:
             return Traffic(self.mail.bytes_sent, self.mail.exposed_s)
-        return Traffic(self.mail.bytes_sent + sums.bytes_sent, self.mail.exposed_s + sums.exposed_s)
+        sent, exposed_s = self.mail.bytes_sent + sums.bytes_sent, self.mail.exposed_s + sums.exposed_s
+        return Traffic(sent, exposed_s, buckets=sums.traffic("gradients"))
 
     def close(self) -> None:
+        if self.sums is not None:
+            self.sums.close()
         self.sums = None
 
 
@@ -264,10 +268,10 @@ def _check(config, inner: Callable[[Kit], Exchange]) -> None:
             "--batch-norm sync sums statistics over all ranks in each layer, and with --fc pipeline ranks are in "
             "different layers: leave one of them out"
         )
-    if config.overlap != "backward":
+    if config.overlap == "forward":
         raise ConfigError(
-            f"--overlap {config.overlap} is not to be had with --fc pipeline: the gradients of the layers in front "
-            "travel while the last micro-batch runs backward. Leave it out"
+            "--overlap forward leaves updates to the next forward pass, and with --fc pipeline messages of that one "
+            "would be under way among them: give --overlap backward, or none"
         )
     if config.fc_update == EACH and config.clip_norm is not None:
         raise ConfigError(

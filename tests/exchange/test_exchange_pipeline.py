@@ -207,7 +207,10 @@ def test_what_the_header_says():
         ({"fc": "pipeline", "sync": "delayed"}, "--sync delayed does not"),
         ({"fc": "pipeline", "tuning": "t.json"}, "--tuning t.json has times of all-reduces over all ranks"),
         ({"fc": "pipeline", "batch_norm": "sync"}, "with --fc pipeline ranks are in different layers"),
-        ({"fc": "pipeline", "overlap": "none"}, "--overlap none is not to be had with --fc pipeline"),
+        (
+            {"fc": "pipeline", "overlap": "forward"},
+            "--overlap forward leaves updates to the next forward pass, and with -",
+        ),
         ({"fc": "pipeline", "compress": "top-k"}, "--compress top-k does not go with --fc pipeline"),
         ({"fc": "pipeline", "algorithm": "mpi"}, "--algorithm mpi takes all of them: give auto, or one of ring, tree"),
         ({"fc": "pipeline", "algorithm": "hierarchical"}, "--algorithm hierarchical takes all of them"),
