@@ -142,7 +142,7 @@ class Exchange(ABC):
         """Complete the communication of this iteration and apply the update."""
 
     def attend(self) -> None:  # noqa: B027
-        """Do what others want of this rank and can be done without waiting. Called while it waits for them elsewhere."""
+        """Do what others want of this rank, without waiting. Called while it waits for them elsewhere."""
 
     def meet(self) -> None:  # noqa: B027
         """All ranks have been told to make the same iterations, and this one has made them: return when no other rank
