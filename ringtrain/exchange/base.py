@@ -142,6 +142,9 @@ class Exchange(ABC):
     def finish(self, iteration: int, lr: float) -> None:
         """Complete the communication of this iteration and apply the update."""
 
+    def attend(self) -> None:  # noqa: B027
+        """Do what others want of this rank, without waiting. Called while it waits for them elsewhere."""
+
     def meet(self) -> None:  # noqa: B027
         """All ranks have been told to make the same iterations, and this one has made them: return when no other rank
         wants anything of it to end its own. Before ranks that are apart wait for all."""

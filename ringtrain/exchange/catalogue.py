@@ -1,6 +1,6 @@
 """Every strategy by its name, and which options go together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
@@ -98,6 +98,18 @@ def _check_whole_batch(config: TrainConfig) -> None:
             "--batch-norm sync takes statistics over the whole batch, and a micro-batch of --accumulate "
             f"{config.accumulate} would be normalised before the others are there: leave one of them out"
         )
+
+
+def without_former(table: Mapping, given: Mapping) -> dict:
+    """The options of a run that goes on, less those that belong to a strategy, or a place of layers, which ``given``
+    replaces by another."""
+    former = {
+        name
+        for flag, names in (("sync", OWN), ("fc", OWN_FC))
+        if given.get(flag, table.get(flag)) != table.get(flag)
+        for name in names
+    }
+    return {name: value for name, value in table.items() if name not in former}
 
 
 def _check_unused(config: TrainConfig, name: str, flag: str, owners: Sequence[str]) -> None:

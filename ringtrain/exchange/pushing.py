@@ -159,6 +159,9 @@ class Pushing(Exchange):
         with self._held():
             self._ends.serve()
 
+    def attend(self) -> None:
+        self._ends.serve()
+
     def finish(self, iteration: int, lr: float) -> None:
         self._made += 1
         if self._transport.rank not in self._roles.trainers:

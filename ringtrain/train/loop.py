@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ringtrain.train.feed import Feed
 from ringtrain.train.parts import Parts, micro_batches
 from ringtrain.train.stage import Round, Stage
 from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.waiting import wait_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +288,20 @@ class Worker:
         """Find the first layer that gives a non-finite value, on any rank, and end every rank with its name."""
         if self._stage is not None:
             self.exchange.settle()  # the weights that other ranks hold
+        self._wait_for_those_behind()
         everyone = self.transport.gather_json(self._first_nonfinite())
         places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
         raise everywhere(DivergedError(_diverged(outcome, self._named(*min(places, default=(None, None))))))
+
+    def _wait_for_those_behind(self) -> None:
+        """All ranks learn of a loss in the same iteration, and those that are behind may want something of this one to
+        come to it. They are there when the sums that are under way have come, which is the last that each starts."""
+        for sums in self._under_way:
+            wait_for(partial(self._come, sums.pending), self._deadline_s, lambda: "ranks that are behind")
+
+    def _come(self, pending: Handle) -> bool:
+        self.exchange.attend()
+        return pending.test()
 
     def _first_nonfinite(self) -> int | None:
         """The place, in order, of the first layer that gives a non-finite value for this rank's part of the batch."""

@@ -15,6 +15,7 @@ from ringtrain.config import (
     resolve,
 )
 from ringtrain.errors import CheckpointError, ConfigError
+from ringtrain.exchange.catalogue import without_former
 from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.train.assemble import Assembly
@@ -95,7 +96,8 @@ def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConf
     """Lay the sources of the configuration over one another. A run that goes on keeps the network it has."""
     own = _own_layers(run_file, flags)
     before = parse_toml(origin.config, "the run that goes on") if origin.config else {}
-    layers = [("the run that goes on", for_continuation(before)), *own]
+    given = {key: value for _, values in own for key, value in values.items()}
+    layers = [("the run that goes on", without_former(for_continuation(before), given)), *own]
     chosen = resolve(*layers)
     if origin.place is None:
         model = spec.load(chosen.model)

@@ -149,3 +149,23 @@ def test_refusals(train, tmp_path):
     train(out="less", iterations=2, compress="top-k")
     with pytest.raises(CheckpointError, match=r"keeps momentum, residual, step, .* and the --compress that wrote it"):
         train(resume="less", iterations=4, compress="none")
+
+
+@pytest.mark.parametrize(
+    ("former", "flags"),
+    [
+        ({"sync": "server", "staleness": 2, "servers": 1, "algorithm": "auto"}, {"sync": "allreduce"}),
+        ({"sync": "averaging", "average_every": 3}, {"sync": "gossip", "gossip_window": 2}),
+        ({"sync": "averaging", "asynchronous": True, "algorithm": "auto"}, {"sync": "server", "staleness": 1}),
+    ],
+)
+def test_a_run_goes_on_by_another_strategy_without_the_options_of_the_former(train, tmp_path, former, flags):
+    train(out="run", batch=64, iterations=2, **former)
+    start(LoopbackWorld(1).transport(0), None, {"out": "run", "resume": "auto", "iterations": 3, **flags})
+    assert records(tmp_path / "run", "end")[-1]["iterations"] == 3
+
+
+def test_a_run_that_goes_on_by_its_strategy_keeps_its_options(train, tmp_path):
+    train(out="run", batch=64, iterations=2, sync="averaging", average_every=3)
+    start(LoopbackWorld(1).transport(0), None, {"out": "run", "resume": "auto", "iterations": 3, "sync": "averaging"})
+    assert "every 3" in records(tmp_path / "run", "start")[-1]["strategy"]

@@ -5,6 +5,7 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 from strategies import NETS, apart, trained
 
+from ringtrain.errors import DivergedError
 from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.pace import make_pace
 from tests.fakes.device import FakeDeviceOps
@@ -150,3 +151,18 @@ def test_staleness_on_a_device_that_computes_later(flags):
     assert host[0][1].tobytes() == device[0][1].tobytes()
     found = everywhere(3, lambda t: body(t, True))
     assert np.isfinite(found[0][1]).all() and len({weights.tobytes() for _, weights, _ in found}) == 1
+
+
+def test_a_loss_that_is_not_finite_ends_ranks_that_are_behind_and_want_weights():
+    """Rank 2 is late: the server, rank 0, learns of the loss while rank 2 still waits for weights of it."""
+
+    def run(transport):
+        run, _ = run_of(
+            transport, DROPOUT_NET, iterations=12, sync="server", staleness=2, lr=1e9, deadline_s=4.0, slow="2:40"
+        )
+        with run.batches(transport, 0, 12) as batches, pytest.raises(DivergedError, match="the loss is nan") as told:
+            for batch in batches:
+                run.worker.iterate(batch)
+        return told.value.everywhere
+
+    assert all(everywhere(3, run))
