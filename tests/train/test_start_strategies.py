@@ -41,15 +41,15 @@ def records(folder, kind):
             "delayed by one iteration, with PowerSGD of rank 4, error feedback, from iteration 1 (ring)",
             False,
         ),
-        ({"sync": "server", "algorithm": "auto"}, "server on rank 0 (auto)", True),
+        ({"sync": "server", "algorithm": "auto"}, "server on rank 0", True),
         (
             {"sync": "server", "algorithm": "auto", "staleness": 3},
-            "server on rank 0, staleness 3 (auto)",
+            "server on rank 0, staleness 3",
             False,
         ),
         (
             {"sync": "averaging", "algorithm": "auto", "asynchronous": True},
-            "averaging on rank 0, asynchronous, every 8 (auto)",
+            "averaging on rank 0, asynchronous, every 8",
             False,
         ),
         (
@@ -68,7 +68,7 @@ def records(folder, kind):
             False,
         ),
         ({"sync": "gossip", "gossip_window": 3}, "gossip up to 3 iterations apart (ring)", False),
-        ({"sync": "master", "algorithm": "star"}, "master on rank 0 (star)", True),
+        ({"sync": "master", "algorithm": "star"}, "master on rank 0", True),
     ],
 )
 def test_the_header_says_which_and_whether_it_is_exact(train, tmp_path, capsys, flags, strategy, exact):
