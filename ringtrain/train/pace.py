@@ -120,10 +120,11 @@ class HandedOut(Pace):
         """Account for what all ranks have finished by now."""
         now = time.perf_counter()
         outcomes = self._handout.finished(self._examples_of)
+        if outcomes:
+            self._tick(sum(outcome.examples for outcome in outcomes), now - self._told_at)
+            self._told_at = now
         for outcome in outcomes:
-            self._tick(outcome.examples, (now - self._told_at) / len(outcomes))
             self._account(outcome)
-        self._told_at = now if outcomes else self._told_at
 
     def _examples_of(self, iteration: int) -> int:
         _, start, stop = self._of.sampler.place(iteration)
