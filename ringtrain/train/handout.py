@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ringtrain.train.loop import Outcome
+from ringtrain.train.outcome import Outcome
 from ringtrain.transport.base import Transport
 
 TICKET = 0

@@ -1,16 +1,10 @@
-"""One iteration as a list of instructions, and the worker that runs them.
-
-The list is data: accumulation, recomputation and pipelines are other lists, not other loops. The worker knows the
-exchange by its interface alone; no strategy is named here.
-"""
+"""The worker that runs iterations, which are lists of :mod:`ringtrain.train.instructions`. It knows the exchange by its
+interface alone; no strategy is named here."""
 
 import math
 import time
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
 
 from ringtrain.data.batches import Batch
 from ringtrain.errors import DivergedError, everywhere
@@ -22,100 +16,23 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import mix
 from ringtrain.train.feed import Feed
+from ringtrain.train.instructions import (
+    Backward,
+    Check,
+    CheckOwn,
+    Forward,
+    Load,
+    NoExamples,
+    Share,
+    Update,
+    alone,
+    instructions,
+)
+from ringtrain.train.outcome import Outcome, Sums
 from ringtrain.train.parts import Parts, micro_batches
 from ringtrain.train.stage import Round, Stage
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Bring micro-batch ``micro`` of this rank's share to the device."""
-
-    micro: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    micro: int
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Start summing loss and flags over the ranks, while backward runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """``last``: gradients are final now, and each span is announced to the exchange."""
-
-    micro: int
-    last: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NoExamples:
-    """This rank has no example in a tail: its gradient is zero, and it takes part all the same. Where ranks meet in
-    layers it runs an empty micro-batch instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Learn the loss of a global batch, of the one before ``window`` others; end the run where it is not finite, before
-    it spoils the weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckOwn:
-    """Learn the loss of this rank's part, and end the run where it is not finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """Complete the exchange and apply the update."""
-
-
-def instructions(micro_batches: int) -> tuple:
-    """An iteration of a rank whose share is cut into so many micro-batches."""
-    if micro_batches == 0:
-        return (Share(), NoExamples(), Check(), Update())
-    last = micro_batches - 1
-    work = []
-    for micro in range(last):
-        work += [Load(micro), Forward(micro), Backward(micro, last=False)]
-    return (*work, Load(last), Forward(last), Share(), Backward(last, last=True), Check(), Update())
-
-
-def alone(micro_batches: int) -> tuple:
-    """The same of a rank that does not wait for the others to learn how they fared."""
-    swap = {Share(): (), Check(): (CheckOwn(),)}
-    return tuple(each for one in instructions(micro_batches) for each in swap.get(one, (one,)))
-
-
-@dataclass(slots=True)
-class Outcome:
-    """Of one iteration, over all ranks: sum of losses and count of correct ones, of ``valid`` examples with a label,
-    ``examples`` in all; ``stop`` where any rank was told to stop."""
-
-    iteration: int
-    examples: int
-    loss_sum: float
-    correct: int
-    valid: int
-    stop: bool
-
-
-class Sums:
-    """Loss, correct, valid and those that were told to stop, of one iteration, while they are summed over ranks."""
-
-    def __init__(self):
-        self.values = np.zeros(4)
-        self.iteration = self.examples = 0
-        self.pending: Handle | None = None
-
-    def outcome(self) -> Outcome:
-        loss, correct, valid, stop = self.values
-        return Outcome(self.iteration, self.examples, float(loss), int(correct), int(valid), bool(stop))
 
 
 class Worker:

@@ -10,7 +10,7 @@ from ringtrain.data.batches import Batches
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.handout import Handout
 from ringtrain.train.lifeboat import Lifeboat
-from ringtrain.train.loop import Outcome
+from ringtrain.train.outcome import Outcome
 from ringtrain.transport.base import Transport
 
 TELL_S = 0.1  # between two looks at what has been finished

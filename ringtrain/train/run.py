@@ -23,8 +23,8 @@ from ringtrain.report.sinks import Sink
 from ringtrain.train.assemble import Assembly, check_replicas
 from ringtrain.train.evaluate import EVALUATION_BATCH, Score
 from ringtrain.train.lifeboat import Lifeboat
-from ringtrain.train.loop import Outcome
 from ringtrain.train.meter import Meter
+from ringtrain.train.outcome import Outcome
 from ringtrain.train.pace import make_pace
 from ringtrain.train.state import Progress, capture, per
 from ringtrain.transport.base import Transport

@@ -15,7 +15,7 @@ from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import elements
 from ringtrain.ops.base import Ops
-from ringtrain.train.loop import Check, Share, Update
+from ringtrain.train.instructions import Check, Share, Update
 from ringtrain.train.parts import micro_batches
 from ringtrain.train.stage import Round, Stage
 

@@ -20,7 +20,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import elements
 from ringtrain.ops.base import Ops
 from ringtrain.train.feed import Feed
-from ringtrain.train.loop import Check, NoExamples, Share, Update
+from ringtrain.train.instructions import Check, NoExamples, Share, Update
 from ringtrain.train.serving import Cut, FcStage
 from ringtrain.train.stage import Round, Stage
 

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from ringtrain.train.handout import Handout
-from ringtrain.train.loop import Outcome
+from ringtrain.train.outcome import Outcome
 from ringtrain.transport.loopback import LoopbackWorld
 
 FIRST, STOP = 5, 12

@@ -9,7 +9,7 @@ from ringtrain.errors import DivergedError, StalledError, TransportError
 from ringtrain.exchange.mail import Mail
 from ringtrain.nn.base import Pass
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.train.loop import Check, NoExamples, Share, Update
+from ringtrain.train.instructions import Check, NoExamples, Share, Update
 from ringtrain.train.serving import Cut, Message, Pool, messages_of
 from ringtrain.train.stages import Away, Home, front_instructions
 from ringtrain.transport.loopback import LoopbackWorld

@@ -1,0 +1,70 @@
+"""An iteration as a list of instructions.
+
+The list is data: accumulation, recomputation and pipelines are other lists, not other loops.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bring micro-batch ``micro`` of this rank's share to the device."""
+
+    micro: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    micro: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Start summing loss and flags over the ranks, while backward runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """``last``: gradients are final now, and each span is announced to the exchange."""
+
+    micro: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoExamples:
+    """This rank has no example in a tail: its gradient is zero, and it takes part all the same. Where ranks meet in
+    layers it runs an empty micro-batch instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Learn the loss of a global batch, of the one before ``window`` others; end the run where it is not finite, before
+    it spoils the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOwn:
+    """Learn the loss of this rank's part, and end the run where it is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Complete the exchange and apply the update."""
+
+
+def instructions(micro_batches: int) -> tuple:
+    """An iteration of a rank whose share is cut into so many micro-batches."""
+    if micro_batches == 0:
+        return (Share(), NoExamples(), Check(), Update())
+    last = micro_batches - 1
+    work = []
+    for micro in range(last):
+        work += [Load(micro), Forward(micro), Backward(micro, last=False)]
+    return (*work, Load(last), Forward(last), Share(), Backward(last, last=True), Check(), Update())
+
+
+def alone(micro_batches: int) -> tuple:
+    """The same of a rank that does not wait for the others to learn how they fared."""
+    swap = {Share(): (), Check(): (CheckOwn(),)}
+    return tuple(each for one in instructions(micro_batches) for each in swap.get(one, (one,)))
