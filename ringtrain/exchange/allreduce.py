@@ -16,7 +16,7 @@ from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.compressing import Compression
 from ringtrain.exchange.compressions import compression_of, make_summing
 from ringtrain.exchange.summing import BUCKET_BYTES, settings
-from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
+from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Transport
 
 __all__ = ["BUCKET_BYTES", "AllReduce"]
@@ -93,8 +93,7 @@ class AllReduce(Exchange):
 
     def state(self) -> dict:
         self.settle()
-        slots = {name: self._ops.to_host(slot) for name, slot in self._update.slots.items()}
-        return {STEP: self._update.step, **slots, **self._summing.state()}
+        return {**self._update.state(), **self._summing.state()}
 
     def check_names(self, names) -> None:
         check_names(names, self._update.slots, optional=self._summing.held)
@@ -102,7 +101,6 @@ class AllReduce(Exchange):
     def restore(self, state: dict) -> None:
         """Raises CheckpointError where the state is another optimizer's, or of another arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
         self._summing.restore(state)
 

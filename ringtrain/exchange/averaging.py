@@ -40,7 +40,7 @@ from ringtrain.exchange.means import take_mean
 from ringtrain.exchange.outer import Outer
 from ringtrain.exchange.server import apart, check_unused
 from ringtrain.exchange.summing import Summing, settings
-from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
+from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Transport
 
 KEEP, AVERAGE, RESET = "keep", "average", "reset"
@@ -196,8 +196,8 @@ class Averaging(Exchange):
         self.settle()
         if self._differs:
             self._average_state(1 / self._size)
-        held = {**self._update.slots, **self._outer_slots}
-        return {STEP: self._update.step, **{name: self._ops.to_host(array) for name, array in held.items()}}
+        outer = {name: self._ops.to_host(array) for name, array in self._outer_slots.items()}
+        return {**self._update.state(), **outer}
 
     def check_names(self, names) -> None:
         check_names(names, {**self._update.slots, **self._outer_slots})
@@ -206,7 +206,6 @@ class Averaging(Exchange):
         """What an all-reduce kept will do where there is no outer step. Raises CheckpointError where the state is
         another optimizer's, or of another arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
         for name, slot in self._outer_slots.items():
             self._ops.upload(state[name], slot)

@@ -7,11 +7,10 @@ from ringtrain.exchange.flight import Flight
 
 
 class Coming:
-    """The arrivals of ``flight``, drawn on demand. ``order``: of its buckets, the one that is needed first in front."""
+    """The arrivals of ``flight``, drawn on demand: of its buckets the one that is needed first is in front."""
 
     def __init__(self, flight: Flight):
         self._flight = flight
-        self._place = {span.name: place for place, bucket in enumerate(flight.buckets) for span in bucket.spans}
         self._arrivals: Iterator[Bucket] | None = None
         self._landed = len(flight.buckets)  # buckets, of the round that is under way
 
@@ -26,7 +25,7 @@ class Coming:
         if self._arrivals is None:
             return
         self._flight.test()
-        while self._landed <= self._place[span.name]:
+        while self._landed <= self._flight.home[span.name]:
             next(self._arrivals)
             self._landed += 1
 

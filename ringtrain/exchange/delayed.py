@@ -24,7 +24,7 @@ from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.compressing import Compression
 from ringtrain.exchange.compressions import compression_of, make_summing
 from ringtrain.exchange.summing import settings
-from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
+from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Transport
 
 PENDING = "pending"
@@ -113,11 +113,8 @@ class Delayed(Exchange):
 
     def state(self) -> dict:
         self.settle()
-        held = dict(self._update.slots)
-        if self._pending:
-            held[PENDING] = self._buffer
-        arrays = {name: self._ops.to_host(array) for name, array in held.items()}
-        return {STEP: self._update.step, **arrays, **self._summing.state()}
+        pending = {PENDING: self._ops.to_host(self._buffer)} if self._pending else {}
+        return {**self._update.state(), **pending, **self._summing.state()}
 
     def check_names(self, names) -> None:
         check_names(names, self._update.slots, optional=(PENDING, *self._summing.held))
@@ -126,7 +123,6 @@ class Delayed(Exchange):
         """What an all-reduce kept will do: then nothing is pending. Raises CheckpointError where the state is another
         optimizer's, or of another arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
         self._summing.restore(state)
         self._pending = PENDING in state

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ringtrain.collectives.reduction import Reduction
+from ringtrain.exchange.base import Traffic
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.meter import BucketTraffic, Meter
 from ringtrain.exchange.pacer import Pacer
@@ -175,3 +176,12 @@ class Flight:
 def _named(bucket: Bucket) -> str:
     first, last = bucket.spans[0].name, bucket.spans[-1].name
     return first if first == last else f"{first} to {last}"
+
+
+def traffic_of(sums: Flight, weights: Flight) -> Traffic:
+    """Of gradients on their way to whoever sums, and of weights on their way back."""
+    return Traffic(
+        sums.bytes_sent + weights.bytes_sent,
+        sums.exposed_s + weights.exposed_s,
+        buckets=sums.traffic("gradients") + weights.traffic("weights"),
+    )

@@ -30,7 +30,7 @@ from ringtrain.exchange.guard import DEADLINE_S
 from ringtrain.exchange.means import take_mean
 from ringtrain.exchange.pairing import partners
 from ringtrain.exchange.summing import Summing, settings
-from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
+from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Handle, Transport
 
 
@@ -153,8 +153,7 @@ class Gossip(Exchange):
         for slot in self._update.slots.values() if self._differs else ():
             self._take_mean(slot)
         self._differs = False
-        slots = self._update.slots
-        return {STEP: self._update.step, **{name: self._ops.to_host(slot) for name, slot in slots.items()}}
+        return self._update.state()
 
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
@@ -162,7 +161,6 @@ class Gossip(Exchange):
     def restore(self, state: dict) -> None:
         """Raises CheckpointError where the state is another optimizer's, or of another arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
 
     def traffic(self) -> Traffic:

@@ -1,7 +1,7 @@
 """The two halves of an all-reduce, prepared for the buckets of an arena: the sums of each bucket are scattered among
 their owners, and what owners made of them is gathered."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ringtrain.collectives.catalogue import HALVES, make_schedule
 from ringtrain.collectives.execute import Execution, segment_for
@@ -16,16 +16,19 @@ from ringtrain.transport.base import Transport
 
 
 def choose_halves(algorithm: str, transport: Transport) -> str:
-    """The schedule whose halves are taken. ``auto``: within a node the one of fewest steps, between nodes the one of
-    fewest peers. Raises UsageError, ConfigError for what is not made of halves."""
+    """The schedule whose halves are taken. Raises UsageError, ConfigError for what is not made of halves."""
+    why = f"updates between the two halves of an all-reduce, and --algorithm {algorithm} is not made of two"
+    return choose_among(HALVES, algorithm, transport, f"--sync sharded {why}")
+
+
+def choose_among(able: Collection[str], algorithm: str, transport: Transport, why: str) -> str:
+    """One of the schedules that are ``able``. ``auto``: within a node the one of fewest steps, between nodes the one of
+    fewest peers. Raises UsageError for what is no algorithm, ConfigError for another; ``why`` it is not able."""
     check_algorithm(algorithm)
     if algorithm == AUTO:
         return "sliced" if transport.nodes == 1 else "ring"
-    if algorithm not in HALVES:
-        raise ConfigError(
-            f"--sync sharded updates between the two halves of an all-reduce, and --algorithm {algorithm} is not made "
-            f"of two: give auto, or one of {', '.join(HALVES)}"
-        )
+    if algorithm not in able:
+        raise ConfigError(f"{why}: give auto, or one of {', '.join(able)}")
     return algorithm
 
 

@@ -29,12 +29,12 @@ from ringtrain.exchange.base import Cut, Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.flight import Flight
+from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.summing import BUCKET_BYTES
-from ringtrain.exchange.update import STEP, Update, check_names, check_sizes, everything
+from ringtrain.exchange.update import STEP, Update, check_names, everything
 from ringtrain.nn.base import Workspace
 from ringtrain.transport.base import Transport
 
@@ -197,8 +197,7 @@ class Master(Exchange):
 
     def state(self) -> dict:
         """On rank 0; elsewhere there is none but the step."""
-        slots = self._update.slots if self._is_root else {}
-        return {STEP: self._update.step, **{name: self._ops.to_host(slot) for name, slot in slots.items()}}
+        return self._update.state() if self._is_root else {STEP: self._update.step}
 
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
@@ -206,17 +205,12 @@ class Master(Exchange):
     def restore(self, state: dict) -> None:
         """Raises CheckpointError where the state is another optimizer's, or of another arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
 
     def traffic(self) -> Traffic:
-        parts = (self._sums, self._weights)
-        return Traffic(
-            bytes_sent=self._sent + sum(part.bytes_sent for part in parts),
-            exposed_s=self._exposed_s + sum(part.exposed_s for part in parts),
-            bytes_received=self._received,
-            buckets=(*self._sums.traffic("gradients"), *self._weights.traffic("weights")),
-        )
+        both = traffic_of(self._sums, self._weights)
+        sent, exposed_s = self._sent + both.bytes_sent, self._exposed_s + both.exposed_s
+        return Traffic(sent, exposed_s, self._received, both.buckets)
 
     def close(self) -> None:
         del self._sums, self._weights

@@ -37,12 +37,13 @@ from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.group import Group
 from ringtrain.exchange.guarded import Guarded
+from ringtrain.exchange.halves import choose_among
 from ringtrain.exchange.mail import Mail
 from ringtrain.exchange.pieces import Piece, common
-from ringtrain.exchange.reductions import AUTO, check_algorithm
+from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.routing import Route
 from ringtrain.exchange.summing import Summing, settings
-from ringtrain.exchange.update import STEP, Update, check_names, check_sizes
+from ringtrain.exchange.update import STEP, Update, check_names
 from ringtrain.nn import segments
 
 ACCUMULATE, EACH = "accumulate", "each"
@@ -183,12 +184,8 @@ class Pipeline(Exchange):
 
     def state(self) -> dict:
         """Collective, in the memory of the gradients, which are not needed between iterations."""
-        return {STEP: self._step, **{name: self._gathered(name) for name in self._update.slots}}
-
-    def _gathered(self, name: str) -> np.ndarray:
-        self._update.place(name, self._arena.grads)
-        self._spread(self._arena.grads)
-        return self._ops.to_host(self._arena.grads)
+        flat = self._arena.grads
+        return {**self._update.gathered(flat, lambda: self._spread(flat)), STEP: self._step}
 
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
@@ -197,7 +194,6 @@ class Pipeline(Exchange):
         """What an all-reduce kept will do. Raises CheckpointError where the state is another optimizer's, or of another
         arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
         self._step = self._update.step
 
@@ -223,17 +219,9 @@ def _piece(arena, route: Route, part) -> Piece:
 
 
 def choose(algorithm: str, transport) -> str:
-    """The schedule by which some of the ranks sum. ``auto``: within a node the one of fewest steps, between nodes the
-    one of fewest peers. Raises UsageError, ConfigError for what takes all ranks."""
-    check_algorithm(algorithm)
-    if algorithm == AUTO:
-        return "sliced" if transport.nodes == 1 else "ring"
-    if algorithm not in FLAT:
-        raise ConfigError(
-            f"--fc pipeline sums over some of the ranks, and --algorithm {algorithm} takes all of them: give auto, or "
-            f"one of {', '.join(FLAT)}"
-        )
-    return algorithm
+    """The schedule by which some of the ranks sum. Raises UsageError, ConfigError for what takes all ranks."""
+    why = f"--fc pipeline sums over some of the ranks, and --algorithm {algorithm} takes all of them"
+    return choose_among(FLAT, algorithm, transport, why)
 
 
 def make(kit: Kit, inner: Callable[[Kit], Exchange]) -> Pipeline:

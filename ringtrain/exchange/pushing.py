@@ -31,6 +31,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ringtrain.exchange.applying import FORWARD
 from ringtrain.exchange.base import Exchange, Lag, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.division import buckets_of, divide, roles_of, say_load, say_servers
@@ -40,10 +41,9 @@ from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.mean_state import MeanState
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.trees import Trees, tree_of
-from ringtrain.exchange.update import Update, check_names, check_sizes, everything
+from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Transport
 
-FORWARD = "forward"
 NOTE = (
     "each rank that trains keeps the optimizer's state, momentum too, of its own updates; they travel after backward, "
     "since they are made of the learning rate and the whole gradient"
@@ -260,7 +260,6 @@ class Pushing(Exchange):
         """What an all-reduce kept will do. Raises CheckpointError where the state is another optimizer's, or of another
         arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
 
     # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -29,21 +29,20 @@ import numpy as np
 
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
+from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.coming import Coming
 from ringtrain.exchange.division import buckets_of, divide, pieces_of, roles_of, say_load, say_servers
-from ringtrain.exchange.flight import Flight
+from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.pieces import Piece, common
 from ringtrain.exchange.pushing import Pushing
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.trees import Trees, tree_of
-from ringtrain.exchange.update import STEP, Update, check_names, check_sizes
+from ringtrain.exchange.update import Update, check_names
 from ringtrain.transport.base import Transport
-
-NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 
 
 class Server(Exchange):
@@ -171,12 +170,7 @@ class Server(Exchange):
     def state(self) -> dict:
         """Collective: every server gives its part."""
         self.settle()
-        return {STEP: self._update.step, **{name: self._gathered(name) for name in self._update.slots}}
-
-    def _gathered(self, name: str) -> np.ndarray:
-        self._update.place(name, self._arena.grads)
-        self._state.land()
-        return self._ops.to_host(self._arena.grads)
+        return self._update.gathered(self._arena.grads, self._state.land)
 
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
@@ -184,17 +178,11 @@ class Server(Exchange):
     def restore(self, state: dict) -> None:
         """Raises CheckpointError where the state is another optimizer's, or of another arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
 
     def traffic(self) -> Traffic:
         """Of training; not of gathering the state."""
-        parts = (self._sums, self._weights)
-        return Traffic(
-            bytes_sent=sum(part.bytes_sent for part in parts),
-            exposed_s=sum(part.exposed_s for part in parts),
-            buckets=(*self._sums.traffic("gradients"), *self._weights.traffic("weights")),
-        )
+        return traffic_of(self._sums, self._weights)
 
     def close(self) -> None:
         self._coming.land()

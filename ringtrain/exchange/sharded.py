@@ -25,13 +25,13 @@ from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.flight import Flight
+from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves, choose_halves
 from ringtrain.exchange.pacer import LAYERS, make_pacer
 from ringtrain.exchange.pieces import common, elements
 from ringtrain.exchange.summing import BUCKET_BYTES
-from ringtrain.exchange.update import STEP, Update, check_names, check_sizes
+from ringtrain.exchange.update import Update, check_names
 from ringtrain.transport.base import Transport
 
 
@@ -167,12 +167,7 @@ class Sharded(Exchange):
     def state(self) -> dict:
         """Collective: every rank gives its slices."""
         self.settle()
-        return {STEP: self._update.step, **{name: self._gathered(name) for name in self._update.slots}}
-
-    def _gathered(self, name: str) -> np.ndarray:
-        self._update.place(name, self._arena.grads)
-        self._state.land()
-        return self._ops.to_host(self._arena.grads)
+        return self._update.gathered(self._arena.grads, self._state.land)
 
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
@@ -180,17 +175,11 @@ class Sharded(Exchange):
     def restore(self, state: dict) -> None:
         """Raises CheckpointError where the state is another optimizer's, or of another arena."""
         self.check_names(state)
-        check_sizes(state, self._arena.count)
         self._update.take(state)
 
     def traffic(self) -> Traffic:
         """Of training; not of gathering the state."""
-        sums, weights = self._sums, self._weights
-        return Traffic(
-            sums.bytes_sent + weights.bytes_sent,
-            sums.exposed_s + weights.exposed_s,
-            buckets=sums.traffic("gradients") + weights.traffic("weights"),
-        )
+        return traffic_of(self._sums, self._weights)
 
     def close(self) -> None:
         self._sums.close()

@@ -77,8 +77,24 @@ class Update:
         for (start, stop), slots in self._states():
             self._ops.copy(slots[name], flat[start:stop])
 
+    def state(self) -> dict:
+        """Of a rank that updates everything: the step, and each slot on the host."""
+        return {STEP: self.step, **{name: self._ops.to_host(slot) for name, slot in self.slots.items()}}
+
+    def gathered(self, flat, gather: Callable[[], None]) -> dict:
+        """The same, of ranks that have pieces each; collective. ``gather`` brings to all what each has in its own
+        pieces of ``flat``, an array over the arena."""
+        return {STEP: self.step, **{name: self._gathered(name, flat, gather) for name in self.slots}}
+
+    def _gathered(self, name: str, flat, gather: Callable[[], None]):
+        self.place(name, flat)
+        gather()
+        return self._ops.to_host(flat)
+
     def take(self, state: dict) -> None:
-        """The reverse, of a state in host arrays over the arena, which has been checked."""
+        """The reverse: this rank's part of a state in host arrays over the arena. Raises CheckpointError, before
+        anything is taken, where it is of another arena."""
+        check_sizes(state, self._arena.count)
         self.step = int(state[STEP])
         for (start, stop), slots in self._states():
             for name, slot in slots.items():
