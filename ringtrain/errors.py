@@ -5,7 +5,8 @@
     │   ├── ConfigError                    run file or flags
     │   ├── ModelError                     model file, layers, shapes
     │   ├── DataError                      data set: missing, truncated, wrong shapes, labels
-    │   └── CheckpointError                checkpoint: missing, damaged, of another model
+    │   ├── CheckpointError                checkpoint: missing, damaged, of another model
+    │   └── DeviceError                    no GPU, or not one that can be used so
     ├── DivergedError                  3   the loss is not finite
     ├── StalledError                   4   a rank made no progress before its deadline
     ├── TransportError                 1   bytes could not be moved
@@ -44,6 +45,10 @@ class DataError(UsageError):
 
 
 class CheckpointError(UsageError):
+    pass
+
+
+class DeviceError(UsageError):
     pass
 
 
