@@ -69,7 +69,16 @@ class Worker:
         self.space = Workspace(ops)
         self._add_over_ranks = add_over_ranks
         self._key = ops.zeros((1,), "uint64")
-        self._ctx = Pass(ops, self.space, key=self._key, add_over_ranks=add_over_ranks and self._add)
+        together = transport.size > 1
+        self._cuts = exchange.cuts() if together else frozenset()
+        self._ctx = Pass(
+            ops,
+            self.space,
+            key=self._key,
+            add_over_ranks=add_over_ranks and self._add,
+            recorded=stage is None,
+            waits=exchange.waits() if together else frozenset(),
+        )
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         self._totals = ops.zeros((3,), "float64")
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
@@ -139,7 +148,7 @@ class Worker:
             case Share():
                 self._share()
             case Backward(micro, last):
-                self._ctx.accumulate = micro > 0
+                self._ctx.accumulate, self._ctx.cuts = micro > 0, self._cuts if last else frozenset()
                 for span in self.graph.backward(self._ctx, self._dlogits, self._tapes):
                     if last:
                         self.exchange.ready(span)
