@@ -5,78 +5,85 @@ import pytest
 
 from ringtrain.ops.cuda.channels import Channels
 from ringtrain.ops.cuda.columns import cut_columns, vector_of
-from tests.ops.cuda_parts import TOLERANCE, TYPES, Part, assert_close, needs_compiler, replayed
+from tests.ops.cuda_parts import TOLERANCE, TYPES, assert_close, run_recorded
+from tests.ops.cuda_support import cuda_ops, needs_compiler
 
 pytestmark = needs_compiler
 SHAPES = [(5, 7, 9, 6), (3, 40, 8), (33, 20, 128), (4, 2, 264), (2, 37), (0, 4, 8)]
 
 
-def drawn(part, *shapes):
+def channels_of(types=TYPES[0]):
+    """(operations, Channels of the same device)"""
+    ops = cuda_ops(*types)
+    return ops, Channels(ops._device)
+
+
+def drawn(ops, *shapes):
     random = np.random.default_rng(3)
-    return [random.standard_normal(shape).astype(part.device.active) for shape in shapes]
+    return [random.standard_normal(shape).astype(ops.active) for shape in shapes]
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("relu", [False, True])
 def test_bias_and_relu(types, relu):
-    part = Part(Channels, *types)
+    ops, part = channels_of(types)
     for shape in SHAPES:
-        (y,) = drawn(part, shape)
-        bias = np.linspace(-1, 1, shape[-1], dtype=part.device.real)
+        (y,) = drawn(ops, shape)
+        bias = np.linspace(-1, 1, shape[-1], dtype=ops.dtype)
         for b in (bias, None):
-            given = part.from_host(y)
-            part.finish(given, None if b is None else part.from_host(b), relu)
-            wanted = y.astype(part.device.real) + (0 if b is None else b)
+            given = ops.from_host(y)
+            part.finish(given, None if b is None else ops.from_host(b), relu)
+            wanted = y.astype(ops.dtype) + (0 if b is None else b)
             wanted = np.maximum(wanted, 0) if relu else wanted
-            assert_close(part.to_host(given), wanted, TOLERANCE[part.device.active.name], f"{shape} {b is None}")
+            assert_close(ops.to_host(given), wanted, TOLERANCE[ops.active.name], f"{shape} {b is None}")
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("relu", [False, True])
 def test_the_gradient_of_a_bias(types, relu):
-    part = Part(Channels, *types)
+    ops, part = channels_of(types)
     for shape in SHAPES:
-        dy, y = drawn(part, shape, shape)
+        dy, y = drawn(ops, shape, shape)
         wanted = np.where(y > 0, dy, 0).astype(dy.dtype) if relu else dy
         for accumulate in (False, True):
-            given, db = part.from_host(dy), part.from_host(np.full(shape[-1], 0.5, part.device.real))
-            part.unfinish(given, part.from_host(y), db, relu, accumulate)
+            given, db = ops.from_host(dy), ops.from_host(np.full(shape[-1], 0.5, ops.dtype))
+            part.unfinish(given, ops.from_host(y), db, relu, accumulate)
             total = wanted.astype(np.float64).sum(axis=tuple(range(len(shape) - 1))) + 0.5 * accumulate
-            assert_close(part.to_host(db), total, TOLERANCE[part.device.real.name], f"{shape} {accumulate}")
-            assert (part.to_host(given) == wanted).all()
-        part.unfinish(part.from_host(dy), part.from_host(y), None, relu, False)
+            assert_close(ops.to_host(db), total, TOLERANCE[ops.dtype.name], f"{shape} {accumulate}")
+            assert (ops.to_host(given) == wanted).all()
+        part.unfinish(ops.from_host(dy), ops.from_host(y), None, relu, False)
 
 
 def test_without_a_bias_dy_is_masked_alone():
-    part = Part(Channels)
-    dy, y = drawn(part, (3, 5), (3, 5))
-    given = part.from_host(dy)
-    part.unfinish(given, part.from_host(y), None, True, False)
-    assert (part.to_host(given) == np.where(y > 0, dy, 0)).all()
+    ops, part = channels_of()
+    dy, y = drawn(ops, (3, 5), (3, 5))
+    given = ops.from_host(dy)
+    part.unfinish(given, ops.from_host(y), None, True, False)
+    assert (ops.to_host(given) == np.where(y > 0, dy, 0)).all()
 
 
 def test_rows_that_begin_anywhere():
-    part = Part(Channels)
-    (memory,) = drawn(part, (1 + 6 * 8,))
-    y, bias = part.from_host(memory), np.arange(8, dtype=np.float32)
+    ops, part = channels_of()
+    (memory,) = drawn(ops, (1 + 6 * 8,))
+    y, bias = ops.from_host(memory), np.arange(8, dtype=np.float32)
     rows = y[1:].reshape(6, 8)
-    assert (vector_of(part.runtime, 8, rows), vector_of(part.runtime, 8, y[:48].reshape(6, 8))) == (1, 4)
-    part.finish(rows, part.from_host(bias), False)
-    assert np.array_equal(part.to_host(y), np.concatenate([memory[:1], (memory[1:].reshape(6, 8) + bias).reshape(-1)]))
+    assert (vector_of(ops.runtime, 8, rows), vector_of(ops.runtime, 8, y[:48].reshape(6, 8))) == (1, 4)
+    part.finish(rows, ops.from_host(bias), False)
+    assert np.array_equal(ops.to_host(y), np.concatenate([memory[:1], (memory[1:].reshape(6, 8) + bias).reshape(-1)]))
 
 
 def test_all_of_it_can_be_recorded():
-    part = Part(Channels)
-    dy, y = drawn(part, (33, 20, 128), (33, 20, 128))
-    arrays = [part.from_host(x) for x in (dy, y, np.zeros(128, np.float32))]
+    ops, part = channels_of()
+    dy, y = drawn(ops, (33, 20, 128), (33, 20, 128))
+    arrays = [ops.from_host(x) for x in (dy, y, np.zeros(128, np.float32))]
 
     def run():
         part.unfinish(*arrays, True, True)
         part.finish(arrays[1], arrays[2], True)
 
-    replayed(part, run)
+    run_recorded(ops, run)
     once = np.where(y > 0, dy, 0).sum(axis=(0, 1), dtype=np.float64)
-    assert np.abs(part.to_host(arrays[2])).max() > np.abs(once).max()
+    assert np.abs(ops.to_host(arrays[2])).max() > np.abs(once).max()
 
 
 def test_the_cut_has_every_row_once_and_threads_that_fit():

@@ -1,7 +1,7 @@
 // Pooling of NHWC images. A thread makes COUNT channels of one pixel, whole or 16 bytes of them, so that neighbouring
 // threads touch memory that lies together. Gradients are gathered, by the pixel: nothing is added to in parallel.
 #include "columns.cuh"
-#include "images.cuh"
+#include "spots.cuh"
 
 typedef unsigned char Where;
 

@@ -1,6 +1,6 @@
 // Local response normalisation: y = x · scale^-beta, where scale is made of the squares of neighbours, in other
 // channels or in other pixels. Neighbours are read again by each that has them: they are in the cache.
-#include "images.cuh"
+#include "spots.cuh"
 
 #define REALS Wide<REAL>::COUNT
 
