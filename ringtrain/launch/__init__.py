@@ -1,0 +1,1 @@
+"""How the processes of a run come by what they compute on."""
