@@ -133,6 +133,6 @@ def test_whole_ghost_batches_fit_and_none_may():
         everywhere(1, lambda t: rehearsed(t, 2 << 20, BATCH_NORM_NET, batch=1400))
     fit = int(str(error.value).split("About ")[1].split(" fit")[0])
     assert fit and fit % 8 == 0
-    for capacity, told in ((60_000, "each example 7.98 KiB: use smaller images or"), (24_000, "Not even one example")):
+    for capacity, told in ((60_000, "each example 7.98 KiB: use smaller images or"), (19_000, "Not even one example")):
         with pytest.raises(DeviceFullError, match=told):
             everywhere(1, lambda t, capacity=capacity: rehearsed(t, capacity, BATCH_NORM_NET, batch=1400))
