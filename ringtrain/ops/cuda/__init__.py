@@ -8,12 +8,18 @@ import math
 import numpy as np
 
 from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda.compression import Compression
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.elementwise import Elementwise
 from ringtrain.ops.cuda.examples import Examples
+from ringtrain.ops.cuda.exchange import Exchange
+from ringtrain.ops.cuda.loss import Loss
+from ringtrain.ops.cuda.norm import BatchNorm
 from ringtrain.ops.cuda.optim import Optimizers
 from ringtrain.ops.cuda.order import CudaMark, Segments
 from ringtrain.ops.cuda.parts import composed
+from ringtrain.ops.cuda.pool import Pool
+from ringtrain.ops.cuda.response import Response
 from ringtrain.ops.cuda.strips import Strips
 from ringtrain.ops.cuda.sums import Sums
 from ringtrain.ops.cuda.wire import Wire
@@ -22,8 +28,14 @@ PARTS = (
     Elementwise,
     Strips,
     Examples,
+    Pool,
+    Response,
+    BatchNorm,
+    Loss,
     Optimizers,
     Wire,
+    Compression,
+    Exchange,
     Sums,
 )
 
