@@ -81,3 +81,14 @@ extern "C" __global__ void finish_parts(
         y[i] = to_act(relu ? relu_of(sum) : sum);
     }
 }
+
+// y = max(y + bias, 0) of rows of ``columns`` elements, ``stride`` apart; n: how many elements.
+extern "C" __global__ void finish_rows(ACT *y, const REAL *bias, long long n, int columns, int stride, int relu) {
+    for (long long i = first_index(); i < n; i += index_stride()) {
+        long long row = i / columns;
+        int column = (int)(i - row * columns);
+        ACT *at = y + row * stride + column;
+        REAL sum = to_real(*at) + (bias ? bias[column] : (REAL)0);
+        *at = to_act(relu ? relu_of(sum) : sum);
+    }
+}
