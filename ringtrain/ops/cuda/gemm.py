@@ -1,15 +1,17 @@
 """Matrix products: by our own kernels, which can be recorded, and by cuBLAS, which cannot.
 
-Both are called alike: ``product(a, b, y, bias, relu, accumulate)`` with Matrix arguments. Where y has the type of weights
-it gets the sums as they are, or added to what it holds; else bias and max(·, 0) come first, and then the sums are
-rounded. Our own cut long sums of few tiles into parts, which a second kernel adds in their order.
+Both are called alike: ``product(a, b, y, bias, relu, accumulate)`` with Matrix arguments. Where y has the type of
+weights it gets the sums as they are, or added to what it holds; else bias and max(·, 0) come first, and then the sums
+are rounded. Our own cut long sums of few tiles into parts, which a second kernel adds in their order.
 """
+
+from functools import partial
 
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.kernels import Kernels
 from ringtrain.ops.cuda.runtime import Matrix
-from ringtrain.ops.cuda.tiles import THREADS, Tile, able, choose, shares
+from ringtrain.ops.cuda.tiles import THREADS, Tile, choose, shares, worth
 
 RELU, WIDE_A, WIDE_B, WIDE_Y, ADD = 1, 2, 4, 8, 16
 WIDE_BYTES = 16
@@ -109,13 +111,8 @@ def by_cores(precise: bool, dtype) -> bool:
 
 def products_of(device: Device, kernels: Kernels, rows: int, columns: int) -> list[Way]:
     """Every way to a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, then cuBLAS."""
-    cores = by_cores(device.precise, kernels.act)
-    ways = [Way("own", OwnProduct(device, kernels, cores))]
-    for tile in able(kernels.act.itemsize):
-        if (
-            columns > tile.columns // 2
-            and rows > tile.rows // 2
-            and tile != choose(rows, columns, kernels.act.itemsize)
-        ):
-            ways.append(Way(f"own {tile}", OwnProduct(device, kernels, cores, tile)))
-    return [*ways, Way("cuBLAS", BlasProduct(device, kernels, device.precise), recordable=False)]
+    own = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
+    usual = choose(rows, columns, kernels.act.itemsize)
+    fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]
+    blas = Way("cuBLAS", BlasProduct(device, kernels, device.precise), recordable=False)
+    return [Way("own", own()), *(Way(f"own {tile}", own(tile)) for tile in fits), blas]

@@ -1,17 +1,18 @@
 """Which tile a product is computed by, and into how many parts its sums are cut: from its size alone.
 
-A tile of rows × columns, for each element of the sum, takes rows · columns multiply-adds and reads rows + columns
-elements. With 2 bytes an element, multiply-adds at what an H200's tensor cores can do by the instruction used here (about
-600 · 10¹² FLOP/s of its 989), and at 1, the tile's own reads, all of them from memory (4.8 TB/s):
+A tile of rows × columns takes, for each element of the sums, rows · columns multiply-adds and reads rows + columns
+elements. Of 2 bytes each, on an H200 (4.8 TB/s from memory; 989 · 10¹² FLOP/s by tensor cores, of which the instruction
+used here can reach about 600):
 
-    tile        FLOP a byte read   at 600 TFLOP/s it reads   memory alone would allow     shared memory   blocks a processor
-    128 × 128                 64               9.4 TB/s           307 · 10¹² FLOP/s              80 KiB                    2
-    128 × 64                  43              14.1 TB/s           205 · 10¹²                     60 KiB                    3
-    64 × 64                   32              18.8 TB/s           154 · 10¹²                     40 KiB                    5
+    tile         FLOP for each    bytes read at     FLOP/s if all were    shared memory    blocks on
+                 byte read        600 TFLOP/s       read from memory                       a processor
+    128 × 128              64          9.4 TB/s            307 · 10¹²            80 KiB              2
+    128 × 64               43         14.1 TB/s            205 · 10¹²            60 KiB              3
+    64 × 64                32         18.8 TB/s            154 · 10¹²            40 KiB              5
 
-What keeps it from memory's rate is the L2 cache: neighbours read the same rows and columns. TF32 halves the first column
-(and its peak, 495 TFLOP/s); float32 without it has 67 · 10¹² FLOP/s at the most, below memory's bound for every tile. These are
-floors reckoned from the data sheet, not measurements.
+What lies between is the work of the L2 cache: neighbours read the same rows and columns. Elements of 4 bytes halve the
+first and the third figure; TF32 has half the peak, and float32 by itself 67 · 10¹² FLOP/s, which memory allows
+with every tile. Reckoned from the data sheet, not measured.
 """
 
 from dataclasses import dataclass
@@ -52,6 +53,12 @@ SMALL = TILES[-1]
 def able(itemsize: int) -> tuple[Tile, ...]:
     """Tiles there are for elements of so many bytes: sums of float64 fill the registers of large ones."""
     return TILES if itemsize < 8 else (SMALL,)
+
+
+def worth(rows: int, columns: int, itemsize: int) -> tuple[Tile, ...]:
+    """Those of them that would not be half empty."""
+    fits = (tile for tile in able(itemsize) if rows > tile.rows // 2 and columns > tile.columns // 2)
+    return tuple(fits) or (SMALL,)
 
 
 def choose(rows: int, columns: int, itemsize: int, others: int = 1) -> Tile:

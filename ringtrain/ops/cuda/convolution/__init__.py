@@ -19,7 +19,7 @@ from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.finish import Finish
 from ringtrain.ops.cuda.gemm import products_of
-from ringtrain.ops.cuda.tiles import able
+from ringtrain.ops.cuda.tiles import worth
 
 FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
 
@@ -39,13 +39,16 @@ class Convolution:
     ):
         plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
         self._finish.back(y_NPQK, dy_NPQK, db_K, plan.features, relu, accumulate)
-        if not plan.pixels:
-            return self._empty_back(dw_RSCK, dx_NHWC, accumulate)
-        trial_dw = self._device.scratch("trial", dw_RSCK.size, dw_RSCK.dtype) if accumulate else dw_RSCK
-        trial = x_NHWC, dy_NPQK, trial_dw, False
-        self._do(WEIGHTS_BACK, plan, (x_NHWC, dy_NPQK, dw_RSCK, accumulate), trial)
-        if dx_NHWC is not None:
-            self._do(INPUT_BACK, plan, (w_RSCK, dy_NPQK, dx_NHWC))
+        if plan.pixels:
+            self._back(plan, x_NHWC, w_RSCK, dy_NPQK, dw_RSCK, dx_NHWC, accumulate)
+        else:
+            self._empty_back(dw_RSCK, dx_NHWC, accumulate)
+
+    def _back(self, plan, x, w, dy, dw, dx, accumulate):
+        trial_dw = self._device.scratch("trial", dw.size, dw.dtype) if accumulate else dw
+        self._do(WEIGHTS_BACK, plan, (x, dy, dw, accumulate), trial=(x, dy, trial_dw, False))
+        if dx is not None:
+            self._do(INPUT_BACK, plan, (w, dy, dx))
 
     def _empty_back(self, dw, dx, accumulate):
         """Of no pixels out; there may be some in, where a kernel is larger than its image."""
@@ -88,8 +91,7 @@ class Convolution:
 
     def _tiles(self, what, plan):
         rows, columns = self._shape(what, plan)
-        fits = (tile for tile in able(self._device.active.itemsize) if rows > tile.rows // 2)
-        return [tile for tile in fits if columns > tile.columns // 2]
+        return worth(rows, columns, self._device.active.itemsize)
 
     def _rounding(self, what, each):
         """``each``'s pass, with weights as it takes them."""

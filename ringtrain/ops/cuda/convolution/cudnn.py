@@ -59,33 +59,57 @@ def weights_of(plan: Plan) -> dict:
     return channels_last(plan.features, plan.group_channels, plan.kernel, plan.kernel)
 
 
+class Drawing:
+    """A graph in the making."""
+
+    def __init__(self, library, handle, request: Request):
+        self.types, self.request, plan = library.data_type, request, request.plan
+        real = self.types.FLOAT
+        self.io = getattr(self.types, request.io)
+        self.graph = library.pygraph(
+            io_data_type=self.io, intermediate_data_type=real, compute_data_type=real, handle=handle
+        )
+        self.moves = {"padding": [plan.pad] * 2, "stride": [plan.stride] * 2, "dilation": [1, 1]}
+
+    def array(self, name, uid, extents, kind=None):
+        return self.graph.tensor(**extents, data_type=kind or self.io, name=name, uid=uid)
+
+    def result(self, out, uid, extents):
+        """What is not said to be one is never written; nor are its extents and their order always found out."""
+        out.set_output(True).set_data_type(getattr(self.types, self.request.result))
+        out.set_dim(extents["dim"]).set_stride(extents["stride"]).set_uid(uid)
+        return self.graph
+
+
+def draw_forward(on: Drawing):
+    plan, graph = on.request.plan, on.graph
+    x, w = on.array("x", X, image_in(plan)), on.array("w", W, weights_of(plan))
+    out = graph.conv_fprop(image=x, weight=w, **on.moves)
+    if on.request.bias:
+        out = graph.bias(input=out, bias=on.array("b", BIAS, channels_last(1, plan.features, 1, 1), on.types.FLOAT))
+    if on.request.relu:
+        out = graph.relu(input=out)
+    return on.result(out, Y, image_out(plan))
+
+
+def draw_input_back(on: Drawing):
+    plan = on.request.plan
+    dy, w = on.array("dy", Y, image_out(plan)), on.array("w", W, weights_of(plan))
+    return on.result(on.graph.conv_dgrad(loss=dy, filter=w, **on.moves), X, image_in(plan))
+
+
+def draw_weights_back(on: Drawing):
+    plan = on.request.plan
+    x, dy = on.array("x", X, image_in(plan)), on.array("dy", Y, image_out(plan))
+    return on.result(on.graph.conv_wgrad(image=x, loss=dy, **on.moves), W, weights_of(plan))
+
+
+DRAW = {"forward": draw_forward, "input_back": draw_input_back, "weights_back": draw_weights_back}
+
+
 def make_graph(library, handle, request: Request):
-    """The graph, validated, which no device is needed for."""
-    types, plan = library.data_type, request.plan
-    io, real = getattr(types, request.io), types.FLOAT
-    graph = library.pygraph(io_data_type=io, intermediate_data_type=real, compute_data_type=real, handle=handle)
-
-    def tensor(name, uid, extents, kind=io):
-        return graph.tensor(**extents, data_type=kind, name=name, uid=uid)
-
-    moves = {"padding": [plan.pad] * 2, "stride": [plan.stride] * 2, "dilation": [1, 1]}
-    if request.what == "forward":
-        extents, uid = image_out(plan), Y
-        out = graph.conv_fprop(image=tensor("x", X, image_in(plan)), weight=tensor("w", W, weights_of(plan)), **moves)
-        if request.bias:
-            out = graph.bias(input=out, bias=tensor("b", BIAS, channels_last(1, plan.features, 1, 1), real))
-        if request.relu:
-            out = graph.relu(input=out)
-    elif request.what == "input_back":
-        extents, uid = image_in(plan), X
-        out = graph.conv_dgrad(loss=tensor("dy", Y, image_out(plan)), filter=tensor("w", W, weights_of(plan)), **moves)
-    else:
-        extents, uid = weights_of(plan), W
-        out = graph.conv_wgrad(image=tensor("x", X, image_in(plan)), loss=tensor("dy", Y, image_out(plan)), **moves)
-    out.set_output(True).set_data_type(getattr(types, request.result))
-    out.set_dim(extents["dim"]).set_stride(extents["stride"]).set_uid(uid)
-    graph.validate()
-    return graph
+    """The graph, which no device is needed for."""
+    return DRAW[request.what](Drawing(library, handle, request))
 
 
 def unwanted(library, request: Request, precise: bool) -> list:
@@ -170,7 +194,7 @@ class Cudnn:
             graph.check_support()
             graph.build_plans()
             return graph, self._device.runtime.empty((max(1, graph.get_workspace_size()),), "uint8")
-        except (ImportError, RuntimeError, self._refusals()) as error:
+        except (ImportError, OSError, RuntimeError, self._refusals()) as error:
             return Unable(f"cuDNN: {error}")
 
     def _open(self):

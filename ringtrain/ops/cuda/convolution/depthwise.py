@@ -1,4 +1,4 @@
-"""Convolution in which each output feature sees one channel: each result by one thread, as there is nothing to share."""
+"""Convolution in which each output feature sees one channel: with nothing to share, each result by one thread."""
 
 from ringtrain.ops.cuda.convolution.plan import Plan
 from ringtrain.ops.cuda.device import Device
