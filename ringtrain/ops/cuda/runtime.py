@@ -28,9 +28,9 @@ class Event(ABC):
 
 
 class Stream(ABC):
-    """``handle``: what other libraries of CUDA know it by (a cudaStream_t); None where there is no device."""
+    """``pointer``: what other libraries of CUDA know it by (a cudaStream_t); None where there is no device."""
 
-    handle: int | None = None
+    pointer: int | None = None
 
     @abstractmethod
     def record(self, timed: bool = False) -> Event:

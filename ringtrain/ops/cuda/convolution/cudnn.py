@@ -128,7 +128,7 @@ class Cudnn:
         self._built: dict[Request, object] = {}
 
     def able(self, plan: Plan) -> bool:
-        return self._device.stream.handle is not None and self._device.active.name in IO
+        return self._device.stream.pointer is not None and self._device.active.name in IO
 
     def forward(self, plan: Plan, x, w, b, y, relu):
         turned = self._turned(plan, w)
@@ -203,7 +203,7 @@ class Cudnn:
             self._library = importlib.import_module("cudnn")
         if self._handle is None:
             handle = self._library.create_handle()
-            self._library.set_stream(handle, self._device.stream.handle)
+            self._library.set_stream(handle, self._device.stream.pointer)
             self._handle = handle
         return self._library
 
