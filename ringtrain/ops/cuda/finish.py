@@ -17,7 +17,7 @@ class Finish:
         if device.real == device.active:
             return w
         rounded = device.scratch("rounded weights", w.size, device.active)
-        device.each(device.kernels("matrix", "round_weights"), w.size, w, rounded, w.size, per_thread=8)
+        device.each(device.kernels("matrix", "round_weights"), w.size, w, rounded, w.size, per_thread=4)
         return rounded
 
     def back(self, y, dy, db, columns: int, relu: bool, accumulate: bool):

@@ -3,7 +3,7 @@
 
 // y = x, rounded: weights as the tensor cores take them. Once for each product, so that its loads need no arithmetic.
 extern "C" __global__ void round_weights(const REAL *x, ACT *y, long long n) {
-    map_of<Wide<ACT>::COUNT>(n, [](REAL x) { return to_act(x); }, y, x);
+    update_each<Wide<REAL>::COUNT>(n, [](REAL x, ACT &y) { y = to_act(x); }, x, y);
 }
 
 // y[column, row] = x[row, column], rounded, by squares of 32 x 32. Threads (32, 8).
