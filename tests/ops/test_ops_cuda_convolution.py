@@ -75,11 +75,7 @@ TILES_OF = {"bfloat16": "implicit", "float16": "implicit 128x64", "tf32": "impli
 def test_tensor_cores(precision, name):
     """Against the reference in float64 on what the cores are given: sums are exact to float32, results are rounded."""
     n, h, w, c, k, geometry = WIDE[name]
-    ops, exact, random = (
-        cuda_ops("float32", precision, choice=Named(TILES_OF[precision])),
-        ReferenceOps("float64"),
-        None,
-    )
+    ops, exact = cuda_ops("float32", precision, choice=Named(TILES_OF[precision])), ReferenceOps("float64")
     random = np.random.default_rng(4)
     p, q = geometry.output(h), geometry.output(w)
 

@@ -11,8 +11,8 @@ The first that can do it is the one of a choice that is fixed. The mask of max(Â
 from functools import partial
 
 from ringtrain.ops.cuda.choice import Way
-from ringtrain.ops.cuda.convolution import cudnn
 from ringtrain.ops.cuda.convolution.columns import Columns
+from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
 from ringtrain.ops.cuda.convolution.depthwise import Depthwise
 from ringtrain.ops.cuda.convolution.implicit import Implicit
 from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
@@ -25,9 +25,11 @@ FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
 
 
 class Convolution:
-    def __init__(self, device: Device):
+    """``library``: passes by cuDNN; those of the library that is installed, where none are given."""
+
+    def __init__(self, device: Device, library: Cudnn | None = None):
         self._device, self._finish = device, Finish(device)
-        self._cudnn = cudnn.Cudnn(device) if cudnn.is_installed() else None
+        self._library = library or (Cudnn(device) if is_installed() else None)
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
         plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
@@ -79,8 +81,8 @@ class Convolution:
         for product in products_of(self._device, self._device.kernels, rows, columns):
             run = self._rounding(what, Columns(self._device, product.run))
             named.append(Way(f"columns, {product.name}", run, product.recordable))
-        if self._cudnn is not None and self._cudnn.able(plan):
-            named.append(Way("cuDNN", getattr(self._cudnn, what)))
+        if self._library is not None and self._library.able(plan):
+            named.append(Way("cuDNN", getattr(self._library, what)))
         return named
 
     def _shape(self, what, plan) -> tuple[int, int]:
