@@ -39,6 +39,7 @@ CONFINED = {
     "mpi4py": {"transport"},
     "numba": {"ops/cpu"},
     "cupy": {"ops/cuda", "transport", "bench"},
+    "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "click": {"cli"},
     "h5py": {"checkpoint", "data"},
     "scipy_openblas32": {"ops/cpu"},
