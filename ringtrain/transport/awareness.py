@@ -79,8 +79,6 @@ def merge(own: Sequence[Rung]) -> Rung:
 
 def worth_trying(asked: str, rungs: Sequence[Rung]) -> bool:
     """Whether a child should be asked. Not where nothing speaks for it: it takes seconds, and would end in a crash."""
-    if asked == STAGED:
-        return False
     answers = {rung.name: rung.answer for rung in rungs}
     denied = answers["query"] == NO and answers["kinds"] != YES and answers["ucx"] != YES
     return asked == DIRECT or not denied
@@ -129,6 +127,8 @@ def agree_on_way(
     rank 0 alone does: of its machine, so that what lies between machines is not tried. Raises DeviceError."""
     if transport.size == 1:
         return Choice(STAGED, "one rank sends nothing", (flag(asked),))
+    if asked == STAGED:
+        return choose(asked, [flag(asked)], None)
     every = transport.gather_json([asdict(rung) for rung in look()])
     own = [[Rung(**rung) for rung in rungs] for rungs in every]
     rungs = [flag(asked), *(merge(column) for column in zip(*own, strict=True))]

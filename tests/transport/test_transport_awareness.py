@@ -38,7 +38,6 @@ NO_MPIRUN = Trial(UNKNOWN, "there is no mpirun here to start a child with")
         (AUTO, rungs(query=YES), True),
         (AUTO, rungs(query=UNKNOWN), True),  # an MPI that cannot be asked
         (DIRECT, rungs(), True),
-        (STAGED, rungs(YES, YES, YES), False),
     ],
 )
 def test_a_child_is_asked_where_something_speaks_for_it(asked, found, worth):
@@ -134,6 +133,11 @@ def test_a_refusal_is_everywhere():
 def test_one_rank_asks_nothing():
     (choice,) = LoopbackWorld(1).run(lambda t: agree_on_way(t, AUTO, None, None))
     assert (choice.way, choice.why) == (STAGED, "one rank sends nothing")
+
+
+def test_nothing_is_asked_where_staging_is_wanted():
+    (choice, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, STAGED, None, None))
+    assert (choice.way, choice.why, len(choice.rungs)) == (STAGED, "--mpi-cuda staged", 1)
 
 
 def test_what_was_not_worth_a_child_is_not_tried():
