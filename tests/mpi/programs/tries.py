@@ -1,4 +1,4 @@
-"""Choose how device memory goes, by a child that uses the maker that is named, from within ranks that mpirun started."""
+"""Choose how device memory goes, by a child with the maker that is named, from within ranks that mpirun started."""
 
 import sys
 
