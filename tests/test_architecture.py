@@ -28,6 +28,7 @@ ARROWS = {
     "bench": LEAF | {"collectives", "transport", "exchange", "nn", "ops", "data", "optim", "lr"},
     "train": LEAF
     | {"nn", "ops", "exchange", "collectives", "transport", "data", "checkpoint", "report", "optim", "lr"},
+    "launch": LEAF | {"transport", "ops", "bench"},
     "door": LEAF | {"exchange", "collectives", "transport"},
     "communicator": LEAF | {"door", "exchange", "transport", "bench"},
     "cli": {"*"},

@@ -4,7 +4,7 @@ explained."""
 import os
 
 from ringtrain.errors import UsageError
-from ringtrain.transport.awareness import Choice, Trial, agree_on_way
+from ringtrain.transport.awareness import Choice, Rung, Trial, agree_on_way
 from ringtrain.transport.base import Transport
 from ringtrain.transport.device import OnDevice
 from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
@@ -42,6 +42,13 @@ def connect(allocate=None, comm=None) -> Transport:
     return Messages(comm, local_claims(os.environ), allocate)
 
 
+def look() -> list[Rung]:
+    """What the MPI of this process says of device memory."""
+    from ringtrain.transport import libmpi
+
+    return libmpi.look()
+
+
 def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Choice:
     """How device memory is to go, the same on all ranks; collective, and before any of them uses its device, which may
     not take a second process.
@@ -52,11 +59,6 @@ def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Cho
 
     Raises DeviceError where direct was asked for and does not work.
     """
-
-    def look():
-        from ringtrain.transport import libmpi
-
-        return libmpi.look()
 
     def attempt() -> Trial:
         from ringtrain.transport import libmpi, trial
