@@ -2,14 +2,14 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
 from ringtrain.errors import DeviceError
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
-from ringtrain.transport.awareness import STAGED
-from ringtrain.transport.world import choose_way, look
+from ringtrain.transport.awareness import STAGED, Rung
+from ringtrain.transport.world import find_way, look
 
 GIB = 1 << 30
 STAGING_BYTES, STAGING_TIMES = 8 << 20, 5
@@ -81,20 +81,18 @@ def _counted(visit: Visit) -> str:
 def mpi_cuda(visit: Visit) -> list[Line]:
     """How device memory goes between ranks, rung by rung; collective. Before this process uses its device, which may
     not take a second process."""
+    if "no MPI" in visit.transport.describe():
+        return [Line(OK, "mpi-cuda", "there is no MPI")]
     if not _any(visit, wanted(visit)):
-        return _ladder_without(visit)
-    choice = choose_way(visit.transport, visit.mpi_cuda, number_of(visit), visit.maker)
-    lines = [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in choice.rungs]
-    slower = choice.way == STAGED and visit.mpi_cuda != STAGED and visit.transport.size > 1
+        return [*_rungs(look()), Line(OK, "mpi-cuda", "no device to send from")]
+    choice = find_way(visit.transport, visit.mpi_cuda, number_of(visit), visit.maker)
+    slower = choice.way == STAGED != visit.mpi_cuda
     advice = "an MPI that is built for CUDA may be faster: docs/cuda-aware-mpi.md" if slower else ""
-    return [*lines, Line(WARN if slower else OK, "mpi-cuda", choice.words, advice)]
+    return [*_rungs(choice.rungs), Line(WARN if slower else OK, "mpi-cuda", choice.words, advice)]
 
 
-def _ladder_without(visit: Visit) -> list[Line]:
-    """What the MPI says, where there is no device to try."""
-    found = look() if "no MPI" not in visit.transport.describe() else []
-    lines = [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in found]
-    return [*lines, Line(OK, "mpi-cuda", "no device to send from")]
+def _rungs(rungs: Sequence[Rung]) -> list[Line]:
+    return [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in rungs]
 
 
 def device(visit: Visit) -> list[Line]:

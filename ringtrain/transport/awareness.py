@@ -125,8 +125,6 @@ def agree_on_way(
 ) -> Choice:
     """The same choice on all ranks; collective. ``look()`` are this process's rungs; ``attempt()`` makes a trial, which
     rank 0 alone does: of its machine, so that what lies between machines is not tried. Raises DeviceError."""
-    if transport.size == 1:
-        return Choice(STAGED, "one rank sends nothing", (flag(asked),))
     if asked == STAGED:
         return choose(asked, [flag(asked)], None)
     every = transport.gather_json([asdict(rung) for rung in look()])

@@ -4,7 +4,7 @@ explained."""
 import os
 
 from ringtrain.errors import UsageError
-from ringtrain.transport.awareness import Choice, Rung, Trial, agree_on_way
+from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
 from ringtrain.transport.base import Transport
 from ringtrain.transport.device import OnDevice
 from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
@@ -59,6 +59,13 @@ def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Cho
 
     Raises DeviceError where direct was asked for and does not work.
     """
+    if transport.size == 1:
+        return Choice(STAGED, "one rank sends nothing", ())
+    return find_way(transport, asked, device, maker)
+
+
+def find_way(transport: Transport, asked: str, device: int, maker: str) -> Choice:
+    """The same where one rank alone wants to know what several would do. There must be an MPI."""
 
     def attempt() -> Trial:
         from ringtrain.transport import libmpi, trial

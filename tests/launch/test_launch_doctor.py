@@ -8,6 +8,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.launch import devices, here
 from ringtrain.launch.checks import CHECKS
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, worst
+from ringtrain.transport.awareness import NO, UNKNOWN, Rung
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
 
@@ -54,7 +55,7 @@ def test_a_machine_without_a_device_is_well(machine):
         "mpi-cuda",
     ]
     assert lines["GPU driver"] == Line(OK, "GPU driver", "none; training runs on the CPU")
-    assert lines["mpi-cuda"].text == "no device to send from"
+    assert lines["mpi-cuda"].text == "there is no MPI"
     assert lines["python"].text.startswith("ringtrain ")
     assert lines["mpi"].status == WARN and "pip install 'ringtrain[mpi]'" in lines["mpi"].advice
     assert worst(list(lines.values())) == WARN
@@ -82,7 +83,6 @@ def test_a_device_is_opened_and_its_staging_timed(machine):
     assert lines["GPU driver"].text == "570.86.15" and lines["GPUs"].text == "2 × NVIDIA H200"
     assert "host, compute capability 9.0, 4 processors, 8.0 of 16.0 GiB free, CUDA 13.0" in lines["device"].text
     assert lines["pinned staging"].text.endswith(" GB/s")
-    assert lines["mpi-cuda"] == Line(OK, "mpi-cuda", "device memory is staged through host memory: --mpi-cuda staged")
 
 
 def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
@@ -99,6 +99,39 @@ def visits_cpu(machine):
         lambda t: examine(Visit(t, {"HOME": "/"}, "cpu", "auto", refuse, "a:b", machine()), CHECKS)
     )
     return lines
+
+
+class Messaging:
+    """A world that says it has an MPI."""
+
+    def __init__(self, inner):
+        self.describe = lambda: "Some MPI, thread level multiple"
+        self.gather_json, self.node, self.size = inner.gather_json, inner.node, inner.size
+        self.local_rank, self.rank = inner.local_rank, inner.rank
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, size):
+    found = [Rung("kinds", UNKNOWN, "no word"), Rung("query", NO, "it says no"), Rung("ucx", NO, "none")]
+    monkeypatch.setattr(devices, "look", lambda: found)
+    monkeypatch.setattr("ringtrain.transport.world.look", lambda: found)
+    root = machine(1)
+
+    def lines(device, mpi_cuda):
+        def body(t):
+            return devices.mpi_cuda(Visit(Messaging(t), {}, device, mpi_cuda, refuse, "a:b", root))
+
+        return LoopbackWorld(size).run(body)[0]
+
+    rungs = [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in found]
+    assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", "no device to send from")]
+    flag, *asked, last = lines("auto", "auto")
+    assert flag == Line(OK, "mpi-cuda: flag", "unknown: nothing was asked for") and asked == rungs
+    assert last.status == WARN and "docs/cuda-aware-mpi.md" in last.advice
+    assert last.text == "device memory is staged through host memory: it says no; none"
+    assert lines("cuda", "staged")[-1] == Line(
+        OK, "mpi-cuda", "device memory is staged through host memory: --mpi-cuda staged"
+    )
 
 
 def test_slow_staging_is_a_warning(monkeypatch):

@@ -18,6 +18,7 @@ from ringtrain.transport.awareness import (
     worth_trying,
 )
 from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.world import choose_way
 
 
 def rungs(kinds=UNKNOWN, query=NO, ucx=NO):
@@ -131,8 +132,8 @@ def test_a_refusal_is_everywhere():
 
 
 def test_one_rank_asks_nothing():
-    (choice,) = LoopbackWorld(1).run(lambda t: agree_on_way(t, AUTO, None, None))
-    assert (choice.way, choice.why) == (STAGED, "one rank sends nothing")
+    (choice,) = LoopbackWorld(1).run(lambda t: choose_way(t, AUTO, 0, "no:body"))
+    assert (choice.way, choice.why, choice.rungs) == (STAGED, "one rank sends nothing", ())
 
 
 def test_nothing_is_asked_where_staging_is_wanted():
