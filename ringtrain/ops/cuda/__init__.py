@@ -9,6 +9,7 @@ import numpy as np
 
 from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda.compression import Compression
+from ringtrain.ops.cuda.convolution import Convolution
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.elementwise import Elementwise
 from ringtrain.ops.cuda.examples import Examples
@@ -19,6 +20,7 @@ from ringtrain.ops.cuda.optim import Optimizers
 from ringtrain.ops.cuda.order import CudaMark, Segments
 from ringtrain.ops.cuda.parts import composed
 from ringtrain.ops.cuda.pool import Pool
+from ringtrain.ops.cuda.products import Products
 from ringtrain.ops.cuda.response import Response
 from ringtrain.ops.cuda.strips import Strips
 from ringtrain.ops.cuda.sums import Sums
@@ -37,6 +39,8 @@ PARTS = (
     Compression,
     Exchange,
     Sums,
+    Products,
+    Convolution,
 )
 
 
@@ -51,7 +55,7 @@ class CudaOps(Ops):
         super().__init__(dtype, precision)
         self.runtime = runtime
         self._device = device or Device(runtime, self.dtype, self.active, precise=precision != "tf32")
-        self._segments = Segments(runtime, self._device.stream)
+        self._segments = Segments(self._device)
         self._parts = {part: part(self._device) for part in PARTS}
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────────
@@ -96,6 +100,9 @@ class CudaOps(Ops):
     def fetch(self, x, host):
         self.runtime.download(x, host, self._device.stream)
 
+    def memory(self):
+        return self.runtime.memory()
+
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
     def synchronize(self):
         self._device.stream.synchronize()
@@ -110,4 +117,4 @@ class CudaOps(Ops):
         self._device.stream.after(mark.event)
 
     def beside(self):
-        return CudaOps(self.runtime, self.dtype, self.precision, self._device.beside())
+        return type(self)(self.runtime, self.dtype, self.precision, self._device.beside())
