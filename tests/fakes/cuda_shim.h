@@ -8,6 +8,9 @@
 //     thread 1 ── __syncthreads ┤ all are here ├─ ... ── end
 //     thread 2 ── __syncthreads ┘              └─ ... ── end
 //
+// With CUDA_SHIM_BACKWARDS in the environment the last warp goes first, and each as far ahead of the others as it gets
+// without them: who reads or overwrites what another has still to read is seen in one order or the other.
+//
 // What cannot be on a device ends the launch with a message: waiting at different barriers, lanes that never come,
 // writing beyond dynamic shared memory.
 #pragma once
@@ -94,12 +97,21 @@ static void place(int thread) {
 static Fiber *current;
 static int self() { return current->thread; }
 
+static bool backwards;
+
+// The thread whose turn it is, and the turn of the first one of its warp.
+static int thread_of(int turn) { return backwards ? count - 1 - turn : turn; }
+static int turn_of_warp(int thread) {
+    int last = thread / LANES * LANES + LANES - 1;
+    return count - 1 - (last < count ? last : count - 1);
+}
+
 // A fiber runs the threads that nobody has begun yet, one after another; then it waits for more, of a later block.
 static void work() {
     Fiber *fiber = current;
     while (true) {
         while (next_thread < count && !failed) {
-            fiber->thread = next_thread++;
+            fiber->thread = thread_of(next_thread++);
             threads[fiber->thread].fiber = fiber;
             place(fiber->thread);
             body(body_arguments);
@@ -195,12 +207,14 @@ static void run_block() {
     for (int t = 0; t < count; t++) threads[t] = {RUNS, 0, 0};
     while (ended < count && !failed) {
         bool moved = false;
-        for (int t = 0; t < count && !failed; t++) {
+        for (int turn = 0; turn < count && !failed; turn++) {
+            int t = thread_of(turn);
             if (threads[t].state != RUNS) continue;
             Fiber *fiber = threads[t].fiber;
             if (!fiber) fiber = idle_count ? idle[--idle_count] : &fibers[made++];
             resume(fiber);
             moved = true;
+            if (backwards) turn = turn_of_warp(t) - 1;
         }
         release_block();
         if (!moved) {
@@ -237,6 +251,7 @@ static const char *launch(void (*function)(void **), void **arguments, const uns
     blockDim = {dims[3], dims[4], dims[5]};
     count = dims[3] * dims[4] * dims[5];
     body = function, body_arguments = arguments;
+    backwards = getenv("CUDA_SHIM_BACKWARDS") != 0;
     if (failed) forget_fibers();
     failed = 0;
     if (!stacks)
