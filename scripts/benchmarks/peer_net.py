@@ -1,4 +1,4 @@
-"""A model file's net as a PyTorch module: layer for layer, with the same weights, so that two timings are of one net."""
+"""A model file's net as a PyTorch module: layer for layer, with the same weights, so that timings are of one net."""
 
 import numpy as np
 import torch
