@@ -42,18 +42,31 @@ class Parameter:
 class Workspace:
     """Named arrays that are made once and used again: no allocation in a steady iteration.
 
-    The leading axis of an array may shrink from call to call (a tail): that is a slice of the same memory.
+    Of activations (``ops.active``), unless told otherwise. The leading axis of an array may shrink from call to call
+    (a tail): that is a slice of the same memory. ``replaced``: how often an array has given way to a larger one; as
+    long as that stays, one name and shape is always the same memory.
     """
 
     def __init__(self, ops: Ops):
         self._ops = ops
         self._arrays: dict = {}
+        self.replaced = 0
 
     def __call__(self, name: str, shape: Shape, dtype=None):
         held = self._arrays.get(name)
         if held is None or held.shape[1:] != tuple(shape[1:]) or held.shape[0] < shape[0]:
-            held = self._arrays[name] = self._ops.empty(shape, dtype)
+            self.replaced += held is not None
+            held = self._arrays[name] = self._ops.empty(shape, self._ops.active if dtype is None else dtype)
         return held if held.shape[0] == shape[0] else held[: shape[0]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.size * array.dtype.itemsize for array in self._arrays.values())
+
+    def clear(self) -> None:
+        """Give all memory back."""
+        self.replaced += len(self._arrays)
+        self._arrays.clear()
 
 
 @dataclass(slots=True)
@@ -63,10 +76,14 @@ class Pass:
     examples:   int64 device array, the data-set index of each example: keys of random numbers
     total:      examples that batch statistics are averaged over: those of the iteration, on all ranks, or on this one
                 where each rank has weights of its own (:meth:`ringtrain.exchange.base.Exchange.denominator`)
-    key:        mixes seed and iteration: the other key of random numbers
+    key:        uint64 device array of one element, which mixes seed and iteration: the other key of random numbers
     accumulate: whether gradients are added to what the arena holds (further micro-batches)
     add_over_ranks: adds a flat float64 host array over all ranks, in place: then batch statistics are those of the
                 whole batch, which must be in one pass on each rank; None: of ghost batches
+    recorded:   whether passes may be recorded: input, examples and the gradient of the output lie where they lay, for
+                every pass of so many examples, until ``space`` replaces an array
+    waits:      names of spans before which forward is cut, as weights may have to be waited for there
+    cuts:       names of spans after which backward is cut, as their gradients set something off
     """
 
     ops: Ops
@@ -74,9 +91,12 @@ class Pass:
     training: bool = True
     examples: object = None
     total: int = 0
-    key: int = 0
+    key: object = None
     accumulate: bool = False
     add_over_ranks: Callable | None = None
+    recorded: bool = False
+    waits: frozenset[str] = frozenset()
+    cuts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -96,6 +116,11 @@ class Layer(ABC):
     def flops(self, inputs: Sequence[Shape]) -> int:
         """Multiplications and additions of a forward pass of one example."""
         return 0
+
+    def repeats(self, ctx: Pass) -> bool:
+        """Whether every pass like this one, of training or not, adding over ranks or not, issues the same operations,
+        and does nothing on the host that counts."""
+        return True
 
     @abstractmethod
     def forward(self, ctx: Pass, weights: dict, xs: Sequence) -> tuple[object, object]: ...

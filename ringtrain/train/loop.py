@@ -4,11 +4,15 @@ interface alone; no strategy is named here."""
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+
+import numpy as np
 
 from ringtrain.data.batches import Batch
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.scaling import LossScale
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
@@ -35,6 +39,10 @@ from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
 
 
+def no_batch() -> Batch | None:
+    return None
+
+
 class Worker:
     """Runs iterations: one rank's share of each."""
 
@@ -56,21 +64,33 @@ class Worker:
         told_to_stop=lambda: False,
         stage: Stage | None = None,
         add_over_ranks=None,
+        scale: LossScale | None = None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
         self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
-        self._told_to_stop, self._stage = told_to_stop, stage
+        self._told_to_stop, self._stage, self._scale = told_to_stop, stage, scale
         self.before_update = lambda: None  # called when weights are about to change
         self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
         self.space = Workspace(ops)
         self._add_over_ranks = add_over_ranks
-        self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks and self._add)
+        self._key = ops.zeros((1,), "uint64")
+        together = transport.size > 1
+        self._cuts = exchange.cuts() if together else frozenset()
+        self._ctx = Pass(
+            ops,
+            self.space,
+            key=self._key,
+            add_over_ranks=add_over_ranks and self._add,
+            recorded=stage is None,
+            waits=exchange.waits() if together else frozenset(),
+        )
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         self._totals = ops.zeros((3,), "float64")
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
-        self._spare = [Sums() for _ in range(exchange.window + 1)]
+        self._spare = [Sums(ops.pinned((4,), "float64")) for _ in range(exchange.window + 1)]
+        self._following: Callable[[], Batch | None] = no_batch
         self._under_way: deque[Sums] = deque()  # oldest first
         self._learnt: Outcome | None = None
         self._instructions = stage.instructions if stage else alone if exchange.handed_out else instructions
@@ -78,10 +98,11 @@ class Worker:
         self._micro: list[tuple[int, int]] = []
         self._x = self._labels = self._dlogits = self._tapes = None
 
-    def iterate(self, batch: Batch) -> Outcome | None:
+    def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> Outcome | None:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
-        part alone."""
+        part alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
+        self._following = no_batch if self._parts.read_elsewhere else following
         batch = self._parts.own(batch)
         self._begin(batch)
         self.images += len(batch.labels)
@@ -91,6 +112,7 @@ class Worker:
         self._learnt = None
         for instruction in self._instructions(len(self._micro)):
             self._run(instruction)
+        self.feed.arrive()
         return self._learnt
 
     def drain(self) -> list[Outcome]:
@@ -112,6 +134,11 @@ class Worker:
         self.exchange.rehearse()
         self._ctx.add_over_ranks = adding
 
+    def forget(self) -> None:
+        """Give back the memory of passes; the next one makes it anew."""
+        self._x = self._labels = self._dlogits = self._tapes = self._ctx.examples = None
+        self.space.clear()
+
     def _add(self, numbers) -> None:
         began = time.perf_counter()
         self._add_over_ranks(numbers)
@@ -121,7 +148,8 @@ class Worker:
         # Where ranks meet within passes, those without examples make them, too.
         empty = self.exchange.within_passes or self._add_over_ranks is not None
         self._batch, self._micro = batch, micro_batches(len(batch.labels), self._accumulate, self._grain, empty)
-        self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
+        self.ops.upload(np.array([mix(self._seed, batch.iteration)], np.uint64), self._key)
+        self._ctx.total = batch.total
         self.ops.fill(self._totals, 0)
         if self._stage is not None:
             self._stage.begin(Round(batch, self._micro, self._ctx, self._totals, self._denominator()))
@@ -132,18 +160,23 @@ class Worker:
                 self._load(*self._micro[micro])
             case Forward(micro):
                 self._dlogits = self.exchange.head(micro, self._forward(), self._labels, self._loss)
+                self._look_ahead()
             case Share():
                 self._share()
             case Backward(micro, last):
-                self._ctx.accumulate = micro > 0
+                self._ctx.accumulate, self._ctx.cuts = micro > 0, self._cuts if last else frozenset()
                 for span in self.graph.backward(self._ctx, self._dlogits, self._tapes):
                     if last:
+                        self._send_sums()
                         self.exchange.ready(span)
+                self._look_ahead()
             case NoExamples():
+                self._send_sums()
                 self.ops.fill(self.arena.grads, 0)
                 for span in reversed(self.arena.spans):
                     self.exchange.ready(span)
             case Check():
+                self._send_sums()
                 if len(self._under_way) > self.exchange.window:
                     self._learnt = self._learn()
             case CheckOwn():
@@ -158,13 +191,19 @@ class Worker:
     def _load(self, start: int, stop: int) -> None:
         self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
 
+    def _look_ahead(self) -> None:
+        batch = self._following()
+        if batch is not None:
+            self.feed.ahead(batch)
+
     def _forward(self):
         logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
         self.after_forward()
         return logits
 
     def _loss(self, logits, labels):
-        return self.loss.backward(self._ctx, logits, labels, self._totals, self._denominator())
+        factor = self._scale.factor if self._scale is not None else 1.0
+        return self.loss.backward(self._ctx, logits, labels, self._totals, self._denominator() / factor)
 
     def _denominator(self) -> float:
         """The loss's. A rank's own part of the valid labels is taken by its examples: then means of ranks that are
@@ -173,16 +212,23 @@ class Worker:
         return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
     def _share(self) -> None:
-        sums = self._own(self._spare.pop())
-        sums.pending = self.transport.native_allreduce_start(sums.values)
-        self._under_way.append(sums)
-
-    def _own(self, sums: Sums) -> Sums:
-        """Of this rank."""
-        self.ops.download(self._totals, sums.values[:3])
-        sums.values[3] = self._told_to_stop()
+        """Totals leave the device when forward is done. A device is given backward to do before they are waited for."""
+        sums = self._spare.pop()
+        self.ops.fetch(self._totals, sums.values[:3])
+        sums.fetched, sums.pending = self.ops.mark(), None
         sums.iteration, sums.examples = self._batch.iteration, self._batch.total
-        return sums
+        self._under_way.append(sums)
+        if not self.ops.records:
+            self._send_sums()
+
+    def _send_sums(self) -> None:
+        """Before anything else is exchanged of this backward pass: in one order on all ranks."""
+        if not self._under_way or self._under_way[-1].pending is not None:
+            return
+        sums = self._under_way[-1]
+        sums.fetched.wait()
+        sums.values[3] = self._told_to_stop()
+        sums.pending = self.transport.native_allreduce_start(sums.values)
 
     def _learn(self) -> Outcome:
         """Wait for the oldest sums."""
@@ -195,7 +241,11 @@ class Worker:
         return outcome
 
     def _own_outcome(self) -> Outcome:
-        outcome = self._own(self._spare[0]).outcome()
+        sums, batch = self._spare[0], self._batch
+        self.ops.download(self._totals, sums.values[:3])
+        sums.values[3] = self._told_to_stop()
+        sums.iteration, sums.examples = batch.iteration, batch.total
+        outcome = sums.outcome()
         if not math.isfinite(outcome.loss_sum):
             place = self._first_nonfinite()
             raise DivergedError(_diverged(outcome, self._named(place, self.transport.rank)))
