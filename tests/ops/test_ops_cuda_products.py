@@ -215,6 +215,8 @@ def test_the_fastest_is_taken_and_told():
     assert choice.notes == {"none": "none has no engine"}
     device.recording = True
     assert choice(device, "work", None, None).name == "small"
+    beside, theirs = Standing(), names()
+    assert choice(beside, "work", lambda: theirs, None) is theirs[2] and len(clock.names) == 21
 
 
 def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
