@@ -27,7 +27,8 @@ ARROWS = {
     "exchange": LEAF | {"collectives", "transport", "nn", "optim", "ops"},
     "bench": LEAF | {"collectives", "transport", "exchange", "nn", "ops", "data", "optim", "lr"},
     "train": LEAF
-    | {"nn", "ops", "exchange", "collectives", "transport", "data", "checkpoint", "report", "optim", "lr"},
+    | {"nn", "ops", "exchange", "collectives", "transport", "launch", "data", "checkpoint", "report", "optim", "lr"},
+    "launch": LEAF | {"transport", "ops", "bench"},
     "door": LEAF | {"exchange", "collectives", "transport"},
     "communicator": LEAF | {"door", "exchange", "transport", "bench"},
     "cli": {"*"},
@@ -38,6 +39,8 @@ CONFINED = {
     "mpi4py": {"transport"},
     "numba": {"ops/cpu"},
     "cupy": {"ops/cuda", "transport", "bench"},
+    "cuda": {"ops/cuda", "transport", "bench"},
+    "ml_dtypes": {"ops"},
     "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "click": {"cli"},
     "h5py": {"checkpoint", "data"},
