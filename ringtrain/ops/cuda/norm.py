@@ -1,4 +1,9 @@
-"""Batch normalisation: ``sources/norm.cu`` and ``sources/norm_back.cu``."""
+"""Batch normalisation: ``sources/norm.cu`` and ``sources/norm_back.cu``.
+
+What has to be moved, in arrays of activations: 3 forward (x for the statistics, x again, y), 5 back (x and dy for the
+sums, x, dy, dx), 7 with a ReLU (y for each mask: what is masked is not written down). The slices' sums are less than a
+hundredth of that but for few rows. A kernel is given the arrays that it reads or writes, and null for others.
+"""
 
 from ringtrain.ops.cuda.channels import KEPT, MASKED, PLAIN, columns_of, finish, launch
 from ringtrain.ops.cuda.device import Device
@@ -29,12 +34,12 @@ class BatchNorm:
         totals = self._device.scratch("norm totals", (groups, 2, channels), "float64")
         if x_NHWC.size:
             columns = columns_of(self._device, x_NHWC, y_NHWC, dy_NHWC, groups_of=ghost)
-            self._sums(columns, x_NHWC, y_NHWC, dy_NHWC, mean_GC, MASKED if relu else PLAIN, totals)
+            self._sums(columns, x_NHWC, y_NHWC if relu else None, dy_NHWC, mean_GC, MASKED if relu else PLAIN, totals)
         rest = groups, channels, eps, accumulate
         self._each_channel("norm_back", "norm_gradients", channels, totals, var_GC, dgamma_C, dbeta_C, *rest)
         if dx_NHWC is not None:
-            given = x_NHWC, y_NHWC, dy_NHWC, gamma_C, mean_GC, var_GC, totals
-            self._input_gradient(*given, dx_NHWC, eps, OWN_COUNT, relu, ghost)
+            given = x_NHWC, y_NHWC if relu else None, dy_NHWC, gamma_C, mean_GC, var_GC, totals
+            self._input_gradient(*given, dx_NHWC, eps, OWN_COUNT, ghost)
 
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False):
         groups, channels = mean_GC.shape
@@ -60,13 +65,13 @@ class BatchNorm:
     def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False):
         if x_NHWC.size:
             columns = columns_of(self._device, x_NHWC, y_NHWC, dy_NHWC)
-            self._sums(columns, x_NHWC, y_NHWC, dy_NHWC, mean_C, KEPT if relu else PLAIN, sums_2C)
+            self._sums(columns, x_NHWC, y_NHWC if relu else None, dy_NHWC, mean_C, KEPT if relu else PLAIN, sums_2C)
         else:
             self._device.runtime.clear(sums_2C, self._device.stream)
 
     def batch_norm_dx(self, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, eps):
-        given = x_NHWC, x_NHWC, dy_NHWC, gamma_C, mean_C, var_C, sums_2C
-        self._input_gradient(*given, dx_NHWC, eps, count, False, None)
+        given = x_NHWC, None, dy_NHWC, gamma_C, mean_C, var_C, sums_2C
+        self._input_gradient(*given, dx_NHWC, eps, count, None)
 
     def _moments(self, function, columns, x, *out):
         partial = self._device.scratch("sums of slices", columns.partial(2), self._device.real)
@@ -78,11 +83,12 @@ class BatchNorm:
         launch(self._device, "norm_back", "gradient_sums", columns, x, y, dy, mean, partial, mask)
         finish(self._device, "norm_back", "finish_sums", columns, partial, totals)
 
-    def _input_gradient(self, x, y, dy, gamma, mean, var, totals, dx, eps, count, relu, ghost):
+    def _input_gradient(self, x, y, dy, gamma, mean, var, totals, dx, eps, count, ghost):
+        """``y`` where dy is to be masked by it, else None."""
         if x.size:
             columns = columns_of(self._device, x, y, dy, dx, groups_of=ghost)
             given = x, y, dy, gamma, mean, var, totals
-            launch(self._device, "norm_back", "input_gradient", columns, *given, dx, eps, count, relu)
+            launch(self._device, "norm_back", "input_gradient", columns, *given, dx, eps, count)
 
     def _each_channel(self, source, function, channels, *arguments):
         self._device.each(self._device.kernels(source, function), channels, *arguments)

@@ -11,6 +11,7 @@ The first of them is that of a choice that is fixed. The mask of max(·, 0) and 
 
 from functools import partial
 
+from ringtrain.ops.cuda.channels import Channels
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.convolution.columns import Columns
 from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
@@ -29,7 +30,7 @@ class Convolution:
     """``library``: passes by cuDNN; those of the library that is installed, where none are given."""
 
     def __init__(self, device: Device, library: Cudnn | None = None):
-        self._device, self._finish = device, Finish(device)
+        self._device, self._finish, self._channels = device, Finish(device), Channels(device)
         self._library = library or (Cudnn(device) if is_installed() else None)
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
@@ -41,7 +42,7 @@ class Convolution:
         self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
     ):
         plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
-        self._finish.back(y_NPQK, dy_NPQK, db_K, plan.features, relu, accumulate)
+        self._channels.unfinish(dy_NPQK, y_NPQK, db_K, relu, accumulate)
         if plan.pixels:
             self._back(plan, x_NHWC, w_RSCK, dy_NPQK, dw_RSCK, dx_NHWC, accumulate)
         else:

@@ -1,32 +1,5 @@
-// A bias: one value a channel, added to rows × channels; its gradient is the sum over the rows.
+// The gradient of a bias, one value a channel: the sum over the rows.
 #include "sums.cuh"
-
-template <int COUNT>
-__device__ void add_bias_of(ACT *y, const REAL *bias, int relu, const Slice<COUNT> &at, int channels) {
-    if (!at.count) return;
-    REAL b[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) b[i] = bias[at.channel + i];
-#pragma unroll 4
-    for (long long row = at.first; row < at.last; row += blockDim.y) {
-        Vector<ACT, COUNT> v = load<COUNT>(y, row, channels, at.channel);
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            REAL r = to_real(v.at[i]) + b[i];
-            v.at[i] = to_act(relu ? relu_of(r) : r);
-        }
-        store(y, row, channels, at.channel, v);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(BLOCK) add_bias(
-    ACT *y, const REAL *bias, int relu,
-    long long rows, long long group_rows, int slices, int slice_rows, int channels, int wide) {
-    if (wide)
-        add_bias_of(y, bias, relu, Slice<ACTS>(rows, group_rows, slices, slice_rows, channels), channels);
-    else
-        add_bias_of(y, bias, relu, Slice<1>(rows, group_rows, slices, slice_rows, channels), channels);
-}
 
 extern "C" __global__ void __launch_bounds__(BLOCK) bias_sums(
     const ACT *y, ACT *dy, REAL *partial, int mask,

@@ -36,31 +36,6 @@ extern "C" __global__ void turn_back(const ACT *x, REAL *y, int rows, int column
     }
 }
 
-// dy = 0 where y is not positive, if ``masked``; parts[block y, column] = sums of dy over each ``each`` rows, if there
-// are parts. Threads (32, 8): a warp reads 32 columns of a row.
-extern "C" __global__ void mask_and_sum(
-    const ACT *y, ACT *dy, REAL *parts, long long rows, int columns, int each, int masked
-) {
-    __shared__ REAL sums[8][32];
-    int column = blockIdx.x * 32 + threadIdx.x;
-    long long start = (long long)blockIdx.y * each, stop = start + each < rows ? start + each : rows;
-    REAL sum = 0;
-    if (column < columns) {
-        for (long long row = start + threadIdx.y; row < stop; row += 8) {
-            long long i = row * columns + column;
-            REAL value = to_real(dy[i]);
-            if (masked && !(to_real(y[i]) > (REAL)0)) value = 0, dy[i] = to_act(value);
-            sum += value;
-        }
-    }
-    if (!parts) return;
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y || column >= columns) return;
-    for (int i = 1; i < 8; i++) sum += sums[i][threadIdx.x];
-    parts[(long long)blockIdx.y * columns + column] = sum;
-}
-
 // y[i] = sum of parts[0][i], parts[1][i], ... in this order, or added to y[i].
 extern "C" __global__ void sum_parts(const REAL *parts, REAL *y, int count, long long n, int add) {
     for (long long i = first_index(); i < n; i += index_stride()) {

@@ -7,7 +7,7 @@
 // what is true of any parts: squares = sum of (squares of the part + rows of the part · (its mean - mean)²).
 template <int COUNT>
 __device__ void moments_of(const ACT *x, REAL *partial, const Slice<COUNT> &at, int channels, REAL *lanes) {
-    REAL shift[COUNT], sum[COUNT] = {}, squares[COUNT] = {}, weighted[COUNT] = {}, weight = (REAL)at.count;
+    REAL shift[COUNT], sum[COUNT] = {}, squares[COUNT] = {}, weighted[COUNT] = {};
     if (at.count) {
         Vector<ACT, COUNT> own = load<COUNT>(x, at.first, channels, at.channel);
 #pragma unroll
@@ -25,7 +25,7 @@ __device__ void moments_of(const ACT *x, REAL *partial, const Slice<COUNT> &at, 
         Vector<ACT, COUNT> base = load<COUNT>(x, at.start, channels, at.channel);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            REAL off = sum[i] / weight;
+            REAL weight = (REAL)at.count, off = sum[i] / weight;
             squares[i] -= sum[i] * off;  // the first row's own part is 0, so that some is always left
             sum[i] = shift[i] - to_real(base.at[i]) + off;  // from here on: the mean
             weighted[i] = weight * sum[i];
@@ -36,7 +36,7 @@ __device__ void moments_of(const ACT *x, REAL *partial, const Slice<COUNT> &at, 
     for (int i = 0; i < COUNT; i++) {
         weighted[i] /= (REAL)at.rows;
         REAL away = sum[i] - weighted[i];
-        if (at.count) squares[i] += weight * away * away;
+        if (at.count) squares[i] += (REAL)at.count * away * away;
     }
     column_sum(squares, lanes);
     if (threadIdx.y || !at.active(channels) || !at.rows) return;
@@ -48,7 +48,8 @@ __device__ void moments_of(const ACT *x, REAL *partial, const Slice<COUNT> &at, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) moments(
+// Four blocks at a time are enough, and leave registers for four rows under way in each thread.
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) moments(
     const ACT *x, REAL *partial,
     long long rows, long long group_rows, int slices, int slice_rows, int channels, int wide) {
     __shared__ REAL lanes[BLOCK * ACTS];

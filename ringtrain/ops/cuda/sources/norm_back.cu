@@ -47,7 +47,7 @@ extern "C" __global__ void norm_gradients(
 
 // ── gradient of the input ────────────────────────────────────────────────────────────────────────────────────
 // dx = gamma · inv · (dy - totals[0]/count - (x - mean) · inv² · totals[1]/count), by each group's totals; count 0: the
-// group's own rows.
+// group's own rows. y is null where dy is not to be masked.
 template <int COUNT, int MASK>
 __device__ void input_gradient_of(const ACT *__restrict__ x, const ACT *__restrict__ y,
                                   const ACT *__restrict__ dy, const REAL *gamma, const REAL *mean, const REAL *var,
@@ -83,10 +83,10 @@ __device__ void input_gradient_of(const ACT *__restrict__ x, const ACT *__restri
 template <int COUNT>
 __device__ void input_gradient_by_mask(const ACT *x, const ACT *y, const ACT *dy, const REAL *gamma, const REAL *mean,
                                        const REAL *var, const double *totals, ACT *dx, double eps, double count,
-                                       int relu, const Slice<COUNT> &at, long long rows, long long group_rows,
+                                       const Slice<COUNT> &at, long long rows, long long group_rows,
                                        int channels) {
     if (count == 0) count = (double)rows_of_group(at.group, rows, group_rows);
-    if (relu)
+    if (y)
         input_gradient_of<COUNT, MASKED>(x, y, dy, gamma, mean, var, totals, dx, (REAL)eps, count, at, channels);
     else
         input_gradient_of<COUNT, PLAIN>(x, y, dy, gamma, mean, var, totals, dx, (REAL)eps, count, at, channels);
@@ -94,13 +94,13 @@ __device__ void input_gradient_by_mask(const ACT *x, const ACT *y, const ACT *dy
 
 extern "C" __global__ void __launch_bounds__(BLOCK) input_gradient(
     const ACT *x, const ACT *y, const ACT *dy, const REAL *gamma, const REAL *mean, const REAL *var,
-    const double *totals, ACT *dx, double eps, double count, int relu,
+    const double *totals, ACT *dx, double eps, double count,
     long long rows, long long group_rows, int slices, int slice_rows, int channels, int wide) {
     if (wide)
-        input_gradient_by_mask(x, y, dy, gamma, mean, var, totals, dx, eps, count, relu,
+        input_gradient_by_mask(x, y, dy, gamma, mean, var, totals, dx, eps, count,
                                Slice<ACTS>(rows, group_rows, slices, slice_rows, channels), rows, group_rows,
                                channels);
     else
-        input_gradient_by_mask(x, y, dy, gamma, mean, var, totals, dx, eps, count, relu,
+        input_gradient_by_mask(x, y, dy, gamma, mean, var, totals, dx, eps, count,
                                Slice<1>(rows, group_rows, slices, slice_rows, channels), rows, group_rows, channels);
 }
