@@ -6,17 +6,16 @@ array of another device, too many threads, too few arguments; what was written o
 
 import ctypes
 import itertools
-import json
 import os
-import weakref
 
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
 from tests.fakes import host_kernels
 from tests.fakes.device import DeviceArray
-from tests.fakes.host_memory import NAME_BYTES, SHARED, Allocations, SharedFile, poison
+from tests.fakes.host_memory import NAME_BYTES, SHARED, Allocations, poison, shared_file
 from tests.fakes.host_streams import HostStream, Scheduler, recording
 
 MOST_THREADS, MOST_BLOCKS = (1024, 1024, 64), (2**31 - 1, 65535, 65535)
@@ -77,13 +76,12 @@ class HostRuntime(Runtime):
         self.modules = 0, 0
         self._allocations = Allocations()
         self._scheduler = Scheduler(hasty, self._check_bounds)
-        self._pinned = {}
-        self._files = {}  # by address: what was made by whole()
+        self._pinned = PinnedMemory()
+        self._files = {}  # by address: name and bytes of what was made by whole()
         self._opened = {}
         self._total = total
 
-    @property
-    def queued(self):
+    def waiting(self):
         """(name, run) of the work that is still to be done."""
         return [work for stream in self._scheduler.streams for work in stream.work]
 
@@ -99,11 +97,11 @@ class HostRuntime(Runtime):
 
     def whole(self, nbytes):
         self._scheduler.refuse_while_recording("an array was allocated")
-        file = SharedFile(SHARED / f"{self.facts.uuid}-{next(SERIALS)}", max(1, nbytes), create=True)
-        memory = file.memory[:nbytes]
+        name = f"{self.facts.uuid}-{next(SERIALS)}"
+        memory = shared_file(SHARED / name, max(1, nbytes), create=True)
         poison(memory)
-        self._files[memory.ctypes.data] = file
-        return DeviceArray(memory, self)
+        self._files[memory.ctypes.data] = name, nbytes
+        return DeviceArray(memory[:nbytes], self)
 
     def view(self, array, dtype):
         return DeviceArray(self._memory(array).reshape(-1).view(dtype), self)
@@ -112,9 +110,7 @@ class HostRuntime(Runtime):
         self._scheduler.refuse_while_recording("pinned memory was allocated")
         memory = np.empty(max(1, nbytes), np.uint8)
         poison(memory)
-        start = memory.ctypes.data
-        self._pinned[start] = start + memory.size
-        weakref.finalize(memory, self._pinned.pop, start, None)
+        self._pinned.add(memory)
         return memory[:nbytes]
 
     def address(self, array):
@@ -133,8 +129,7 @@ class HostRuntime(Runtime):
     def _is_pinned(self, host):
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
             raise DeviceError(f"a copy takes a C-contiguous NumPy array, not {type(host).__name__}")
-        start = host.ctypes.data
-        return any(first <= start and start + host.nbytes <= last for first, last in list(self._pinned.items()))
+        return self._pinned.holds(host)
 
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
     def upload(self, host, array, stream):
@@ -191,22 +186,25 @@ class HostRuntime(Runtime):
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     def share(self, array):
-        file = self._files.get(self.address(array))
-        if file is None or file.memory.size != max(1, array.size * array.dtype.itemsize):
+        name, nbytes = self._files.get(self.address(array), (None, None))
+        if nbytes != array.size * array.dtype.itemsize:
             raise DeviceError("only a whole array, of Runtime.whole, can be shared")
-        return json.dumps([file.path.name, self.facts.uuid]).encode().ljust(NAME_BYTES)
+        return name.encode().ljust(NAME_BYTES)
 
     def open(self, name, nbytes):
         if len(name) < NAME_BYTES:
             raise DeviceError(f"a name of {len(name)} bytes; it has {NAME_BYTES}")
-        file, owner = json.loads(name)
-        if owner == self.facts.uuid:
+        file = name.decode().rstrip()
+        if file.rpartition("-")[0] == self.facts.uuid:
             raise DeviceError("an array cannot be opened by the device that shared it")
         if file in self._opened.values():
             raise DeviceError(f"{file} is open already")
-        memory = SharedFile(SHARED / file, max(1, nbytes), create=False).memory[:nbytes]
+        try:
+            memory = shared_file(SHARED / file, max(1, nbytes), create=False)
+        except FileNotFoundError:
+            raise DeviceError(f"{file} was opened after its owner gave it up") from None
         self._opened[memory.ctypes.data] = file
-        return DeviceArray(memory, self)
+        return DeviceArray(memory[:nbytes], self)
 
     def close(self, array):
         if self._opened.pop(self.address(array), None) is None:

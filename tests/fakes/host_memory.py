@@ -66,19 +66,15 @@ class Allocations:
         return None
 
 
-class SharedFile:
-    """Memory that another process can map, by a name."""
-
-    def __init__(self, path: Path, nbytes: int, create: bool):
-        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
-        handle = os.open(path, flags, 0o600)
-        try:
-            if create:
-                os.ftruncate(handle, nbytes)
-            self._map = mmap.mmap(handle, nbytes)
-        finally:
-            os.close(handle)
-        self.memory = np.frombuffer(self._map, np.uint8)
-        self.path = path
+def shared_file(path: Path, nbytes: int, create: bool) -> np.ndarray:
+    """Memory that another process can map, by the name of a file; who creates it removes it when it is given up."""
+    handle = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+    try:
         if create:
-            weakref.finalize(self, path.unlink, missing_ok=True)
+            os.ftruncate(handle, nbytes)
+        memory = np.frombuffer(mmap.mmap(handle, nbytes), np.uint8)
+    finally:
+        os.close(handle)
+    if create:
+        weakref.finalize(memory, path.unlink, missing_ok=True)
+    return memory
