@@ -1,1 +1,1 @@
-"""How the processes of a run come by what they compute on, and whether all that a run needs is there."""
+"""What surrounds a run: which device a rank uses, and whether all that a run needs is there."""

@@ -100,6 +100,9 @@ class CudaOps(Ops):
     def fetch(self, x, host):
         self.runtime.download(x, host, self._device.stream)
 
+    def memory(self):
+        return self.runtime.memory()
+
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
     def synchronize(self):
         self._device.stream.synchronize()
