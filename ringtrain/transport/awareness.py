@@ -51,7 +51,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked."""
+    """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked. There is no why where
+    nothing is sent."""
 
     way: str
     why: str
@@ -59,7 +60,9 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """One line for people."""
+        """One line for people, or none."""
+        if not self.why:
+            return ""
         how = "handed to the MPI" if self.way == DIRECT else "staged through host memory"
         return f"device memory is {how}: {self.why}"
 

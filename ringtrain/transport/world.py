@@ -61,7 +61,7 @@ def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Cho
     Raises DeviceError where direct was asked for and does not work.
     """
     if transport.size == 1:
-        return Choice(STAGED, "one rank sends nothing", ())
+        return Choice(STAGED, "", ())
     return find_way(transport, asked, device, maker)
 
 

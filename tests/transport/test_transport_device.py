@@ -98,7 +98,7 @@ def test_start_does_nothing_that_takes_time():
         r.t.barrier()
         handle.start()
         if r.rank == 0:
-            names = [name for name, _ in r.runtime.queued]
+            names = [name for name, _ in r.t._engine.down.work]
             assert (
                 names.count("download") == BERTHS - 1
             )  # of 7 pieces; this device does one thing each time it is asked
