@@ -51,8 +51,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked. There is no why where
-    nothing is sent."""
+    """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked. There is no why$
+    where nothing is sent."""
 
     way: str
     why: str
