@@ -39,6 +39,8 @@ CONFINED = {
     "mpi4py": {"transport"},
     "numba": {"ops/cpu"},
     "cupy": {"ops/cuda", "transport", "bench"},
+    "cuda": {"ops/cuda", "transport", "bench"},
+    "ml_dtypes": {"ops"},
     "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "click": {"cli"},
     "h5py": {"checkpoint", "data"},
