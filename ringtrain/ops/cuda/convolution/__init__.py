@@ -49,10 +49,13 @@ class Convolution:
             self._empty_back(dw_RSCK, dx_NHWC, accumulate)
 
     def _back(self, plan, x, w, dy, dw, dx, accumulate):
-        trial_dw = self._device.scratch("trial", dw.size, dw.dtype) if accumulate else dw
-        self._do(WEIGHTS_BACK, plan, (x, dy, dw, accumulate), trial=(x, dy, trial_dw, False))
+        self._do(WEIGHTS_BACK, plan, (x, dy, dw, accumulate), lambda: (x, dy, self._spare(dw), False))
         if dx is not None:
             self._do(INPUT_BACK, plan, (w, dy, dx))
+
+    def _spare(self, dw):
+        """For trials: dw itself may hold what is added to."""
+        return self._device.scratch("trial", dw.size, dw.dtype)
 
     def _empty_back(self, dw, dx, accumulate):
         """Of no pixels out; there may be some in, where a kernel is larger than its image."""
@@ -62,13 +65,13 @@ class Convolution:
             self._device.runtime.clear(dx, self._device.stream)
 
     def _do(self, what: str, plan: Plan, arguments, trial=None, key=()):
-        """``trial``: other arguments for trials, where these are added to."""
+        """``trial()``: other arguments for trials, where these are added to."""
         device = self._device
         way = device.choice(
             device,
             (what, device.active.name, plan, *key),
             lambda: self._ways(what, plan),
-            lambda way: way.run(plan, *(trial or arguments)),
+            lambda way: way.run(plan, *(trial() if trial else arguments)),
             plan.flops,
         )
         way.run(plan, *arguments)
