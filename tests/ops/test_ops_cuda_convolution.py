@@ -125,6 +125,30 @@ def as_float64(call):
     return Call(call.operation, wide(call.inputs), wide(call.outputs), call.rest)
 
 
+@needs_compiler
+def test_kernels_that_are_too_large_to_gather():
+    geometry, random = ConvGeometry(LONGEST_KERNEL + 1, 1, 1), np.random.default_rng(3)
+    x, w, y = (random.standard_normal(s).astype("float32") for s in ((1, 33, 34, 4), (33, 33, 4, 4), (1, 3, 4, 4)))
+    rest = {"geometry": geometry, "relu": False}
+    call = Call("conv2d", {"x_NHWC": x, "w_RSCK": w, "b_K": None}, {"y_NPQK": y}, rest)
+    choice = Choice(fixed=True)
+    ops = cuda_ops(choice=choice)
+    assert_alike(perform(ops, call), perform(ReferenceOps("float32"), call), 5e-6, call)
+    assert [each.name for each in choice.table.values()] == ["columns, own"]
+
+
+@needs_compiler
+def test_an_image_that_is_smaller_than_the_kernel_gives_nothing():
+    ops, geometry = cuda_ops(), ConvGeometry(3)
+    x, w, y = (ops.from_host(np.ones(s, "float32")) for s in ((2, 2, 2, 4), (3, 3, 4, 4), (2, 0, 0, 4)))
+    dw, dx = (ops.from_host(np.ones(s, "float32")) for s in ((3, 3, 4, 4), (2, 2, 2, 4)))
+    ops.conv2d(x, w, None, y, geometry)
+    ops.conv2d_back(x, w, y, y, dw, None, dx, geometry, accumulate=True)
+    assert (ops.to_host(dw) == 1).all() and (ops.to_host(dx) == 0).all()
+    ops.conv2d_back(x, w, y, y, dw, None, None, geometry)
+    assert (ops.to_host(dw) == 0).all()
+
+
 ORDER = ["columns, own", "columns, cuBLAS", "implicit", "implicit 64x64"]
 
 
