@@ -13,7 +13,9 @@ from ringtrain.ops.cuda.signatures import parse
 from tests.fakes import nvrtc
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
-NAMES = sorted(path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu"))
+TILED = "gemm", "convolution"  # they take long: some of them in test_ops_cuda_products.py and its like
+FOUND = {path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu")}
+NAMES = sorted(FOUND - set(TILED))
 ARCHITECTURES = "sm_80", "sm_90", "sm_100"  # A100, H100 and H200, B200
 REALS = ("float", "float"), ("double", "double"), ("float", "__half"), ("float", "__nv_bfloat16")
 # What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
