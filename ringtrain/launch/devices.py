@@ -7,6 +7,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from ringtrain.errors import DeviceError
+from ringtrain.launch.binding import bind
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
 from ringtrain.transport.awareness import STAGED, Rung
 from ringtrain.transport.world import find_way, look
@@ -47,7 +48,7 @@ def visible(environ: Mapping[str, str], count: int) -> int:
 def number_of(visit: Visit) -> int:
     """Which of the visible devices is this rank's."""
     count = visible(visit.environ, len(models(visit.root)))
-    return visit.transport.local_rank % max(1, count)
+    return bind(visit.environ, max(1, count), visit.transport.local_rank).index
 
 
 def packages(visit: Visit) -> list[Line]:

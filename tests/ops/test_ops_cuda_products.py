@@ -15,18 +15,17 @@ from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose, shares, worth
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes import nvrtc
-from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cuda_support import calls_of, cuda_ops, needs_compiler, perform
+from tests.ops.cuda_support import calls_of, cuda_ops, device_runtime, needs_compiler, perform
 
 # Roundings to nearest of each type are off by less than this share.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 NARROW = ("tf32", "float16", "bfloat16")
 
 
-def device_of(precision, runtime=None, **rest):
+def device_of(precision, choice=None):
     real = "float64" if precision == "float64" else "float32"
     active = active_dtype("float32" if precision == "float64" else precision, real)
-    return Device(runtime or HostRuntime(), real, active, precision != "tf32", **rest)
+    return Device(device_runtime(), real, active, precision != "tf32", choice=choice or Choice(fixed=True))
 
 
 def put(device, values):
@@ -215,6 +214,8 @@ def test_the_fastest_is_taken_and_told():
     assert choice.notes == {"none": "none has no engine"}
     device.recording = True
     assert choice(device, "work", None, None).name == "small"
+    beside, theirs = Standing(), names()
+    assert choice(beside, "work", lambda: theirs, None) is theirs[2] and len(clock.names) == 21
 
 
 def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
@@ -230,7 +231,7 @@ def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
 
 @needs_compiler
 def test_events_time_the_work_and_trials_add_nothing():
-    device = device_of("float32")
+    device = device_of("float32", Choice())
     sums = put(device, np.ones((3, 3), "float32"))
     x = put(device, np.eye(3, dtype="float32"))
     for _ in range(2):
