@@ -41,8 +41,8 @@ def simple_cases(name):
 
 
 def tiled_cases():
-    """Of products by tiles, which take seconds each: the smallest tile of each type, and the largest, whose numbers fill
-    the registers, of two. Tensor cores are for all but float64, and float32 that is wanted whole."""
+    """Of products by tiles, which take seconds each: the smallest tile of each type, and the largest, whose numbers
+    fill the registers, of two. Tensor cores are for all but float64, and float32 that is wanted whole."""
     small, large = SMALL.defines, TILES[0].defines
     for real, act in REALS:
         for cores in {"float": (0, 1), "double": (0,)}.get(act, (1,)):
