@@ -15,6 +15,7 @@ COMMON = {
     "train_examples": "numbers of training examples",
     "batch": "batches",
     "dtype": "types",
+    "precision": "precisions",
     "optimizer": "optimizers",
     "lr": "learning rates",
     "schedule": "schedules",
