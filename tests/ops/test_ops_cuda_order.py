@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.order import Segments
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import cuda_ops, needs_compiler
@@ -45,6 +46,20 @@ def test_segments_of_different_keys_are_different(ops):
         for factor in (2, 5):
             ops.segment(factor, lambda factor=factor: ops.scale(x, factor))
     assert ops.to_host(x).tolist() == [1000] * 4
+
+
+def test_the_segments_that_were_asked_for_last_are_kept(ops):
+    x, ran = ones(ops), []
+    segments = Segments(ops._device, most=2)
+
+    def run(key):
+        ran.append(key)
+        ops.scale(x, key)
+
+    for key in (2, 2, 2, 3, 3, 3, 2, 5, 2, 3):  # 3 has given way to 5
+        segments(key, lambda key=key: run(key))
+    assert ran == [2, 2, 3, 3, 5, 3]
+    assert ops.to_host(x).tolist() == [2.0**5 * 3**4 * 5] * 4
 
 
 @pytest.mark.parametrize(
