@@ -156,6 +156,7 @@ class FakeDeviceOps(Ops):
         self._early, self._first, self._all = early, first or self, []
         self._first._all.append(self)
         self._pinned: list[np.ndarray] = []
+        self.arriving: list[np.ndarray] = []  # memory that messages are about to arrive in
         self._segments: dict[object, Recording] = {}
         self._recording: str = ""  # what is recorded, in words
 
@@ -173,6 +174,10 @@ class FakeDeviceOps(Ops):
         self._not_recorded("an allocation")
         memory = np.empty(shape, self.dtype if dtype is None else dtype)
         _poison(memory)
+        return DeviceArray(memory, self._first)
+
+    def adopt(self, memory):
+        """Memory that a transport has, as this device's."""
         return DeviceArray(memory, self._first)
 
     def pinned(self, shape, dtype):
@@ -279,6 +284,9 @@ class FakeDeviceOps(Ops):
                 getattr(self._reference, name)(**operands)
 
     def _issue(self, name, operands):
+        for memory in arrays_of(operands):
+            if any(np.may_share_memory(memory, coming) for coming in self._first.arriving):
+                raise DeviceRefusal(f"{name} on memory that a message has still to arrive in")
         self.queued.append((name, operands))
         if self._early and self is not self._first and not self._recording:
             while self.queued and (self.queued[0][0] != "after" or self.queued[0][1]["mark"].done()):
@@ -313,6 +321,14 @@ class FakeDeviceOps(Ops):
         if isinstance(value, np.ndarray):
             raise DeviceRefusal(f"{operation}: {key} is a NumPy array of shape {value.shape}; upload it first")
         return value
+
+
+def arrays_of(operands):
+    """The memory that an operation is on."""
+    for operand in operands.values():
+        for memory in operand if isinstance(operand, list) else [operand]:
+            if isinstance(memory, np.ndarray):
+                yield memory
 
 
 def _poison(memory):
