@@ -323,9 +323,13 @@ class FakeDeviceOps(Ops):
         return value
 
 
-def arrays_of(operands):
-    """The memory that an operation is on."""
-    for operand in operands.values():
+# What operations call arrays that they only read: parameters in passes, and terms of sums.
+READ = {"w_DK", "w_RSCK", "b_K", "gamma_C", "beta_C", "a", "b", "sources"}
+
+
+def arrays_of(operands, but=()):
+    """The memory that an operation is on, without operands of some names."""
+    for operand in (value for name, value in operands.items() if name not in but):
         for memory in operand if isinstance(operand, list) else [operand]:
             if isinstance(memory, np.ndarray):
                 yield memory

@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from ringtrain.transport.base import Handle, Transport
-from tests.fakes.device import DeviceRefusal, FakeDeviceOps, arrays_of
+from tests.fakes.device import READ, DeviceRefusal, FakeDeviceOps, arrays_of
 
 
 class Late(Handle):
@@ -116,13 +116,16 @@ class Shut(Wrapping):
         return Apart(self._inner.recvs(into, tag), private, spans, lambda: self.opened or tag < self._first)
 
 
-def settled(ops: FakeDeviceOps, array):
+def settled(ops: FakeDeviceOps, array, is_read=False):
     """The memory of a device array; a host array is its own. Refuses where an operation on that memory is still
-    queued, on whatever stream: a transport reads and writes at once, and would come before it."""
+    queued, on whatever stream: a transport reads and writes at once, and would come before it. What it only reads may
+    be read by operations, too."""
     if isinstance(array, np.ndarray):
         return array
     for name, operands in ops.waiting():
-        if any(np.may_share_memory(memory, array._memory) for memory in arrays_of(operands)):
+        if any(
+            np.may_share_memory(memory, array._memory) for memory in arrays_of(operands, but=READ if is_read else ())
+        ):
             raise DeviceRefusal(f"memory was handed to a transport while {name} on it is queued")
     return array._memory
 
@@ -140,7 +143,7 @@ class DeviceHandle(Handle):
         self._coming: list = []
 
     def start(self) -> None:
-        memory = [settled(self._ops, array) for array in self._arrays]
+        memory = [settled(self._ops, array, not self._arrives) for array in self._arrays]
         self._inner.start()
         self._coming = memory if self._arrives else []
         self._ops.arriving.extend(self._coming)
