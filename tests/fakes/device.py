@@ -95,11 +95,12 @@ class QueueMark(Mark):
     count: int
 
     def done(self):
-        """Says "not yet" as often as operations are missing: each time somebody asks, one more is done."""
-        if self.ops.performed >= self.count:
-            return True
-        self.ops.perform(self.ops.performed + 1)
-        return False
+        """Says "not yet" as often as operations are missing: each time somebody asks, one more is done; or all, where
+        the device is quick."""
+        if self.ops.performed < self.count:
+            self.ops.perform(self.count if self.ops.quick else self.ops.performed + 1)
+            return self.ops.quick
+        return True
 
     def wait(self):
         self.ops.perform(self.count)
@@ -139,6 +140,7 @@ class FakeDeviceOps(Ops):
     """The reference's arithmetic, late, on memory that is out of reach.
 
     early: whether what is issued beside is done as soon as marks allow
+    quick: whether what is asked for is done by then
     first: what these operations are beside of
 
     ``queued``: (operation, operands) to do, in order. ``performed``: how many were done. ``replays``: of segments,
@@ -148,12 +150,12 @@ class FakeDeviceOps(Ops):
     name = "fake device"
     records = True
 
-    def __init__(self, dtype="float32", precision="float32", early=False, first=None):
+    def __init__(self, dtype="float32", precision="float32", early=False, first=None, quick=False):
         super().__init__(dtype, precision)
         self._reference = ReferenceOps(dtype, precision)
         self.queued: list[tuple[str, dict]] = []
         self.performed = self.replays = 0
-        self._early, self._first, self._all = early, first or self, []
+        self._early, self._first, self._all, self.quick = early, first or self, [], quick
         self._first._all.append(self)
         self._pinned: list[np.ndarray] = []
         self.arriving: list[np.ndarray] = []  # memory that messages are about to arrive in
@@ -267,7 +269,7 @@ class FakeDeviceOps(Ops):
 
     def beside(self):
         self._not_recorded("a stream")
-        return FakeDeviceOps(self.dtype, self.precision, self._early, self._first)
+        return FakeDeviceOps(self.dtype, self.precision, self._early, self._first, self.quick)
 
     def waiting(self):
         """(operation, operands) of all queues of the device."""

@@ -105,9 +105,30 @@ def test_a_strategy(name):
     assert gives_the_bits_of_hosts(4, flags, nodes=[0, 0, 1, 1])
 
 
-@pytest.mark.parametrize("flags", [{"algorithm": "ring"}, {"sync": "server"}], ids=["all-reduce", "server"])
-def test_under_the_guard(flags):
-    assert gives_the_bits_of_hosts(2, {"guard": True, **flags})
+GUARDED = [
+    {},
+    {"algorithm": "ring", "batch_norm": "sync", "overlap": "forward"},
+    {"algorithm": "mpi", "batch_norm": "sync"},
+    {"sync": "delayed", "algorithm": "tree"},
+    {"sync": "sharded", "overlap": "forward"},
+    {"sync": "server"},
+    {"compress": "top-k", "compress_from": 2},
+    {"fc": "hybrid"},
+]
+
+
+@pytest.mark.parametrize("flags", GUARDED, ids=str)
+def test_ranks_whose_devices_are_not_alike_do_all_in_one_order(flags):
+    """One is done whenever it is asked, the other is not: the guard compares what ranks do together, number by
+    number."""
+    flags = {"guard": True, "bucket_bytes": 500, **flags}
+
+    def body(transport, ops):
+        end = DeviceTransport(transport, ops) if ops else transport
+        return trained(end, BATCH_NORM_NET, 4, ops=ops, **flags)[1].tobytes()
+
+    host = everywhere(2, lambda t: body(t, None))
+    assert everywhere(2, lambda t: body(t, FakeDeviceOps(quick=t.rank == 0))) == host
 
 
 @pytest.mark.parametrize("flags", [{"staleness": 1}, {"staleness": 2, "overlap": "forward", "clip_norm": 0.5}])
