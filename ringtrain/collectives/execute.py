@@ -83,7 +83,8 @@ class Execution(Reduction):
         ]
         self._left = self._moved = 0
         self._landed: set[int] = set()  # arrived, and not yet to be added or unpacked
-        self._computing = False  # whether anything was issued to the device since the last mark
+        self._computing = False  # whether anything was issued to the device since it was last looked at
+        self._mark = None  # how far the device must be before anything starts; None: it is
 
     def _prepare(self, transport: Transport, piece: Piece, span, message, add: Callable, wire: Wire | None) -> "_Piece":
         if piece.kind in LOCAL:
@@ -136,28 +137,40 @@ class Execution(Reduction):
     def _post(self) -> bool:
         """Start every piece that may start, receives before sends. Whether there was one."""
         local, recvs, sends, held = self._local, self._recvs, self._sends, self._held
+        if not (recvs or sends or local or held):
+            return False
         moved = self._moved
         while local:
             self._moved += 1
             self._finish(local.popleft())
-        while held and held[0][0].done():
-            self._start(held.popleft()[1])
+        if held:
+            self._start_held()
         while recvs or sends:
-            self._start_or_hold((recvs or sends).popleft())
+            i = (recvs or sends).popleft()
+            pack = self._pieces[i].pack
+            if pack:
+                pack()
+                self._computing = True
+            if self._computing:
+                self._look()
+            if self._mark is None:
+                self._start(i)
+            else:
+                held.append((self._mark, i))
         return self._moved != moved
 
-    def _start_or_hold(self, i: int) -> None:
-        """What was issued so far is done before the piece starts; and those that are held start before it."""
-        pack = self._pieces[i].pack
-        if pack:
-            pack()
-            self._computing = True
-        if self._computing:
-            self._mark, self._computing = self._device.mark(), False
-        if self._held or not self._mark.done():
-            self._held.append((self._mark, i))
-        else:
-            self._start(i)
+    def _look(self) -> None:
+        """How far the device must be before anything starts from now on: what was issued so far is done by then."""
+        mark = self._device.mark()
+        self._mark = mark if self._held or not mark.done() else None
+        self._computing = False
+
+    def _start_held(self) -> None:
+        held = self._held
+        while held and held[0][0].done():
+            self._start(held.popleft()[1])
+        if not held:
+            self._mark = None
 
     def _start(self, i: int) -> None:
         piece = self._pieces[i]
