@@ -147,37 +147,32 @@ class Execution(Reduction):
             self._start_held()
         while recvs or sends:
             i = (recvs or sends).popleft()
-            pack = self._pieces[i].pack
-            if pack:
-                pack()
+            piece = self._pieces[i]
+            if piece.pack:
+                piece.pack()
                 self._computing = True
-            if self._computing:
-                self._look()
-            if self._mark is None:
-                self._start(i)
-            else:
+            if self._computing:  # what was issued so far is done before this piece, or any other from now on, starts
+                mark, self._computing = self._device.mark(), False
+                self._mark = mark if held or not mark.done() else None
+            if self._mark is not None:
                 held.append((self._mark, i))
+                continue
+            piece.start()
+            piece.channel.append(i)
+            self._moved += 1
+            self._release(self._plan.started[i])
         return self._moved != moved
-
-    def _look(self) -> None:
-        """How far the device must be before anything starts from now on: what was issued so far is done by then."""
-        mark = self._device.mark()
-        self._mark = mark if self._held or not mark.done() else None
-        self._computing = False
 
     def _start_held(self) -> None:
         held = self._held
         while held and held[0][0].done():
-            self._start(held.popleft()[1])
+            _, i = held.popleft()
+            self._pieces[i].start()
+            self._pieces[i].channel.append(i)
+            self._moved += 1
+            self._release(self._plan.started[i])
         if not held:
             self._mark = None
-
-    def _start(self, i: int) -> None:
-        piece = self._pieces[i]
-        piece.start()
-        piece.channel.append(i)
-        self._moved += 1
-        self._release(self._plan.started[i])
 
     def _collect(self) -> bool:
         """Take the messages that have ended, oldest first on each channel. Whether there was one."""

@@ -80,9 +80,8 @@ class Run:
         """When all ranks are through the iterations that are traced, or there are no more."""
         done, tracing = self._progress.iteration, self._tracing
         if tracing is not None and (stopping or done >= min(tracing.stop, self._of.iterations)):
-            tracing.meet()
             self._tracing = None
-            self._sink.handle(Note(text=f"the trace is in {tracing.path}"))
+            self._sink.handle(Note(text=tracing.meet()))
 
     def _meeting(self) -> int:
         """How many iterations will be finished when ranks next do something together."""

@@ -109,12 +109,15 @@ class Tracing:
         if self.path is not None:
             write(self.path, {self._transport.rank: self._slices})
 
-    def meet(self) -> None:
-        """Rank 0 writes what all have. Collective."""
+    def meet(self) -> str:
+        """Rank 0 writes what all have, and says where. Collective."""
         self.end()
         every = self._transport.gather_json([each.as_json() for each in self._slices])
         if self.path is not None:
             write(self.path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
+        if any(every):
+            return f"the trace is in {self.path}: open it at https://ui.perfetto.dev"
+        return f"nothing was traced: the run ended before iteration {self._first + 1}, the first that was asked for"
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────
     def _perform(self, instruction) -> None:

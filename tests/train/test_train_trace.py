@@ -3,13 +3,18 @@
 import itertools
 import json
 
+import click
 import pytest
+from click.testing import CliRunner
 from small_runs import BATCH_NORM_NET, everywhere, run_of
 
-from ringtrain.config import resolve
-from ringtrain.errors import ConfigError
+from ringtrain.cli.options import flags_of, given
+from ringtrain.config import TrainConfig, resolve
+from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.report.trace import DEVICE, LOOP
+from ringtrain.train.start import start
 from ringtrain.train.tracing import Tracing, path_of, window_of
+from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 
@@ -117,12 +122,8 @@ def test_a_window_that_the_run_does_not_reach_is_empty(tmp_path):
 
 @pytest.mark.parametrize("flags", [{"sync": "server", "asynchronous": True}, {"fc": "pipeline"}])
 def test_other_ways_to_train_are_traced_as_far_as_they_are_seen(tmp_path, flags):
-    document, _ = traced(tmp_path, **flags) if "fc" in flags else traced_alone(tmp_path, **flags)
+    document, _ = traced(tmp_path, size=2 if "fc" in flags else 1, **flags)
     assert {name for name, *_ in slices(document, 0, LOOP)} >= {"iteration 3", "update"}
-
-
-def traced_alone(tmp_path, **flags):
-    return traced(tmp_path, size=1, **flags)
 
 
 def test_a_traced_run_learns_the_same(tmp_path):
@@ -162,3 +163,48 @@ def test_windows_that_cannot_be():
         window_of(config(trace="t.json", trace_iterations="3:4"), 7)
     with pytest.raises(ConfigError, match="--trace-iterations 3:4 says of which iterations: give --trace besides"):
         window_of(config(trace_iterations="3:4"), 0)
+
+
+def test_a_flag_without_a_value_is_a_file_in_the_run_folder():
+    seen = {}
+    command = click.command()(flags_of(TrainConfig)(lambda **flags: seen.update(given(flags))))
+    for arguments in (["--trace", "--batch", "3"], ["--trace", "x/y.json"]):
+        done = CliRunner().invoke(command, arguments)
+        assert done.exit_code == 0, done.output
+        found = seen["trace"]
+        assert found == ("trace.json" if "--batch" in arguments else "x/y.json")
+
+
+# ── a run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def train(tmp_path, **flags):
+    alone = LoopbackWorld(1).transport(0)
+    given = {"model": str(tmp_path / "net.toml"), "data": "digits", "ops": "reference", "out": str(tmp_path / "run")}
+    (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
+    start(alone, None, {**given, **flags})
+
+
+def test_a_run_leaves_its_trace_and_says_so(tmp_path, capsys):
+    train(tmp_path, iterations=4, trace="trace.json", trace_iterations="2:3")
+    path = tmp_path / "run" / "trace.json"
+    names = [name for name, *_ in slices(json.loads(path.read_text()), 0, LOOP)]
+    assert [name for name in names if "iteration" in name] == ["iteration 2", "iteration 3"]
+    told = "".join(capsys.readouterr().out.split())
+    assert "thetraceisin" in told and "openitathttps://ui.perfetto.dev" in told
+
+
+def test_a_run_that_ends_before_says_so(tmp_path, capsys):
+    train(tmp_path, iterations=2, trace="trace.json")
+    told = " ".join(capsys.readouterr().out.split())
+    assert "nothing was traced: the run ended before iteration 6, the first that was asked for" in told
+
+
+def test_a_run_that_fails_leaves_what_was_traced(tmp_path):
+    with pytest.raises(DivergedError):
+        train(tmp_path, iterations=30, trace="trace.json", trace_iterations="1:30", lr=1e9)
+    found = json.loads((tmp_path / "run" / "trace.json").read_text())
+    assert "backward" in {name for name, *_ in slices(found, 0, LOOP)}
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path):
+    with pytest.raises(UsageError, match=r"nowhere/trace\.json\.part: No such file or directory"):
+        train(tmp_path, iterations=2, trace=str(tmp_path / "nowhere" / "trace.json"))
