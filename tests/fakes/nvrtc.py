@@ -7,8 +7,9 @@ from functools import cache
 
 NEEDED = ("cuda.bindings.nvrtc", "cuda.pathfinder")
 USAGE = re.compile(
-    r"Function properties for (\w+)\s+ptxas\s+\.\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes "
-    r"spill loads\s+ptxas info\s+: Used (\d+) registers"
+    r"Function properties for (\w+)\s+(?:ptxas\s+\.\s+)?"
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    r"\s*ptxas info\s*: Used (\d+) registers"
 )
 
 
