@@ -14,7 +14,7 @@ from pathlib import Path
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write
-from ringtrain.train.instructions import Forward
+from ringtrain.train.instructions import Forward, Update
 from ringtrain.train.loop import Worker
 from ringtrain.transport.base import Transport
 
@@ -65,7 +65,7 @@ class Tracing:
         self._marks: list[tuple] = []  # (mark, what the device did before it, or None), in order
         self._open = False
         self._iteration, self._began = -1, 0
-        worker.before_iteration, worker.after_iteration = self.iterate, self.iterated
+        worker.before_iteration = self.iterate
 
     def align(self) -> None:
         """From here all ranks count. Collective."""
@@ -80,11 +80,6 @@ class Tracing:
         if not inside:
             self.end()
         self._iteration, self._began = iteration, self._clock()
-
-    def iterated(self) -> None:
-        """It has ended."""
-        if self._open:
-            self._add(LOOP, f"iteration {self._iteration + 1}", self._began, self._clock())
 
     def _begin(self) -> None:
         worker, exchange = self._worker, self._worker.exchange
@@ -132,6 +127,8 @@ class Tracing:
         else:
             self._mark(self._pass)
         self._add(LOOP, self._pass, began, now)
+        if isinstance(instruction, Update):  # the last
+            self._add(LOOP, f"iteration {self._iteration + 1}", self._began, now)
 
     def _need(self, span) -> None:
         """Forward goes on with the layer of this span."""
