@@ -6,8 +6,8 @@ from functools import cache
 
 from ringtrain.collectives import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
-from ringtrain.collectives.fused import Fused, fuse
-from ringtrain.collectives.mapped import Mapped
+from ringtrain.collectives.fused import Fused, fuse, one_after_another
+from ringtrain.collectives.mapped import Mapped, on_host
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.routed import LEAST_BYTES, Routed, make_piece, portions
 from ringtrain.collectives.topology import Topology, placed
@@ -17,6 +17,7 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
 MAPPED, ROUTED = "mapped", "routed"
+AT_ONCE = 8  # arrays that a device's add_all takes
 OUTER = "ring"  # between nodes, unless it is named
 INSTEAD = {MAPPED: "sliced", ROUTED: "hierarchical"}  # over messages
 
@@ -49,23 +50,24 @@ def prepare_shared(
     combine: Callable,
     tag: int,
     segment_bytes: int,
-    synchronize: Callable[[], None],
+    device,
     wire: Wire | None,
 ) -> Reduction:
     """As :func:`ringtrain.exchange.reductions.prepare`. ``routed`` on one node is ``mapped``. Raises Unavailable."""
     why = unavailable(transport, buffer, algorithm, [tag])
     if why is not None:
         raise Unavailable(f"{algorithm} cannot run here: {why}")
-    fused, lane, twins = fused_plan(transport.local_size), transport.lane(tag), transport.twins(buffer)
+    lane, twins = transport.lane(tag), transport.twins(buffer)
+    fused = fused_plan(transport.local_size) if on_host(twins) else one_after_another(transport.local_size)
     if transport.nodes == 1:
-        return Mapped(fused, transport, twins, lane, combine, synchronize)
+        return Mapped(fused, transport, twins, lane, combine, device)
     outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes, rounded=wire is not None)
     least = LEAST_BYTES // buffer.dtype.itemsize
     made = [
-        make_piece(portion, fused, outer, transport, twins, combine, segment_bytes, wire)
+        make_piece(portion, fused, outer, transport, twins, combine, segment_bytes, wire, device)
         for portion in portions(topology_of(transport), transport.rank, buffer.size, least, tag)
     ]
-    return Routed(made, transport, lane, synchronize)
+    return Routed(made, transport, lane, device)
 
 
 def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> str | None:
@@ -80,8 +82,11 @@ def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int
 def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
     """What this rank lacks. Lanes are asked for whatever it is: that is collective over the node."""
     lanes = [transport.lane(tag) for tag in tags]
-    if transport.twins(buffer) is None:
+    twins = transport.twins(buffer)
+    if twins is None:
         return "the buffer does not lie in memory that the ranks of a node share"
+    if not on_host(twins) and len(twins) > AT_ONCE:
+        return f"a device adds up the buffers of {AT_ONCE} ranks at once, and the node has {len(twins)}"
     return "shared memory has no room left for the counters by which ranks wait" if None in lanes else None
 
 

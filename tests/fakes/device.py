@@ -95,12 +95,26 @@ class QueueMark(Mark):
 
     ops: "FakeDeviceOps"
     count: int
+    timed: bool = False
 
     def done(self):
-        return self.ops.performed >= self.count
+        """Says "not yet" as often as operations are missing: each time somebody asks, one more is done; or all, where
+        the device is quick."""
+        if self.ops.performed < self.count:
+            self.ops.perform(self.count if self.ops.quick else self.ops.performed + 1)
+            return self.ops.quick
+        return True
 
     def wait(self):
         self.ops.perform(self.count)
+
+    def seconds_since(self, earlier):
+        """A device does an operation in a tenth of a millisecond."""
+        if not (self.timed and earlier.timed):
+            raise DeviceRefusal("seconds between marks of which one is not timed")
+        if max(self.count, earlier.count) > self.ops.performed:
+            raise DeviceRefusal("seconds between marks of which one is not done")
+        return (self.count - earlier.count) * 1e-4
 
 
 @dataclass
@@ -137,6 +151,7 @@ class FakeDeviceOps(Ops):
     """The reference's arithmetic, late, on memory that is out of reach.
 
     early:    whether what is issued beside is done as soon as marks allow
+    quick:    whether what is asked for is done by then
     first:    what these operations are beside of
     capacity: bytes of its memory
 
@@ -147,15 +162,16 @@ class FakeDeviceOps(Ops):
     name = "fake device"
     records = True
 
-    def __init__(self, dtype="float32", precision="float32", early=False, first=None, capacity=1 << 40):
+    def __init__(self, dtype="float32", precision="float32", early=False, first=None, quick=False, capacity=1 << 40):
         super().__init__(dtype, precision)
         self._reference = ReferenceOps(dtype, precision)
         self.queued: list[tuple[str, dict]] = []
         self.performed = self.replays = 0
-        self._early, self._first, self._all = early, first or self, []
+        self._early, self._first, self._all, self.quick = early, first or self, [], quick
         self._first._all.append(self)
         self.capacity, self.used = capacity, 0
         self._pinned: list[np.ndarray] = []
+        self.arriving: list[np.ndarray] = []  # memory that messages are about to arrive in
         self._segments: dict[object, Recording] = {}
         self._recording: str = ""  # what is recorded, in words
 
@@ -174,6 +190,10 @@ class FakeDeviceOps(Ops):
         memory = np.empty(shape, self.dtype if dtype is None else dtype)
         self._first._take(memory)
         _poison(memory)
+        return DeviceArray(memory, self._first)
+
+    def adopt(self, memory):
+        """Memory that a transport has, as this device's."""
         return DeviceArray(memory, self._first)
 
     def _take(self, memory):
@@ -265,9 +285,9 @@ class FakeDeviceOps(Ops):
             a, b = next((a, b) for a, b in zip_longest(got, expected) if a != b)
             raise DeviceRefusal(f"segment {key} issues {a}, and issued {b} before: the key must tell them apart")
 
-    def mark(self):
+    def mark(self, timed=False):
         self._not_recorded("a mark")
-        return QueueMark(self, self.performed + len(self.queued))
+        return QueueMark(self, self.performed + len(self.queued), timed)
 
     def after(self, mark):
         self._not_recorded("a wait")
@@ -275,7 +295,7 @@ class FakeDeviceOps(Ops):
 
     def beside(self):
         self._not_recorded("a stream")
-        return FakeDeviceOps(self.dtype, self.precision, self._early, self._first)
+        return FakeDeviceOps(self.dtype, self.precision, self._early, self._first, self.quick)
 
     def waiting(self):
         """(operation, operands) of all queues of the device."""
@@ -292,6 +312,9 @@ class FakeDeviceOps(Ops):
                 getattr(self._reference, name)(**operands)
 
     def _issue(self, name, operands):
+        for memory in arrays_of(operands):
+            if any(np.may_share_memory(memory, coming) for coming in self._first.arriving):
+                raise DeviceRefusal(f"{name} on memory that a message has still to arrive in")
         self.queued.append((name, operands))
         if self._early and self is not self._first and not self._recording:
             while self.queued and (self.queued[0][0] != "after" or self.queued[0][1]["mark"].done()):
@@ -326,6 +349,18 @@ class FakeDeviceOps(Ops):
         if isinstance(value, np.ndarray):
             raise DeviceRefusal(f"{operation}: {key} is a NumPy array of shape {value.shape}; upload it first")
         return value
+
+
+# What operations call arrays that they only read: parameters in passes, and terms of sums.
+READ = {"w_DK", "w_RSCK", "b_K", "gamma_C", "beta_C", "a", "b", "sources"}
+
+
+def arrays_of(operands, but=()):
+    """The memory that an operation is on, without operands of some names."""
+    for operand in (value for name, value in operands.items() if name not in but):
+        for memory in operand if isinstance(operand, list) else [operand]:
+            if isinstance(memory, np.ndarray):
+                yield memory
 
 
 def _poison(memory):

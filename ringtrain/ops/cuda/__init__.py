@@ -66,6 +66,11 @@ class CudaOps(Ops):
         segments = self._segments.describe()
         return f"{words}; {segments}" if segments else words
 
+    @property
+    def choices(self):
+        """Which way is taken to each product and convolution so far, and what it took: its ``table``."""
+        return self._device.choice
+
     def compile_stats(self):
         return self.runtime.modules
 
@@ -110,8 +115,8 @@ class CudaOps(Ops):
     def segment(self, key, run):
         return self._segments(key, run)
 
-    def mark(self):
-        return CudaMark(self._device.stream.record())
+    def mark(self, timed=False):
+        return CudaMark(self._device.stream.record(timed))
 
     def after(self, mark):
         self._device.stream.after(mark.event)

@@ -1,4 +1,4 @@
-// What products need around them: weights in the type of activations, sums of columns, sums of parts.
+// What products need around them: weights in the type of activations, sums of parts.
 #include "map.cuh"
 
 // y = x, rounded: weights as the tensor cores take them. Once for each product, so that its loads need no arithmetic.
