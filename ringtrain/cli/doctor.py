@@ -37,7 +37,7 @@ def _doctor(transport, device: str, mpi_cuda: str, as_json: bool) -> int:
     from ringtrain.launch.checks import CHECKS
     from ringtrain.launch.doctor import FAIL, Visit, examine, show, worst
 
-    visit = Visit(transport, os.environ, device, mpi_cuda, _make, MAKER)
+    visit = Visit(transport, os.environ, device, mpi_cuda, _visible, _make, MAKER)
     lines = examine(visit, CHECKS)
     hosts = transport.gather_json(socket.gethostname())
     if transport.rank == 0:
@@ -46,6 +46,12 @@ def _doctor(transport, device: str, mpi_cuda: str, as_json: bool) -> int:
 
 
 MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
+
+
+def _visible() -> int:
+    from ringtrain.ops.cuda.cupy_runtime import visible_devices
+
+    return visible_devices()
 
 
 def _make(number: int):

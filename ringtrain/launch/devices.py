@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -39,16 +39,9 @@ def models(root: Path) -> list[str]:
     return [match[1].strip() if match else "unknown" for match in found]
 
 
-def visible(environ: Mapping[str, str], count: int) -> int:
-    """How many of ``count`` devices this process may see."""
-    told = environ.get("CUDA_VISIBLE_DEVICES")
-    return count if told is None else len([name for name in told.split(",") if name.strip() not in ("", "-1")])
-
-
 def number_of(visit: Visit) -> int:
-    """Which of the visible devices is this rank's."""
-    count = visible(visit.environ, len(models(visit.root)))
-    return bind(visit.environ, max(1, count), visit.transport.local_rank).index
+    """Which of the visible devices is this rank's. Raises DeviceError where it sees none."""
+    return bind(visit.environ, visit.visible(), visit.transport.local_rank).index
 
 
 def packages(visit: Visit) -> list[Line]:
@@ -68,7 +61,7 @@ def driver(visit: Visit) -> list[Line]:
         return [Line(OK, "GPU driver", version), Line(OK, "GPUs", _counted(visit))]
     if visit.device == "cuda":
         advice = "run where nvidia-smi shows a GPU; in a container, with --gpus all (docker) or --nv (apptainer)"
-        return [Line(FAIL, "GPU driver", "none of NVIDIA's is loaded", advice)]
+        return [Line(WARN, "GPU driver", "none of NVIDIA's is listed under /proc", advice)]  # WSL lists none
     return [Line(OK, "GPU driver", "none; training runs on the CPU")]
 
 
@@ -86,10 +79,23 @@ def mpi_cuda(visit: Visit) -> list[Line]:
         return [Line(OK, "mpi-cuda", "there is no MPI")]
     if not _any(visit, wanted(visit)):
         return [*_rungs(look()), Line(OK, "mpi-cuda", "no device to send from")]
-    choice = find_way(visit.transport, visit.mpi_cuda, number_of(visit), visit.maker)
+    numbers = _numbers(visit)
+    if numbers is None:
+        return [*_rungs(look()), Line(OK, "mpi-cuda", "no device that can be used on every rank")]
+    choice = find_way(visit.transport, visit.mpi_cuda, numbers[visit.transport.rank], visit.maker)
     slower = choice.way == STAGED != visit.mpi_cuda
     advice = "an MPI that is built for CUDA may be faster: docs/cuda-aware-mpi.md" if slower else ""
     return [*_rungs(choice.rungs), Line(WARN if slower else OK, "mpi-cuda", choice.words, advice)]
+
+
+def _numbers(visit: Visit) -> list[int] | None:
+    """The devices of all ranks; None where one of them has none, which :func:`device` tells why."""
+    try:
+        own = number_of(visit)
+    except DeviceError:
+        own = None
+    every = visit.transport.gather_json(own)
+    return None if None in every else every
 
 
 def _rungs(rungs: Sequence[Rung]) -> list[Line]:
@@ -100,8 +106,8 @@ def device(visit: Visit) -> list[Line]:
     """This rank's, opened; and how fast memory is staged."""
     if not wanted(visit):
         return []
-    number = number_of(visit)
     try:
+        number = number_of(visit)
         runtime = visit.make(number)
         return [_facts(number, runtime), _staging(runtime)]
     except DeviceError as error:

@@ -34,6 +34,7 @@ class Visit:
 
     device:   what was asked for: auto (a device if there is one), cpu, cuda
     mpi_cuda: auto, direct or staged
+    visible:  how many devices this process sees; raises DeviceError
     make:     makes the Runtime of a device's number; raises DeviceError
     maker:    "module:name" of the same, for a child
     root:     of the file system: where /proc and /dev are looked for
@@ -43,6 +44,7 @@ class Visit:
     environ: Mapping[str, str]
     device: str
     mpi_cuda: str
+    visible: Callable[[], int]
     make: Callable[[int], object]
     maker: str
     root: Path = Path("/")

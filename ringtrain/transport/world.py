@@ -10,6 +10,7 @@ from ringtrain.transport.device import OnDevice
 from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
+from ringtrain.transport.sight import sees, sight
 
 
 def connect(allocate=None, comm=None) -> Transport:
@@ -60,7 +61,7 @@ def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Cho
     Raises DeviceError where direct was asked for and does not work.
     """
     if transport.size == 1:
-        return Choice(STAGED, "one rank sends nothing", ())
+        return Choice(STAGED, "", ())
     return find_way(transport, asked, device, maker)
 
 
@@ -72,9 +73,9 @@ def find_way(transport: Transport, asked: str, device: int, maker: str) -> Choic
 
         return trial.attempt(libmpi.launcher(), libmpi.vendor(), maker, beside)
 
-    places = transport.gather_json([transport.node, device])
-    beside = [number for node, number in places if node == places[0][0]][:2]
-    return agree_on_way(transport, asked, look, attempt)
+    told = transport.gather_json([transport.node, device, sees(os.environ)])
+    beside = [number for node, number, _ in told if node == told[0][0]][:2]
+    return agree_on_way(transport, asked, look, sight([(node, words) for node, _, words in told]), attempt)
 
 
 def on_device(transport: Transport, runtime, choice: Choice) -> Transport:

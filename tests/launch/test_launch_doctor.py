@@ -32,11 +32,13 @@ def machine(tmp_path):
     return make
 
 
-def visits(root, size=1, device="auto", mpi_cuda="staged", environ=None, make=None):
+def visits(root, size=1, device="auto", mpi_cuda="staged", environ=None, make=None, visible=1):
     """The lines of a world of that size."""
 
     def body(t):
-        visit = Visit(t, {"HOME": str(root), **(environ or {})}, device, mpi_cuda, make or refuse, "a:b", root)
+        visit = Visit(
+            t, {"HOME": str(root), **(environ or {})}, device, mpi_cuda, lambda: visible, make or refuse, "a:b", root
+        )
         return examine(visit, CHECKS)
 
     every = LoopbackWorld(size).run(body)
@@ -44,7 +46,7 @@ def visits(root, size=1, device="auto", mpi_cuda="staged", environ=None, make=No
     return {line.name: line for line in every[0]}
 
 
-def refuse(number):
+def refuse(*number):
     raise AssertionError("a device was opened that nobody asked for")
 
 
@@ -66,7 +68,7 @@ def test_a_device_that_was_asked_for_and_is_not_there_is_a_failure(machine):
         raise DeviceError("--device cuda: no driver of NVIDIA is here")
 
     lines = visits(machine(), device="cuda", make=absent)
-    assert lines["GPU driver"].status == lines["device"].status == FAIL
+    assert (lines["GPU driver"].status, lines["device"].status) == (WARN, FAIL)
     assert "--gpus all" in lines["GPU driver"].advice
     assert lines["device"].text == "--device cuda: no driver of NVIDIA is here"
 
@@ -78,11 +80,17 @@ def test_a_device_is_opened_and_its_staging_timed(machine):
         opened.append(number)
         return HostRuntime()
 
-    lines = visits(machine(2), size=3, make=make)
+    lines = visits(machine(2), size=3, make=make, visible=2)
     assert sorted(opened) == [0, 0, 1]  # local rank modulo the devices
     assert lines["GPU driver"].text == "570.86.15" and lines["GPUs"].text == "2 × NVIDIA H200"
     assert "host, compute capability 9.0, 4 processors, 8.0 of 16.0 GiB free, CUDA 13.0" in lines["device"].text
     assert lines["pinned staging"].text.endswith(" GB/s")
+
+
+def test_a_rank_that_sees_no_device_is_told_why(machine):
+    lines = visits(machine(1), environ={"CUDA_VISIBLE_DEVICES": ""}, visible=0)
+    assert lines["device"].status == WARN and "CUDA_VISIBLE_DEVICES is '', which names none" in lines["device"].text
+    assert lines["GPUs"].text == "1 × NVIDIA H200; CUDA_VISIBLE_DEVICES="
 
 
 def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
@@ -96,7 +104,7 @@ def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
 
 def visits_cpu(machine):
     (lines,) = LoopbackWorld(1).run(
-        lambda t: examine(Visit(t, {"HOME": "/"}, "cpu", "auto", refuse, "a:b", machine()), CHECKS)
+        lambda t: examine(Visit(t, {"HOME": "/"}, "cpu", "auto", refuse, refuse, "a:b", machine()), CHECKS)
     )
     return lines
 
@@ -117,16 +125,19 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
     monkeypatch.setattr("ringtrain.transport.world.look", lambda: found)
     root = machine(1)
 
-    def lines(device, mpi_cuda):
+    def lines(device, mpi_cuda, visible=1):
         def body(t):
-            return devices.mpi_cuda(Visit(Messaging(t), {}, device, mpi_cuda, refuse, "a:b", root))
+            return devices.mpi_cuda(Visit(Messaging(t), {}, device, mpi_cuda, lambda: visible, refuse, "a:b", root))
 
         return LoopbackWorld(size).run(body)[0]
 
     rungs = [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in found]
     assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", "no device to send from")]
+    none = lines("cuda", "auto", visible=0)
+    assert none == [*rungs, Line(OK, "mpi-cuda", "no device that can be used on every rank")]
     flag, *asked, last = lines("auto", "auto")
-    assert flag == Line(OK, "mpi-cuda: flag", "unknown: nothing was asked for") and asked == rungs
+    assert flag == Line(OK, "mpi-cuda: flag", "unknown: nothing was asked for") and asked[:3] == rungs
+    assert asked[3] == Line(OK, "mpi-cuda: sight", "yes: the ranks of a node are shown the same devices")
     assert last.status == WARN and "docs/cuda-aware-mpi.md" in last.advice
     assert last.text == "device memory is staged through host memory: it says no; none"
     assert lines("cuda", "staged")[-1] == Line(
@@ -140,14 +151,6 @@ def test_slow_staging_is_a_warning(monkeypatch):
         line = devices._staging(HostRuntime())
         assert line.status == status and bool(line.advice) == (status == WARN)
     assert "nvidia-smi topo -m" in line.advice
-
-
-@pytest.mark.parametrize(
-    ("mask", "count", "seen"),
-    [(None, 4, 4), ("", 4, 0), ("2", 4, 1), ("0,3", 4, 2), ("GPU-1a,GPU-2b", 4, 2), ("-1", 4, 0)],
-)
-def test_masks_of_devices(mask, count, seen):
-    assert devices.visible({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, count) == seen
 
 
 def test_two_cupys_are_a_failure(monkeypatch):
@@ -176,7 +179,7 @@ def test_little_shared_memory_is_a_warning(machine, monkeypatch):
 
 def test_ranks_that_share_no_memory_are_warned(machine):
     world = LoopbackWorld(2, shares=False)
-    lines = world.run(lambda t: here.shared_memory(Visit(t, {}, "cpu", "auto", refuse, "a:b", machine())))
+    lines = world.run(lambda t: here.shared_memory(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b", machine())))
     assert lines[0][0].status == WARN and lines[0][0].text == "none between ranks"
 
 
@@ -215,7 +218,7 @@ def test_an_error_in_a_check_is_a_finding():
 
 
 def examine_one(check):
-    (lines,) = LoopbackWorld(1).run(lambda t: examine(Visit(t, {}, "cpu", "auto", refuse, "a:b"), [check]))
+    (lines,) = LoopbackWorld(1).run(lambda t: examine(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check]))
     return lines
 
 
