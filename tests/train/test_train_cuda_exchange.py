@@ -1,0 +1,64 @@
+"""Exchanges over the operations of a GPU and the transport of its memory, on a device that is not there: what marks do
+not order shows, whether streams are done as late as they may or run ahead."""
+
+import json
+
+import numpy as np
+import pytest
+from small_runs import BATCH_NORM_NET, everywhere, run_of
+from strategies import trained
+
+from ringtrain.report.trace import DEVICE
+from ringtrain.train.tracing import Tracing
+from ringtrain.transport.device import STAGED, OnDevice
+from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cuda_support import cuda_ops, needs_compiler
+
+pytestmark = needs_compiler
+
+
+def on_device(transport, hasty=False):
+    """(transport, operations)"""
+    runtime = HostRuntime(hasty=hasty)
+    return OnDevice(transport, runtime, STAGED, 1 << 12), cuda_ops(runtime=runtime)
+
+
+@pytest.mark.parametrize("hasty", [False, True], ids=["late", "ahead"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"algorithm": "ring", "overlap": "forward"},
+        {"sync": "sharded"},
+        {"sync": "delayed", "guard": True, "algorithm": "sliced", "compress": "top-k"},
+        {"sync": "gossip"},
+    ],
+    ids=lambda flags: flags.get("sync", "all-reduce"),
+)
+def test_what_is_learnt_is_what_hosts_learn(flags, hasty):
+    def body(transport):
+        end, ops = on_device(transport, hasty)
+        return trained(end, BATCH_NORM_NET, 3, ops=ops, bucket_bytes=500, **flags)[1]
+
+    host = everywhere(2, lambda t: trained(t, BATCH_NORM_NET, 3, bucket_bytes=500, **flags)[1])
+    first, second = everywhere(2, body)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, host[0], atol=1e-6)
+
+
+def test_a_trace_has_the_times_of_its_stream(tmp_path):
+    def body(transport):
+        end, ops = on_device(transport)
+        run, _ = run_of(end, BATCH_NORM_NET, ops, iterations=3)
+        path = tmp_path / "trace.json" if transport.rank == 0 else None
+        tracing = Tracing(run.worker, end, 1, 3, path)
+        tracing.align()
+        with run.batches(end, 0, 3) as batches:
+            for batch in batches:
+                run.worker.iterate(batch)
+        tracing.meet()
+
+    everywhere(2, body)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    (track,) = {e["tid"] for e in events if e["name"] == "thread_name" and e["args"]["name"] == DEVICE}
+    names = {e["name"].split()[0] for e in events if e["ph"] == "X" and e["tid"] == track}
+    assert {"forward", "backward"} <= names
