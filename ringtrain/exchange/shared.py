@@ -1,5 +1,5 @@
-"""All-reduces in memory that the ranks of a node share, by their names: ``mapped`` within one node, ``routed`` over
-several, or ``routed:OUTER`` with another schedule between nodes than a ring."""
+"""All-reduces in memory that the ranks of a node share, by their names: ``mapped`` and ``one-shot`` within one node,
+``routed`` over several, or ``routed:OUTER`` with another schedule between nodes than a ring."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -8,17 +8,22 @@ from ringtrain.collectives import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
 from ringtrain.collectives.fused import Fused, fuse
 from ringtrain.collectives.mapped import Mapped
+from ringtrain.collectives.one_shot import OneShot
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.routed import LEAST_BYTES, Routed, make_piece, portions
+from ringtrain.collectives.shots import SLOTS, Shots, one_shot
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.collectives.wire import Wire
+from ringtrain.collectives.workers import HostWorker, Worker
 from ringtrain.errors import UsageError, nearest
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
-MAPPED, ROUTED = "mapped", "routed"
+MAPPED, ONE_SHOT, ROUTED = "mapped", "one-shot", "routed"
 OUTER = "ring"  # between nodes, unless it is named
-INSTEAD = {MAPPED: "sliced", ROUTED: "hierarchical"}  # over messages
+INSTEAD = {MAPPED: "sliced", ONE_SHOT: "recursive-doubling", ROUTED: "hierarchical"}  # over messages
+WITHIN = (MAPPED, ONE_SHOT)  # one node
+SLOT_BYTES = 1 << 18  # of a round of one-shot: more would leave the caches before it is added
 
 
 class Unavailable(UsageError):
@@ -33,12 +38,12 @@ def is_shared(algorithm: str) -> bool:
 def check_shared(algorithm: str, wired: bool) -> None:
     """Raises UsageError where there is no such algorithm, or none with a wire that rounds if that is wanted."""
     kind, pair, outer = algorithm.partition(":")
-    if pair and (kind == MAPPED or outer not in FLAT):
+    if pair and (kind != ROUTED or outer not in FLAT):
         raise UsageError(
             f"unknown algorithm {algorithm!r}: routed:OUTER names what goes between nodes: {nearest(outer, FLAT)}"
         )
-    if wired and kind == MAPPED:
-        raise UsageError(f"{MAPPED!r} sends no messages that could be packed: leave the wire out, or name a schedule")
+    if wired and kind in WITHIN:
+        raise UsageError(f"{kind!r} sends no messages that could be packed: leave the wire out, or name a schedule")
     check_name(outer or OUTER, wired)
 
 
@@ -56,6 +61,8 @@ def prepare_shared(
     why = unavailable(transport, buffer, algorithm, [tag])
     if why is not None:
         raise Unavailable(f"{algorithm} cannot run here: {why}")
+    if algorithm == ONE_SHOT:
+        return _one_shot(transport, buffer, HostWorker(combine, SLOT_BYTES), tag, synchronize)
     fused, lane, twins = fused_plan(transport.local_size), transport.lane(tag), transport.twins(buffer)
     if transport.nodes == 1:
         return Mapped(fused, transport, twins, lane, combine, synchronize)
@@ -68,9 +75,18 @@ def prepare_shared(
     return Routed(made, transport, lane, synchronize)
 
 
+def _one_shot(transport: Transport, buffer, worker: Worker, tag: int, synchronize: Callable[[], None]) -> OneShot:
+    slot = min(max(worker.piece_bytes // buffer.dtype.itemsize, 1), buffer.size)
+    mail = transport.allocate(SLOTS * slot, buffer.dtype)
+    mails = transport.twins(mail)
+    if not all(transport.gather_json(mails is not None)):
+        raise Unavailable(f"{ONE_SHOT} cannot run here: shared memory has no room left for its mail")
+    return OneShot(shots_plan(transport.local_size), transport, buffer, mails, transport.lane(tag), worker, synchronize)
+
+
 def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> str | None:
     """Why an algorithm in shared memory cannot run on this buffer under these tags; None where it can. Collective."""
-    if algorithm == MAPPED and transport.nodes > 1:
+    if algorithm in WITHIN and transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
     lacking = transport.gather_json(_lacking(transport, buffer, tags))
     first = next(filter(None, lacking), None)
@@ -93,6 +109,12 @@ def or_messages(transport: Transport, buffer, algorithm: str, tags: Sequence[int
         return algorithm, None
     instead = INSTEAD[algorithm.partition(":")[0]]
     return instead, f"{algorithm} cannot run here: {why}; it is {instead} over messages instead"
+
+
+@cache
+def shots_plan(size: int) -> Shots:
+    """For the ranks of one node."""
+    return one_shot(size)
 
 
 @cache

@@ -191,8 +191,8 @@ def test_nodes_decide_what_is_considered():
     flat, deep, alone = considered(4), considered(4, 2), considered(1)
     nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), "there is one node")
     assert flat.refused == nodeless and "mapped" in flat.candidates
-    assert deep.refused == {"mapped": "there are 2 nodes"} and "routed" in deep.candidates
-    assert {alone.refused[name] for name in ("mpi", "mapped", "routed")} == {"there is one rank"}
+    assert deep.refused == dict.fromkeys(("mapped", "one-shot"), "there are 2 nodes") and "routed" in deep.candidates
+    assert {alone.refused[name] for name in ("mpi", "mapped", "one-shot", "routed")} == {"there is one rank"}
     for here in (flat, deep, alone):
         assert anywhere(here.layout, "float32") == here
         assert {*here.candidates, *here.refused} == set(ALGORITHMS)
