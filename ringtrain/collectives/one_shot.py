@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from ringtrain.collectives.mapped import pieces
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.shots import ADD, PUT, Shots
-from ringtrain.collectives.workers import NOW, Worker
+from ringtrain.collectives.workers import NOW, Action, Worker
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.mapped import Lane
@@ -38,7 +38,7 @@ class OneShot(Reduction):
         place = transport.neighbours.index(transport.rank)
         room = mails[place].size // len(shots.phases[place])
         parts = [buffer[a:b] for a, b in pieces(0, buffer.size, max(room, 1))]
-        self._rounds = [[_Round(acts, part, mails, room, worker) for acts in shots.phases[place]] for part in parts]
+        self._rounds = [[_round(acts, part, mails, room, worker) for acts in shots.phases[place]] for part in parts]
         self.bytes_sent = (
             (len(mails) - 1) * buffer.size * buffer.dtype.itemsize
         )  # all others' contributions are fetched
@@ -56,33 +56,26 @@ class OneShot(Reduction):
             self.test()
 
     def _put(self) -> None:
-        self._round = self._rounds[self._at][self._lane.count % len(self._rounds[self._at])]
-        self._round.put()
+        phases = self._rounds[self._at]
+        puts, self._adds = phases[self._lane.count % len(phases)]
+        for function, arguments in puts:
+            function(*arguments)
         self._mark, self._state = self._worker.mark(), PUTTING
 
     def test(self) -> bool:
-        while self._state != IDLE and self._step():
-            pass
-        return self._state == IDLE
-
-    def _step(self) -> bool:
-        """Get on to the next state. Whether that was possible."""
-        if self._state == COMING:
-            if not self._lane.reached():
-                return False
-            self._add()
-        elif not self._mark.done():
-            return False
-        elif self._state == PUTTING:
+        if self._state == PUTTING and self._mark.done():
             self._lane.advance()
             self._state = COMING
-        else:
+        if self._state == COMING and self._lane.reached():
+            self._add()
+        if self._state == ADDING and self._mark.done():
             self._state = IDLE
-        return True
+        return self._state == IDLE
 
     def _add(self) -> None:
         """A device puts the next piece after it has added this one: only the last addition is waited for."""
-        self._round.add()
+        for function, arguments in self._adds:
+            function(*arguments)
         self._at += 1
         if self._at < len(self._rounds):
             self._put()
@@ -103,20 +96,11 @@ class OneShot(Reduction):
         return f"{late} to come to a one-shot all-reduce, rank {self._rank}"
 
 
-class _Round:
+def _round(acts, part, mails: Sequence, room: int, worker: Worker) -> tuple[list[Action], list[Action]]:
     """What a rank does for one piece in one phase, before the wait and after it."""
 
-    def __init__(self, acts, part, mails: Sequence, room: int, worker: Worker):
-        def slot(act):
-            return mails[act.owner][act.slot * room : act.slot * room + part.size]
+    def slot(act):
+        return mails[act.owner][act.slot * room : act.slot * room + part.size]
 
-        self._targets = [slot(act) for act in acts if act.kind == PUT]
-        self._sources = [slot(act) for act in acts if act.kind == ADD]
-        self._part, self._worker = part, worker
-
-    def put(self) -> None:
-        for target in self._targets:
-            self._worker.copy(self._part, target)
-
-    def add(self) -> None:
-        self._worker.add_all(self._sources, self._part)
+    puts = [action for act in acts if act.kind == PUT for action in worker.copying(part, slot(act))]
+    return puts, worker.adding([slot(act) for act in acts if act.kind == ADD], part)

@@ -14,16 +14,19 @@ class Mark(ABC):
         """Whether all that was asked for before it is done."""
 
 
+Action = tuple[Callable, tuple]  # a function with its arguments, prepared once and called again and again
+
+
 class Worker(ABC):
     """piece_bytes: how much of a buffer is worked on at once; what is longer is cut"""
 
     piece_bytes: int
 
     @abstractmethod
-    def copy(self, source, target) -> None: ...
+    def copying(self, source, target) -> list[Action]: ...
 
     @abstractmethod
-    def add_all(self, sources: Sequence, target) -> None:
+    def adding(self, sources: Sequence, target) -> list[Action]:
         """target = the sum of all sources, in their order; they are of one size, and ``target`` is none of them."""
 
     @abstractmethod
@@ -44,16 +47,15 @@ class HostWorker(Worker):
     def __init__(self, combine: Callable, piece_bytes: int):
         self._combine, self.piece_bytes = combine, piece_bytes
 
-    def copy(self, source, target) -> None:
-        np.copyto(target, source)
+    def copying(self, source, target) -> list[Action]:
+        return [(np.copyto, (target, source))]
 
-    def add_all(self, sources: Sequence, target) -> None:
+    def adding(self, sources: Sequence, target) -> list[Action]:
         first, *others = sources
         if not others:
-            np.copyto(target, first)
-        for other in others:
-            self._combine(first, other, target)
-            first = target
+            return self.copying(first, target)
+        sums = [first] + [target] * (len(others) - 1)
+        return [(self._combine, (a, b, target)) for a, b in zip(sums, others, strict=True)]
 
     def mark(self) -> Mark:
         return NOW
@@ -65,12 +67,11 @@ class DeviceWorker(Worker):
     def __init__(self, ops, piece_bytes: int):
         self._ops, self.piece_bytes = ops, piece_bytes
 
-    def copy(self, source, target) -> None:
-        self._ops.copy(source, target)
+    def copying(self, source, target) -> list[Action]:
+        return [(self._ops.copy, (source, target))]
 
-    def add_all(self, sources: Sequence, target) -> None:
-        for batch in _batches(sources, target):
-            self._ops.add_all(batch, [target])
+    def adding(self, sources: Sequence, target) -> list[Action]:
+        return [(self._ops.add_all, (batch, [target])) for batch in _batches(sources, target)]
 
     def mark(self) -> Mark:
         return self._ops.mark()

@@ -76,7 +76,7 @@ def prepare_shared(
 
 
 def _one_shot(transport: Transport, buffer, worker: Worker, tag: int, synchronize: Callable[[], None]) -> OneShot:
-    slot = min(max(worker.piece_bytes // buffer.dtype.itemsize, 1), buffer.size)
+    slot = max(min(worker.piece_bytes // buffer.dtype.itemsize, buffer.size), 1)
     mail = transport.allocate(SLOTS * slot, buffer.dtype)
     mails = transport.twins(mail)
     if not all(transport.gather_json(mails is not None)):

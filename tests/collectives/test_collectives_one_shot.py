@@ -178,7 +178,8 @@ def test_a_kernel_adds_eight_at_most():
     """In the same order as if it took all at once."""
     ops, target = Handed(), np.zeros(3)
     sources = [np.full(3, 10.0**k) for k in range(20)]
-    DeviceWorker(ops, 1).add_all(sources, target)
+    for function, arguments in DeviceWorker(ops, 1).adding(sources, target):
+        function(*arguments)
     ops.go()
     assert ops.log == ["add 8", "add 8", "add 6"] and (target == sum(10.0**k for k in range(20))).all()
 
