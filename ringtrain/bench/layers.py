@@ -89,9 +89,10 @@ class Rig:
         self._optimizer = make(self._arena.spans)
         self._slots = {name: ops.zeros((self._arena.count,)) for name in self._optimizer.slots}
         self._totals, self._loss = ops.zeros((3,), "float64"), SoftmaxCrossEntropy()
-        self._ctx = Pass(ops, Workspace(ops), examples=ops.from_host(np.arange(count)), total=total, key=seed)
+        examples, key = ops.from_host(np.arange(count)), ops.from_host(np.array([seed], np.uint64))
+        self._ctx = Pass(ops, Workspace(ops), examples=examples, total=total, key=key)
         random = np.random.default_rng(seed)
-        self._x = ops.from_host(random.standard_normal((count, *graph.input_shape), np.float32).astype(ops.dtype))
+        self._x = ops.from_host(random.standard_normal((count, *graph.input_shape), np.float32).astype(ops.active))
         self._labels = ops.from_host(random.integers(0, classes_of(graph), count).astype(np.int32))
 
     @property

@@ -42,17 +42,21 @@ class Parameter:
 class Workspace:
     """Named arrays that are made once and used again: no allocation in a steady iteration.
 
-    The leading axis of an array may shrink from call to call (a tail): that is a slice of the same memory.
+    Of activations (``ops.active``), unless told otherwise. The leading axis of an array may shrink from call to call
+    (a tail): that is a slice of the same memory. ``replaced``: how often an array has given way to a larger one; as
+    long as that stays, one name and shape is always the same memory.
     """
 
     def __init__(self, ops: Ops):
         self._ops = ops
         self._arrays: dict = {}
+        self.replaced = 0
 
     def __call__(self, name: str, shape: Shape, dtype=None):
         held = self._arrays.get(name)
         if held is None or held.shape[1:] != tuple(shape[1:]) or held.shape[0] < shape[0]:
-            held = self._arrays[name] = self._ops.empty(shape, dtype)
+            self.replaced += held is not None
+            held = self._arrays[name] = self._ops.empty(shape, self._ops.active if dtype is None else dtype)
         return held if held.shape[0] == shape[0] else held[: shape[0]]
 
 
@@ -63,7 +67,7 @@ class Pass:
     examples:   int64 device array, the data-set index of each example: keys of random numbers
     total:      examples that batch statistics are averaged over: those of the iteration, on all ranks, or on this one
                 where each rank has weights of its own (:meth:`ringtrain.exchange.base.Exchange.denominator`)
-    key:        mixes seed and iteration: the other key of random numbers
+    key:        uint64 device array of one element, which mixes seed and iteration: the other key of random numbers
     accumulate: whether gradients are added to what the arena holds (further micro-batches)
     add_over_ranks: adds a flat float64 host array over all ranks, in place: then batch statistics are those of the
                 whole batch, which must be in one pass on each rank; None: of ghost batches
@@ -74,7 +78,7 @@ class Pass:
     training: bool = True
     examples: object = None
     total: int = 0
-    key: int = 0
+    key: object = None
     accumulate: bool = False
     add_over_ranks: Callable | None = None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Layer
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, number, whole
-from ringtrain.ops.keys import mix, name_key
+from ringtrain.ops.keys import name_key
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Dropout(Layer):
 
     def _draw(self, ctx, x, array: str):
         y = ctx.space(f"{self.name}.{array}", x.shape)
-        ctx.ops.dropout(x, y, ctx.examples, mix(ctx.key, name_key(self.name)), self.rate)
+        ctx.ops.dropout(x, y, ctx.examples, ctx.key, name_key(self.name), self.rate)
         return y
 
     def forward(self, ctx, weights, xs):

@@ -37,7 +37,7 @@ class LRN(Layer):
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
         y_NHWC = ctx.space(f"{self.name}.y", x_NHWC.shape)
-        scale_NHWC = ctx.space(f"{self.name}.scale", x_NHWC.shape)
+        scale_NHWC = ctx.space(f"{self.name}.scale", x_NHWC.shape, ctx.ops.dtype)
         if self.region == "across":
             ctx.ops.lrn_across(x_NHWC, y_NHWC, scale_NHWC, self.size, self.alpha, self.beta, self.k)
         else:
@@ -105,7 +105,7 @@ class BatchNorm(Layer):
             ctx.ops.batch_norm_fixed(x, gamma_C, beta_C, mean_C, var_C, y, self.eps, relu=self.relu)
             return y, (x, y, mean_C, var_C, found)
         groups = (-(-x.shape[0] // self.ghost), x.shape[-1])
-        mean_GC, var_GC = ctx.space(f"{self.name}.mean", groups), ctx.space(f"{self.name}.variance", groups)
+        mean_GC, var_GC = (ctx.space(f"{self.name}.{what}", groups, ctx.ops.dtype) for what in ("mean", "variance"))
         ctx.ops.batch_norm(x, gamma_C, beta_C, y, mean_GC, var_GC, self.ghost, self.eps, relu=self.relu)
         return y, (x, y, mean_GC, var_GC, None)
 

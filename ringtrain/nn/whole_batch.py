@@ -52,7 +52,8 @@ def statistics(ctx: Pass, name: str, x) -> Statistics:
 @overflowing
 def on_device(ctx: Pass, name: str, found: Statistics) -> tuple:
     """(mean, variance) as the operations take them."""
-    mean_C, var_C = (ctx.space(f"{name}.{what}", found.mean_C.shape) for what in ("mean", "variance"))
+    shape, dtype = found.mean_C.shape, ctx.ops.dtype
+    mean_C, var_C = (ctx.space(f"{name}.{what}", shape, dtype) for what in ("mean", "variance"))
     ctx.ops.upload(found.mean_C, mean_C)
     ctx.ops.upload(found.var_C, var_C)
     return mean_C, var_C

@@ -21,26 +21,48 @@ Rules that every implementation keeps:
 * All operations are ordered as issued; a result may be read on the host only after ``synchronize`` (``to_host``
   and operations that return a Python number do so themselves).
 * An array may have a leading axis of 0: a rank may have no example in a tail.
+* Arrays are of one of two types. Activations and their gradients (x, y, dx, dy, logits, prepared images) are of
+  ``active``; weights and their gradients (w, b, gamma, beta, dw, …), statistics (mean, variance, the scale of a
+  response normalisation) and what optimizers and exchanges work on are of ``dtype``. On a host the two are one.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
 
 from ringtrain.ops.compression import CompressionOps
 from ringtrain.ops.geometry import ConvGeometry, PoolGeometry
+from ringtrain.ops.precision import active_dtype
+
+
+class Mark(ABC):
+    """A point in the order of operations."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether all operations before it are done."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Block until they are."""
 
 
 class Ops(CompressionOps):
-    """One device's arithmetic, in one floating-point type.
+    """One device's arithmetic.
 
-    ``dtype`` is the NumPy dtype of weights, activations and gradients: float32, or float64 for checks.
+    dtype:     the NumPy dtype of weights, gradients and statistics: float32, or float64 for checks
+    precision: of :data:`ringtrain.ops.precision.PRECISIONS`
+    active:    the NumPy dtype of activations and their gradients: ``dtype``, or a 16-bit type that the precision names
+    records:   whether a segment may be recorded: then few long ones are better than many short ones
     """
 
     name: str
+    records: bool
 
-    def __init__(self, dtype="float32"):
+    def __init__(self, dtype="float32", precision="float32"):
         import numpy as np
 
-        self.dtype = np.dtype(dtype)
+        self.dtype, self.precision = np.dtype(dtype), precision
+        self.active = active_dtype(precision, self.dtype)
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -61,8 +83,14 @@ class Ops(CompressionOps):
         """A new array, of ``self.dtype`` unless told otherwise."""
 
     @abstractmethod
+    def pinned(self, shape, dtype):
+        """A NumPy array, of any content, in memory that a device copies from and to by itself."""
+
+    @abstractmethod
     def upload(self, host, out):
-        """Copy a NumPy array into ``out``, of the same shape; converts to its dtype."""
+        """Copy a NumPy array into ``out``, of the same shape; converts to its dtype. The host's array has been read on
+        return, unless it is of :meth:`pinned`, or a slice of such: that is left alone until a mark after this is done.
+        """
 
     @abstractmethod
     def to_host(self, x):
@@ -73,8 +101,9 @@ class Ops(CompressionOps):
         """Copy ``x`` into a NumPy array of the same shape; waits for what is still to be computed."""
 
     @abstractmethod
-    def synchronize(self):
-        """Wait until all operations issued so far are done."""
+    def fetch(self, x, host):
+        """The same into an array of :meth:`pinned`, of the same dtype, without waiting: it is there when a mark after
+        this is done."""
 
     def zeros(self, shape, dtype=None):
         x = self.empty(shape, dtype)
@@ -85,6 +114,30 @@ class Ops(CompressionOps):
         x = self.empty(host.shape, host.dtype)
         self.upload(host, x)
         return x
+
+    # ── order ─────────────────────────────────────────────────────────────────────────────────────────────
+    @abstractmethod
+    def synchronize(self):
+        """Wait until all operations issued so far are done."""
+
+    @abstractmethod
+    def segment(self, key: Hashable, run: Callable):
+        """What ``run()`` returns, or returned for this key before. Its operations are the same, on the same arrays,
+        whenever the key is the same: a device may record them once and do them again without it, so ``run`` must do
+        nothing else that counts. In it nothing is uploaded, read or allocated, but in the first for a key."""
+
+    @abstractmethod
+    def mark(self) -> Mark:
+        """A point after all operations issued so far."""
+
+    @abstractmethod
+    def after(self, mark: Mark) -> None:
+        """Operations issued from now on wait for the mark, which may be of :meth:`beside`."""
+
+    @abstractmethod
+    def beside(self) -> "Ops":
+        """Operations of the same device, on the same arrays, in an order of their own: nothing but marks orders them
+        and these. On a host: these."""
 
     # ── elementwise ───────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -98,6 +151,11 @@ class Ops(CompressionOps):
     @abstractmethod
     def add(self, a, b, y, relu=False):
         """y = a + b, of any equal shape; ``y`` may be ``a`` or ``b``. Also the addition of an all-reduce."""
+
+    @abstractmethod
+    def add_all(self, sources, targets):
+        """Every target = the sum of the sources, in their order; 1 to 8 of each, of one size and dtype. A target may be
+        a source. What an all-reduce does to a part of the memory of all."""
 
     @abstractmethod
     def scale(self, x, factor: float):
@@ -120,10 +178,12 @@ class Ops(CompressionOps):
         """Cut ``dy`` along the last axis into ``dxs``, by their widths."""
 
     @abstractmethod
-    def dropout(self, x_ND, y_ND, examples_N, key: int, rate: float):
+    def dropout(self, x_ND, y_ND, examples_N, key_1, layer: int, rate: float):
         """y = x · keep / (1 - rate), where keep is drawn with probability 1 - rate from a counter-based generator
-        of (key, example, element): the same for an example wherever it is computed, and again in the backward pass,
-        which is this same operation on dy. ``examples_N`` is int64; x is [N, ...], read as [N, D]."""
+        of (key, layer, example, element), absorbed in this order (:mod:`ringtrain.ops.keys`): the same for an example
+        wherever it is computed, and again in the backward pass, which is this same operation on dy. ``key_1`` is an
+        array of one uint64, so that a recorded call has a new one each time; ``layer`` is a key of 64 bits;
+        ``examples_N`` is int64; x is [N, ...], read as [N, D]."""
 
     # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

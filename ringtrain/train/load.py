@@ -97,7 +97,7 @@ def _rehearse(trained: Trained) -> None:
     with evaluation_batches(trained.split, 1, crop=crop) as batches:
         x, labels, ctx.examples = trained.feed.load(ctx.space, next(batches), 0, 1)
     logits, _ = trained.graph.forward(ctx, x)
-    trained.ops.softmax(logits, trained.ops.empty(logits.shape))
+    trained.ops.softmax(logits, trained.ops.empty(logits.shape, logits.dtype))
     SoftmaxCrossEntropy().forward(ctx, logits, labels, trained.ops.zeros((3,), "float64"))
 
 

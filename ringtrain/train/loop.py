@@ -6,6 +6,8 @@ import time
 from collections import deque
 from functools import partial
 
+import numpy as np
+
 from ringtrain.data.batches import Batch
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
@@ -66,7 +68,8 @@ class Worker:
         self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
         self.space = Workspace(ops)
         self._add_over_ranks = add_over_ranks
-        self._ctx = Pass(ops, self.space, add_over_ranks=add_over_ranks and self._add)
+        self._key = ops.zeros((1,), "uint64")
+        self._ctx = Pass(ops, self.space, key=self._key, add_over_ranks=add_over_ranks and self._add)
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         self._totals = ops.zeros((3,), "float64")
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
@@ -121,7 +124,8 @@ class Worker:
         # Where ranks meet within passes, those without examples make them, too.
         empty = self.exchange.within_passes or self._add_over_ranks is not None
         self._batch, self._micro = batch, micro_batches(len(batch.labels), self._accumulate, self._grain, empty)
-        self._ctx.key, self._ctx.total = mix(self._seed, batch.iteration), batch.total
+        self.ops.upload(np.array([mix(self._seed, batch.iteration)], np.uint64), self._key)
+        self._ctx.total = batch.total
         self.ops.fill(self._totals, 0)
         if self._stage is not None:
             self._stage.begin(Round(batch, self._micro, self._ctx, self._totals, self._denominator()))

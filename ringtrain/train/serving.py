@@ -144,8 +144,10 @@ class FcStage(Stage):
         id = (-1, 0, 0)
         ctx, ops = self._tape(id), self._ops
         ctx.examples = ops.zeros((1,), "int64")
-        y, tapes = self._part.forward(ctx, ops.zeros((1, *self._in)))
-        self._loss.backward(ctx, ops.zeros((1, *self._out)), ops.zeros((1,), "int32"), self._round.totals, 1.0)
+        y, tapes = self._part.forward(ctx, ops.zeros((1, *self._in), ops.active))
+        self._loss.backward(
+            ctx, ops.zeros((1, *self._out), ops.active), ops.zeros((1,), "int32"), self._round.totals, 1.0
+        )
         for _ in self._part.backward(ctx, y, tapes):
             pass
         self.pool.give(id)

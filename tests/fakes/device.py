@@ -2,15 +2,21 @@
 
 An array refuses to be read, to be mixed with NumPy, or to be used in any way but those that ``Ops`` allows its
 callers. Operations are queued when they are issued and done at the next ``synchronize`` (or ``to_host``, or an
-operation that returns a number), so that who reads too early sees poison: NaN, or 0xAB bytes in integers.
+operation that returns a number, or a mark that is waited for), so that who reads too early sees poison: NaN, or 0xAB
+bytes in integers. What is issued beside has a queue of its own, which is done as late as marks allow, or as early.
+
+A segment is run the first time, recorded the second, compared the third (does it still issue the same?), and from then
+on only what was recorded is done.
 """
 
 import abc
 import inspect
+from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 
-from ringtrain.ops.base import Ops
+from ringtrain.ops.base import Mark, Ops
 from ringtrain.ops.reference import ReferenceOps
 
 POISON_BYTE = 0xAB
@@ -72,13 +78,36 @@ def span_memory(array):
 
     Raises: DeviceRefusal where operations are still queued: a transport must be called after ``synchronize``.
     """
-    if array._device.queued:
-        first = array._device.queued[0][0]
+    waiting = array._device.waiting()
+    if waiting:
         raise DeviceRefusal(
-            f"device memory was handed to a transport with {len(array._device.queued)} operations still queued "
-            f"(first: {first}); call Ops.synchronize before"
+            f"device memory was handed to a transport with {len(waiting)} operations still queued "
+            f"(first: {waiting[0][0]}); call Ops.synchronize before"
         )
     return array._memory
+
+
+@dataclass
+class QueueMark(Mark):
+    """After the first ``count`` operations of a queue."""
+
+    ops: "FakeDeviceOps"
+    count: int
+
+    def done(self):
+        return self.ops.performed >= self.count
+
+    def wait(self):
+        self.ops.perform(self.count)
+
+
+@dataclass
+class Recording:
+    """calls: how often the segment was asked for; operations: what it issues; value: what it returned"""
+
+    calls: int = 0
+    operations: list = field(default_factory=list)
+    value: object = None
 
 
 def queueing(cls):
@@ -95,7 +124,7 @@ def _queued(name):
         bound = signature.bind(self, *args, **kwargs)
         del bound.arguments["self"]
         operands = {key: self._operand(name, key, value) for key, value in bound.arguments.items()}
-        self.queued.append((name, operands))
+        self._issue(name, operands)
 
     method.__name__ = name
     return method
@@ -103,14 +132,28 @@ def _queued(name):
 
 @queueing
 class FakeDeviceOps(Ops):
-    """The reference's arithmetic, late, on memory that is out of reach. ``queued``: (operation, operands) to do."""
+    """The reference's arithmetic, late, on memory that is out of reach.
+
+    early: whether what is issued beside is done as soon as marks allow
+    first: what these operations are beside of
+
+    ``queued``: (operation, operands) to do, in order. ``performed``: how many were done. ``replays``: of segments,
+    without running them.
+    """
 
     name = "fake device"
+    records = True
 
-    def __init__(self, dtype="float32"):
-        super().__init__(dtype)
-        self._reference = ReferenceOps(dtype)
+    def __init__(self, dtype="float32", precision="float32", early=False, first=None):
+        super().__init__(dtype, precision)
+        self._reference = ReferenceOps(dtype, precision)
         self.queued: list[tuple[str, dict]] = []
+        self.performed = self.replays = 0
+        self._early, self._first, self._all = early, first or self, []
+        self._first._all.append(self)
+        self._pinned: list[np.ndarray] = []
+        self._segments: dict[object, Recording] = {}
+        self._recording: str = ""  # what is recorded, in words
 
     def describe(self):
         return "a fake device"
@@ -121,20 +164,28 @@ class FakeDeviceOps(Ops):
     def threads(self, count):
         """There are none to set."""
 
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
     def empty(self, shape, dtype=None):
+        self._not_recorded("an allocation")
         memory = np.empty(shape, self.dtype if dtype is None else dtype)
-        if memory.dtype.kind == "f":
-            memory.fill(np.nan)
-        else:
-            memory.reshape(-1).view(np.uint8).fill(POISON_BYTE)
-        return DeviceArray(memory, self)
+        _poison(memory)
+        return DeviceArray(memory, self._first)
+
+    def pinned(self, shape, dtype):
+        self._not_recorded("an allocation")
+        memory = np.empty(shape, dtype)
+        _poison(memory)
+        self._first._pinned.append(memory)
+        return memory
 
     def upload(self, host, out):
-        """The host's array is read now, and may change from here on; it arrives later."""
+        """The host's array is read now, and may change from here on; it arrives later. Of pinned memory it is read
+        then."""
         if not isinstance(host, np.ndarray):
             raise DeviceRefusal(f"upload from {type(host).__name__}; it takes a NumPy array")
-        staged = np.array(host)
-        self.queued.append(("upload", {"host": staged, "out": self._operand("upload", "out", out)}))
+        self._not_recorded("an upload")
+        host = host if self._is_pinned(host) else np.array(host)
+        self._issue("upload", {"host": host, "out": self._operand("upload", "out", out)})
 
     def to_host(self, x):
         memory = self._operand("to_host", "x", x)
@@ -148,11 +199,92 @@ class FakeDeviceOps(Ops):
         self.synchronize()
         self._reference.download(memory, host)
 
-    def synchronize(self):
-        while self.queued:
-            name, operands = self.queued.pop(0)
-            getattr(self._reference, name)(**operands)
+    def fetch(self, x, host):
+        if not self._is_pinned(host):
+            raise DeviceRefusal("fetch to memory that is not pinned: it would be waited for; use Ops.pinned")
+        self._not_recorded("a fetch")
+        self._issue("fetch", {"x": self._operand("fetch", "x", x), "host": host})
 
+    # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def synchronize(self):
+        self._not_recorded("a synchronisation")
+        self.perform(self.performed + len(self.queued))
+
+    def segment(self, key, run):
+        self._not_recorded("a segment")
+        held = self._segments.setdefault(key, Recording())
+        held.calls += 1
+        if held.calls == 1:
+            before = len(self.queued)
+            held.value = run()
+            held.operations = [_signature(*one) for one in self.queued[before:]]
+        elif held.calls == 2:
+            issued, held.value = self._record(key, run)
+            self._same(key, held.operations, issued)
+            held.operations = issued
+        elif held.calls == 3:
+            issued, _ = self._record(key, run)
+            self._same(key, [_signature(*one) for one in held.operations], issued)
+        else:
+            self.replays += 1
+        if held.calls > 1:
+            for name, operands in held.operations:
+                self._issue(name, operands)
+        return held.value
+
+    def _record(self, key, run):
+        """(what it issues, what it returns)"""
+        queued, self.queued, self._recording = self.queued, [], f"segment {key}"
+        try:
+            value = run()
+            return self.queued, value
+        finally:
+            self.queued, self._recording = queued, ""
+
+    @staticmethod
+    def _same(key, expected, issued):
+        got = [_signature(*one) for one in issued]
+        if got != expected:
+            a, b = next((a, b) for a, b in zip_longest(got, expected) if a != b)
+            raise DeviceRefusal(f"segment {key} issues {a}, and issued {b} before: the key must tell them apart")
+
+    def mark(self):
+        self._not_recorded("a mark")
+        return QueueMark(self, self.performed + len(self.queued))
+
+    def after(self, mark):
+        self._not_recorded("a wait")
+        self._issue("after", {"mark": mark})
+
+    def beside(self):
+        self._not_recorded("a stream")
+        return FakeDeviceOps(self.dtype, self.precision, self._early, self._first)
+
+    def waiting(self):
+        """(operation, operands) of all queues of the device."""
+        return [one for ops in self._first._all for one in ops.queued]
+
+    def perform(self, count):
+        """The operations of this queue, until ``count`` were done."""
+        while self.performed < count:
+            name, operands = self.queued.pop(0)
+            self.performed += 1
+            if name == "after":
+                operands["mark"].wait()
+            else:
+                getattr(self._reference, name)(**operands)
+
+    def _issue(self, name, operands):
+        self.queued.append((name, operands))
+        if self._early and self is not self._first and not self._recording:
+            while self.queued and (self.queued[0][0] != "after" or self.queued[0][1]["mark"].done()):
+                self.perform(self.performed + 1)
+
+    def _not_recorded(self, what):
+        if self._recording:
+            raise DeviceRefusal(f"{self._recording}: {what} cannot be recorded")
+
+    # ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────
     def square_sum(self, x):
         memory = self._operand("square_sum", "x", x)
         self.synchronize()
@@ -163,10 +295,13 @@ class FakeDeviceOps(Ops):
         self.synchronize()
         return self._reference.nonfinite(memory)
 
+    def _is_pinned(self, host):
+        return any(np.may_share_memory(host, block) for block in self._first._pinned)
+
     def _operand(self, operation, key, value):
         """What the reference is to be called with. Raises: DeviceRefusal for arrays that are not this device's."""
         if isinstance(value, DeviceArray):
-            if value._device is not self:
+            if value._device is not self._first:
                 raise DeviceRefusal(f"{operation}: {key} is an array of another device")
             return value._memory
         if isinstance(value, (list, tuple)):
@@ -174,3 +309,23 @@ class FakeDeviceOps(Ops):
         if isinstance(value, np.ndarray):
             raise DeviceRefusal(f"{operation}: {key} is a NumPy array of shape {value.shape}; upload it first")
         return value
+
+
+def _poison(memory):
+    if memory.dtype.kind == "f":
+        memory.fill(np.nan)
+    else:
+        memory.reshape(-1).view(np.uint8).fill(POISON_BYTE)
+
+
+def _signature(name, operands):
+    """An operation on these arrays and numbers, for comparison."""
+    return name, tuple((key, _where(value)) for key, value in operands.items())
+
+
+def _where(value):
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data, value.shape, value.dtype.str
+    if isinstance(value, list):
+        return tuple(_where(item) for item in value)
+    return value

@@ -121,10 +121,11 @@ def settled(ops: FakeDeviceOps, array):
     queued: a transport reads and writes at once, and would come before it."""
     if isinstance(array, np.ndarray):
         return array
-    for name, operands in ops.queued:
+    for name, operands in ops.waiting():
         for operand in operands.values():
-            if isinstance(operand, np.ndarray) and np.may_share_memory(operand, array._memory):
-                raise DeviceRefusal(f"memory was handed to a transport while {name} on it is queued")
+            for memory in operand if isinstance(operand, list) else [operand]:
+                if isinstance(memory, np.ndarray) and np.may_share_memory(memory, array._memory):
+                    raise DeviceRefusal(f"memory was handed to a transport while {name} on it is queued")
     return array._memory
 
 

@@ -20,7 +20,8 @@ def reference(dtype="float64"):
 
 def make_pass(ops, count, total=None, start=0, **more) -> Pass:
     examples = ops.from_host(np.arange(start, start + count, dtype=np.int64))
-    return Pass(ops, Workspace(ops), examples=examples, total=total or count, key=17, **more)
+    key = ops.from_host(np.array([17], np.uint64))
+    return Pass(ops, Workspace(ops), examples=examples, total=total or count, key=key, **more)
 
 
 def chain(*layers) -> list[Node]:

@@ -239,7 +239,7 @@ def test_dropout_differs_by_layer_and_key_and_is_off_in_evaluation():
 
     def draw(name, key, training=True):
         ctx = make_pass(ops, 2, training=training)
-        ctx.key = key
+        ctx.key = ops.from_host(np.array([key], np.uint64))
         return ops.to_host(Dropout(name).forward(ctx, {}, [ops.from_host(np.ones((2, 64)))])[0])
 
     assert (draw("a", 1) != draw("b", 1)).any()

@@ -87,7 +87,7 @@ def test_parts_one_after_another_are_the_whole():
     x, dy = rng.standard_normal((3, 4, 4, 2)), rng.standard_normal((3, 5))
 
     def fresh():
-        return Pass(ops, Workspace(ops), examples=np.arange(3), total=3, key=7)
+        return Pass(ops, Workspace(ops), examples=np.arange(3), total=3, key=np.array([7], np.uint64))
 
     ctx = fresh()
     want, tapes = graph.forward(ctx, x)

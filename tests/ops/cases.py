@@ -47,12 +47,24 @@ def perform(ops, call: Call) -> dict:
     """The outputs after the call, and the result under ''; arrays are copied to the device first."""
     inputs, outputs = _upload(ops, call.inputs), _upload(ops, call.outputs)
     result = getattr(ops, call.operation)(**inputs, **outputs, **call.rest)
-    after = {name: ops.to_host(x) for name, x in outputs.items() if x is not None}
+    after = {name: ops.to_host(x) for name, x in _apart(outputs).items() if x is not None}
     return after if result is None else {**after, "": np.asarray(result, np.float64)}
 
 
 def _upload(ops, arrays: dict) -> dict:
-    return {name: ops.from_host(x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+    return {name: _uploaded(ops, x) for name, x in arrays.items()}
+
+
+def _uploaded(ops, x):
+    if isinstance(x, list):
+        return [_uploaded(ops, each) for each in x]
+    return ops.from_host(x) if isinstance(x, np.ndarray) else x
+
+
+def _apart(arrays: dict) -> dict:
+    """Each array of a list by a name of its own."""
+    several = {f"{name} {i}": x for name, held in arrays.items() if isinstance(held, list) for i, x in enumerate(held)}
+    return {**several, **{name: held for name, held in arrays.items() if not isinstance(held, list)}}
 
 
 def calls(dtype, n: int):
@@ -154,6 +166,9 @@ def _layers(draw, n):
             outputs = {"dw_DK": draw(50, 40), "db_K": bias, "dx_ND": dx}
             yield Call("linear_back", back, outputs, {"relu": relu, "accumulate": not relu})
         yield Call("add", {"a": draw(n, 4, 10), "b": draw(n, 4, 10)}, {"y": draw(n, 4, 10)}, {"relu": relu})
+    for count in (1, 2, 8):
+        sources, targets = ([draw(n, 4, 10) for _ in range(count)] for _ in range(2))
+        yield Call("add_all", {"sources": sources}, {"targets": targets})
     labels = np.resize(np.array([-1, 0, 39, 2, 4], np.int32), n)
     totals = np.array([0.5, 1, 2])
     for smoothing, dx in ((0.0, draw(n, 40)), (0.1, draw(n, 40)), (0.1, None)):
@@ -161,8 +176,8 @@ def _layers(draw, n):
         yield Call("softmax_cross_entropy", {"x_NK": 5 * y, "labels_N": labels}, outputs, rest)
     yield Call("softmax", {"x_NK": y}, {"y_NK": draw(n, 40)})
     examples = np.arange(n) * 10**10
-    rest = {"key": 2**63 + 77, "rate": 0.3}
-    yield Call("dropout", {"x_ND": draw(n, 4, 3, 5), "examples_N": examples}, {"y_ND": draw(n, 4, 3, 5)}, rest)
+    inputs = {"x_ND": draw(n, 4, 3, 5), "examples_N": examples, "key_1": np.array([2**63 + 77], np.uint64)}
+    yield Call("dropout", inputs, {"y_ND": draw(n, 4, 3, 5)}, {"layer": 2**64 - 5, "rate": 0.3})
 
 
 def _images(draw, random, n):

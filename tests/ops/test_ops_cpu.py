@@ -38,7 +38,9 @@ def assert_close(got, wanted, tolerance, what):
 
 def test_the_table_names_every_operation():
     of_itself = {"describe", "compile_stats", "threads"}
-    tested_apart = {"empty", "upload", "to_host", "download", "synchronize", "concat", "concat_back"}
+    memory = {"empty", "pinned", "upload", "to_host", "download", "fetch"}
+    order = {"synchronize", "segment", "mark", "after", "beside"}
+    tested_apart = {*memory, *order, "concat", "concat_back"}
     assert {call.operation for call in calls("float32", 2)} == Ops.__abstractmethods__ - of_itself - tested_apart
 
 
@@ -69,19 +71,48 @@ def test_concat_and_back(make):
     assert all((a == b).all() for a, b in zip(cut, parts, strict=True))
 
 
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_all_are_done_when_they_return(make):
+    ops = make("float32")
+    mark = ops.mark()
+    mark.wait()
+    ops.after(mark)
+    assert (mark.done(), ops.beside() is ops, ops.records) == (True, True, False)
+    assert [ops.segment("same", lambda i=i: i) for i in range(4)] == [0, 1, 2, 3]  # it runs, always
+    x, pinned = ops.from_host(np.arange(3.0)), ops.pinned((3,), "float64")
+    ops.fetch(x, pinned)
+    assert pinned.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_add_all(make, dtype):
+    ops, random = make("float32"), np.random.default_rng(2)
+    for count in (1, 2, 8):
+        sources = [random.standard_normal((3, 5)).astype(dtype) for _ in range(count)]
+        expected = sources[0].copy()
+        for source in sources[1:]:
+            expected += source
+        targets = [*sources[-2:], np.zeros(15, dtype)]  # two are sources
+        ops.add_all(sources, targets)
+        assert all(target.reshape(-1).tolist() == expected.reshape(-1).tolist() for target in targets)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dropout_is_the_references_bit_for_bit_wherever_an_example_is(dtype):
     cpu, reference = CpuOps(dtype), ReferenceOps(dtype)
     x = np.random.default_rng(1).standard_normal((6, 40)).astype(dtype)
     examples = np.array([3, 9, 10**12, 0, -5, 7])
     whole, plain, part = np.empty_like(x), np.empty_like(x), np.empty_like(x[2:5])
-    cpu.dropout(x, whole, examples, 2**64 - 3, 0.4)
-    reference.dropout(x, plain, examples, 2**64 - 3, 0.4)
-    cpu.dropout(x[2:5], part, examples[2:5], 2**64 - 3, 0.4)
+    key, other = (np.array([2**64 - less], np.uint64) for less in (3, 4))
+    cpu.dropout(x, whole, examples, key, 7, 0.4)
+    reference.dropout(x, plain, examples, key, 7, 0.4)
+    cpu.dropout(x[2:5], part, examples[2:5], key, 7, 0.4)
     assert whole.tobytes() == plain.tobytes()
     assert part.tobytes() == whole[2:5].tobytes()
-    cpu.dropout(x, plain, examples, 2**64 - 4, 0.4)
-    assert whole.tobytes() != plain.tobytes()
+    for more in ((other, 7), (key, 8)):
+        cpu.dropout(x, plain, examples, *more, 0.4)
+        assert whole.tobytes() != plain.tobytes()
 
 
 def peak_of_second_call(ops, call):
@@ -96,7 +127,8 @@ def peak_of_second_call(ops, call):
 
 
 def large(call):
-    arrays = [x for x in (*call.inputs.values(), *call.outputs.values()) if isinstance(x, np.ndarray)]
+    operands = (*call.inputs.values(), *call.outputs.values())
+    arrays = [x for each in operands for x in (each if isinstance(each, list) else [each]) if isinstance(x, np.ndarray)]
     return max(x.nbytes for x in arrays) >= LITTLE
 
 

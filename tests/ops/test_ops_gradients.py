@@ -174,7 +174,7 @@ def test_gradients_that_are_elementwise():
         return (dx,)
 
     def dropped(x):
-        OPS.dropout(x, y, np.arange(3), 9, 0.5)
+        OPS.dropout(x, y, np.arange(3), np.array([9], np.uint64), 1, 0.5)
         return y.copy()
 
     check(rectified, rectified_back, x)

@@ -158,11 +158,11 @@ def test_images_are_cropped_mirrored_and_padded_with_nothing():
 
 def test_dropout_drops_the_rate_and_keeps_the_mean():
     x, y = np.ones((50, 400)), np.empty((50, 400))
-    OPS.dropout(x, y, np.arange(50), 5, 0.3)
+    OPS.dropout(x, y, np.arange(50), np.array([5], np.uint64), 1, 0.3)
     assert set(np.unique(y)) == {0, 1 / 0.7}
     assert (y == 0).mean() == pytest.approx(0.3, abs=0.01)
     assert np.abs((y == 0).mean(axis=0) - 0.3).max() < 0.3
-    OPS.dropout(x, y, np.arange(50), 5, 0.0)
+    OPS.dropout(x, y, np.arange(50), np.array([5], np.uint64), 1, 0.0)
     assert (y == 1).all()
 
 

@@ -6,17 +6,17 @@ An object keeps scratch memory, so it serves one thread of the program at a time
 import numpy as np
 
 from ringtrain.ops import keys
-from ringtrain.ops.base import Ops
 from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
 from ringtrain.ops.cpu.channels import Channels
 from ringtrain.ops.cpu.conv import Convolution
 from ringtrain.ops.cpu.kernels import elementwise, largest, loss, orthonormal, pool, response, wire
 from ringtrain.ops.cpu.kernels.jit import compile_stats
 from ringtrain.ops.cpu.scratch import Scratch, address, aligned
+from ringtrain.ops.host import HostOps
 from ringtrain.ops.pairs import INDEX, cut_pairs
 
 
-class CpuOps(Ops):
+class CpuOps(HostOps):
     name = "cpu"
 
     def __init__(self, dtype="float32"):
@@ -44,18 +44,6 @@ class CpuOps(Ops):
     def empty(self, shape, dtype=None):
         return aligned(shape, self.dtype if dtype is None else dtype)
 
-    def upload(self, host, out):
-        np.copyto(out, host, casting="unsafe")
-
-    def to_host(self, x):
-        return x.copy()
-
-    def download(self, x, host):
-        np.copyto(host, x)
-
-    def synchronize(self):
-        """Nothing is ever pending."""
-
     # ── elementwise ───────────────────────────────────────────────────────────────────────────────────────
     def fill(self, x, value):
         x.fill(value)
@@ -68,6 +56,14 @@ class CpuOps(Ops):
             elementwise.add_relu(a.reshape(-1), b.reshape(-1), y.reshape(-1))
         else:
             np.add(a, b, out=y)
+
+    def add_all(self, sources, targets):
+        total = self._scratch("total", sources[0].size, sources[0].dtype)[: sources[0].size]
+        np.copyto(total, sources[0].reshape(-1))
+        for source in sources[1:]:
+            np.add(total, source.reshape(-1), out=total)
+        for target in targets:
+            np.copyto(target, total.reshape(target.shape))
 
     def scale(self, x, factor):
         elementwise.scale(x.reshape(-1), float(factor))
@@ -90,9 +86,9 @@ class CpuOps(Ops):
             np.copyto(dx, dy[..., start : start + dx.shape[-1]])
             start += dx.shape[-1]
 
-    def dropout(self, x_ND, y_ND, examples_N, key, rate):
+    def dropout(self, x_ND, y_ND, examples_N, key_1, layer, rate):
         width = x_ND.size // max(1, len(x_ND))
-        key, threshold = np.uint64(key & keys.MASK), np.uint64(keys.dropout_threshold(rate))
+        key, threshold = np.uint64(keys.mix(int(key_1[0]), layer)), np.uint64(keys.dropout_threshold(rate))
         factor = 1 / (1 - rate)
         elementwise.dropout(x_ND.reshape(-1), y_ND.reshape(-1), examples_N, width, key, threshold, factor)
 

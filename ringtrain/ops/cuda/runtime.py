@@ -51,8 +51,8 @@ class Kernel(ABC):
     def launch(
         self, blocks: tuple[int, ...], threads: tuple[int, ...], stream: Stream, arguments: Sequence, shared_bytes: int
     ) -> None:
-        """``arguments``: arrays and NumPy scalars, which have the types of the function's parameters. ``shared_bytes``:
-        dynamic shared memory, up to the device's :attr:`Device.shared_bytes`."""
+        """``arguments``: arrays (None is a null pointer) and NumPy scalars, which have the types of the function's
+        parameters. ``shared_bytes``: dynamic shared memory, up to the device's :attr:`Facts.shared_bytes`."""
 
 
 class Graph(ABC):
@@ -78,9 +78,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """``rows`` × ``columns`` elements of ``array``, row by row, ``stride`` elements from row to row (the columns, unless
-    it is part of a wider matrix), from element ``start`` on; or read the other way round where ``transposed``: then
-    rows and columns are those of the transposed matrix."""
+    """``rows`` × ``columns`` elements of ``array``, row by row, ``stride`` elements from row to row (the columns,
+    unless it is part of a wider matrix), from element ``start`` on. ``transposed``: rows and columns are those of the
+    matrix as it is multiplied, each of whose columns lies in a row of memory."""
 
     array: object
     rows: int
@@ -91,9 +91,14 @@ class Matrix:
 
 
 class Runtime(ABC):
-    """One device. Every method may raise DeviceError, which says what failed and what to do."""
+    """One device. Every method may raise DeviceError, which says what failed and what to do.
+
+    ``modules``: how many sources were (compiled anew, taken from the cache on disk). An array that is given up while
+    work on it is still to be done may become another at once: who has several streams keeps it until then.
+    """
 
     facts: Facts
+    modules: tuple[int, int]
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -123,8 +128,9 @@ class Runtime(ABC):
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def upload(self, host, array, stream: Stream) -> None:
-        """From a C-contiguous NumPy array of the same bytes. Pinned: later, in the order of the stream, so that ``host``
-        must stay as it is until then; else it has been read on return. It may be recorded where it is pinned."""
+        """From a C-contiguous NumPy array of the same bytes. Pinned: later, in the order of the stream, so that
+        ``host`` must stay as it is until then; else it has been read on return. It may be recorded where it is
+        pinned."""
 
     @abstractmethod
     def download(self, array, host, stream: Stream) -> None:
@@ -145,18 +151,20 @@ class Runtime(ABC):
 
     @abstractmethod
     def compile(self, source: str, name: str, options: tuple[str, ...]) -> "dict[str, Kernel]":
-        """The functions of a CUDA source, by their names. ``options``: -D and -I. Compiled for this device, or taken from
-        the cache on disk. Raises DeviceError with the compiler's words."""
+        """The functions of a CUDA source, by their names. ``options``: -D and -I. Compiled for this device, or taken
+        from the cache on disk. Raises DeviceError with the compiler's words."""
 
     @abstractmethod
     def record(self, stream: Stream) -> AbstractContextManager[list]:
         """What is issued on the stream inside of the ``with`` is recorded and not done; the list then holds the Graph.
-        Refused inside: allocation, :meth:`product`, copies from or to unpinned memory, synchronisation."""
+        So is what is issued on another stream after it waits for an event of this one; this one has then to wait for
+        that. Refused inside: allocation, :meth:`product`, copies from or to unpinned memory, synchronisation, waiting
+        for events from before."""
 
     @abstractmethod
     def product(self, a: Matrix, b: Matrix, c: Matrix, accumulate: bool, precise: bool, stream: Stream) -> None:
         """c = a · b, or c += a · b, by cuBLAS. a and b are of one type; c of that or of float32; sums in float32, of
-        float64 in float64. ``precise``: float32 by no TF32. Cannot be recorded."""
+        float64 in float64. ``precise``: float32 by no TF32. c is not transposed. Cannot be recorded."""
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

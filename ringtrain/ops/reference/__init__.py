@@ -2,14 +2,15 @@
 
 import numpy as np
 
-from ringtrain.ops.base import Ops
+from ringtrain.ops import keys
+from ringtrain.ops.host import HostOps
 from ringtrain.ops.reference import compression, conv, loss, norm, optim, pool, simple, wire
 
 # Infinities and NaN are results to be reported by who trains, not warnings.
 quiet = np.errstate(all="ignore")
 
 
-class ReferenceOps(Ops):
+class ReferenceOps(HostOps):
     name = "reference"
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
@@ -26,18 +27,6 @@ class ReferenceOps(Ops):
     def empty(self, shape, dtype=None):
         return np.empty(shape, self.dtype if dtype is None else dtype)
 
-    def upload(self, host, out):
-        np.copyto(out, host, casting="unsafe")
-
-    def to_host(self, x):
-        return x.copy()
-
-    def download(self, x, host):
-        np.copyto(host, x)
-
-    def synchronize(self):
-        """Nothing is ever pending."""
-
     # ── elementwise ───────────────────────────────────────────────────────────────────────────────────────
     def fill(self, x, value):
         x[...] = value
@@ -50,6 +39,10 @@ class ReferenceOps(Ops):
         np.add(a, b, out=y)
         if relu:
             np.maximum(y, 0, out=y)
+
+    @quiet
+    def add_all(self, sources, targets):
+        simple.add_all(sources, targets)
 
     @quiet
     def scale(self, x, factor):
@@ -68,8 +61,8 @@ class ReferenceOps(Ops):
         simple.concat_back(dy, dxs)
 
     @quiet
-    def dropout(self, x_ND, y_ND, examples_N, key, rate):
-        simple.dropout(x_ND, y_ND, examples_N, key, rate)
+    def dropout(self, x_ND, y_ND, examples_N, key_1, layer, rate):
+        simple.dropout(x_ND, y_ND, examples_N, keys.mix(int(key_1[0]), layer), rate)
 
     # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
     @quiet

@@ -39,6 +39,14 @@ def linear_back(x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu, accumulate):
         np.matmul(dy_NK, w_DK.T, out=dx_ND)
 
 
+def add_all(sources, targets):
+    total = sources[0].copy()
+    for source in sources[1:]:
+        total += source.reshape(total.shape)
+    for target in targets:
+        target[...] = total.reshape(target.shape)
+
+
 def concat_back(dy, dxs):
     start = 0
     for dx in dxs:

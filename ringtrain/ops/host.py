@@ -1,0 +1,56 @@
+"""What operations on host memory have alike: they are done when they return, so there is nothing to wait for."""
+
+import numpy as np
+
+from ringtrain.ops.base import Mark, Ops
+
+
+class HostMark(Mark):
+    """Everything before it is done."""
+
+    def done(self):
+        return True
+
+    def wait(self):
+        """Nothing is ever pending."""
+
+
+DONE = HostMark()
+
+
+class HostOps(Ops):
+    """Arrays are NumPy's."""
+
+    records = False
+
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
+    def pinned(self, shape, dtype):
+        return np.zeros(shape, dtype)
+
+    def upload(self, host, out):
+        np.copyto(out, host, casting="unsafe")
+
+    def to_host(self, x):
+        return x.copy()
+
+    def download(self, x, host):
+        np.copyto(host, x)
+
+    def fetch(self, x, host):
+        np.copyto(host, x)
+
+    # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def synchronize(self):
+        """Nothing is ever pending."""
+
+    def segment(self, key, run):
+        return run()
+
+    def mark(self):
+        return DONE
+
+    def after(self, mark):
+        """It is done."""
+
+    def beside(self):
+        return self

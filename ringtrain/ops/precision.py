@@ -1,0 +1,35 @@
+"""What ``--precision`` names: the type of activations, and what products of float32 are made by."""
+
+import numpy as np
+
+from ringtrain.errors import ConfigError, nearest
+
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+HALVES = ("bfloat16", "float16")  # of which activations and their gradients take 16 bits
+
+
+def active_dtype(precision: str, dtype) -> np.dtype:
+    """The type of activations and their gradients where weights are of ``dtype``.
+
+    Raises: ConfigError for a name that is none, for float64 weights with less than they are, for bfloat16 where
+    ml_dtypes, which NumPy has it from, is not installed
+    """
+    dtype = np.dtype(dtype)
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision {precision!r} is not known; {nearest(precision, PRECISIONS)}")
+    if dtype != np.float32 and precision != "float32":
+        raise ConfigError(
+            f"--precision {precision} with --dtype {dtype}: {dtype} is for checks, which less of the same would spoil; "
+            "leave one of them out"
+        )
+    if precision == "bfloat16":
+        return _bfloat16()
+    return np.dtype(np.float16) if precision == "float16" else dtype
+
+
+def _bfloat16() -> np.dtype:
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError:
+        raise ConfigError("--precision bfloat16 wants the package ml_dtypes: pip install ml_dtypes") from None
+    return np.dtype(bfloat16)

@@ -1,0 +1,244 @@
+"""CUDA on the host: the kernels compiled with g++, on memory that is out of reach, done when someone waits for it.
+
+What a device would do wrong without a word, this refuses: an allocation, a product or a wait within a recording, an
+array of another device, too many threads, too few arguments; what was written out of bounds is told at the next wait.
+"""
+
+import ctypes
+import itertools
+import json
+import os
+import weakref
+
+import numpy as np
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
+from tests.fakes import host_kernels
+from tests.fakes.device import DeviceArray
+from tests.fakes.host_memory import NAME_BYTES, SHARED, Allocations, SharedFile, poison
+from tests.fakes.host_streams import HostStream, Scheduler, recording
+
+MOST_THREADS, MOST_BLOCKS = (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+SHARED_BYTES = 227 * 1024
+SERIALS = itertools.count()
+
+
+class HostKernel(Kernel):
+    """``registers`` and ``shared_bytes`` are not known here."""
+
+    registers = shared_bytes = 0
+
+    def __init__(self, runtime, name, function, parameters):
+        self._runtime, self._name, self._function, self._parameters = runtime, name, function, parameters
+
+    def launch(self, blocks, threads, stream, arguments, shared_bytes):
+        dims = (*_padded(blocks), *_padded(threads))
+        self._check(dims, shared_bytes, arguments)
+        values = [self._value(*pair) for pair in zip(self._parameters, arguments, strict=True)]
+        stream.issue(self._name, lambda: self._run(values, dims, shared_bytes, arguments))
+
+    def _check(self, dims, shared_bytes, arguments):
+        blocks_fit = all(1 <= got <= most for got, most in zip(dims[:3], MOST_BLOCKS, strict=True))
+        threads_fit = all(1 <= got <= most for got, most in zip(dims[3:], MOST_THREADS, strict=True))
+        if not (blocks_fit and threads_fit and np.prod(dims[3:]) <= 1024):
+            raise DeviceError(f"kernel {self._name}: {dims[:3]} blocks of {dims[3:]} threads is not a launch")
+        if shared_bytes > SHARED_BYTES:
+            raise DeviceError(f"kernel {self._name}: {shared_bytes} bytes of shared memory; a block has {SHARED_BYTES}")
+        if len(arguments) != len(self._parameters):
+            raise DeviceError(f"kernel {self._name}: {len(arguments)} arguments for {len(self._parameters)} parameters")
+
+    def _value(self, parameter, argument):
+        """The argument's bytes."""
+        if parameter.array:
+            return np.uint64(0 if argument is None else self._runtime.address(argument))
+        if not isinstance(argument, parameter.scalar):
+            raise DeviceError(f"kernel {self._name}: {parameter} got {argument!r} of {type(argument).__name__}")
+        return argument
+
+    def _run(self, values, dims, shared_bytes, _kept_alive):
+        cells = [np.array([value]) for value in values]
+        pointers = (ctypes.c_void_p * len(cells))(*[cell.ctypes.data for cell in cells])
+        extents = (ctypes.c_uint * 6)(*dims)
+        message = self._function(pointers, extents, shared_bytes)
+        if message:
+            raise DeviceError(f"kernel {self._name} failed: {message.decode()}")
+
+
+def _padded(extents):
+    return (*extents, 1, 1)[:3]
+
+
+class HostRuntime(Runtime):
+    """``hasty``: other streams run ahead of the one that is waited for, as far as events let them."""
+
+    def __init__(self, hasty=False, total=1 << 34):
+        self.facts = Facts("host", (9, 0), 4, SHARED_BYTES, (13, 0), (13, 0), f"host-{os.getpid()}-{next(SERIALS)}")
+        self.modules = 0, 0
+        self._allocations = Allocations()
+        self._scheduler = Scheduler(hasty, self._check_bounds)
+        self._pinned = {}
+        self._files = {}  # by address: what was made by whole()
+        self._opened = {}
+        self._total = total
+
+    @property
+    def queued(self):
+        """(name, run) of the work that is still to be done."""
+        return [work for stream in self._scheduler.streams for work in stream.work]
+
+    def _check_bounds(self):
+        damage = self._allocations.damaged()
+        if damage:
+            raise DeviceError(damage)
+
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
+    def empty(self, shape, dtype):
+        self._scheduler.refuse_while_recording("an array was allocated")
+        return DeviceArray(self._allocations.new(shape, np.dtype(dtype)), self)
+
+    def whole(self, nbytes):
+        self._scheduler.refuse_while_recording("an array was allocated")
+        file = SharedFile(SHARED / f"{self.facts.uuid}-{next(SERIALS)}", max(1, nbytes), create=True)
+        memory = file.memory[:nbytes]
+        poison(memory)
+        self._files[memory.ctypes.data] = file
+        return DeviceArray(memory, self)
+
+    def view(self, array, dtype):
+        return DeviceArray(self._memory(array).reshape(-1).view(dtype), self)
+
+    def pinned(self, nbytes):
+        self._scheduler.refuse_while_recording("pinned memory was allocated")
+        memory = np.empty(max(1, nbytes), np.uint8)
+        poison(memory)
+        start = memory.ctypes.data
+        self._pinned[start] = start + memory.size
+        weakref.finalize(memory, self._pinned.pop, start, None)
+        return memory[:nbytes]
+
+    def address(self, array):
+        return self._memory(array).ctypes.data
+
+    def memory(self):
+        return self._total // 2, self._total
+
+    def _memory(self, array):
+        if not isinstance(array, DeviceArray):
+            raise DeviceError(f"an array of a device is wanted, not {type(array).__name__}")
+        if array._device is not self:
+            raise DeviceError("an array of another device")
+        return array._memory
+
+    def _is_pinned(self, host):
+        if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
+            raise DeviceError(f"a copy takes a C-contiguous NumPy array, not {type(host).__name__}")
+        start = host.ctypes.data
+        return any(first <= start and start + host.nbytes <= last for first, last in list(self._pinned.items()))
+
+    # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
+    def upload(self, host, array, stream):
+        if not self._is_pinned(host):
+            self._scheduler.refuse_while_recording("unpinned memory was copied from")
+            host = host.copy()
+        self._copy("upload", _bytes(host), _bytes(self._memory(array)), stream)
+
+    def download(self, array, host, stream):
+        target = _bytes(host)
+        if self._is_pinned(host):
+            if self._scheduler.recording is None:
+                target.fill(0xA5)  # not there yet
+            self._copy("download", _bytes(self._memory(array)), target, stream)
+        else:
+            self._scheduler.refuse_while_recording("unpinned memory was copied to")
+            self._copy("download", _bytes(self._memory(array)), target, stream)
+            stream.synchronize()
+
+    def copy(self, source, target, stream):
+        self._copy("copy", _bytes(self._memory(source)), _bytes(self._memory(target)), stream)
+
+    def _copy(self, name, source, target, stream):
+        if source.size != target.size:
+            raise DeviceError(f"{name} of {source.size} bytes to {target.size}")
+        stream.issue(name, lambda: np.copyto(target, source))
+
+    def clear(self, array, stream):
+        memory = _bytes(self._memory(array))
+        stream.issue("clear", lambda: memory.fill(0))
+
+    # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def stream(self):
+        return HostStream(self._scheduler)
+
+    def compile(self, source, name, options):
+        self._scheduler.refuse_while_recording("a source was compiled")
+        functions, parameters, fresh = host_kernels.build(source, name, options)
+        compiled, loaded = self.modules
+        self.modules = (compiled + 1, loaded) if fresh else (compiled, loaded + 1)
+        return {each: HostKernel(self, each, functions[each], parameters[each]) for each in parameters}
+
+    def record(self, stream):
+        return recording(stream)
+
+    def product(self, a, b, c, accumulate, precise, stream):
+        self._scheduler.refuse_while_recording("a product was asked for")
+        left, right, out = (_matrix(self._memory(each.array), each) for each in (a, b, c))
+        if left.shape[1] != right.shape[0] or (left.shape[0], right.shape[1]) != out.shape:
+            raise DeviceError(f"product of {left.shape} and {right.shape} to {out.shape}")
+        if left.dtype != right.dtype or out.dtype not in (left.dtype, np.float32):
+            raise DeviceError(f"product of {left.dtype} and {right.dtype} to {out.dtype}")
+        stream.issue("product", lambda: _multiply(left, right, out, accumulate, precise))
+
+    # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
+    def share(self, array):
+        file = self._files.get(self.address(array))
+        if file is None or file.memory.size != max(1, array.size * array.dtype.itemsize):
+            raise DeviceError("only a whole array, of Runtime.whole, can be shared")
+        return json.dumps([file.path.name, self.facts.uuid]).encode().ljust(NAME_BYTES)
+
+    def open(self, name, nbytes):
+        if len(name) < NAME_BYTES:
+            raise DeviceError(f"a name of {len(name)} bytes; it has {NAME_BYTES}")
+        file, owner = json.loads(name)
+        if owner == self.facts.uuid:
+            raise DeviceError("an array cannot be opened by the device that shared it")
+        if file in self._opened.values():
+            raise DeviceError(f"{file} is open already")
+        memory = SharedFile(SHARED / file, max(1, nbytes), create=False).memory[:nbytes]
+        self._opened[memory.ctypes.data] = file
+        return DeviceArray(memory, self)
+
+    def close(self, array):
+        if self._opened.pop(self.address(array), None) is None:
+            raise DeviceError("an array was closed that is not open")
+
+
+def _bytes(memory):
+    return memory.reshape(-1).view(np.uint8)
+
+
+def _matrix(memory, matrix):
+    """The part of the array, with rows and columns as they are multiplied."""
+    rows, columns = (matrix.columns, matrix.rows) if matrix.transposed else (matrix.rows, matrix.columns)
+    flat = memory.reshape(-1)
+    last = matrix.start + (rows - 1) * matrix.stride + columns
+    if rows and columns and (last > flat.size or matrix.stride < columns):
+        raise DeviceError(f"a matrix of {rows} rows of {columns}, {matrix.stride} apart, in an array of {flat.size}")
+    strides = matrix.stride * flat.itemsize, flat.itemsize
+    whole = np.lib.stride_tricks.as_strided(flat[matrix.start :], (rows, columns), strides)
+    return whole.T if matrix.transposed else whole
+
+
+def _multiply(left, right, out, accumulate, precise):
+    wide = np.float64 if left.dtype == np.float64 else np.float32
+    left, right = left.astype(wide), right.astype(wide)
+    if wide is np.float32 and not precise:
+        left, right = _short(left), _short(right)
+    result = left @ right + (out.astype(wide) if accumulate else 0)
+    out[...] = result.astype(out.dtype)
+
+
+def _short(x):
+    """Rounded to the 10 bits of mantissa of TF32; a 16-bit type has no more."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    return ((bits + np.uint32(0xFFF) + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)).view(np.float32)

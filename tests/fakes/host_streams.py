@@ -1,0 +1,176 @@
+"""Streams of a device that is not there: what is issued waits in a queue until someone waits for it.
+
+A stream's work is done when it is synchronised, or when one of its events is waited for; with it, whatever events it
+waits for on other streams, and nothing else. So who forgets to wait reads poison, or what was there before. ``hasty``
+streams are the opposite: all others run ahead as far as their events allow, so that who forgets to let a stream wait
+sees it overtake.
+"""
+
+import threading
+from collections import deque
+from contextlib import contextmanager
+from time import perf_counter
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.runtime import Event, Graph, Stream
+
+
+class Recording:
+    """What is issued between two ends. ``loose``: streams that joined, and have yet to be waited for."""
+
+    def __init__(self, stream):
+        self.stream, self.work, self.loose = stream, [], set()
+
+
+class Scheduler:
+    """All streams of a device. ``checks``: called when a stream has been synchronised."""
+
+    def __init__(self, hasty, checks):
+        self.lock, self.streams, self._hasty, self._checks = threading.RLock(), [], hasty, checks
+        self.recording: Recording | None = None
+
+    def issue(self, stream, name, run):
+        with self.lock:
+            if self.recorded(stream):
+                self.recording.work.append((name, run))
+            else:
+                stream.work.append((name, run))
+
+    def recorded(self, stream) -> bool:
+        return self.recording is not None and (stream is self.recording.stream or stream in self.recording.loose)
+
+    def refuse_while_recording(self, what):
+        if self.recording is not None:
+            raise DeviceError(f"{what} while work is recorded; it cannot be part of a graph")
+
+    def finish(self, stream, event=None):
+        """Do the work of a stream, up to an event where one is given."""
+        with self.lock:
+            self.refuse_while_recording("a stream was waited for")
+            if self._hasty:
+                self._run_ahead()
+            while stream.work and not (event and event.reached):
+                stream.step()
+            self._checks()
+
+    def _run_ahead(self):
+        moved = True
+        while moved:
+            moved = False
+            for stream in self.streams:
+                while stream.work and stream.free():
+                    stream.step()
+                    moved = True
+
+
+class HostEvent(Event):
+    def __init__(self, stream, timed, recording):
+        self.stream, self.timed, self.recording = stream, timed, recording
+        self.reached, self.time = False, None
+
+    def reach(self):
+        self.reached, self.time = True, perf_counter()
+
+    def done(self):
+        """Each time it is asked, the stream has done one thing more."""
+        self._refuse_if_recorded()
+        with self.stream.scheduler.lock:
+            if self.reached:
+                return True
+            if self.stream.work:
+                self.stream.step()
+            return False
+
+    def wait(self):
+        self._refuse_if_recorded()
+        if not self.reached:
+            self.stream.scheduler.finish(self.stream, self)
+
+    def seconds_since(self, earlier):
+        if not (self.timed and earlier.timed):
+            raise DeviceError("seconds between events of which one was not recorded with timed=True")
+        if not (self.reached and earlier.reached):
+            raise DeviceError("seconds between events of which one is not done yet; wait for it")
+        return self.time - earlier.time
+
+    def _refuse_if_recorded(self):
+        if self.recording:
+            raise DeviceError("an event that is part of a recording was asked from outside of it")
+
+
+class HostStream(Stream):
+    def __init__(self, scheduler):
+        self.scheduler, self.work = scheduler, deque()
+        scheduler.streams.append(self)
+
+    def issue(self, name, run):
+        self.scheduler.issue(self, name, run)
+
+    def record(self, timed=False):
+        with self.scheduler.lock:
+            recording = self.scheduler.recording if self.scheduler.recorded(self) else None
+            event = HostEvent(self, timed, recording)
+            if not recording:
+                self.work.append(("event", event.reach))
+            return event
+
+    def after(self, event):
+        with self.scheduler.lock:
+            if event.recording:
+                self._join(event)
+            elif self.scheduler.recorded(self):
+                raise DeviceError("recorded work was told to wait for an event from before the recording")
+            elif not event.reached:
+                self.work.append(("wait", event))
+
+    def _join(self, event):
+        recording = self.scheduler.recording
+        if recording is not event.recording:
+            raise DeviceError("a stream was told to wait for an event of a recording that has ended")
+        recording.loose.discard(event.stream)
+        if self is not recording.stream:
+            recording.loose.add(self)
+
+    def synchronize(self):
+        self.scheduler.finish(self)
+
+    def free(self) -> bool:
+        """Whether its next work waits for no other stream."""
+        return not isinstance(self.work[0][1], HostEvent) or self.work[0][1].reached
+
+    def step(self):
+        """Do the next work, and first what it waits for."""
+        _, run = self.work[0]
+        if isinstance(run, HostEvent):
+            while not run.reached:
+                run.stream.step()
+            self.work.popleft()
+        else:
+            self.work.popleft()
+            run()
+
+
+class HostGraph(Graph):
+    def __init__(self, work):
+        self.work = work
+
+    def launch(self, stream):
+        stream.scheduler.refuse_while_recording("a graph was launched")
+        for name, run in self.work:
+            stream.issue(name, run)
+
+
+@contextmanager
+def recording(stream):
+    """What :meth:`Runtime.record` promises."""
+    scheduler, graphs = stream.scheduler, []
+    with scheduler.lock:
+        scheduler.refuse_while_recording("another recording was begun")
+        recorded = scheduler.recording = Recording(stream)
+        try:
+            yield graphs
+        finally:
+            scheduler.recording = None
+        if recorded.loose:
+            raise DeviceError("a recording ended before its stream waited for another that had joined it")
+        graphs.append(HostGraph(recorded.work))

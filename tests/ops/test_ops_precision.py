@@ -1,0 +1,31 @@
+"""What a precision makes of activations, and which are refused."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import ConfigError
+from ringtrain.ops.precision import active_dtype
+
+
+def test_activations_are_as_precise_as_it_says():
+    assert active_dtype("float32", "float64") == np.float64
+    assert active_dtype("tf32", "float32") == np.float32
+    assert active_dtype("float16", "float32") == np.float16
+
+
+def test_bfloat16_is_that_of_ml_dtypes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ConfigError, match="bfloat16 wants the package ml_dtypes: pip"):
+        active_dtype("bfloat16", "float32")
+    monkeypatch.undo()
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    assert active_dtype("bfloat16", "float32").name == "bfloat16"
+
+
+def test_what_is_refused():
+    with pytest.raises(ConfigError, match=r"precision 'bf16' is not known; .*bfloat16"):
+        active_dtype("bf16", "float32")
+    with pytest.raises(ConfigError, match="--precision tf32 with --dtype float64: float64 is for checks"):
+        active_dtype("tf32", "float64")
