@@ -16,7 +16,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
 from tests.fakes import host_kernels
 from tests.fakes.device import DeviceArray
-from tests.fakes.host_memory import NAME_BYTES, SHARED, Allocations, SharedFile, poison
+from tests.fakes.host_memory import NAME_BYTES, Allocations, SharedMemory, is_there, open_shared, poison
 from tests.fakes.host_streams import HostStream, Scheduler, recording
 
 MOST_THREADS, MOST_BLOCKS = (1024, 1024, 64), (2**31 - 1, 65535, 65535)
@@ -78,7 +78,8 @@ class HostRuntime(Runtime):
         self._allocations = Allocations()
         self._scheduler = Scheduler(hasty, self._check_bounds)
         self._pinned = {}
-        self._files = {}  # by address: what was made by whole()
+        self._wholes = weakref.WeakValueDictionary()  # memory by its address: what was made by whole()
+        self._names = {}
         self._opened = {}
         self._total = total
 
@@ -99,11 +100,11 @@ class HostRuntime(Runtime):
 
     def whole(self, nbytes):
         self._scheduler.refuse_while_recording("an array was allocated")
-        file = SharedFile(SHARED / f"{self.facts.uuid}-{next(SERIALS)}", max(1, nbytes), create=True)
-        memory = file.memory[:nbytes]
-        poison(memory)
-        self._files[memory.ctypes.data] = file
-        return DeviceArray(memory, self)
+        shared = SharedMemory(max(1, nbytes))
+        poison(shared.memory)
+        address = shared.memory.ctypes.data
+        self._wholes[address], self._names[address] = shared.memory, shared.name
+        return DeviceArray(shared.memory[:nbytes], self)
 
     def view(self, array, dtype):
         return DeviceArray(self._memory(array).reshape(-1).view(dtype), self)
@@ -191,26 +192,31 @@ class HostRuntime(Runtime):
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     def share(self, array):
-        file = self._files.get(self.address(array))
-        if file is None or file.memory.size != max(1, array.size * array.dtype.itemsize):
+        whole = self._wholes.get(self.address(array))
+        if whole is None or whole.size != max(1, array.size * array.dtype.itemsize):
             raise DeviceError("only a whole array, of Runtime.whole, can be shared")
-        return json.dumps([file.path.name, self.facts.uuid]).encode().ljust(NAME_BYTES)
+        return json.dumps([self._names[self.address(array)], self.facts.uuid]).encode().ljust(NAME_BYTES)
 
     def open(self, name, nbytes):
         if len(name) < NAME_BYTES:
             raise DeviceError(f"a name of {len(name)} bytes; it has {NAME_BYTES}")
-        file, owner = json.loads(name)
+        place, owner = json.loads(name)
         if owner == self.facts.uuid:
             raise DeviceError("an array cannot be opened by the device that shared it")
-        if file in self._opened.values():
-            raise DeviceError(f"{file} is open already")
-        memory = SharedFile(SHARED / file, max(1, nbytes), create=False).memory[:nbytes]
-        self._opened[memory.ctypes.data] = file
+        if place in self._opened.values():
+            raise DeviceError("the array is open already")
+        if not is_there(place):
+            raise DeviceError("the array is gone: its owner freed it")
+        memory = open_shared(place, max(1, nbytes))[:nbytes]
+        self._opened[memory.ctypes.data] = place
         return DeviceArray(memory, self)
 
     def close(self, array):
-        if self._opened.pop(self.address(array), None) is None:
+        place = self._opened.pop(self.address(array), None)
+        if place is None:
             raise DeviceError("an array was closed that is not open")
+        if not is_there(place):
+            raise DeviceError("an array was closed after its owner had freed it")
 
 
 def _bytes(memory):
