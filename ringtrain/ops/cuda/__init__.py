@@ -1,0 +1,101 @@
+"""The operations on an NVIDIA GPU, on kernels of ringtrain's own and cuBLAS.
+
+Everything of CUDA is behind :mod:`ringtrain.ops.cuda.runtime`. Nothing here looks for a device, or imports CuPy.
+"""
+
+import math
+
+import numpy as np
+
+from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.elementwise import Elementwise
+from ringtrain.ops.cuda.examples import Examples
+from ringtrain.ops.cuda.optim import Optimizers
+from ringtrain.ops.cuda.order import CudaMark, Segments
+from ringtrain.ops.cuda.parts import composed
+from ringtrain.ops.cuda.strips import Strips
+from ringtrain.ops.cuda.sums import Sums
+from ringtrain.ops.cuda.wire import Wire
+
+PARTS = (
+    Elementwise,
+    Strips,
+    Examples,
+    Optimizers,
+    Wire,
+    Sums,
+)
+
+
+@composed(*PARTS)
+class CudaOps(Ops):
+    """One object serves one thread of the program at a time; its operations are done on a stream of its own."""
+
+    name = "cuda"
+    records = True
+
+    def __init__(self, runtime, dtype="float32", precision="float32", device=None):
+        super().__init__(dtype, precision)
+        self.runtime = runtime
+        self._device = device or Device(runtime, self.dtype, self.active, precise=precision != "tf32")
+        self._segments = Segments(runtime, self._device.stream)
+        self._parts = {part: part(self._device) for part in PARTS}
+
+    # ── the machine ───────────────────────────────────────────────────────────────────────────────────────────
+    def describe(self):
+        facts = self.runtime.facts
+        driver, cuda = (".".join(map(str, version)) for version in (facts.driver, facts.runtime))
+        words = f"{facts.name}, {self.precision}, CUDA {cuda} (driver {driver})"
+        segments = self._segments.describe()
+        return f"{words}; {segments}" if segments else words
+
+    def compile_stats(self):
+        return self.runtime.modules
+
+    def threads(self, count):
+        """A device has its own."""
+
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
+    def empty(self, shape, dtype=None):
+        return self.runtime.empty(shape, self.dtype if dtype is None else np.dtype(dtype))
+
+    def pinned(self, shape, dtype):
+        dtype, count = np.dtype(dtype), math.prod((shape,) if isinstance(shape, int) else shape)
+        return self.runtime.pinned(count * dtype.itemsize).view(dtype).reshape(shape)
+
+    def upload(self, host, out):
+        if host.dtype != out.dtype or not host.flags.c_contiguous:
+            host = np.ascontiguousarray(host, out.dtype)
+        self.runtime.upload(host, out, self._device.stream)
+
+    def to_host(self, x):
+        host = np.empty(x.shape, x.dtype)
+        self.runtime.download(x, host, self._device.stream)
+        return host
+
+    def download(self, x, host):
+        if host.dtype == x.dtype and host.flags.c_contiguous:
+            self.runtime.download(x, host, self._device.stream)
+            self.synchronize()
+        else:
+            np.copyto(host, self.to_host(x))
+
+    def fetch(self, x, host):
+        self.runtime.download(x, host, self._device.stream)
+
+    # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def synchronize(self):
+        self._device.stream.synchronize()
+
+    def segment(self, key, run):
+        return self._segments(key, run)
+
+    def mark(self):
+        return CudaMark(self._device.stream.record())
+
+    def after(self, mark):
+        self._device.stream.after(mark.event)
+
+    def beside(self):
+        return CudaOps(self.runtime, self.dtype, self.precision, self._device.beside())

@@ -11,10 +11,11 @@ BLOCKS_PER_PROCESSOR = 8  # of THREADS each: what a processor holds at once
 
 
 class Device:
-    """``real``: dtype of weights, gradients, statistics; ``active``: of activations and their gradients."""
+    """``real``: dtype of weights, gradients, statistics; ``active``: of activations and their gradients; ``precise``:
+    whether products of float32 are made by float32, and not by TF32."""
 
-    def __init__(self, runtime, real, active, kernels=None):
-        self.runtime = runtime
+    def __init__(self, runtime, real, active, precise=True, kernels=None):
+        self.runtime, self.precise = runtime, precise
         self.real, self.active = np.dtype(real), np.dtype(active)
         self.kernels = Kernels(runtime, real, active) if kernels is None else kernels
         self.stream = runtime.stream()
@@ -23,7 +24,7 @@ class Device:
 
     def beside(self) -> "Device":
         """The same device with a stream and scratch memory of its own."""
-        return Device(self.runtime, self.real, self.active, self.kernels)
+        return Device(self.runtime, self.real, self.active, self.precise, self.kernels)
 
     def scratch(self, name: str, shape, dtype):
         """Memory kept under a name for the time of one operation; what was in it is lost when it is asked for again."""

@@ -1,21 +1,39 @@
-// One result for each element, from the same element of other arrays.
+// Each element by itself: of several arrays, 16 bytes of the widest type at a time where all are aligned so.
 #pragma once
 #include "common.cuh"
 
-// y[i] = f(x[i], ...) for n elements, 16 bytes of the widest type at a time where every array is aligned so. y may be
-// one of the others.
-template <int COUNT, typename F, typename Y, typename... X>
-__device__ void map_of(long long n, F f, Y *y, const X *...x) {
-    bool wide = aligned(y, COUNT * (int)sizeof(Y)) && (aligned(x, COUNT * (int)sizeof(X)) && ... && true);
-    long long vectors = wide ? n / COUNT : 0;
-    for (long long v = first_index(); v < vectors; v += index_stride()) {
-        auto apply = [&](auto... given) {
-            Vector<Y, COUNT> out;
-#pragma unroll
-            for (int i = 0; i < COUNT; i++) out.at[i] = f(given.at[i]...);
-            ((Vector<Y, COUNT> *)y)[v] = out;
-        };
-        apply(((const Vector<X, COUNT> *)x)[v]...);
+template <typename T> struct IsConst { static const bool value = false; };
+template <typename T> struct IsConst<const T> { static const bool value = true; };
+template <typename T> struct Plain { typedef T type; };
+template <typename T> struct Plain<const T> { typedef T type; };
+
+// COUNT elements of an array at x[at], to be worked on; put back unless the array is const.
+template <typename T, int COUNT> struct Held {
+    typedef Vector<typename Plain<T>::type, COUNT> Some;
+    Some some;
+    __device__ Held(T *x, long long at) : some(*(const Some *)(x + at)) {}
+    __device__ void put(T *x, long long at) const {
+        if constexpr (!IsConst<T>::value) *(Some *)(x + at) = some;
     }
-    for (long long i = vectors * COUNT + first_index(); i < n; i += index_stride()) y[i] = f(x[i]...);
+};
+
+template <int COUNT, typename F, typename... Some> __device__ void apply_to(F f, Some &...some) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) f(some.at[i]...);
+}
+
+template <int COUNT, typename F, typename... T> __device__ void update_some(long long at, F f, T *...x) {
+    auto hold = [&](auto... held) {
+        apply_to<COUNT>(f, held.some...);
+        (held.put(x, at), ...);
+    };
+    hold(Held<T, COUNT>(x, at)...);
+}
+
+// f(x[i], ...) for n elements: what f assigns to its arguments is put back into the arrays that are not const.
+template <int COUNT, typename F, typename... T> __device__ void update_each(long long n, F f, T *...x) {
+    bool wide = (aligned(x, COUNT * (int)sizeof(T)) && ... && true);
+    long long vectors = wide ? n / COUNT : 0;
+    for (long long v = first_index(); v < vectors; v += index_stride()) update_some<COUNT>(v * COUNT, f, x...);
+    for (long long i = vectors * COUNT + first_index(); i < n; i += index_stride()) update_some<1>(i, f, x...);
 }

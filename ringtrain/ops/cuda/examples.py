@@ -1,0 +1,31 @@
+"""What depends on which example an element belongs to: dropout, and the images that examples are made of."""
+
+from ringtrain.ops import keys
+from ringtrain.ops.cuda.device import THREADS
+
+MOST_ROWS = 65535  # of a grid of blocks
+
+
+class Examples:
+    def __init__(self, device):
+        self._device = device
+
+    def dropout(self, x_ND, y_ND, examples_N, key_1, layer, rate):
+        n = examples_N.size
+        width = x_ND.size // max(1, n)
+        numbers = n, width, keys.dropout_threshold(rate), 1 / (1 - rate)
+        arguments = x_ND, y_ND, examples_N, key_1, layer & keys.MASK, *numbers
+        self._rows(self._device.kernels.of(x_ND.dtype)("dropout", "dropout"), n, width, *arguments)
+
+    def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
+        n, h, w, c = images_NHWC.shape
+        p, q = y_NPQC.shape[1:3]
+        arrays = images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N
+        kernel = self._device.kernels("images", "prepare_images")
+        self._rows(kernel, n, p * q * c, *arrays, n, h, w, p, q, c)
+
+    def _rows(self, kernel, rows, width, *arguments):
+        """Launch a kernel with a row of blocks for each example, whose threads go over ``width`` elements."""
+        if rows and width:
+            blocks = -(-width // THREADS), min(rows, MOST_ROWS)
+            kernel(blocks, THREADS, self._device.stream, *arguments)

@@ -1,0 +1,64 @@
+"""Marks, and segments: work that is recorded once and done again without its Python."""
+
+from dataclasses import dataclass
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.base import Mark
+from ringtrain.ops.cuda.runtime import Event, Graph
+
+
+class CudaMark(Mark):
+    def __init__(self, event: Event):
+        self.event = event
+
+    def done(self):
+        return self.event.done()
+
+    def wait(self):
+        self.event.wait()
+
+
+@dataclass(slots=True)
+class _Segment:
+    """``graph``: what was recorded; None before that, and where it cannot be."""
+
+    graph: Graph | None = None
+    returned: object = None
+    runs: int = 0
+    refusal: str | None = None
+
+
+class Segments:
+    """The first time a segment runs as it is, which compiles and allocates; the second time it is recorded, and from
+    then on what was recorded is done. One that cannot be recorded runs as it is each time."""
+
+    def __init__(self, runtime, stream):
+        self._runtime, self._stream = runtime, stream
+        self._segments: dict[object, _Segment] = {}
+
+    def __call__(self, key, run):
+        segment = self._segments.setdefault(key, _Segment())
+        segment.runs += 1
+        if segment.runs == 2:
+            self._record(segment, run)
+        if segment.graph is None:
+            return run()
+        segment.graph.launch(self._stream)
+        return segment.returned
+
+    def _record(self, segment, run):
+        try:
+            with self._runtime.record(self._stream) as graphs:
+                segment.returned = run()
+            segment.graph = graphs[0]
+        except DeviceError as refused:
+            segment.refusal = str(refused)
+
+    def describe(self) -> str:
+        """How many are recorded, and why others are not; nothing where there are none."""
+        refusals = [segment.refusal for segment in self._segments.values() if segment.refusal]
+        recorded = sum(segment.graph is not None for segment in self._segments.values())
+        words = [f"{recorded} segments recorded"] if recorded else []
+        if refusals:
+            words.append(f"{len(refusals)} run anew each time ({refusals[0]})")
+        return ", ".join(words)

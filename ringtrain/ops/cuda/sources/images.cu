@@ -1,0 +1,18 @@
+#include "common.cuh"
+
+// Pixel (p, q) of y is pixel (top + p, left + q) of the image, mirrored in q where `flip`, and 0 outside of the image.
+extern "C" __global__ void prepare_images(
+    const unsigned char *images, ACT *y, const REAL *mean, const REAL *scale, const int *top, const int *left,
+    const unsigned char *flip, int n, int H, int W, int P, int Q, int C) {
+    for (int image = blockIdx.y; image < n; image += gridDim.y) {
+        const unsigned char *from = images + (long long)image * H * W * C;
+        ACT *to = y + (long long)image * P * Q * C;
+        for (int i = (int)first_index(); i < P * Q * C; i += (int)index_stride()) {
+            int c = i % C, q = i / C % Q, p = i / C / Q;
+            int h = top[image] + p, w = left[image] + (flip[image] ? Q - 1 - q : q);
+            bool inside = h >= 0 && h < H && w >= 0 && w < W;
+            long long at = ((long long)h * W + w) * C + c;
+            to[i] = to_act(inside ? ((REAL)from[at] - mean[at]) * scale[c] : (REAL)0);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+"""The compiler of CUDA sources, which needs no device: what it makes of a source, and what that takes of a thread."""
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from functools import cache
+
+NEEDED = ("cuda.bindings.nvrtc", "cuda.pathfinder")
+USAGE = re.compile(
+    r"Function properties for (\w+)\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    r"\s*ptxas info\s*: Used (\d+) registers"
+)
+
+
+@dataclass(frozen=True)
+class Use:
+    """Of one thread. Units: registers, and bytes of local memory."""
+
+    registers: int
+    stack: int
+    spilled: int
+
+
+@cache
+def missing() -> str | None:
+    """Why it cannot be used here; None where it can."""
+    try:
+        if not all(importlib.util.find_spec(name) for name in NEEDED):
+            return "cuda-bindings is not installed"
+        from cuda.bindings import nvrtc
+        from cuda.pathfinder import find_nvidia_header_directory
+
+        nvrtc.nvrtcVersion()
+        if find_nvidia_header_directory("cudart") is None:
+            return "the headers of nvidia-cuda-runtime are not installed"
+    except (ImportError, RuntimeError) as error:
+        return f"NVRTC cannot be used: {str(error).splitlines()[0]}"
+    return None
+
+
+def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict[str, Use]]:
+    """The binary, and what each kernel uses. Raises: RuntimeError with the compiler's words."""
+    from cuda.bindings import nvrtc
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    headers = find_nvidia_header_directory("cudart")
+    given = ("-std=c++17", "-ftz=true", f"-arch={architecture}", f"-I{headers}", "--ptxas-options=-v", *options)
+    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"source.cu", 0, [], [])
+    assert int(error) == 0, error
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(given), [each.encode() for each in given])
+    log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
+    if int(error):
+        raise RuntimeError(log)
+    binary = _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    nvrtc.nvrtcDestroyProgram(program)
+    return binary, _uses(log)
+
+
+def _text(size, get, program):
+    _, count = size(program)
+    memory = b" " * count
+    get(program, memory)
+    return memory
+
+
+def _uses(log):
+    found = USAGE.findall(log)
+    return {name: Use(int(used), int(stack), int(out) + int(back)) for name, stack, out, back, used in found}

@@ -1,0 +1,41 @@
+"""What tests of the operations on a GPU share: a device of the host, and which operations are to be tested on it."""
+
+import functools
+
+import pytest
+
+from ringtrain.ops.cuda import PARTS, CudaOps
+from tests.fakes import host_kernels
+from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cases import calls, perform
+
+needs_compiler = pytest.mark.skipif(host_kernels.compiler() is None, reason="g++ is not installed: no device to fake")
+
+
+def cuda_ops(dtype="float32", precision="float32", runtime=None):
+    return whole_class()(runtime or HostRuntime(), dtype, precision)
+
+
+@functools.cache
+def whole_class():
+    missing = {name: _missing(name) for name in CudaOps.__abstractmethods__}
+    return type("CudaOps", (CudaOps,), missing) if missing else CudaOps
+
+
+def _missing(name):
+    def method(self, *_args, **_kwargs):
+        raise AssertionError(f"operation {name} is not on this device")
+
+    return method
+
+
+def operations(*parts):
+    """The names of the operations that some parts have; of all where none is given."""
+    return {name for part in parts or PARTS for name in vars(part) if not name.startswith("_")}
+
+
+def calls_of(parts, dtype, n):
+    return [call for call in calls(dtype, n) if call.operation in operations(*parts)]
+
+
+__all__ = ["calls_of", "cuda_ops", "needs_compiler", "operations", "perform"]
