@@ -52,9 +52,7 @@ def measure(
     """
     buffer = transport.allocate(nbytes // ops.dtype.itemsize, ops.dtype)
     runs = {
-        name: Execution(
-            make_schedule(name, transport.size), transport, buffer, ops.add, tag, segment_bytes, ops.synchronize
-        )
+        name: Execution(make_schedule(name, transport.size), transport, buffer, ops.add, tag, segment_bytes, ops)
         for tag, name in enumerate(names)
     }
     own = _times(transport, runs, repeats, random.Random(seed))

@@ -4,6 +4,10 @@ tests it.
 Nothing runs in the background and nothing blocks: each :meth:`Execution.test` posts what may start (receives
 first), looks at the oldest message of each channel, adds what has arrived, and goes on until it can do no
 more.
+
+A device does what it is told later, in order. What follows from an addition, and is an operation itself, is issued at
+once; a message is not: it is held until a mark behind that addition is done. So the device adds the second segment
+while the first is on its way, and nobody waits for either.
 """
 
 from collections import defaultdict, deque
@@ -11,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ringtrain.collectives.host import HOST
 from ringtrain.collectives.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Piece, Plan, make_plan
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
@@ -31,10 +36,6 @@ def segment_for(transport: Transport) -> int:
     return SEGMENT_BYTES if transport.nodes == 1 else BETWEEN_BYTES
 
 
-def _nothing() -> None:
-    pass
-
-
 class Execution(Reduction):
     """One schedule on one buffer: prepared once, started again and again.
 
@@ -43,8 +44,8 @@ class Execution(Reduction):
     add:           add(a, b, y): y = a + b
     tag:           tells this execution's messages from those of others in flight: the same on all ranks
     segment_bytes: where moves are cut: the same on all ranks
-    synchronize:   waits for what is still being computed; called before a message takes or replaces computed
-                   data
+    device:        what computes: add and wire are of it, and so are copy(x, y) and mark(), as
+                   :class:`ringtrain.ops.base.Ops` has them. What was issued to it before a start comes before that
     allocate:      allocate(count, dtype): staging and scratch; the transport's own unless given
     wire:          how messages are packed; None: they are not. It may round, and then wants a schedule for that
     edges:         where the chunks begin, and the end; None: they are even. What one rank sends of a chunk must be as
@@ -59,14 +60,14 @@ class Execution(Reduction):
         add: Callable,
         tag: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
-        synchronize: Callable[[], None] = _nothing,
+        device=HOST,
         allocate: Callable | None = None,
         wire: Wire | None = None,
         edges: Sequence[int] | None = None,
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
         self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
-        self._synchronize, self._patience = synchronize, transport.patience
+        self._device, self._patience = device, transport.patience
         travels = wire.dtype if wire else buffer.dtype
         segment = max(segment_bytes // travels.itemsize, 1)
         plan = make_plan(schedule, transport.rank, buffer.size, segment, packed=wire is not None, edges=edges)
@@ -74,6 +75,7 @@ class Execution(Reduction):
         self.bytes_sent = travels.itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
         self._plan = plan
         self._sends, self._recvs, self._local = deque(), deque(), deque()  # pieces that may start
+        self._held: deque[tuple] = deque()  # (mark, piece): of those that may start when the device is so far
         self._handles: list[Handle] = []
         self._flying: dict[tuple[bool, int], deque[int]] = defaultdict(deque)
         self._pieces = [
@@ -81,17 +83,18 @@ class Execution(Reduction):
         ]
         self._left = self._moved = 0
         self._landed: set[int] = set()  # arrived, and not yet to be added or unpacked
-        self._computing = False
+        self._computing = False  # whether anything was issued to the device since the last mark
 
     def _prepare(self, transport: Transport, piece: Piece, span, message, add: Callable, wire: Wire | None) -> "_Piece":
         if piece.kind in LOCAL:
-            return _Piece(self._local, None, None, None, None, _work(piece.kind, message, span, add, wire))
+            work = _work(piece.kind, message, span, add, self._device.copy, wire)
+            return _Piece(self._local, None, None, None, None, work)
         if piece.kind == SEND:
             handle = self._kept(transport.sends([(piece.peer, message)], self._tag))
             pack = wire and partial(wire.pack, span, message)
             return _Piece(self._sends, self._flying[True, piece.peer], pack, handle.start, handle.test, None)
         handle = self._kept(transport.recvs([(piece.peer, message)], self._tag))
-        work = _work(piece.kind, message, span, add, wire)
+        work = _work(piece.kind, message, span, add, self._device.copy, wire)
         return _Piece(self._recvs, self._flying[False, piece.peer], None, handle.start, handle.test, work)
 
     def _kept(self, handle: Handle) -> Handle:
@@ -132,26 +135,36 @@ class Execution(Reduction):
 
     def _post(self) -> bool:
         """Start every piece that may start, receives before sends. Whether there was one."""
-        local, recvs, sends = self._local, self._recvs, self._sends
-        if not (recvs or sends or local):
-            return False
+        local, recvs, sends, held = self._local, self._recvs, self._sends, self._held
+        moved = self._moved
         while local:
             self._moved += 1
             self._finish(local.popleft())
+        while held and held[0][0].done():
+            self._start(held.popleft()[1])
         while recvs or sends:
-            i = (recvs or sends).popleft()
-            piece = self._pieces[i]
-            if piece.pack:
-                piece.pack()
-                self._computing = True
-            if self._computing:
-                self._synchronize()
-                self._computing = False
-            piece.start()
-            piece.channel.append(i)
-            self._moved += 1
-            self._release(self._plan.started[i])
-        return True
+            self._start_or_hold((recvs or sends).popleft())
+        return self._moved != moved
+
+    def _start_or_hold(self, i: int) -> None:
+        """What was issued so far is done before the piece starts; and those that are held start before it."""
+        pack = self._pieces[i].pack
+        if pack:
+            pack()
+            self._computing = True
+        if self._computing:
+            self._mark, self._computing = self._device.mark(), False
+        if self._held or not self._mark.done():
+            self._held.append((self._mark, i))
+        else:
+            self._start(i)
+
+    def _start(self, i: int) -> None:
+        piece = self._pieces[i]
+        piece.start()
+        piece.channel.append(i)
+        self._moved += 1
+        self._release(self._plan.started[i])
 
     def _collect(self) -> bool:
         """Take the messages that have ended, oldest first on each channel. Whether there was one."""
@@ -200,7 +213,7 @@ class Execution(Reduction):
         late = [channel for channel, flying in self._flying.items() if flying]
         verbs = ((False, "send"), (True, "receive"))  # what is awaited of a peer: the other end
         named = {verb: [peer for sending, peer in late if sending == own] for own, verb in verbs}
-        whom = " and ".join(f"{peers(ranks)} to {verb}" for verb, ranks in named.items() if ranks)
+        whom = " and ".join(f"{peers(ranks)} to {verb}" for verb, ranks in named.items() if ranks) or "its device"
         done, total = len(self._pieces) - self._left, len(self._pieces)
         return f"{whom}: rank {self._rank} in {self._name}, tag {self._tag}, {done} of {total} messages done"
 
@@ -218,12 +231,12 @@ class _Piece:
     work: Callable[[], None] | None
 
 
-def _work(kind: str, message, span, add: Callable, wire: Wire | None) -> Callable[[], None] | None:
+def _work(kind: str, message, span, add: Callable, copy: Callable, wire: Wire | None) -> Callable[[], None] | None:
     """What is done to the elements ``span`` when ``message``, which is about them, has arrived."""
     if kind == FOLD or (kind == ADD and wire is None):
         return partial(add, span, message, span)
     if kind == COPY:
-        return partial(span.__setitem__, Ellipsis, message)
+        return partial(copy, message, span)
     if wire is None:
         return None
     if kind == ROUND:

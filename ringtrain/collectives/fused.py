@@ -94,6 +94,36 @@ def _check(schedule: Schedule, message: Message) -> None:
         )
 
 
+def one_after_another(size: int) -> Fused:
+    """The plan whose sums are added up in the order of ranks: what a device does to a chunk in one pass over all
+    contributions, with each partial sum in a register."""
+    tasks = [
+        (
+            *(Task((0, rank), (source, rank), add=True) for source in range(1, size)),
+            *(Task((target, rank), (0, rank), add=False) for target in range(1, size)),
+        )
+        for rank in range(size)
+    ]
+    return Fused("one after another", size, size, tuple(tasks))
+
+
+def order_of(fused: Fused, rank: int) -> list[int]:
+    """Whose contributions to its chunk the rank adds, one after another, before it writes the sum into the buffers of
+    all of them. Raises ScheduleError where its tasks are not that."""
+    additions = [task for task in fused.tasks[rank] if task.add]
+    order = [*(task.target[0] for task in additions[:1]), *(task.source[0] for task in additions)] or [rank]
+    home = (order[0], rank)
+    summed = [Task(home, (source, rank), add=True) for source in order[1:]]
+    given = {Task((target, rank), home, add=False) for target in order[1:]}
+    tasks = fused.tasks[rank]
+    if tasks[: len(summed)] != tuple(summed) or set(tasks[len(summed) :]) != given:
+        raise ScheduleError(
+            f"{fused.name} on rank {rank} does not add contributions one after another and then give the sum to all: a "
+            "device that does it in one pass wants a plan of that kind"
+        )
+    return order
+
+
 def verify_fused(fused: Fused) -> None:
     """Proves that no two ranks touch one place, and that every rank ends with the sum of every chunk, each contribution
     once, added in one order. Raises ScheduleError, with rank and chunk."""

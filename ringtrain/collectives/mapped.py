@@ -1,11 +1,16 @@
-"""Running a fused plan in memory that the ranks of a node share: wait for all, add and push, wait for all."""
+"""Running a fused plan in memory that the ranks of a node share: wait for all, add and push, wait for all.
+
+On a device what is added to a chunk and pushed is one operation on the memory of all ranks. A rank says that it has
+come when its own buffer is final, and that it is done when its device is: so there are two more things to wait for.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from ringtrain.collectives.fused import Fused, Task
+from ringtrain.collectives.fused import Fused, Task, order_of
+from ringtrain.collectives.host import HOST
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
@@ -15,7 +20,9 @@ from ringtrain.transport.waiting import peers, wait_for
 
 WORK_BYTES = 1 << 18  # of all twins of a piece: what is added is then still in the cache when it is pushed
 LEAST_BYTES = 1 << 14  # of each twin, however many there are: below that, calls cost more than what they move
-IDLE, COMING, LEAVING = range(3)  # what a rank waits for: nothing; all to have come; all to be done
+# What a rank waits for: nothing; its buffer to be final; all to have come; what goes between nodes, where there are
+# several; its own part to be done; all to be done.
+IDLE, FINAL, COMING, MOVING, WORKING, LEAVING = range(6)
 
 
 class Mapped(Reduction):
@@ -24,8 +31,9 @@ class Mapped(Reduction):
     twins:       the buffer on every rank of the node, by place (:meth:`Transport.twins`)
     lane:        counters that nobody else uses at the time
     combine:     combine(a, b, y): y = a op b
-    synchronize: waits for what is still being computed in the buffer
-    piece_bytes: of a chunk, added and pushed at once; None: as suits the caches
+    device:      what computes, as for :class:`ringtrain.collectives.execute.Execution`; where the buffer is not in host
+                 memory it adds by its add_all(sources, targets), and ``combine`` is that addition
+    piece_bytes: of a chunk, added and pushed at once on a host; None: as suits the caches
     """
 
     algorithm = transport = "mapped"
@@ -37,35 +45,44 @@ class Mapped(Reduction):
         twins: Sequence,
         lane: Lane,
         combine: Callable,
-        synchronize: Callable[[], None],
+        device=HOST,
         piece_bytes: int | None = None,
     ):
         place = transport.neighbours.index(transport.rank)
         start, stop = spans(twins[place].size, fused.chunks)[place]
-        longest = (piece_bytes or piece_bytes_for(len(twins))) // twins[place].itemsize
-        self._work = [
-            action
-            for a, b in pieces(start, stop, longest)
-            for action in actions(fused.tasks[place], [twin[a:b] for twin in twins], combine)
-        ]
+        if on_host(twins):
+            longest = (piece_bytes or piece_bytes_for(len(twins))) // twins[place].itemsize
+            self._work = [
+                action
+                for a, b in pieces(start, stop, longest)
+                for action in actions(fused.tasks[place], [twin[a:b] for twin in twins], combine)
+            ]
+        else:
+            own = [twins[source][start:stop] for source in order_of(fused, place)]
+            self._work = summed(device, own, own)
         # Each contribution to the own chunk is fetched, and its sum written to where that came from.
-        self.bytes_sent = 2 * (len(twins) - 1) * (stop - start) * twins[place].itemsize
-        self._lane, self._synchronize, self._patience = lane, synchronize, transport.patience
+        self.bytes_sent = 2 * (len(twins) - 1) * (stop - start) * twins[place].dtype.itemsize
+        self._lane, self._device, self._patience = lane, device, transport.patience
         self._neighbours, self._rank = transport.neighbours, transport.rank
         self._state = IDLE
 
     def start(self) -> None:
         if self._state != IDLE:
             raise TransportError("an all-reduce in shared memory was started again before it was done")
-        self._synchronize()
-        self._lane.advance()
-        self._state = COMING
+        self._mark = self._device.mark()
+        self._state = FINAL
         self.test()
 
     def test(self) -> bool:
+        if self._state == FINAL and self._mark.done():
+            self._lane.advance()
+            self._state = COMING
         if self._state == COMING and self._lane.reached():
             for function, arguments in self._work:
                 function(*arguments)
+            self._mark = self._device.mark()
+            self._state = WORKING
+        if self._state == WORKING and self._mark.done():
             self._lane.advance()
             self._state = LEAVING
         if self._state == LEAVING and self._lane.reached():
@@ -84,8 +101,22 @@ class Mapped(Reduction):
 
     def _awaited(self) -> str:
         late = peers([self._neighbours[place] for place in self._lane.late()])
-        verb = "come to" if self._state == COMING else "end its part of"
-        return f"{late} to {verb} an all-reduce in shared memory, rank {self._rank}"
+        return f"{say_awaited(self._state, late)} an all-reduce in shared memory, rank {self._rank}"
+
+
+def say_awaited(state: int, late: str) -> str:
+    """``late``: the ranks that have not advanced as often as this one."""
+    verb = "come to" if state in (FINAL, COMING) else "end its part of"
+    return f"{'its device' if state in (FINAL, WORKING) else late} to {verb}"
+
+
+def on_host(twins: Sequence) -> bool:
+    return isinstance(twins[0], np.ndarray)
+
+
+def summed(device, sources: Sequence, targets: Sequence) -> list[tuple[Callable, tuple]]:
+    """The sum of the sources into every target, in one operation of a device: as :func:`actions`."""
+    return [(device.add_all, (sources, targets))] if sources[0].size and targets else []
 
 
 def piece_bytes_for(ranks: int) -> int:

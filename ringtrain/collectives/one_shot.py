@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from ringtrain.collectives.mapped import pieces
+import numpy as np
+
+from ringtrain.collectives.host import HOST
+from ringtrain.collectives.mapped import on_host, pieces, summed
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.shots import ADD, PUT, Shots
-from ringtrain.collectives.workers import NOW, Action, Worker
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.mapped import Lane
@@ -17,10 +19,10 @@ IDLE, PUTTING, COMING, ADDING = range(4)  # what is waited for: nothing; the own
 class OneShot(Reduction):
     """One buffer, in whatever memory this rank has it. Collective over the node.
 
-    mails:       by place in the node, memory of its ranks that all of them see: SLOTS pieces long, of the buffer's type
-    lane:        counters that nobody else uses at the time; by its count all ranks know which slot it is
-    worker:      copies and adds
-    synchronize: waits for what is still being computed in the buffer, where the worker does not
+    mails:   by place in the node, memory of its ranks that all of them see: SLOTS pieces long, of the buffer's type
+    lane:    counters that nobody else uses at the time; by its count all ranks know which slot it is
+    combine: combine(a, b, y): y = a op b
+    device:  what computes, as for :class:`ringtrain.collectives.mapped.Mapped`
     """
 
     algorithm, transport = "one-shot", "mapped"
@@ -32,24 +34,25 @@ class OneShot(Reduction):
         buffer,
         mails: Sequence,
         lane: Lane,
-        worker: Worker,
-        synchronize: Callable[[], None],
+        combine: Callable,
+        device=HOST,
     ):
         place = transport.neighbours.index(transport.rank)
         room = mails[place].size // len(shots.phases[place])
         parts = [buffer[a:b] for a, b in pieces(0, buffer.size, max(room, 1))]
-        self._rounds = [[_round(acts, part, mails, room, worker) for acts in shots.phases[place]] for part in parts]
+        self._rounds = [
+            [_round(acts, part, mails, room, combine, device) for acts in shots.phases[place]] for part in parts
+        ]
         self.bytes_sent = (
             (len(mails) - 1) * buffer.size * buffer.dtype.itemsize
         )  # all others' contributions are fetched
-        self._lane, self._worker, self._synchronize = lane, worker, synchronize
-        self._neighbours, self._rank, self._patience = transport.neighbours, transport.rank, transport.patience
-        self._state, self._at, self._mark = IDLE, 0, NOW
+        self._lane, self._device, self._patience = lane, device, transport.patience
+        self._neighbours, self._rank = transport.neighbours, transport.rank
+        self._state, self._at = IDLE, 0
 
     def start(self) -> None:
         if self._state != IDLE:
             raise TransportError("a one-shot all-reduce was started again before it was done")
-        self._synchronize()
         self._at = 0
         if self._rounds:
             self._put()
@@ -60,7 +63,7 @@ class OneShot(Reduction):
         puts, self._adds = phases[self._lane.count % len(phases)]
         for function, arguments in puts:
             function(*arguments)
-        self._mark, self._state = self._worker.mark(), PUTTING
+        self._mark, self._state = self._device.mark(), PUTTING
 
     def test(self) -> bool:
         if self._state == PUTTING and self._mark.done():
@@ -80,7 +83,7 @@ class OneShot(Reduction):
         if self._at < len(self._rounds):
             self._put()
         else:
-            self._mark, self._state = self._worker.mark(), ADDING
+            self._mark, self._state = self._device.mark(), ADDING
 
     def wait(self, deadline_s: float) -> None:
         wait_for(self.test, deadline_s, self._awaited, lambda: self.moved, self._patience)
@@ -90,17 +93,26 @@ class OneShot(Reduction):
         return self._at * (ADDING + 1) + self._state
 
     def _awaited(self) -> str:
-        if self._state != COMING:
-            return f"the device of rank {self._rank} in a one-shot all-reduce"
         late = peers([self._neighbours[place] for place in self._lane.late()])
-        return f"{late} to come to a one-shot all-reduce, rank {self._rank}"
+        whom = f"{late} to come to" if self._state == COMING else "its device in"
+        return f"{whom} a one-shot all-reduce, rank {self._rank}"
 
 
-def _round(acts, part, mails: Sequence, room: int, worker: Worker) -> tuple[list[Action], list[Action]]:
-    """What a rank does for one piece in one phase, before the wait and after it."""
+def _round(acts, part, mails: Sequence, room: int, combine: Callable, device) -> tuple[list, list]:
+    """What a rank does for one piece in one phase, before the wait and after it: functions with their arguments."""
 
     def slot(act):
         return mails[act.owner][act.slot * room : act.slot * room + part.size]
 
-    puts = [action for act in acts if act.kind == PUT for action in worker.copying(part, slot(act))]
-    return puts, worker.adding([slot(act) for act in acts if act.kind == ADD], part)
+    puts = [(device.copy, (part, slot(act))) for act in acts if act.kind == PUT]
+    sources = [slot(act) for act in acts if act.kind == ADD]
+    return puts, added(sources, part, combine) if on_host(mails) else summed(device, sources, [part])
+
+
+def added(sources: Sequence, target, combine: Callable) -> list[tuple[Callable, tuple]]:
+    """target = the sum of the sources, in their order, on a host; the target is none of them."""
+    first, *others = sources
+    if not others:
+        return [(np.copyto, (target, first))]
+    sums = [first] + [target] * (len(others) - 1)
+    return [(combine, (a, b, target)) for a, b in zip(sums, others, strict=True)]

@@ -19,8 +19,22 @@ from dataclasses import dataclass
 
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execute import Execution
-from ringtrain.collectives.fused import Fused
-from ringtrain.collectives.mapped import actions, pieces, spans
+from ringtrain.collectives.fused import Fused, order_of
+from ringtrain.collectives.host import HOST
+from ringtrain.collectives.mapped import (
+    COMING,
+    FINAL,
+    IDLE,
+    LEAVING,
+    MOVING,
+    WORKING,
+    actions,
+    on_host,
+    pieces,
+    say_awaited,
+    spans,
+    summed,
+)
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import Topology
@@ -34,7 +48,6 @@ PIECES = 32  # of a slice, at most: the first addition and the last push are the
 LEAST_BYTES = 1 << 18  # of a piece, but for the last: below that, messages cost more than their bytes
 FLYING = 8  # pieces between nodes at once: enough to keep the network busy, few enough to end one after the other
 FIRST_TAG = 1 << 14  # behind the tags of others in flight; an MPI has 32767 at least
-IDLE, COMING, MOVING, LEAVING = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +100,35 @@ def make_piece(
     combine: Callable,
     segment_bytes: int,
     wire: Wire | None = None,
+    device=HOST,
 ) -> Piece:
     """``fused``: the plan of this rank's node. ``outer``: an all-reduce of one rank of each node, in their order.
-    ``twins``: the buffer on every rank of the node, by place. ``wire``: how messages between nodes are packed."""
+    ``twins``: the buffer on every rank of the node, by place. ``wire``: how messages between nodes are packed.
+    ``device``: as for :class:`ringtrain.collectives.mapped.Mapped`."""
     place = transport.neighbours.index(transport.rank)
     views = [twin[portion.start : portion.stop] for twin in twins]
-    additions, copies = (
-        actions([task for task in fused.tasks[place] if task.add == adds], views, combine) for adds in (True, False)
-    )
+    if on_host(views):
+        additions, copies = (
+            actions([task for task in fused.tasks[place] if task.add == adds], views, combine) for adds in (True, False)
+        )
+    else:
+        order, own = order_of(fused, place), views[place]
+        additions = summed(device, [views[source] for source in order], [own])
+        copies = summed(device, [own], [views[target] for target in order if target != place])
     seats = [[(chunk, chunk + 1)] for chunk in range(outer.chunks)]
     schedule = embed(outer, portion.carriers, seats, transport.size, outer.chunks)
-    messages = Execution(schedule, transport, views[place], combine, portion.tag, segment_bytes, wire=wire)
+    messages = Execution(schedule, transport, views[place], combine, portion.tag, segment_bytes, device, wire=wire)
     return Piece(additions, messages, copies)
 
 
 class Routed(Reduction):
     """Collective. ``made``: the pieces that this rank carries, in order. ``lane``: counters that nobody else uses at
-    the time. ``synchronize`` waits for what is still being computed in the buffer."""
+    the time. ``device``: what computes."""
 
     algorithm = transport = "routed"
 
-    def __init__(self, made: list[Piece], transport: Transport, lane: Lane, synchronize: Callable[[], None]):
-        self._pieces, self._lane, self._synchronize = made, lane, synchronize
+    def __init__(self, made: list[Piece], transport: Transport, lane: Lane, device=HOST):
+        self._pieces, self._lane, self._device = made, lane, device
         self.bytes_sent = sum(piece.outer.bytes_sent for piece in made)
         self._neighbours, self._rank, self._patience = transport.neighbours, transport.rank, transport.patience
         self._state, self._begun, self._pushed = IDLE, 0, 0
@@ -117,16 +137,21 @@ class Routed(Reduction):
     def start(self) -> None:
         if self._state != IDLE:
             raise TransportError("a routed all-reduce was started again before it was done")
-        self._synchronize()
         self._begun = self._pushed = 0
-        self._lane.advance()
-        self._state = COMING
+        self._mark = self._device.mark()
+        self._state = FINAL
         self.test()
 
     def test(self) -> bool:
+        if self._state == FINAL and self._mark.done():
+            self._lane.advance()
+            self._state = COMING
         if self._state == COMING and self._lane.reached():
             self._state = MOVING
         if self._state == MOVING and self._move():
+            self._mark = self._device.mark()
+            self._state = WORKING
+        if self._state == WORKING and self._mark.done():
             self._lane.advance()
             self._state = LEAVING
         if self._state == LEAVING and self._lane.reached():
@@ -162,5 +187,4 @@ class Routed(Reduction):
         if self._state == MOVING:
             return f"piece {self._pushed} of {len(self._pieces)}: {self._flying[0].outer.awaited()}"
         late = peers([self._neighbours[place] for place in self._lane.late()])
-        verb = "come to" if self._state == COMING else "end its part of"
-        return f"{late} to {verb} a routed all-reduce, rank {self._rank}"
+        return f"{say_awaited(self._state, late)} a routed all-reduce, rank {self._rank}"

@@ -51,14 +51,14 @@ class Compressing:
         pieces = [(bucket.start, bucket.stop) for bucket in buckets]
         plain = summing.prepare(buffer, pieces, 0) if self._begin else None
         whole = summing.prepare(self._residual, pieces, len(buckets))
-        self._gathering = Flight(buckets, whole, summing.deadline_s)
-        site = Site(transport, self._ops, summing, buckets, buffer, self._residual, round=2)
+        self._gathering = Flight(buckets, whole, summing.deadline_s, orders=summing.orders)
+        site = Site(transport, summing.orders.own, summing, buckets, buffer, self._residual, round=2)
         sums = self._method.bind(site)
         self._others = [part for span in spans if self._method.takes(span) for part in self._not_own(span)]
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
         if plain:
             sums = [_Turn(self._phase, *each) for each in zip(plain, sums, strict=True)]
-        return Flight(buckets, sums, summing.deadline_s, summing.early)
+        return Flight(buckets, sums, summing.deadline_s, summing.early, summing.orders)
 
     def _bytes(self, spans, itemsize: int) -> list[str]:
         """What it saves, by the best all-reduces."""
@@ -73,7 +73,7 @@ class Compressing:
 
     def rehearse(self, nothing) -> None:
         self._summing.rehearse(nothing)
-        self._method.rehearse(self._ops)
+        self._method.rehearse(self._summing.orders.own)
 
     def before(self, iteration: int) -> None:
         self._phase.compressed = iteration >= self._begin

@@ -26,6 +26,7 @@ from ringtrain.transport.base import Transport
 class Site:
     """Where sums are compressed.
 
+    ops:      those of the exchange (:mod:`ringtrain.exchange.beside`)
     summing:  prepares the sums of what goes whole
     buckets:  what is exchanged together
     buffer:   flat, over the arena: gradients, and then their sum

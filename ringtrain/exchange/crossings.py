@@ -70,7 +70,7 @@ class Crossings:
             self.ops.add,
             tag=COLUMNS,
             segment_bytes=self._segment_bytes,
-            synchronize=self.ops.synchronize,
+            device=self.ops,
             edges=edges,
         )
         guard = self._kit.guard

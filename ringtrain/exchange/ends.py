@@ -4,6 +4,7 @@ waits here serves meanwhile."""
 from collections.abc import Callable, Sequence
 
 from ringtrain.exchange.base import Roles
+from ringtrain.exchange.beside import Beside
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.division import pieces_of
 from ringtrain.exchange.links import Link, ToServer, WithinRank
@@ -14,7 +15,8 @@ from ringtrain.transport.waiting import peers, wait_for
 
 
 class Ends:
-    """arena:      updates go from the memory of its gradients
+    """orders:     of the network's operations, in which updates are made and weights taken, and of a server's
+    arena:      updates go from the memory of its gradients
     parts:      of the arena, a server's each
     owned:      the buckets of each server, lowest first
     staleness:  updates that a rank may be ahead of the slowest; None: as many as it likes
@@ -27,7 +29,7 @@ class Ends:
     def __init__(
         self,
         transport: Transport,
-        ops,
+        orders: Beside,
         arena,
         roles: Roles,
         parts: Sequence[Sequence[Span]],
@@ -36,11 +38,12 @@ class Ends:
         deadline_s: float,
         tag: int,
     ):
-        self._transport, self._ops, self._arena, self._deadline_s = transport, ops, arena, deadline_s
+        self._transport, self._orders, self._ops = transport, orders, orders.network
+        self._arena, self._deadline_s = arena, deadline_s
         rank, dtype = transport.rank, arena.weights.dtype
         self.store = self.base = None
         if rank in roles.servers:
-            self.store = Store(transport, ops, owned[rank], roles.trainers, staleness, dtype, tag)
+            self.store = Store(transport, orders.own, owned[rank], roles.trainers, staleness, dtype, tag)
         self._links: list[Link] = []
         if rank in roles.trainers:
             self.base = transport.scratch(arena.count, dtype)
@@ -62,11 +65,15 @@ class Ends:
         if self.base is not None:
             self._ops.copy(self._arena.weights, self.base)
         if self.store is not None:
+            self._orders.own.after(self._ops.mark())
             self.store.open(self._arena.weights)
 
     # ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────
-    def push(self) -> None:
-        """Updates go, and weights are asked for. They have been computed, and :meth:`land` came before."""
+    def push(self, final) -> None:
+        """Updates go, when the mark ``final`` says that they have been computed, and weights are asked for.
+        :meth:`land` came before."""
+        if not final.done():
+            self.wait(final.done, lambda: "this rank's device to make its update")
         for link in self._links:
             self.wait(link.sent, link.awaited)
             link.push()
@@ -124,6 +131,7 @@ class Ends:
     def publish(self) -> None:
         """The store's weights become the arena's."""
         if self.store is not None:
+            self._orders.join()
             self._ops.copy(self.store.weights, self._arena.weights[self.store.start : self.store.stop])
 
     # ── both ──────────────────────────────────────────────────────────────────────────────────────────────────

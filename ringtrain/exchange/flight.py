@@ -1,17 +1,23 @@
 """Buckets under way: started in one order on all ranks as their gradients become final, and waited for in one order.
 
 Nothing here knows what is done to a bucket: an all-reduce, or one of its halves.
+
+A bucket is announced when the operations that make it final were issued, and starts when a device has done them: at the
+next look after that. On a host they are done, and it starts at once.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.exchange.base import Traffic
+from ringtrain.exchange.beside import ON_HOST, Beside
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.meter import BucketTraffic, Meter
 from ringtrain.exchange.pacer import Pacer
+from ringtrain.transport.waiting import wait_for
 
 
 class Flight:
@@ -19,6 +25,7 @@ class Flight:
     reductions: what is done to each
     deadline_s: how long to wait for others that make no progress, before StalledError
     early:      whether buckets start as they are announced; else all start when the first is asked for
+    orders:     of the operations that make buckets final, and of those of the reductions
     pacer:      lets them get on meanwhile; None: :meth:`test` does, and whoever waits
     clock:      seconds
 
@@ -32,14 +39,16 @@ class Flight:
         reductions: Sequence[Reduction],
         deadline_s: float,
         early: bool = True,
+        orders: Beside = ON_HOST,
         pacer: Pacer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self.buckets, self.reductions, self._deadline_s = buckets, reductions, deadline_s
-        self._early, self._pacer, self._clock = early, pacer, clock
+        self._early, self._orders, self._pacer, self._clock = early, orders, pacer, clock
         self.home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
         self.order: Sequence[int] = range(len(buckets))  # in which they start
         self.meters = [Meter() for _ in buckets]
+        self._due: deque[tuple] = deque()  # (mark, place): announced, to start when the mark is done, in this order
         self._flying: list[int] = []
         self.bytes_sent = 0
         self._begin()
@@ -64,12 +73,12 @@ class Flight:
         if not self._early:
             return
         while self._started < len(self.order) and not self._missing[self.order[self._started]]:
-            self._start_next()
+            self._announce_next()
         self.test()
 
     def start_next(self) -> None:
         """The next bucket is final on this rank, announced or not."""
-        self._start_next()
+        self._announce_next()
         self.test()
 
     def start(self) -> None:
@@ -94,9 +103,12 @@ class Flight:
         same order, and once for each; then the next round may begin."""
         with self._turn(place):
             self._look()
+            if self._due:
+                self._until_started(place)
             if place in self._flying:
                 self._held(place, self.reductions[place].wait, self._deadline_s)
                 self._land(place)
+        self._orders.join()
         self._left -= 1
         if not self._left:
             self._begin()
@@ -107,27 +119,49 @@ class Flight:
         for _ in self.arrivals():
             pass
 
-    def _start_next(self) -> None:
-        place = self.order[self._started]
-        reduction = self.reductions[place]
+    def _announce_next(self) -> None:
+        place, mark = self.order[self._started], self._orders.final()
         self._started += 1
+        if self._due or not mark.done():
+            self._due.append((mark, place))
+        else:
+            self._start(place, self._held)
+
+    def _start(self, place: int, call: Callable) -> None:
+        reduction = self.reductions[place]
         self.bytes_sent += reduction.bytes_sent or 0
         self.meters[place].start(self._clock())
         with self._turn(place):
             self._flying.append(place)
-            self._held(place, reduction.start)
+            call(place, reduction.start)
 
     def _look(self) -> None:
-        for place in tuple(self._flying):
-            if self._held(place, self.reductions[place].test):
-                self._land(place)
+        self._get_on(self._held)
 
     def _step(self) -> bool:
-        """What the pacer does: a look that holds nobody up. Whether anything is still under way."""
-        for place in tuple(self._flying):
-            if self.reductions[place].test():
-                self._land(place)
+        """A look that holds nobody up. Whether anything is still under way."""
+        self._get_on(_unheld)
         return bool(self._flying)
+
+    def _get_on(self, call: Callable) -> None:
+        while self._due and self._due[0][0].done():
+            self._start(self._due.popleft()[1], call)
+        for place in tuple(self._flying):
+            if call(place, self.reductions[place].test):
+                self._land(place)
+
+    def _until_started(self, place: int) -> None:
+        """The device has still to make buckets final: nobody is held up by their exchange before it has. Return when
+        all have started, or this one has arrived."""
+
+        def enough() -> bool:
+            self._step()
+            return not self._due or not (place in self._flying or any(place == due for _, due in self._due))
+
+        wait_for(enough, self._deadline_s, self._say_due, lambda: len(self._due))
+
+    def _say_due(self) -> str:
+        return f"this rank's device to make {_named(self.buckets[self._due[0][1]])} final"
 
     def _land(self, place: int) -> None:
         self._flying.remove(place)
@@ -171,6 +205,10 @@ class Flight:
             )
             for bucket, reduction, meter in zip(self.buckets, self.reductions, self.meters, strict=True)
         )
+
+
+def _unheld(place: int, call: Callable):
+    return call()
 
 
 def _named(bucket: Bucket) -> str:

@@ -29,7 +29,7 @@ class Guarded(Transport):
         return self._guard.started(call, lambda: self._inner.native_allreduce_start(span))
 
     def broadcast(self, span, root: int = 0) -> None:
-        text = f"broadcast of {span.nbytes:,} bytes from rank {root}"
+        text = f"broadcast of {span.size * span.dtype.itemsize:,} bytes from rank {root}"
         self._run(text, lambda: self._inner.broadcast(span, root))
 
     def gather_json(self, value) -> list:

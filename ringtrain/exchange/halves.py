@@ -81,7 +81,7 @@ class Halves:
             self._ops.add,
             tag=tag,
             segment_bytes=self._segment_bytes,
-            synchronize=self._ops.synchronize,
+            device=self._ops,
         )
 
     def _watched(self, what: str, half: Execution, buffer, bucket: Bucket) -> Reduction:

@@ -26,6 +26,7 @@ from ringtrain.collectives.star import ROOT
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import tags
 from ringtrain.exchange.base import Cut, Exchange, Kit, Roles, Traffic
+from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
@@ -65,7 +66,7 @@ class Master(Exchange):
         deadline_s: float = DEADLINE_S,
         guard: Guard | None = None,
     ):
-        self._transport, self._ops, self._guard = transport, ops, guard
+        self._transport, self._ops, self._orders, self._guard = transport, ops, two_orders(ops), guard
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._is_root = transport.rank == ROOT
@@ -84,18 +85,18 @@ class Master(Exchange):
         grads = arena.grads
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
-        halves = Halves(STAR, self._transport, self._ops, buckets, self._segment_bytes, self._guard)
+        halves = Halves(STAR, self._transport, self._orders.own, buckets, self._segment_bytes, self._guard)
         self._update = Update(self._ops, arena, optimizer, grads, everything(arena) if self._is_root else [])
         self.state_bytes = self._update.nbytes
-        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s)
-        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s)
+        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s, orders=self._orders)
+        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s, orders=self._orders)
         self._trained = trained_runs(arena.spans)
         kept = say_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
         self.notes = [f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's {kept}"]
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
-        self._ops.add(nothing, nothing, nothing)
+        self._orders.own.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         if self._clip_norm is not None:
             rehearse_clip(self._ops, nothing)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange.beside import Beside
 from ringtrain.transport.base import Transport
 
 EVERY_S = 500e-6
@@ -68,10 +69,15 @@ class Pacer:
             self._error = error
 
 
-def make_pacer(progress: str, transport: Transport) -> tuple[Pacer | None, str | None]:
+def make_pacer(progress: str, transport: Transport, orders: Beside) -> tuple[Pacer | None, str | None]:
     """The thread that ``progress`` asks for, or None; and a sentence where it asks for one that cannot be had."""
     if progress == LAYERS or transport.size == 1:
         return None, None
+    if orders.is_device:
+        return None, (
+            "--progress thread is layers here: while a device computes, the loop that waits for it lets messages get "
+            "on all the time"
+        )
     if transport.threads:
         return Pacer(), None
     return None, "--progress thread is layers here: this transport takes calls of one thread at a time"

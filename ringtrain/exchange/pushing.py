@@ -33,6 +33,7 @@ import numpy as np
 
 from ringtrain.exchange.applying import FORWARD
 from ringtrain.exchange.base import Exchange, Lag, Roles, Traffic
+from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.division import buckets_of, divide, roles_of, say_load, say_servers
 from ringtrain.exchange.ends import Ends
@@ -86,7 +87,7 @@ class Pushing(Exchange):
         deadline_s: float = DEADLINE_S,
         guard: Guard | None = None,
     ):
-        self.name, self._transport, self._ops = name, transport, ops
+        self.name, self._transport, self._ops, self._orders = name, transport, ops, two_orders(ops)
         self._roles = roles_of(transport.size, servers, dedicated)
         self._staleness, self._every, self._overlap = staleness, every, overlap
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
@@ -117,19 +118,22 @@ class Pushing(Exchange):
         owned = buckets_of(parts, arena.weights.dtype.itemsize, self._bucket_bytes)
         by_server = [[bucket for owner, bucket in reversed(owned) if owner == k] for k in self._roles.servers]
         self._ends = Ends(
-            transport, ops, arena, self._roles, parts, by_server, self._staleness, self._deadline_s, len(owned)
+            transport, self._orders, arena, self._roles, parts, by_server, self._staleness, self._deadline_s, len(owned)
         )
         self._spread = self._prepare_spread(owned)
         self.notes = [say_load(parts, arena.weights.dtype.itemsize), NOTE]
 
     def _prepare_spread(self, owned) -> Flight:
         """What brings the servers' weights to everybody, at a meeting."""
-        trees = Trees(self._transport, self._ops, owned, tree_of(self._transport, 1), self._segment_bytes, self._guard)
-        spreads = trees.spreads(self._arena.weights, range(self._transport.size), 0)
-        return Flight([bucket for _, bucket in owned], spreads, self._deadline_s)
+        transport, own = self._transport, self._orders.own
+        trees = Trees(transport, own, owned, tree_of(transport, 1), self._segment_bytes, self._guard)
+        spreads = trees.spreads(self._arena.weights, range(transport.size), 0)
+        return Flight([bucket for _, bucket in owned], spreads, self._deadline_s, orders=self._orders)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
+        self._orders.own.add(nothing, nothing, nothing)
+        self._orders.own.copy(nothing, nothing)
         self._ops.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         self._ops.fill(nothing, 0)
@@ -189,8 +193,7 @@ class Pushing(Exchange):
         ops.scale(change, -1.0)
         ops.add(self._arena.weights, change, change)
         ops.scale(change, share)
-        ops.synchronize()
-        self._ends.push()
+        self._ends.push(ops.mark())
         self._since = self._examples = self._total = 0
         self._changed[0] = 1
         if self._overlap != FORWARD:

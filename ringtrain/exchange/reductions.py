@@ -11,6 +11,7 @@ import numpy as np
 
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execute import Execution, segment_for
+from ringtrain.collectives.host import HOST
 from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.wire import Wire
@@ -38,10 +39,6 @@ ALGORITHMS = (NATIVE, MAPPED, ONE_SHOT, ROUTED, *SCHEDULES)
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
-def _nothing() -> None:
-    pass
-
-
 def prepare(
     transport: Transport,
     buffer,
@@ -51,7 +48,7 @@ def prepare(
     op: str = "sum",
     tag: int = 0,
     segment_bytes: int | None = None,
-    synchronize: Callable[[], None] = _nothing,
+    device=HOST,
     wire: Wire | None = None,
     dtype: str | None = None,
     tuning: Table | None = None,
@@ -64,7 +61,7 @@ def prepare(
     op:            sum, max or min: what combine does, in the MPI's words
     tag:           tells its messages from those of others in flight
     segment_bytes: where messages are cut; None: as suits the nodes
-    synchronize:   waits for what is still being computed in the buffer
+    device:        what computes: combine and wire are of it (:class:`ringtrain.collectives.execute.Execution`)
     wire:          how messages are packed (:mod:`ringtrain.exchange.wires`); None: they are not. Every rank ends with
                    the same bits, all of them numbers of the wire
     dtype:         the type's name where the array does not tell: bfloat16, kept as uint16
@@ -77,7 +74,7 @@ def prepare(
     dtype = dtype or np.dtype(buffer.dtype).name
     if wire is not None:
         _check_wire(wire, dtype, op)
-    how = (combine, op, tag, segment_bytes or segment_for(transport), synchronize, wire)
+    how = (combine, op, tag, segment_bytes or segment_for(transport), device, wire)
     if algorithm == AUTO:
         made = _chosen(transport, buffer, dtype, tuning, how)
     else:
@@ -94,13 +91,13 @@ def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:
     return made
 
 
-def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, synchronize, wire) -> Reduction:
+def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, device, wire) -> Reduction:
     if algorithm == NATIVE:
-        return Native(transport, buffer, op, synchronize)
+        return Native(transport, buffer, op, device)
     if is_shared(algorithm):
-        return prepare_shared(transport, buffer, algorithm, combine, tag, segment_bytes, synchronize, wire)
+        return prepare_shared(transport, buffer, algorithm, combine, tag, segment_bytes, device, wire)
     schedule = schedule_for(algorithm, transport, wire is not None)
-    return Execution(schedule, transport, buffer, combine, tag, segment_bytes, synchronize, wire=wire)
+    return Execution(schedule, transport, buffer, combine, tag, segment_bytes, device, wire=wire)
 
 
 class Native(Reduction):
@@ -109,11 +106,11 @@ class Native(Reduction):
     algorithm = transport = NATIVE
     bytes_sent = None
 
-    def __init__(self, transport: Transport, buffer, op: str, synchronize: Callable[[], None] = _nothing):
-        self._reduce, self._buffer, self._op, self._synchronize = transport.native_allreduce, buffer, op, synchronize
+    def __init__(self, transport: Transport, buffer, op: str, device=HOST):
+        self._reduce, self._buffer, self._op, self._device = transport.native_allreduce, buffer, op, device
 
     def start(self) -> None:
-        self._synchronize()
+        self._device.mark().wait()
         self._reduce(self._buffer, self._op)
 
     def test(self) -> bool:

@@ -31,6 +31,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
+from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.coming import Coming
 from ringtrain.exchange.division import buckets_of, divide, pieces_of, roles_of, say_load, say_servers
@@ -78,7 +79,7 @@ class Server(Exchange):
         deadline_s: float = DEADLINE_S,
         guard: Guard | None = None,
     ):
-        self._transport, self._ops = transport, ops
+        self._transport, self._ops, self._orders = transport, ops, two_orders(ops)
         self._dedicated, self._roles = dedicated, roles_of(transport.size, servers, dedicated)
         self._levels, self._overlap = levels, overlap
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
@@ -108,13 +109,14 @@ class Server(Exchange):
         self.notes = [say_load(parts, arena.weights.dtype.itemsize)]
 
     def _flight(self, owned, what: str, buffer, members, round: int) -> Flight:
-        trees = Trees(self._transport, self._ops, owned, self._tree, self._segment_bytes, self._guard)
+        trees = Trees(self._transport, self._orders.own, owned, self._tree, self._segment_bytes, self._guard)
         halves = trees.sums if what == "sums" else trees.spreads
-        return Flight([bucket for _, bucket in owned], halves(buffer, members, round), self._deadline_s)
+        buckets = [bucket for _, bucket in owned]
+        return Flight(buckets, halves(buffer, members, round), self._deadline_s, orders=self._orders)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
-        self._ops.add(nothing, nothing, nothing)
+        self._orders.own.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         if self._clip_norm is not None:
             rehearse_clip(self._ops, nothing)

@@ -22,6 +22,7 @@ import numpy as np
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Traffic
+from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
@@ -65,7 +66,7 @@ class Sharded(Exchange):
         progress: str = LAYERS,
         beside=float,
     ):
-        self._transport, self._ops = transport, ops
+        self._transport, self._ops, self._orders = transport, ops, two_orders(ops)
         self._algorithm = choose_halves(algorithm, transport)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
@@ -77,15 +78,16 @@ class Sharded(Exchange):
         transport, grads = self._transport, arena.grads
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
-        halves = Halves(self._algorithm, transport, self._ops, buckets, self._segment_bytes, self._guard)
+        halves = Halves(self._algorithm, transport, self._orders.own, buckets, self._segment_bytes, self._guard)
         self._update = Update(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
         self.state_bytes = self._update.nbytes
-        pacer, lacking = make_pacer(self._progress, transport)
-        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s, self._overlap != NONE, pacer)
-        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s, pacer=pacer)
+        pacer, lacking = make_pacer(self._progress, transport, self._orders)
+        early, how = self._overlap != NONE, {"orders": self._orders, "pacer": pacer}
+        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s, early, **how)
+        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s, **how)
         if self._overlap == FORWARD:
             self._weights.reorder(range(len(buckets))[::-1])
-        self._state = Flight(buckets, halves.gathers(grads, 2), self._deadline_s)
+        self._state = Flight(buckets, halves.gathers(grads, 2), self._deadline_s, orders=self._orders)
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
         memory = self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))
@@ -99,7 +101,7 @@ class Sharded(Exchange):
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
-        self._ops.add(nothing, nothing, nothing)
+        self._orders.own.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         if self._clip_norm is not None:
             rehearse_clip(self._ops, nothing)

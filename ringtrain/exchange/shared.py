@@ -4,26 +4,29 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 
+import numpy as np
+
 from ringtrain.collectives import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
-from ringtrain.collectives.fused import Fused, fuse
-from ringtrain.collectives.mapped import Mapped
+from ringtrain.collectives.fused import Fused, fuse, one_after_another
+from ringtrain.collectives.mapped import Mapped, on_host
 from ringtrain.collectives.one_shot import OneShot
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.routed import LEAST_BYTES, Routed, make_piece, portions
 from ringtrain.collectives.shots import SLOTS, Shots, one_shot
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.collectives.wire import Wire
-from ringtrain.collectives.workers import HostWorker, Worker
 from ringtrain.errors import UsageError, nearest
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
 MAPPED, ONE_SHOT, ROUTED = "mapped", "one-shot", "routed"
+AT_ONCE = 8  # arrays that a device's add_all takes
 OUTER = "ring"  # between nodes, unless it is named
 INSTEAD = {MAPPED: "sliced", ONE_SHOT: "recursive-doubling", ROUTED: "hierarchical"}  # over messages
 WITHIN = (MAPPED, ONE_SHOT)  # one node
 SLOT_BYTES = 1 << 18  # of a round of one-shot: more would leave the caches before it is added
+DEVICE_SLOT_BYTES = 8 << 20  # a launch for each, and beyond that mapped moves less
 
 
 class Unavailable(UsageError):
@@ -54,7 +57,7 @@ def prepare_shared(
     combine: Callable,
     tag: int,
     segment_bytes: int,
-    synchronize: Callable[[], None],
+    device,
     wire: Wire | None,
 ) -> Reduction:
     """As :func:`ringtrain.exchange.reductions.prepare`. ``routed`` on one node is ``mapped``. Raises Unavailable."""
@@ -62,26 +65,27 @@ def prepare_shared(
     if why is not None:
         raise Unavailable(f"{algorithm} cannot run here: {why}")
     if algorithm == ONE_SHOT:
-        return _one_shot(transport, buffer, HostWorker(combine, SLOT_BYTES), tag, synchronize)
-    fused, lane, twins = fused_plan(transport.local_size), transport.lane(tag), transport.twins(buffer)
+        return _one_shot(transport, buffer, combine, tag, device)
+    lane, twins = transport.lane(tag), transport.twins(buffer)
+    fused = fused_plan(transport.local_size) if on_host(twins) else one_after_another(transport.local_size)
     if transport.nodes == 1:
-        return Mapped(fused, transport, twins, lane, combine, synchronize)
+        return Mapped(fused, transport, twins, lane, combine, device)
     outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes, rounded=wire is not None)
     least = LEAST_BYTES // buffer.dtype.itemsize
     made = [
-        make_piece(portion, fused, outer, transport, twins, combine, segment_bytes, wire)
+        make_piece(portion, fused, outer, transport, twins, combine, segment_bytes, wire, device)
         for portion in portions(topology_of(transport), transport.rank, buffer.size, least, tag)
     ]
-    return Routed(made, transport, lane, synchronize)
+    return Routed(made, transport, lane, device)
 
 
-def _one_shot(transport: Transport, buffer, worker: Worker, tag: int, synchronize: Callable[[], None]) -> OneShot:
-    slot = max(min(worker.piece_bytes // buffer.dtype.itemsize, buffer.size), 1)
-    mail = transport.allocate(SLOTS * slot, buffer.dtype)
-    mails = transport.twins(mail)
+def _one_shot(transport: Transport, buffer, combine: Callable, tag: int, device) -> OneShot:
+    slot_bytes = SLOT_BYTES if isinstance(buffer, np.ndarray) else DEVICE_SLOT_BYTES
+    slot = max(min(slot_bytes // buffer.dtype.itemsize, buffer.size), 1)
+    mails = transport.twins(transport.allocate(SLOTS * slot, buffer.dtype))
     if not all(transport.gather_json(mails is not None)):
-        raise Unavailable(f"{ONE_SHOT} cannot run here: shared memory has no room left for its mail")
-    return OneShot(shots_plan(transport.local_size), transport, buffer, mails, transport.lane(tag), worker, synchronize)
+        raise Unavailable(f"{ONE_SHOT} cannot run here: memory that the ranks share has no room left for its mail")
+    return OneShot(shots_plan(transport.local_size), transport, buffer, mails, transport.lane(tag), combine, device)
 
 
 def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> str | None:
@@ -96,8 +100,11 @@ def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int
 def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
     """What this rank lacks. Lanes are asked for whatever it is: that is collective over the node."""
     lanes = [transport.lane(tag) for tag in tags]
-    if transport.twins(buffer) is None:
+    twins = transport.twins(buffer)
+    if twins is None:
         return "the buffer does not lie in memory that the ranks of a node share"
+    if not on_host(twins) and len(twins) > AT_ONCE:
+        return f"a device adds up the buffers of {AT_ONCE} ranks at once, and the node has {len(twins)}"
     return "shared memory has no room left for the counters by which ranks wait" if None in lanes else None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ringtrain.collectives.reduction import Nothing, Reduction
 from ringtrain.exchange.base import Kit
+from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import Bucket, make_buckets
 from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.flight import Flight
@@ -36,7 +37,8 @@ class Summing:
     overlap:       none: buckets start when all are final; else as they become final
     progress:      who lets them get on: layers, or a thread (:mod:`ringtrain.exchange.pacer`)
 
-    ``exact`` where nothing is rounded but by the type itself. Raises UsageError for names that are not there.
+    ``exact`` where nothing is rounded but by the type itself. ``orders``: of the network's operations, and of those of
+    the sums. Raises UsageError for names that are not there.
     """
 
     def __init__(
@@ -53,8 +55,8 @@ class Summing:
         overlap: str = "backward",
         progress: str = LAYERS,
     ):
-        self._transport, self._ops = transport, ops
-        self.algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, ops)
+        self._transport, self.orders = transport, two_orders(ops)
+        self.algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, self.orders.own)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
         self._bucket_bytes, self._segment_bytes, self.deadline_s = bucket_bytes, segment_bytes, deadline_s
@@ -66,9 +68,9 @@ class Summing:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
         buckets = self.buckets(spans, buffer.dtype)
         sums = self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0)
-        pacer, lacking = make_pacer(self._progress, self._transport)
+        pacer, lacking = make_pacer(self._progress, self._transport, self.orders)
         self.notes = [*self.notes, *filter(None, [lacking])]
-        return Flight(buckets, sums, self.deadline_s, self.early, pacer)
+        return Flight(buckets, sums, self.deadline_s, self.early, self.orders, pacer)
 
     def buckets(self, spans, dtype) -> list[Bucket]:
         """What is exchanged together, in the order in which it starts."""
@@ -84,7 +86,7 @@ class Summing:
 
     def halves(self, name: str, buckets: Sequence[Bucket]) -> Halves:
         """The halves of the schedule ``name`` on other buckets, in the same way."""
-        return Halves(name, self._transport, self._ops, buckets, self._segment_bytes, self._guard)
+        return Halves(name, self._transport, self.orders.own, buckets, self._segment_bytes, self._guard)
 
     def _prepare(self, algorithm: str, tag: int, part) -> Reduction:
         if not part.size:
@@ -93,10 +95,10 @@ class Summing:
             self._transport,
             part,
             algorithm,
-            self._ops.add,
+            self.orders.own.add,
             tag=tag,
             segment_bytes=self._segment_bytes,
-            synchronize=self._ops.synchronize,
+            device=self.orders.own,
             wire=self._wire,
             tuning=self._tuning,
             guard=self._guard,
@@ -116,9 +118,9 @@ class Summing:
 
     def rehearse(self, nothing) -> None:
         """Run every operation of a sum once, on ``nothing``: an empty array of the buffer's type."""
-        self._ops.add(nothing, nothing, nothing)
+        self.orders.own.add(nothing, nothing, nothing)
         if self._wire is not None:
-            rehearse(self._wire, self._ops)
+            rehearse(self._wire, self.orders.own)
 
     def before(self, iteration: int) -> None:
         """All iterations are alike."""

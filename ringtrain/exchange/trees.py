@@ -64,7 +64,7 @@ class Trees:
             self._ops.add,
             tag=tag,
             segment_bytes=self._segment_bytes,
-            synchronize=self._ops.synchronize,
+            device=self._ops,
         )
         if self._guard is None:
             return execution

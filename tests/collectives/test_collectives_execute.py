@@ -11,6 +11,7 @@ from ringtrain.collectives.topology import filled
 from ringtrain.collectives.verify import verify
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.later import Later
 from tests.fakes.transports import delaying, recording
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]
@@ -218,28 +219,22 @@ def test_receives_are_posted_before_sends():
     assert LoopbackWorld(2).run(body) == ["recv", "recv"]
 
 
-def test_computed_data_is_waited_for_before_it_is_sent():
-    """Additions that are only queued, and carried out by ``synchronize``: a send that went too early would send what
-    was there before."""
+@pytest.mark.parametrize("name", ["ring", "tree", "double-tree", "sliced", "butterfly", "circulant"])
+def test_computed_data_is_waited_for_before_it_is_sent(name):
+    """Additions that are only queued: a message that went too early would send what was there before, or overwrite what
+    is still to be added."""
 
     def body(transport):
-        queue = []
-
-        def later(a, b, y):
-            queue.append((a, b, y))
-
-        def synchronize():
-            for a, b, y in queue:
-                np.add(a, b, out=y)
-            queue.clear()
-
-        buffer = exact(transport.rank, 500, "f4")
-        run = Execution(make_schedule("ring", 4), transport, buffer, later, segment_bytes=64, synchronize=synchronize)
-        run.start()
-        run.wait(DEADLINE_S)
-        synchronize()
+        device, buffer = Later(), exact(transport.rank, 500, "f4")
+        run = Execution(schedule, transport, buffer, device.later(add), segment_bytes=64, device=device)
+        for _ in range(3):
+            buffer[:] = exact(transport.rank, 500, "f4")
+            run.start()
+            run.wait(DEADLINE_S)
+            device.mark().wait()
         return buffer
 
+    schedule = make_schedule(name, 4)
     for buffer in LoopbackWorld(4).run(body):
         np.testing.assert_array_equal(buffer, total(4, 500, "f4"))
 

@@ -1,6 +1,7 @@
 """Fused plans at work in shared memory: on threads, which share all of theirs."""
 
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from ringtrain.collectives import sliced
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.fused import fuse
-from ringtrain.collectives.mapped import Mapped, piece_bytes_for
+from ringtrain.collectives.host import HOST, Host
+from ringtrain.collectives.mapped import COMING, FINAL, LEAVING, WORKING, Mapped, piece_bytes_for
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.waiting import Patience
@@ -19,14 +21,10 @@ def add(a, b, y):
     np.add(a, b, out=y)
 
 
-def nothing():
-    pass
-
-
-def mapped(transport, buffer, combine=add, tag=0, synchronize=nothing, piece_bytes=128):
+def mapped(transport, buffer, combine=add, tag=0, device=HOST, piece_bytes=128):
     fused = fuse("sliced", sliced.reduce_scatter(transport.size), sliced.all_gather(transport.size))
     twins, lane = transport.twins(buffer), transport.lane(tag)
-    return Mapped(fused, transport, twins, lane, combine, synchronize, piece_bytes)
+    return Mapped(fused, transport, twins, lane, combine, device, piece_bytes)
 
 
 def share(rank, count, dtype):
@@ -90,18 +88,57 @@ def test_nobody_touches_a_buffer_before_all_have_come_or_leaves_before_all_are_d
     """By hand, rank by rank, in one thread."""
     world = LoopbackWorld(2)
     ends = world.run(lambda t: (t, t.allocate(4, "f4")))
-    log = []
-    runs = [mapped(t, buffer, synchronize=lambda t=t: log.append(t.rank)) for t, buffer in _together(ends)]
+    runs = [mapped(t, buffer) for t, buffer in _together(ends)]
     (_, a), (_, b) = ends
     a[:], b[:] = 1, 2
     runs[0].start()
-    assert log == [0] and not runs[0].test() and runs[0].moved == 1
+    assert not runs[0].test() and runs[0].moved == COMING
     assert a.tolist() == [1] * 4 and b.tolist() == [2] * 4
     runs[1].start()  # all have come: it does its own half, and waits for the other
-    assert log == [0, 1] and not runs[1].test() and runs[1].moved == 2
+    assert not runs[1].test() and runs[1].moved == LEAVING
     assert a.tolist() == [1, 1, 3, 3] and b.tolist() == [2, 2, 3, 3]
     assert runs[0].test() and runs[1].test()
     assert a.tolist() == b.tolist() == [3] * 4
+
+
+class Gate(Host):
+    """A device that is as far as ``open`` of its marks."""
+
+    def __init__(self):
+        self.open, self.made = 0, 0
+
+    def mark(self):
+        self.made += 1
+        return Point(self, self.made)
+
+
+@dataclass
+class Point:
+    gate: Gate
+    number: int
+
+    def done(self):
+        return self.number <= self.gate.open
+
+
+def test_a_rank_says_what_it_has_done_when_its_device_has():
+    """Neither that its buffer is final, nor that its part is done, before the mark behind it is."""
+    ends = _together(LoopbackWorld(2).run(lambda t: (t, t.allocate(4, "f4"))))
+    gate = Gate()
+    runs = [mapped(t, buffer, device=[gate, HOST][t.rank]) for t, buffer in ends]
+    for run in runs:
+        run.start()
+    assert (runs[0].test(), runs[0].moved) == (False, FINAL)
+    assert (runs[1].test(), runs[1].moved) == (False, COMING)
+    with pytest.raises(StalledError, match="waiting for its device to come to an all-reduce in shared memory, rank 0"):
+        runs[0].wait(0.01)
+    gate.open = 1
+    assert (runs[0].test(), runs[0].moved) == (False, WORKING)
+    assert (runs[1].test(), runs[1].moved) == (False, LEAVING)
+    with pytest.raises(StalledError, match="waiting for its device to end its part of an all-reduce"):
+        runs[0].wait(0.01)
+    gate.open = 2
+    assert runs[0].test() and runs[1].test()
 
 
 def _together(ends):

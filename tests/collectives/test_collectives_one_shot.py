@@ -7,7 +7,6 @@ import pytest
 
 from ringtrain.collectives.one_shot import OneShot
 from ringtrain.collectives.shots import SLOTS, one_shot
-from ringtrain.collectives.workers import DeviceWorker, HostWorker
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.exchange.reductions import prepare
 from ringtrain.exchange.shared import Unavailable
@@ -18,14 +17,9 @@ def add(a, b, y):
     np.add(a, b, out=y)
 
 
-def nothing():
-    pass
-
-
-def made(transport, buffer, worker=None, room=32, tag=0, synchronize=nothing):
+def made(transport, buffer, combine=add, room=32, tag=0):
     mails = transport.twins(transport.allocate(SLOTS * room, buffer.dtype))
-    worker = worker or HostWorker(add, 128)
-    return OneShot(one_shot(transport.size), transport, buffer, mails, transport.lane(tag), worker, synchronize)
+    return OneShot(one_shot(transport.size), transport, buffer, mails, transport.lane(tag), combine)
 
 
 def share(rank, count, dtype):
@@ -78,7 +72,7 @@ def test_it_shares_a_lane_with_others():
 def test_another_operation():
     def body(t):
         buffer = t.allocate(50, "i8")
-        run = made(t, buffer, HostWorker(lambda a, b, y: np.maximum(a, b, out=y), 64))
+        run = made(t, buffer, lambda a, b, y: np.maximum(a, b, out=y))
         buffer[:] = np.arange(50) * (1 if t.rank == 1 else -1)
         run.start()
         run.wait(20.0)
@@ -115,16 +109,9 @@ class Handed:
         self.queue.append(lambda: np.copyto(y, x))
         self.log.append("copy")
 
-    def add_all(self, sources, targets):
-        def work():
-            total = sources[0] * 1
-            for source in sources[1:]:
-                total += source
-            for target in targets:
-                np.copyto(target, total)
-
-        self.queue.append(work)
-        self.log.append(f"add {len(sources)}")
+    def add(self, a, b, y):
+        self.queue.append(lambda: np.add(a, b, out=y))
+        self.log.append("add")
 
     def mark(self):
         return Marked(self, len(self.log))
@@ -150,14 +137,13 @@ def test_nobody_says_that_it_has_come_before_its_device_has_put():
     runs, buffers = [], [np.full(4, 1, "f4"), np.full(4, 2, "f4")]
     for (t, mail), own, buffer in zip(ends, ops, buffers, strict=True):
         t._lanes._window = lambda nbytes: block
-        worker = DeviceWorker(own, 1 << 20)
-        runs.append(OneShot(one_shot(2), t, buffer, t.twins(mail), t.lane(0), worker, nothing))
+        runs.append(OneShot(one_shot(2), t, buffer, t.twins(mail), t.lane(0), own.add, own))
     first, second = runs
     for run in runs:
         run.start()
     assert not first.test() and first.moved == 1 and not second.test()
     assert ops[0].log == ["copy"]
-    with pytest.raises(StalledError, match="waiting for the device of rank 0 in a one-shot all-reduce"):
+    with pytest.raises(StalledError, match="waiting for its device in a one-shot all-reduce"):
         first.wait(0.01)
     ops[0].go()
     assert not first.test() and first.moved == 2  # it has come; the other's device has not
@@ -166,22 +152,12 @@ def test_nobody_says_that_it_has_come_before_its_device_has_put():
     with pytest.raises(TransportError, match="a one-shot all-reduce was started again before it was done"):
         first.start()
     ops[1].go()
-    assert not second.test() and ops[1].log == ["copy", "add 2"] and second.moved == 7
+    assert not second.test() and ops[1].log == ["copy", "add"] and second.moved == 7
     assert not first.test() and buffers[0].tolist() == [1] * 4
     ops[0].go()
     assert first.test() and buffers[0].tolist() == [3] * 4 and not second.test()
     ops[1].go()
     assert second.test() and buffers[1].tolist() == [3] * 4
-
-
-def test_a_kernel_adds_eight_at_most():
-    """In the same order as if it took all at once."""
-    ops, target = Handed(), np.zeros(3)
-    sources = [np.full(3, 10.0**k) for k in range(20)]
-    for function, arguments in DeviceWorker(ops, 1).adding(sources, target):
-        function(*arguments)
-    ops.go()
-    assert ops.log == ["add 8", "add 8", "add 6"] and (target == sum(10.0**k for k in range(20))).all()
 
 
 def test_it_is_refused_where_memory_is_not_shared():
@@ -201,7 +177,7 @@ def test_it_is_refused_where_memory_is_not_shared():
     def full(t):
         own = t.allocate(8, "f4")
         t.allocate = np.zeros
-        with pytest.raises(Unavailable, match="one-shot cannot run here: shared memory has no room left for its mail"):
+        with pytest.raises(Unavailable, match="one-shot cannot run here: memory that the ranks share has no room"):
             prepare(t, own, "one-shot", add)
 
     LoopbackWorld(2).run(full)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ringtrain.collectives import routed
+from ringtrain.collectives.mapped import COMING
 from ringtrain.collectives.routed import portions
 from ringtrain.collectives.topology import placed
 from ringtrain.errors import StalledError, TransportError, UsageError
@@ -120,7 +121,7 @@ def test_moves_are_those_of_this_run(monkeypatch):
         run.wait(20.0)
         return began
 
-    assert LoopbackWorld(4, [0, 0, 1, 1]).run(body)[2] == 1  # it has come, and waits for rank 3
+    assert LoopbackWorld(4, [0, 0, 1, 1]).run(body)[2] == COMING  # it waits for rank 3
 
 
 def test_bytes_are_those_of_the_outer_schedule():

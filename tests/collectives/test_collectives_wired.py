@@ -15,6 +15,7 @@ from ringtrain.collectives.wire import Wire
 from ringtrain.exchange.wires import TYPES, make_wire
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.later import Later
 from tests.fakes.transports import delaying, recording
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]
@@ -235,27 +236,17 @@ def test_several_in_flight_with_and_without_a_wire():
 
 
 def test_what_is_packed_and_unpacked_later_is_waited_for():
-    """All arithmetic only queued, and carried out by ``synchronize``: a message that went too early would carry what
-    was in its place before."""
+    """All arithmetic only queued: a message that went too early would carry what was in its place before."""
 
     def body(transport):
-        queue = []
-
-        def later(function):
-            return lambda *arrays: queue.append((function, arrays))
-
-        def synchronize():
-            for function, arrays in queue:
-                function(*arrays)
-            queue.clear()
-
-        own = WIRE["bfloat16"]
+        own, device = WIRE["bfloat16"], Later()
+        later = device.later
         wire = Wire(own.name, own.dtype, later(own.pack), later(own.unpack), later(own.add))
         buffer, schedule = exact(transport.rank, 500), make_schedule("ring", 4, rounded=True)
-        run = Execution(schedule, transport, buffer, later(add), 0, 64, synchronize, wire=wire)
+        run = Execution(schedule, transport, buffer, later(add), 0, 64, device, wire=wire)
         run.start()
         run.wait(DEADLINE_S)
-        synchronize()
+        device.mark().wait()
         return buffer
 
     for buffer in LoopbackWorld(4).run(body):
