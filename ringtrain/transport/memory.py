@@ -1,6 +1,7 @@
-"""Host memory: aligned, seen as bytes, cut into messages."""
+"""Memory as messages see it: aligned, seen as bytes, cut; and bytes that are known by their address alone."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,9 +17,23 @@ def aligned_zeros(count: int, dtype) -> np.ndarray:
     return raw[skip : skip + nbytes].view(dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """``size`` bytes at an address that an MPI may use and this process may not: memory of a device. ``owner`` keeps
+    them."""
+
+    address: int
+    size: int
+    owner: object
+
+    def __getitem__(self, index: slice) -> "Raw":
+        start, stop, _ = index.indices(self.size)
+        return Raw(self.address + start, stop - start, self.owner)
+
+
 def as_bytes(span):
     """A contiguous span of any type, as unsigned bytes over the same memory."""
-    return span.reshape(-1).view(np.uint8)
+    return span if isinstance(span, Raw) else span.reshape(-1).view(np.uint8)
 
 
 def cut(nbytes: int, limit: int = MESSAGE_BYTES) -> Iterator[tuple[int, int]]:

@@ -2,8 +2,8 @@
 run.
 
 Everything travels as bytes, on a communicator of our own, so that no message of another library is taken for
-ours. Spans in device memory go to the MPI as they are, through the array's own interface: that needs an MPI
-that was built for the device. An MPI error becomes a TransportError that names the peers it concerns.
+ours. Spans are host memory, or bytes by their address (:class:`Raw`), which the MPI must be able to use. An MPI error
+becomes a TransportError that names the peers it concerns.
 """
 
 import json
@@ -23,7 +23,7 @@ from ringtrain.transport.board import Rows
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
 from ringtrain.transport.links import Links
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
-from ringtrain.transport.memory import MESSAGE_BYTES, aligned_zeros, as_bytes, cut
+from ringtrain.transport.memory import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
 from ringtrain.transport.relay import Relay, relayed
 from ringtrain.transport.remote import RemoteTally
@@ -52,22 +52,28 @@ def _telling(what: str):
         raise _told(what, error) from error
 
 
+def _given(data):
+    """Bytes as mpi4py takes them."""
+    return MPI.buffer.fromaddress(data.address, data.size) if isinstance(data, Raw) else data
+
+
 class PersistentHandle(Handle):
     """Prepared sends or receives: started all at once, by ``post``, and tested all at once.
 
-    Most are one message, and are tested often: no call is made that need not be.
+    Most are one message, and are tested often: no call is made that need not be. ``moves`` are kept: a request holds
+    no more than the address of what it moves.
     """
 
     def __init__(
         self,
         requests: list,
-        ranks: list[int],
+        moves: Sequence[tuple[int, object]],
         verb: str,
         tag: int,
         patience: Patience,
         freed: Callable[["PersistentHandle"], None],
     ):
-        self._requests, self._ranks, self._verb, self._tag, self._patience = requests, ranks, verb, tag, patience
+        self._requests, self._moves, self._verb, self._tag, self._patience = requests, moves, verb, tag, patience
         self._freed = freed
         one = requests[0] if len(requests) == 1 else None
         self.post = one.Start if one else partial(MPI.Prequest.Startall, requests)
@@ -100,7 +106,7 @@ class PersistentHandle(Handle):
         self._freed(self)
 
     def _awaited(self) -> str:
-        return f"{peers(self._ranks)} to {self._verb} (tag {self._tag})"
+        return f"{peers(peer for peer, _ in self._moves)} to {self._verb} (tag {self._tag})"
 
     def _waiting(self) -> str:
         return f"waiting for {self._awaited()}"
@@ -184,18 +190,14 @@ class Messages(Transport):
         for peer, span in moves:
             data = as_bytes(span)
             with _telling(f"preparing a message for rank {peer} to {verb} (tag {tag})"):
-                requests += [prepare([data[a:b], MPI.BYTE], peer, tag) for a, b in cut(data.size, self._limit)]
-        handle = PersistentHandle(
-            requests, [peer for peer, _ in moves], verb, tag, self.patience, self._handles.discard
-        )
+                requests += [prepare([_given(data[a:b]), MPI.BYTE], peer, tag) for a, b in cut(data.size, self._limit)]
+        handle = PersistentHandle(requests, moves, verb, tag, self.patience, self._handles.discard)
         self._handles.add(handle)
         return handle
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        try:
+        with _telling("all-reducing"):
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
-        except MPI.Exception as error:
-            raise _told("all-reducing", error) from error
 
     def native_allreduce_start(self, span) -> Handle:
         handle = ReduceHandle(self._comm, span)

@@ -1,0 +1,138 @@
+"""A world whose spans may lie in the memory of a device: another transport, and one of two ways for such spans to go.
+
+Messages know no streams: whoever starts a send has waited until what it sends is computed, and whoever starts a receive
+until nothing on the device uses the span any more. When a handle is done, so are the copies of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.board import Rows
+from ringtrain.transport.direct import Direct
+from ringtrain.transport.mapped import Lane
+from ringtrain.transport.memory import ALIGNMENT, cut
+from ringtrain.transport.staged import Staged
+from ringtrain.transport.staging import PIECE_BYTES, Engine
+from ringtrain.transport.sums import Sums
+from ringtrain.transport.tally import Tally
+
+DIRECT, STAGED = "direct", "staged"
+
+
+class OnDevice(Transport):
+    """``inner``'s world, with arrays of ``runtime`` as spans. ``way``: :data:`DIRECT` hands their addresses to the MPI,
+    :data:`STAGED` copies them through pinned host memory. Host arrays go as they do without."""
+
+    def __init__(self, inner: Transport, runtime, way: str, piece_bytes: int = PIECE_BYTES):
+        self._inner, self._runtime = inner, runtime
+        self._engine = Engine(runtime, piece_bytes)
+        self._moves = Direct(inner, runtime) if way == DIRECT else Staged(inner, self._engine)
+        self._sums = Sums(inner, self._engine)
+        self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
+        self.local_rank, self.local_size = inner.local_rank, inner.local_size
+        self.neighbours, self.links, self.threads = inner.neighbours, inner.links, inner.threads
+        self.patience = replace(inner.patience, poll=self._poll)
+
+    # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
+    def allocate(self, count: int, dtype):
+        """An allocation of its own, which an MPI may register, and which other processes may be given."""
+        nbytes = count * np.dtype(dtype).itemsize
+        memory = self._runtime.whole(max(nbytes, ALIGNMENT))
+        self._runtime.clear(memory, self._engine.up)
+        self._engine.up.synchronize()
+        return self._runtime.view(memory[:nbytes], dtype)
+
+    def scratch(self, count: int, dtype):
+        return self.allocate(count, dtype)
+
+    def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+        return self._moves.sends(moves, tag)
+
+    def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
+        return self._moves.recvs(moves, tag)
+
+    # ── collectives ───────────────────────────────────────────────────────────────────────────────────────
+    def _hand_over(self) -> None:
+        """First, what was started is given to the MPI: it gets on while this process blocks, and sums keep their
+        order."""
+        self._engine.settle()
+        self._sums.begin_all()
+
+    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
+        if isinstance(span, np.ndarray):
+            self._hand_over()
+            self._inner.native_allreduce(span, op, source)
+        else:
+            self._hand_over()
+            self._sums.blocking(span, op, source)
+
+    def native_allreduce_start(self, span) -> Handle:
+        if isinstance(span, np.ndarray):
+            self._hand_over()
+            return self._inner.native_allreduce_start(span)
+        return self._sums.started(span)
+
+    def broadcast(self, span, root: int = 0) -> None:
+        self._hand_over()
+        if isinstance(span, np.ndarray):
+            self._inner.broadcast(span, root)
+            return
+        data = self._runtime.view(span, np.uint8)
+        for start, stop in cut(data.size, self._engine.piece_bytes):
+            self._broadcast_piece(data[start:stop], root)
+
+    def _broadcast_piece(self, data, root: int) -> None:
+        memory = self._engine.pinned.take(data.size)
+        if self.rank == root:
+            self._engine.copy_down(data, memory).wait()
+        self._inner.broadcast(memory, root)
+        if self.rank != root:
+            self._engine.copy_up(memory, data).wait()
+        self._engine.pinned.give(memory)
+
+    def gather_json(self, value) -> list:
+        self._hand_over()
+        return self._inner.gather_json(value)
+
+    def barrier(self) -> None:
+        self._hand_over()
+        self._inner.barrier()
+
+    def node_barrier(self) -> None:
+        self._hand_over()
+        self._inner.node_barrier()
+
+    # ── the node ──────────────────────────────────────────────────────────────────────────────────────────
+    def node_window(self, nbytes: int):
+        return self._inner.node_window(nbytes)
+
+    def twins(self, span) -> list | None:
+        return self._inner.twins(span) if isinstance(span, np.ndarray) else None
+
+    def lane(self, tag: int) -> Lane | None:
+        return self._inner.lane(tag)
+
+    def board(self, nbytes: int) -> Rows:
+        self._hand_over()
+        return self._inner.board(nbytes)
+
+    def tally(self, count: int) -> Tally:
+        self._hand_over()
+        return self._inner.tally(count)
+
+    def _poll(self) -> None:
+        self._inner.patience.poll()
+        self._engine.progress()
+
+    # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
+    def abort(self, code: int) -> None:
+        self._inner.abort(code)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def describe(self) -> str:
+        return f"{self._inner.describe()}, device memory {self._moves.words}"

@@ -1,0 +1,359 @@
+"""Device memory between ranks, over threads and a device that is not there: staged, in pieces, in order."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.device import STAGED, OnDevice
+from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.pinned import Pinned
+from ringtrain.transport.staging import BERTHS
+from ringtrain.transport.waiting import wait_for
+from tests.fakes.device import DeviceArray, DeviceRefusal
+from tests.fakes.host_cuda import HostRuntime
+
+PIECE = 64
+
+
+class Rank:
+    """One rank with a device of its own."""
+
+    def __init__(self, inner, hasty=False, piece_bytes=PIECE):
+        self.runtime = HostRuntime(hasty=hasty)
+        self.t = OnDevice(inner, self.runtime, STAGED, piece_bytes)
+        self.stream = self.runtime.stream()
+        self.rank, self.size = inner.rank, inner.size
+
+    def put(self, host):
+        """A device array with these values, which are there."""
+        host = np.ascontiguousarray(host)
+        array = self.t.allocate(host.size, host.dtype)
+        self.set(array, host)
+        return array
+
+    def set(self, array, host):
+        self.runtime.upload(np.ascontiguousarray(host), array, self.stream)
+        self.stream.synchronize()
+
+    def get(self, array):
+        host = np.zeros(array.size, array.dtype)
+        self.runtime.download(array, host, self.stream)
+        return host
+
+    def finish(self, *handles):
+        for handle in handles:
+            handle.wait(10)
+
+
+def on_ranks(size, body, **options):
+    return LoopbackWorld(size).run(lambda inner: body(Rank(inner, **options)))
+
+
+def test_memory_is_the_devices_and_zero():
+    def body(r):
+        for make in (r.t.allocate, r.t.scratch):
+            for count in (0, 1, 1000):
+                array = make(count, "f4")
+                assert isinstance(array, DeviceArray) and array.dtype == "f4" and array.shape == (count,)
+                assert not r.get(array).any()
+                with pytest.raises(DeviceRefusal):
+                    np.asarray(array)
+                assert r.t.twins(array) is None
+        whole = r.t.allocate(64, np.uint8)
+        assert len(r.runtime.share(whole)) == 64  # an allocation of its own
+
+    on_ranks(2, body)
+
+
+@pytest.mark.parametrize("hasty", [False, True])
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("count", [0, 1, 7, 16, 17, 16 * 2 + 1, 16 * BERTHS, 16 * 11 + 3])
+def test_a_ring_moves_spans_of_any_length_again_and_again(size, count, hasty):
+    def body(r):
+        right, left = (r.rank + 1) % size, (r.rank - 1) % size
+        out, into = r.put(np.zeros(count, "f4")), r.put(np.zeros(count, "f4"))
+        send, recv = r.t.sends([(right, out)], 3), r.t.recvs([(left, into)], 3)
+        assert send.test() and recv.test()  # never started
+        for turn in range(3):
+            r.set(out, np.arange(count, dtype="f4") + 1000 * turn + r.rank)
+            recv.start()
+            send.start()
+            r.finish(send, recv)
+            assert send.test() and recv.test()
+            np.testing.assert_array_equal(r.get(into), np.arange(count, dtype="f4") + 1000 * turn + left)
+
+    on_ranks(size, body, hasty=hasty)
+
+
+def test_start_does_nothing_that_takes_time():
+    """Neither the copy nor the message is done when start returns, whoever has nothing else to do."""
+
+    def body(r):
+        array = r.put(np.arange(100, dtype="f4"))
+        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(1 - r.rank, array)], 0)
+        r.runtime.pinned = r.runtime.whole = r.runtime.empty = None  # nothing is allocated any more
+        r.t.barrier()
+        handle.start()
+        if r.rank == 0:
+            names = [name for name, _ in r.runtime.queued]
+            assert (
+                names.count("download") == BERTHS - 1
+            )  # of 7 pieces; this device does one thing each time it is asked
+        assert not handle.test()
+        handle.wait(10)
+
+    on_ranks(2, body)
+
+
+def test_long_spans_take_few_berths():
+    """The memory of a channel does not grow with what passes through it."""
+
+    def body(r):
+        array = r.put(np.zeros(40 * PIECE, "u1"))
+        halves = [array[: 20 * PIECE], array[20 * PIECE :]]
+        taken = []
+        r.t._engine.pinned.take = lambda n, take=r.t._engine.pinned.take: taken.append(n) or take(n)
+        prepare = r.t.sends if r.rank == 0 else r.t.recvs
+        handles = [prepare([(1 - r.rank, half)], 0) for half in halves]
+        assert taken == [PIECE] * BERTHS
+        for handle in handles:
+            handle.start()
+        r.finish(*handles)
+
+    on_ranks(2, body)
+
+
+def test_handles_of_one_tag_arrive_in_the_order_they_were_started():
+    """However early a later copy ends: both ranks look at the last one first, and host memory waits its turn."""
+
+    def body(r):
+        peer = 1 - r.rank
+        lengths = [100, 3, 40]
+        arrays = [r.put(np.arange(n, dtype="f4") + 100 * i + r.rank) for i, n in enumerate(lengths)]
+        hosts = [np.full(5, 10 * i + r.rank, "i8") for i in range(len(lengths))]
+        prepare = r.t.sends if r.rank == 0 else r.t.recvs
+        handles = [prepare([(peer, hosts[i]), (peer, arrays[i])], 2) for i in range(len(lengths))]
+        for _ in range(2):
+            for handle in handles:
+                handle.start()
+            r.finish(*handles[::-1])
+        return [r.get(array).tolist() for array in arrays], [host.tolist() for host in hosts]
+
+    sent, received = on_ranks(2, body)
+    assert sent == received
+
+
+def test_sends_do_not_wait_for_ever_for_receives_that_nobody_looks_at():
+    """Both ranks wait for their sends first; each send needs berths of the other's receive."""
+
+    def body(r):
+        peer = 1 - r.rank
+        out, into = r.put(np.full(1000, r.rank, "f4")), r.put(np.zeros(1000, "f4"))
+        recv, send = r.t.recvs([(peer, into)], 0), r.t.sends([(peer, out)], 0)
+        recv.start()
+        send.start()
+        r.finish(send, recv)
+        assert (r.get(into) == peer).all()
+
+    on_ranks(2, body)
+
+
+def test_what_was_started_goes_on_while_its_rank_is_in_a_collective():
+    def body(r):
+        peer = 1 - r.rank
+        array = r.put(np.full(BERTHS * PIECE, r.rank, "u1"))
+        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(peer, array)], 0)
+        handle.start()
+        if r.rank == 0:
+            r.t.barrier()
+        handle.wait(10)
+        if r.rank == 1:
+            r.t.barrier()
+        assert not r.get(array).any()
+
+    on_ranks(2, body)
+
+
+def test_waiting_for_something_else_moves_messages_on():
+    def body(r):
+        peer, seen = 1 - r.rank, r.t.node_window(1)
+        array = r.put(np.full(9 * PIECE, r.rank, "u1"))
+        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(peer, array)], 0)
+        handle.start()
+        if r.rank == 0:
+            wait_for(lambda: seen[0], 10, lambda: "the other", patience=r.t.patience)
+        handle.wait(10)
+        seen[0] = 1
+
+    on_ranks(2, body)
+
+
+def test_what_is_still_to_be_computed_does_not_arrive():
+    """A message knows no streams: who starts one has waited."""
+
+    def body(r):
+        peer = 1 - r.rank
+        array = r.put(np.zeros(8, "f4"))
+        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(peer, array)], 0)
+        ones = r.runtime.pinned(32)
+        ones.view("f4")[:] = 1
+        if r.rank == 0:
+            r.runtime.upload(ones, array, r.stream)  # and no wait
+        handle.start()
+        r.finish(handle)
+        return r.get(array)[0] if r.rank == 1 else None
+
+    assert on_ranks(2, body) == [None, 0]
+
+
+def test_bytes_between_nodes_are_counted_once():
+    def body(inner):
+        r = Rank(inner)
+        others = [rank for rank in range(r.size) if rank != r.rank]
+        span = r.put(np.zeros(100, "f4"))
+        into = {rank: r.put(np.zeros(100, "f4")) for rank in others}
+        recvs = r.t.recvs([(rank, into[rank]) for rank in others], 0)
+        sends = r.t.sends([(rank, span) for rank in others], 0)
+        for _ in range(3):
+            recvs.start()
+            sends.start()
+            r.finish(recvs, sends)
+        return r.t.links.between_bytes
+
+    assert LoopbackWorld(3, nodes=[0, 0, 1]).run(body) == [1200, 1200, 2400]
+
+
+def test_missing_peers_are_named():
+    def body(r):
+        if r.rank == 2:
+            return
+        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(2, r.put(np.zeros(100, "f4")))], 9)
+        handle.start()
+        verb = "receive" if r.rank == 0 else "send"
+        with pytest.raises(StalledError, match=rf"no progress for 0.05 s, waiting for rank 2 to {verb} \(tag 9\)"):
+            handle.wait(0.05)
+
+    on_ranks(3, body)
+
+
+def test_an_end_in_host_memory_and_one_on_a_device_do_not_match():
+    def body(r):
+        array = r.put(np.zeros(100, "f4")) if r.rank == 0 else np.zeros(100, "f4")
+        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(1 - r.rank, array)], 0)
+        handle.start()
+        handle.wait(5)
+
+    with pytest.raises(TransportError, match="sends 64 bytes where rank 1 expects 400"):
+        on_ranks(2, body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "f2"])
+def test_collectives_of_device_memory(size, dtype):
+    def body(r):
+        total = size * (size - 1) / 2
+        for op, want in (("sum", total), ("max", size - 1), ("min", 0)):
+            span = r.put(np.full(50, r.rank, dtype))
+            r.t.native_allreduce(span, op)
+            assert (r.get(span) == want).all()
+        span, source = r.put(np.zeros(50, dtype)), r.put(np.full(50, r.rank, dtype))
+        r.t.native_allreduce(span, source=source)
+        assert (r.get(span) == total).all() and (r.get(source) == r.rank).all()
+        span = r.put(np.full(50, r.rank, dtype))
+        r.t.broadcast(span, root=size - 1)
+        assert (r.get(span) == size - 1).all()
+        host = np.full(3, r.rank, "f4")
+        r.t.native_allreduce(host)
+        assert (host == total).all()
+        handle = r.t.native_allreduce_start(host)
+        r.finish(handle)
+        r.t.broadcast(host)
+        assert (host == size * total).all()
+        assert r.t.gather_json(r.rank) == list(range(size))
+        r.t.close()
+
+    on_ranks(size, body)
+
+
+def test_bfloat16_is_added_as_numbers():
+    bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+
+    def body(r):
+        span = r.put(np.full(9, 1.5 + r.rank, bfloat16))
+        r.t.native_allreduce(span)
+        assert r.get(span).dtype == bfloat16 and (r.get(span).astype("f4") == 7.5).all()
+        handle = r.t.native_allreduce_start(span)
+        r.finish(handle)
+        assert (r.get(span).astype("f4") == 22.5).all()
+
+    on_ranks(3, body)
+
+
+def test_sums_begin_in_the_order_they_were_started():
+    """Rank 0 looks at the last one first, rank 1 at the first; and a collective comes after all of them."""
+
+    def body(r):
+        spans = [r.put(np.full(10 + i, 10 * i + r.rank, "f4")) for i in range(3)]
+        for _ in range(2):
+            handles = [r.t.native_allreduce_start(span) for span in spans]
+            assert not handles[-1].test()
+            if r.rank == 0:
+                r.t.barrier()
+            r.finish(*(handles[::-1] if r.rank == 0 else handles))
+            if r.rank == 1:
+                r.t.barrier()
+        assert all(handle.test() for handle in handles)
+        return [r.get(span)[0] for span in spans]
+
+    assert on_ranks(2, body) == [[2, 42, 82]] * 2
+
+
+def test_one_thread_may_test_while_another_starts():
+    """The progress thread and the loop share an engine."""
+
+    def body(r):
+        peer, ending = 1 - r.rank, threading.Event()
+        out, into = r.put(np.arange(500, dtype="f4") + r.rank), r.put(np.zeros(500, "f4"))
+        send, recv = r.t.sends([(peer, out)], 0), r.t.recvs([(peer, into)], 0)
+
+        def look():
+            while not ending.is_set():
+                send.test()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        for _ in range(10):
+            recv.start()
+            send.start()
+            r.finish(recv, send)
+        ending.set()
+        thread.join()
+        assert (r.get(into) == np.arange(500) + peer).all()
+
+    on_ranks(2, body)
+
+
+def test_what_it_is_called():
+    def body(r):
+        return r.t.describe()
+
+    assert on_ranks(1, body) == ["one process, no MPI, device memory staged through pinned host memory"]
+
+
+def test_pinned_memory_is_cut_from_blocks_and_used_again():
+    blocks = []
+
+    def allocate(nbytes):
+        blocks.append(nbytes)
+        return np.zeros(nbytes, np.uint8)
+
+    pinned = Pinned(allocate, block_bytes=1000)
+    first, second = pinned.take(100), pinned.take(100)
+    assert not np.shares_memory(first, second) and first.size == second.size == 100
+    assert (second.ctypes.data - first.ctypes.data) % 64 == 0 and blocks == [1000]
+    pinned.give(first)
+    assert pinned.take(100).ctypes.data == first.ctypes.data
+    large = pinned.take(5000)
+    assert large.size == 5000 and blocks == [1000, 5000 // 64 * 64 + 64] and pinned.nbytes == sum(blocks)
