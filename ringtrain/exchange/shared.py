@@ -102,7 +102,8 @@ def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
     lanes = [transport.lane(tag) for tag in tags]
     twins = transport.twins(buffer)
     if twins is None:
-        return "the buffer does not lie in memory that the ranks of a node share"
+        known = f": {transport.apart}" if transport.apart else ""
+        return f"the buffer does not lie in memory that the ranks of a node share{known}"
     if not on_host(twins) and len(twins) > AT_ONCE:
         return f"a device adds up the buffers of {AT_ONCE} ranks at once, and the node has {len(twins)}"
     return "shared memory has no room left for the counters by which ranks wait" if None in lanes else None

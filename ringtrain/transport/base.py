@@ -51,6 +51,7 @@ class Transport(ABC):
     patience: Patience  # how to wait here
     links: Links  # what left the node
     threads: bool  # whether several threads of this process may call it at once
+    apart: str = ""  # why ranks of a node may lack twins here, in words, where that is known
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
