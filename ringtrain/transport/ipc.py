@@ -109,7 +109,7 @@ class Ipc:
 
     def close(self) -> None:
         """Close what is open of others, and wait until all have done so: from then on owners may free. Collective over
-        the node. Where a rank does not come, this one's memory is kept to the end of the process."""
+        the node. Where a rank does not come, this one's memory is kept as long as this object."""
         if not self._shared:
             return
         self._stream.synchronize()

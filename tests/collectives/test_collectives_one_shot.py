@@ -99,6 +99,19 @@ def test_its_mail_is_short_however_long_the_buffer(monkeypatch):
     assert sorted(asked) == [6, 6, 2 << 16, 2 << 16]  # slots of 256 KiB
 
 
+def test_rounds_take_their_slots_in_turn():
+    def body(t):
+        buffer, mail = np.zeros(6), t.allocate(SLOTS * 2, "f8")
+        run = OneShot(one_shot(2), t, buffer, t.twins(mail), t.lane(0), add)
+        for turn in range(2):  # three rounds each, of two elements
+            buffer[:] = np.arange(6) + 10 * turn
+            run.start()
+            run.wait(20.0)
+        return mail.tolist()
+
+    assert LoopbackWorld(2).run(body) == [[12, 13, 14, 15]] * 2
+
+
 class Handed:
     """Operations of a device that are done when ``go`` is called."""
 

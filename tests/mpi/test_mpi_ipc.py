@@ -1,4 +1,4 @@
-"""Memory of devices mapped by real processes: each has a device that is not there, and names its memory to the others."""
+"""Memory of devices mapped by real processes: each has a device that is not there, and names its memory to others."""
 
 from pathlib import Path
 
