@@ -4,7 +4,9 @@ explained."""
 import os
 
 from ringtrain.errors import UsageError
+from ringtrain.transport.awareness import Choice, Trial, agree_on_way
 from ringtrain.transport.base import Transport
+from ringtrain.transport.device import OnDevice
 from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
@@ -38,3 +40,34 @@ def connect(allocate=None, comm=None) -> Transport:
             f"{comm!r} is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD or a part of it, or none"
         )
     return Messages(comm, local_claims(os.environ), allocate)
+
+
+def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Choice:
+    """How device memory is to go, the same on all ranks; collective, and before any of them uses its device, which may
+    not take a second process.
+
+    asked:  ``--mpi-cuda``: auto, direct or staged
+    device: the number of this rank's
+    maker:  "module:name" of what makes a Runtime of a number
+
+    Raises DeviceError where direct was asked for and does not work.
+    """
+
+    def look():
+        from ringtrain.transport import libmpi
+
+        return libmpi.look()
+
+    def attempt() -> Trial:
+        from ringtrain.transport import libmpi, trial
+
+        return trial.attempt(libmpi.launcher(), libmpi.vendor(), maker, beside)
+
+    places = transport.gather_json([transport.node, device])
+    beside = [number for node, number in places if node == places[0][0]][:2]
+    return agree_on_way(transport, asked, look, attempt)
+
+
+def on_device(transport: Transport, runtime, choice: Choice) -> Transport:
+    """The same world, of spans in the memory of this rank's device."""
+    return OnDevice(transport, runtime, choice.way)

@@ -11,3 +11,19 @@ def test_device_memory_moves(mpirun, ranks):
     done = mpirun(ranks, ["device_moves.py"], timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "4 checks passed\nTrue\n"
+
+
+@pytest.mark.parametrize(
+    ("maker", "told"),
+    [
+        ("aware", (" yes ", " GB/s direct, ", " GB/s staged)")),
+        ("unaware", ("staged no device memory did not arrive in a trial: a child ", "in direct messages of 1 bytes")),
+        ("absent", ("staged unknown no trial was possible: no device: device 0 is not there\n",)),
+    ],
+)
+def test_a_child_tries_first_and_its_crash_is_its_own(mpirun, maker, told):
+    """From ranks of an mpirun, whose words to them the child must not hear."""
+    done = mpirun(2, ["tries.py", maker], timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert all(words in done.stdout for words in told), done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,142 @@
+"""Whether this MPI can be handed the memory of a device, and whether it should be: a ladder of questions.
+
+An MPI that cannot ends in a segmentation fault, not in an error. So a doubt is a no, and what an MPI says of itself is
+believed only when a *child* has moved device memory by it (:mod:`ringtrain.transport.trial`). The rungs:
+
+    flag    what the user asked for
+    kinds   the MPI's info key ``mpi_memory_alloc_kinds``: a yes where it names cuda; its absence proves nothing
+    query   ``MPIX_Query_cuda_support``: built with it; a no of Open MPI speaks of its own copies, not of a UCX below it
+    ucx     whether the UCX that is loaded has its module for CUDA
+    trial   a child moves device memory both ways and compares, and times
+
+Each answer is kept with its reason. What is chosen is said with its reason too, above all where it is the slower way.
+
+Source: MPI 4.1, section 12.4.3 (memory allocation kinds); docs/cuda-aware-mpi.md for the rest.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from ringtrain.errors import DeviceError, everywhere
+from ringtrain.transport.base import Transport
+
+AUTO, DIRECT, STAGED = "auto", "direct", "staged"
+WAYS = (AUTO, DIRECT, STAGED)
+YES, NO, UNKNOWN = "yes", "no", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One question: its name, the answer (:data:`YES`, :data:`NO`, :data:`UNKNOWN`), and why."""
+
+    name: str
+    answer: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a child found: whether device memory arrived as it was sent, why not, and GB/s of both ways where it did."""
+
+    answer: str
+    why: str
+    direct_gbs: float = 0.0
+    staged_gbs: float = 0.0
+
+    @property
+    def rates(self) -> str:
+        return f"{self.direct_gbs:.3g} GB/s direct, {self.staged_gbs:.3g} GB/s staged"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked."""
+
+    way: str
+    why: str
+    rungs: tuple[Rung, ...]
+
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        how = "handed to the MPI" if self.way == DIRECT else "staged through host memory"
+        return f"device memory is {how}: {self.why}"
+
+
+def flag(asked: str) -> Rung:
+    answer = {AUTO: UNKNOWN, DIRECT: YES, STAGED: NO}[asked]
+    return Rung("flag", answer, "nothing was asked for" if asked == AUTO else f"--mpi-cuda {asked} was given")
+
+
+def merge(own: Sequence[Rung]) -> Rung:
+    """One rung of all ranks' answers to one question, by rank: yes where all say yes, no where any says no."""
+    answers = {rung.answer for rung in own}
+    answer = NO if NO in answers else YES if answers == {YES} else UNKNOWN
+    rank = next(rank for rank, rung in enumerate(own) if rung.answer == answer)
+    where = f" (rank {rank}; others differ)" if len(answers) > 1 else ""
+    return Rung(own[rank].name, answer, own[rank].why + where)
+
+
+def worth_trying(asked: str, rungs: Sequence[Rung]) -> bool:
+    """Whether a child should be asked. Not where nothing speaks for it: it takes seconds, and would end in a crash."""
+    answers = {rung.name: rung.answer for rung in rungs}
+    denied = answers["query"] == NO and answers["kinds"] != YES and answers["ucx"] != YES
+    return asked == DIRECT or not denied
+
+
+def choose(asked: str, rungs: Sequence[Rung], trial: Trial | None) -> Choice:
+    """``trial`` is None where none was made. Raises DeviceError where direct was asked for and does not work."""
+    told = tuple(rungs)
+    if trial is not None:
+        told += (Rung("trial", trial.answer, trial.why),)
+    if asked == STAGED:
+        return Choice(STAGED, "--mpi-cuda staged", told)
+    if asked == DIRECT:
+        return Choice(DIRECT, _as_asked(trial), told)
+    if trial is None:
+        return Choice(STAGED, _denial(rungs), told)
+    if trial.answer != YES:
+        tested = "device memory did not arrive in a trial" if trial.answer == NO else "no trial was possible"
+        return Choice(STAGED, f"{tested}: {trial.why}", told)
+    if trial.direct_gbs < trial.staged_gbs:
+        return Choice(STAGED, f"this MPI can be handed it, but is slower so ({trial.rates})", told)
+    return Choice(DIRECT, f"that was tried and is faster ({trial.rates})", told)
+
+
+def _as_asked(trial: Trial | None) -> str:
+    if trial is None or trial.answer == UNKNOWN:
+        reason = f": {trial.why}" if trial else ""
+        return f"--mpi-cuda direct, which could not be tried first{reason}"
+    if trial.answer == NO:
+        raise DeviceError(
+            f"--mpi-cuda direct: this MPI cannot be handed device memory here: {trial.why}. Leave --mpi-cuda out, or "
+            "use an MPI that is built for CUDA (docs/cuda-aware-mpi.md; `ringtrain doctor` shows what was found)"
+        )
+    slower = ", and is slower than staging" if trial.direct_gbs < trial.staged_gbs else ""
+    return f"--mpi-cuda direct; that was tried{slower} ({trial.rates})"
+
+
+def _denial(rungs: Sequence[Rung]) -> str:
+    return "; ".join(rung.why for rung in rungs if rung.answer == NO)
+
+
+def agree_on_way(
+    transport: Transport, asked: str, look: Callable[[], Sequence[Rung]], attempt: Callable[[], Trial]
+) -> Choice:
+    """The same choice on all ranks; collective. ``look()`` are this process's rungs; ``attempt()`` makes a trial, which
+    rank 0 alone does: of its machine, so that what lies between machines is not tried. Raises DeviceError."""
+    if transport.size == 1:
+        return Choice(STAGED, "one rank sends nothing", (flag(asked),))
+    if asked == STAGED:
+        return choose(asked, [flag(asked)], None)
+    every = transport.gather_json([asdict(rung) for rung in look()])
+    own = [[Rung(**rung) for rung in rungs] for rungs in every]
+    rungs = [flag(asked), *(merge(column) for column in zip(*own, strict=True))]
+    trial = None
+    if worth_trying(asked, rungs):
+        found = transport.gather_json(asdict(attempt()) if transport.rank == 0 else None)[0]
+        trial = Trial(**found)
+    try:
+        return choose(asked, rungs, trial)
+    except DeviceError as error:
+        raise everywhere(error) from None

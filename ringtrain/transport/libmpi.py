@@ -1,0 +1,96 @@
+"""What the loaded MPI says of itself: its file, its launcher, whether it was built for CUDA, and the UCX below it."""
+
+import ctypes
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+from ringtrain.transport.awareness import NO, UNKNOWN, YES, Rung
+
+MAPS = Path("/proc/self/maps")
+LIBMPI = r"/libmpi(_\w+)?\.so"  # libmpi.so.40, libmpi_abi.so.0, libmpi_cray.so.12
+LIBUCP = r"/libucp(-\w+)?\.so"
+GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
+
+
+def loaded(pattern: str, maps: str | None = None) -> Path | None:
+    """The first library of this process whose path matches. ``maps``: in place of the system's list."""
+    lines = (MAPS.read_text() if maps is None and MAPS.exists() else maps or "").splitlines()
+    return next((Path(line.split(maxsplit=5)[5]) for line in lines if re.search(pattern, line)), None)
+
+
+def kinds() -> Rung:
+    info = MPI.COMM_WORLD.Get_info()
+    told = info.get("mpi_memory_alloc_kinds")
+    info.Free()
+    return kinds_rung(told)
+
+
+def kinds_rung(told: str | None) -> Rung:
+    if not told:
+        return Rung("kinds", UNKNOWN, "the MPI has no word on mpi_memory_alloc_kinds")
+    named = any(kind.strip().split(":")[0] == "cuda" for kind in told.split(","))
+    return Rung("kinds", YES if named else UNKNOWN, f"mpi_memory_alloc_kinds is {told!r}")
+
+
+def query() -> Rung:
+    path = loaded(LIBMPI)
+    if path is None:
+        return Rung("query", UNKNOWN, "no file of an MPI library was found among those loaded")
+    # mpi4py loads it for itself alone: by its path it is found again.
+    library = ctypes.CDLL(str(path))
+    for name, ask in (("MPIX_Query_cuda_support", _ask), ("MPIX_GPU_query_support", _ask_kind)):
+        function = getattr(library, name, None)
+        if function is not None:
+            built = ask(function)
+            return Rung("query", YES if built else NO, f"{name} says {'yes' if built else 'no'}")
+    return Rung("query", UNKNOWN, f"{path.name} has no MPIX_Query_cuda_support")
+
+
+def _ask(function) -> bool:
+    function.restype, function.argtypes = ctypes.c_int, []
+    return bool(function())
+
+
+def _ask_kind(function) -> bool:
+    supported = ctypes.c_int(0)
+    function.restype, function.argtypes = ctypes.c_int, [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
+    return function(GPU_SUPPORT_CUDA, ctypes.byref(supported)) == 0 and bool(supported.value)
+
+
+def ucx() -> Rung:
+    return ucx_rung(loaded(LIBUCP))
+
+
+def ucx_rung(path: Path | None) -> Rung:
+    """``path``: of the UCX that is loaded. Its modules lie in a folder beside it."""
+    if path is None:
+        return Rung("ucx", NO, "no UCX is loaded")
+    if any(path.parent.glob("ucx/libuct_cuda*.so*")):
+        return Rung("ucx", YES, f"{path} has a module for CUDA")
+    return Rung("ucx", NO, f"{path} has no module for CUDA")
+
+
+def look() -> list[Rung]:
+    """What this process can see without touching a device."""
+    return [kinds(), query(), ucx()]
+
+
+def launcher() -> Path | None:
+    """The mpirun of the loaded library: from its own tree, beside this Python, or on the path."""
+    library = loaded(LIBMPI)
+    folders = [parent / "bin" for parent in library.parents[:3]] if library else []
+    for folder in [*folders, Path(sys.executable).parent]:
+        for name in ("mpirun", "mpiexec"):
+            if (folder / name).is_file():
+                return folder / name
+    found = shutil.which("mpirun") or shutil.which("mpiexec")
+    return Path(found) if found else None
+
+
+def vendor() -> str:
+    """ "Open MPI", "MPICH"."""
+    return MPI.get_vendor()[0]

@@ -1,0 +1,96 @@
+"""The child of a trial: device memory from rank to rank, staged and direct. Not for people.
+
+    mpirun -n 2 python -m ringtrain.transport.probe MODULE:MAKER DEVICE[,DEVICE] SECONDS
+
+MAKER(DEVICE) makes the Runtime of a device. Rank 0 says where it is before each step, so that whoever reads the output
+of a crash knows in which one it was.
+"""
+
+import importlib
+import json
+import signal
+import sys
+import time
+
+import numpy as np
+
+from ringtrain.errors import RingtrainError
+from ringtrain.transport.trial import MARK
+
+# Below and above where MPIs go from sending at once to asking first; the last is what is timed.
+SIZES = (1, 1000, 65_537, 1 << 20, 8 << 20)
+TIMES = 5
+TAG = 7
+
+
+def main(arguments: list[str]) -> int:
+    maker, devices, seconds = arguments
+    signal.alarm(max(1, round(float(seconds))))  # whatever becomes of mpirun
+    numbers = [int(number) for number in devices.split(",")]
+    module, name = maker.split(":")
+    try:
+        make = getattr(importlib.import_module(module), name)
+        make(numbers[0])  # before an MPI is loaded: without a device the answer is quick
+    except (RingtrainError, ImportError) as error:
+        _say({"device": str(error).splitlines()[0]})
+        return 0
+    from ringtrain.transport.world import connect
+
+    transport = connect()
+    moved = _try(transport, make(numbers[transport.rank % len(numbers)]))
+    if transport.rank == 0:
+        _say(moved)
+    transport.close()
+    return 0
+
+
+def _try(transport, runtime) -> dict:
+    """What rank 0 says at last."""
+    from ringtrain.transport.device import DIRECT, STAGED, OnDevice
+
+    rates = {}
+    for way in (STAGED, DIRECT):
+        world = OnDevice(transport, runtime, way)
+        for nbytes in SIZES:
+            step = f"{way} messages of {nbytes:,} bytes"
+            if transport.rank == 0:
+                _say({"at": step})
+            right, seconds = _exchange(world, runtime, nbytes)
+            if not all(transport.gather_json(right)):
+                return {"wrong": step}
+        rates[f"{way}_gbs"] = nbytes / max(transport.gather_json(seconds)) / 1e9
+    return rates
+
+
+def _exchange(world, runtime, nbytes: int) -> tuple[bool, float]:
+    """Both ways at once: (whether what came is what was sent, seconds of the fastest of some)."""
+    peer, stream = 1 - world.rank, runtime.stream()
+    out, into = world.allocate(nbytes, np.uint8), world.allocate(nbytes, np.uint8)
+    runtime.upload(_pattern(world.rank, nbytes), out, stream)
+    stream.synchronize()
+    recv, send = world.recvs([(peer, into)], TAG), world.sends([(peer, out)], TAG)
+    fastest = float("inf")
+    for _ in range(TIMES):
+        world.barrier()
+        began = time.perf_counter()
+        recv.start()
+        send.start()
+        for handle in (send, recv):
+            handle.wait(30.0)
+        fastest = min(fastest, time.perf_counter() - began)
+    found = np.zeros(nbytes, np.uint8)
+    runtime.download(into, found, stream)
+    stream.synchronize()
+    return bool((found == _pattern(peer, nbytes)).all()), fastest
+
+
+def _pattern(rank: int, nbytes: int) -> np.ndarray:
+    return np.resize(np.arange(251, dtype=np.uint8) + np.uint8(rank), nbytes)
+
+
+def _say(record: dict) -> None:
+    print(MARK + json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""A child that hands device memory to the MPI, so that the crash of one that cannot is the child's.
+
+Two ranks on this machine, started by an mpirun of their own in an environment from which what a launcher said to this
+process is taken out: a nested one would take itself for a part of this job.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from ringtrain.transport.awareness import NO, UNKNOWN, YES, Trial
+
+LIMIT_S = 60.0  # CuPy takes seconds to load, a device to wake, an MPI to look for its networks
+GRACE_S = 5.0
+MARK = "ringtrain-trial "  # begins the lines that are meant
+# What launchers tell their processes, and what of it is the user's setting.
+TOLD = (
+    "OMPI_", "OPAL_USER_PARAMS", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYDRA_", "HYDI_", "MV2_COMM_WORLD_", "SLURM_",
+    "PALS_", "PBS_", "LSB_", "FLUX_",
+)  # fmt: skip
+SETTINGS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "OMPI_ALLOW_RUN_AS_ROOT", "PMIX_PREFIX", "PRTE_PREFIX")
+NOT_SETTINGS = (
+    "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir", "OMPI_MCA_cpu_type", "OMPI_MCA_PREFIXES", "OMPI_MCA_ess",
+    "OMPI_MCA_orte_", "OMPI_MCA_pmix",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a child ended: its status (below 0: by that signal; None: it was ended after its time), and what it wrote."""
+
+    status: int | None
+    output: str
+    errors: str = ""
+
+
+def clean(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what a launcher has put into it."""
+    return {name: value for name, value in environ.items() if not name.startswith(TOLD) or _is_setting(name)}
+
+
+def _is_setting(name: str) -> bool:
+    return name.startswith(SETTINGS) and not name.startswith(NOT_SETTINGS)
+
+
+def command(launcher: Path, vendor: str, program: Sequence[str]) -> list[str]:
+    """Two ranks here, whatever the machine's slots, without asking a scheduler."""
+    if vendor == "Open MPI":
+        here = ["--host", "localhost:2", "--bind-to", "none"]
+    else:  # MPICH and its kin: hydra
+        here = ["-launcher", "fork"]
+    return [str(launcher), *here, "-n", "2", *program]
+
+
+def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:
+    """The child: :mod:`ringtrain.transport.probe`."""
+    numbers = ",".join(map(str, devices))
+    return [sys.executable, "-m", "ringtrain.transport.probe", maker, numbers, f"{seconds:g}"]
+
+
+def attempt(launcher: Path | None, vendor: str, maker: str, devices: Sequence[int], limit_s: float = LIMIT_S) -> Trial:
+    """``maker``: "module:name" of what makes a Runtime of a device's number; ``devices``: of the first two ranks."""
+    if launcher is None:
+        return Trial(UNKNOWN, "there is no mpirun here to start a child with")
+    line = command(launcher, vendor, program(maker, devices, limit_s + GRACE_S))
+    return read(run(line, clean(os.environ), limit_s), limit_s)
+
+
+def run(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> Outcome:
+    """Run to the end, or end it; never longer than the limit and the seconds that ending takes."""
+    with TemporaryFile() as output, TemporaryFile() as errors:  # a pipe would be held open by what outlives it
+        try:
+            process = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=dict(environ), start_new_session=True
+            )
+        except OSError as error:
+            return Outcome(127, "", f"{line[0]}: {error.strerror}")
+        status = _status(process, limit_s)
+        return Outcome(status, _text(output), _text(errors))
+
+
+def _status(process: subprocess.Popen, limit_s: float) -> int | None:
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        pass
+    # By a signal that mpirun hands on, then by one that nobody survives. The ranks end themselves besides.
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+            break
+    return None
+
+
+def _text(file) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+def read(outcome: Outcome, limit_s: float) -> Trial:
+    """What an outcome means."""
+    told = [_record(line) for line in outcome.output.splitlines() if MARK in line]
+    told = [record for record in told if record is not None]
+    last = told[-1] if told else {}
+    if "device" in last:
+        return Trial(UNKNOWN, f"no device: {last['device']}")
+    if "direct_gbs" in last and "staged_gbs" in last:
+        trial = Trial(YES, "", float(last["direct_gbs"]), float(last["staged_gbs"]))
+        return Trial(YES, f"a child moved device memory both ways: {trial.rates}", trial.direct_gbs, trial.staged_gbs)
+    if "wrong" in last:
+        return Trial(NO, f"a child found wrong values after {last['wrong']}")
+    where = f" in {last['at']}" if "at" in last else " before its first message"
+    fault = NO if str(last.get("at", "")).startswith("direct") else UNKNOWN
+    return Trial(fault, _ending(outcome, limit_s) + where)
+
+
+def _record(line: str) -> dict | None:
+    """mpirun may put words before a rank's line."""
+    try:
+        record = json.loads(line[line.index(MARK) + len(MARK) :])
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _ending(outcome: Outcome, limit_s: float) -> str:
+    if outcome.status is None:
+        return f"a child did not end within {limit_s:g} s, and hung"
+    if outcome.status in (-signal.SIGSEGV, 128 + signal.SIGSEGV) or "Segmentation fault" in outcome.errors:
+        return "a child ended by a segmentation fault"
+    said = _last_words(outcome.errors)
+    return f"a child ended with status {outcome.status}" + (f" ({said})" if said else "")
+
+
+def _last_words(errors: str) -> str:
+    """The last line that says something: of a frame of dashes or equal signs, what is inside of it."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip(" -=*\t")]
+    return lines[-1][:200] if lines else ""

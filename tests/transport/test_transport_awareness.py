@@ -1,0 +1,146 @@
+"""What is chosen from what was found, and why; and that all ranks choose alike."""
+
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.transport.awareness import (
+    AUTO,
+    DIRECT,
+    NO,
+    STAGED,
+    UNKNOWN,
+    YES,
+    Rung,
+    Trial,
+    agree_on_way,
+    choose,
+    merge,
+    worth_trying,
+)
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+def rungs(kinds=UNKNOWN, query=NO, ucx=NO):
+    return [Rung("kinds", kinds, "kinds' why"), Rung("query", query, "query's why"), Rung("ucx", ucx, "ucx's why")]
+
+
+FAST, SLOW = Trial(YES, "moved", 40.0, 12.5), Trial(YES, "moved", 0.35, 12.5)
+CRASH = Trial(NO, "a child ended by a segmentation fault in direct messages of 1 bytes")
+NO_MPIRUN = Trial(UNKNOWN, "there is no mpirun here to start a child with")
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "worth"),
+    [
+        (AUTO, rungs(), False),  # the plain wheel: nothing speaks for it
+        (AUTO, rungs(ucx=YES), True),  # an MPI built without, on a UCX built with
+        (AUTO, rungs(kinds=YES), True),
+        (AUTO, rungs(query=YES), True),
+        (AUTO, rungs(query=UNKNOWN), True),  # an MPI that cannot be asked
+        (DIRECT, rungs(), True),
+    ],
+)
+def test_a_child_is_asked_where_something_speaks_for_it(asked, found, worth):
+    assert worth_trying(asked, found) == worth
+
+
+@pytest.mark.parametrize(
+    ("asked", "trial", "way", "why"),
+    [
+        (STAGED, None, STAGED, "--mpi-cuda staged"),
+        (AUTO, None, STAGED, "query's why; ucx's why"),
+        (AUTO, FAST, DIRECT, "that was tried and is faster (40 GB/s direct, 12.5 GB/s staged)"),
+        (
+            AUTO,
+            SLOW,
+            STAGED,
+            "this MPI can be handed it, but is slower so (0.35 GB/s direct, 12.5 GB/s staged)",
+        ),
+        (AUTO, CRASH, STAGED, f"device memory did not arrive in a trial: {CRASH.why}"),
+        (AUTO, NO_MPIRUN, STAGED, f"no trial was possible: {NO_MPIRUN.why}"),
+        (DIRECT, FAST, DIRECT, "--mpi-cuda direct; that was tried (40 GB/s direct, 12.5 GB/s staged)"),
+        (
+            DIRECT,
+            SLOW,
+            DIRECT,
+            "--mpi-cuda direct; that was tried, and is slower than staging (0.35 GB/s direct, 12.5 GB/s staged)",
+        ),
+        (DIRECT, NO_MPIRUN, DIRECT, f"--mpi-cuda direct, which could not be tried first: {NO_MPIRUN.why}"),
+    ],
+)
+def test_what_is_chosen_and_why(asked, trial, way, why):
+    choice = choose(asked, rungs(), trial)
+    assert (choice.way, choice.why) == (way, why)
+    assert [rung.name for rung in choice.rungs] == ["kinds", "query", "ucx"] + ["trial"] * (trial is not None)
+    assert choice.words.endswith(why) and choice.words.startswith("device memory is ")
+
+
+def test_direct_where_it_does_not_work_is_refused():
+    with pytest.raises(DeviceError) as caught:
+        choose(DIRECT, rungs(), CRASH)
+    assert caught.value.exit_code == 2
+    assert str(caught.value) == (
+        "--mpi-cuda direct: this MPI cannot be handed device memory here: a child ended by a segmentation fault in "
+        "direct messages of 1 bytes. Leave --mpi-cuda out, or use an MPI that is built for CUDA "
+        "(docs/cuda-aware-mpi.md; `ringtrain doctor` shows what was found)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "merged"),
+    [
+        ([YES, YES], Rung("query", YES, "of 0")),
+        ([YES, NO, YES], Rung("query", NO, "of 1 (rank 1; others differ)")),
+        ([YES, UNKNOWN], Rung("query", UNKNOWN, "of 1 (rank 1; others differ)")),
+        ([UNKNOWN, UNKNOWN], Rung("query", UNKNOWN, "of 0")),
+    ],
+)
+def test_ranks_that_differ_are_a_no(answers, merged):
+    assert merge([Rung("query", answer, f"of {rank}") for rank, answer in enumerate(answers)]) == merged
+
+
+def test_all_ranks_choose_alike_and_one_tries():
+    tried = []
+
+    def body(t):
+        def attempt():
+            tried.append(t.rank)
+            return FAST
+
+        return agree_on_way(t, AUTO, lambda: rungs(query=YES if t.rank else UNKNOWN), attempt)
+
+    choices = LoopbackWorld(3).run(body)
+    assert choices[0] == choices[1] == choices[2] and tried == [0]
+    assert choices[0].way == DIRECT
+    assert [(rung.name, rung.answer) for rung in choices[0].rungs] == [
+        ("flag", UNKNOWN),
+        ("kinds", UNKNOWN),
+        ("query", UNKNOWN),
+        ("ucx", NO),
+        ("trial", YES),
+    ]
+
+
+def test_a_refusal_is_everywhere():
+    def body(t):
+        with pytest.raises(DeviceError) as caught:
+            agree_on_way(t, DIRECT, rungs, lambda: CRASH)
+        return caught.value.everywhere
+
+    assert LoopbackWorld(2).run(body) == [True, True]
+
+
+def test_one_rank_asks_nothing():
+    (choice,) = LoopbackWorld(1).run(lambda t: agree_on_way(t, AUTO, None, None))
+    assert (choice.way, choice.why) == (STAGED, "one rank sends nothing")
+
+
+def test_nothing_is_asked_where_staging_is_wanted():
+    (choice, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, STAGED, None, None))
+    assert (choice.way, choice.why, len(choice.rungs)) == (STAGED, "--mpi-cuda staged", 1)
+
+
+def test_what_was_not_worth_a_child_is_not_tried():
+    (one, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, AUTO, rungs, None))
+    assert one.why == "query's why; ucx's why"
+    assert one.words == "device memory is staged through host memory: query's why; ucx's why"

@@ -1,0 +1,72 @@
+"""What is read of the loaded libraries."""
+
+from pathlib import Path
+
+import pytest
+
+from ringtrain.transport.awareness import NO, UNKNOWN, YES, Rung
+
+MAPS = """\
+7f00-7f01 r--p 00000000 fe:00 123        /opt/venv/lib/python3.11/site-packages/mpi4py/MPI.mpich.so
+7f01-7f02 r-xp 00001000 fe:00 124        {path}
+7f02-7f03 rw-p 00000000 00:00 0
+7f03-7f04 r--p 00000000 fe:00 125        /opt/ucx/lib/libucp.so.0.0.0
+"""
+
+
+@pytest.fixture
+def libmpi():
+    pytest.importorskip("mpi4py")
+    try:
+        from ringtrain.transport import libmpi
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"no MPI library: {str(error).splitlines()[0]}")
+    return libmpi
+
+
+@pytest.mark.parametrize(
+    "path", ["/opt/venv/lib/libmpi.so.40.40.8", "/my mpi/libmpi.so.12", "/x/libmpi_abi.so.0", "/x/libmpi_cray.so.12"]
+)
+def test_the_loaded_mpi_is_found(libmpi, path):
+    assert libmpi.loaded(libmpi.LIBMPI, MAPS.format(path=path)) == Path(path)
+    assert libmpi.loaded(libmpi.LIBUCP, MAPS.format(path=path)) == Path("/opt/ucx/lib/libucp.so.0.0.0")
+    assert libmpi.loaded(libmpi.LIBMPI, "") is None
+
+
+@pytest.mark.parametrize(
+    ("told", "answer"),
+    [
+        (None, UNKNOWN),
+        ("", UNKNOWN),
+        ("mpi,system", UNKNOWN),  # kinds that were not requested are not told
+        ("mpi,system,cuda", YES),
+        ("system, cuda:device,cuda:host", YES),
+        ("system,rocm", UNKNOWN),
+    ],
+)
+def test_kinds(libmpi, told, answer):
+    rung = libmpi.kinds_rung(told)
+    assert rung.answer == answer
+    assert rung.why == (
+        f"mpi_memory_alloc_kinds is {told!r}" if told else "the MPI has no word on mpi_memory_alloc_kinds"
+    )
+
+
+def test_ucx(libmpi, tmp_path):
+    path = tmp_path / "libucp.so.0"
+    assert libmpi.ucx_rung(None) == Rung("ucx", NO, "no UCX is loaded")
+    assert libmpi.ucx_rung(path) == Rung("ucx", NO, f"{path} has no module for CUDA")
+    (tmp_path / "ucx").mkdir()
+    (tmp_path / "ucx" / "libuct_cuda.so.0").touch()
+    assert libmpi.ucx_rung(path) == Rung("ucx", YES, f"{path} has a module for CUDA")
+
+
+def test_this_mpi(libmpi):
+    """Whatever it is, it is found, and it can be asked."""
+    names = [rung.name for rung in libmpi.look()]
+    assert names == ["kinds", "query", "ucx"]
+    path = libmpi.loaded(libmpi.LIBMPI)
+    assert path is not None and path.is_file()
+    assert libmpi.query().why.endswith((" says yes", " says no", " has no MPIX_Query_cuda_support"))
+    found = libmpi.launcher()
+    assert found is None or found.name in ("mpirun", "mpiexec")

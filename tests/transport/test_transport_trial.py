@@ -1,0 +1,128 @@
+"""Children that crash, hang, and talk nonsense; and what is taken out of their environment."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ringtrain.transport import trial
+from ringtrain.transport.awareness import NO, UNKNOWN, YES, Trial
+from ringtrain.transport.trial import MARK, Outcome, attempt, clean, command, read, run
+
+# What mpirun of Open MPI 5, mpiexec of MPICH and srun were seen to tell their ranks, and what users set.
+LAUNCHERS = {
+    "OMPI_COMM_WORLD_RANK": "0", "OMPI_UNIVERSE_SIZE": "2", "OMPI_MCA_num_procs": "2", "OMPI_MCA_initial_wdir": "/x",
+    "OMPI_MCA_PREFIXES": "mca,opal", "OMPI_COMMAND": "python", "OMPI_FILE_LOCATION": "/tmp/x", "PMIX_RANK": "0",
+    "PMIX_NAMESPACE": "prterun-vm-1@1", "PMIX_SERVER_URI41": "x", "PRTE_LAUNCHED": "1", "PMI_RANK": "0", "PMI_FD": "9",
+    "MPI_LOCALRANKID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "2", "OMPI_MCA_ess": "env",
+    "OMPI_MCA_orte_ess_num_procs": "2", "OPAL_USER_PARAMS_GIVEN": "1", "HYDI_CONTROL_FD": "5",
+}  # fmt: skip
+SETTINGS = {
+    "OMPI_MCA_pml": "ucx", "OMPI_MCA_pml_ucx_tls": "any", "OMPI_ALLOW_RUN_AS_ROOT": "1", "UCX_TLS": "cuda,sm,self",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "PATH": "/bin",
+    "LD_LIBRARY_PATH": "/ucx", "OPAL_PREFIX": "/venv", "CUDA_VISIBLE_DEVICES": "1", "MPICH_GPU_SUPPORT_ENABLED": "1",
+}  # fmt: skip
+
+
+def test_what_launchers_say_is_taken_out_and_what_users_set_stays():
+    assert clean(LAUNCHERS | SETTINGS) == SETTINGS
+
+
+def test_how_each_mpi_is_told_to_start_two_here():
+    at = Path("/x/mpirun")
+    assert command(at, "Open MPI", ["p"]) == [
+        "/x/mpirun", "--host", "localhost:2", "--bind-to", "none", "-n", "2", "p",
+    ]  # fmt: skip
+    assert command(at, "MPICH", ["p"]) == ["/x/mpirun", "-launcher", "fork", "-n", "2", "p"]
+
+
+def python(text, limit_s=20.0):
+    return run([sys.executable, "-c", text], {}, limit_s)
+
+
+SAY = f"import json; say = lambda **r: print({MARK!r} + json.dumps(r), flush=True)\n"
+AT = "say(at='direct messages of 1,000 bytes')\n"
+RATES = "say(staged_gbs=12.5, direct_gbs=40.0)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            SAY + AT + RATES,
+            Trial(YES, "a child moved device memory both ways: 40 GB/s direct, 12.5 GB/s staged", 40.0, 12.5),
+        ),
+        (SAY + "say(device='no driver')", Trial(UNKNOWN, "no device: no driver")),
+        (
+            SAY + AT + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+            Trial(NO, "a child ended by a segmentation fault in direct messages of 1,000 bytes"),
+        ),
+        (
+            SAY + AT + "import sys; print('Signal: Segmentation fault (11)\\n---', file=sys.stderr); sys.exit(139)",
+            Trial(NO, "a child ended by a segmentation fault in direct messages of 1,000 bytes"),
+        ),
+        (
+            SAY + AT + "import sys; sys.exit('---\\nNo components were able to be opened in the pml framework.\\n---')",
+            Trial(
+                NO,
+                "a child ended with status 1 (No components were able to be opened in the pml framework.) in direct "
+                "messages of 1,000 bytes",
+            ),
+        ),
+        (
+            SAY + "say(wrong='direct messages of 1 bytes')",
+            Trial(NO, "a child found wrong values after direct messages of 1 bytes"),
+        ),
+        (
+            SAY + "say(at='staged messages of 1 bytes')\nimport sys; sys.exit(3)",
+            Trial(UNKNOWN, "a child ended with status 3 in staged messages of 1 bytes"),
+        ),
+        ("print('hello')", Trial(UNKNOWN, "a child ended with status 0 before its first message")),
+        (
+            f"print({MARK!r} + 'not json'); print({MARK!r} + '[1]')",
+            Trial(UNKNOWN, "a child ended with status 0 before its first message"),
+        ),
+        (
+            "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10)",
+            Trial(UNKNOWN, "a child ended with status 0 before its first message"),
+        ),
+    ],
+)  # fmt: skip
+def test_how_children_end(text, found):
+    assert read(python(text), 20.0) == found
+
+
+@pytest.mark.parametrize("stubborn", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"])
+def test_a_child_that_hangs_is_ended(monkeypatch, stubborn):
+    monkeypatch.setattr(trial, "GRACE_S", 0.2)
+    began = time.perf_counter()
+    outcome = python(stubborn + SAY + AT + "import threading; threading.Event().wait()", limit_s=1.0)
+    assert time.perf_counter() - began < 10
+    found = read(outcome, 1.0)
+    assert found == Trial(NO, "a child did not end within 1 s, and hung in direct messages of 1,000 bytes")
+
+
+def test_a_grandchild_that_lives_on_is_not_waited_for():
+    """One that is out of the group's reach: it is left to its own clock."""
+    text = SAY + AT + "import subprocess; subprocess.Popen(['sleep', '5'], start_new_session=True).wait()"
+    began = time.perf_counter()
+    outcome = python(text, limit_s=0.5)
+    assert outcome.status is None and outcome.output.startswith(MARK)
+    assert time.perf_counter() - began < 4
+
+
+def test_an_mpirun_that_is_not_there():
+    outcome = run(["/nonexistent/mpirun"], {}, 1.0)
+    assert outcome == Outcome(127, "", "/nonexistent/mpirun: No such file or directory")
+    assert attempt(None, "Open MPI", "a:b", [0]).why == "there is no mpirun here to start a child with"
+    found = attempt(Path("/nonexistent/mpirun"), "Open MPI", "a:b", [0])
+    assert found.answer == UNKNOWN and "/nonexistent/mpirun: No such file" in found.why
+
+
+def test_an_mpirun_of_nonsense(tmp_path):
+    stub = tmp_path / "mpirun"
+    stub.write_text("#!/bin/sh\necho ringtrain-trial { ; kill -SEGV $$\n")
+    stub.chmod(0o755)
+    found = attempt(stub, "Open MPI", "a:b", [0])
+    assert found == Trial(UNKNOWN, "a child ended by a segmentation fault before its first message")
