@@ -1,6 +1,6 @@
 """Batches one after another, gathered ahead by a thread.
 
-    thread    ── fill ──►  ready (at most ``depth``)  ── next() ──►  the caller's one batch
+    thread    ── fill ──►  ready (at most ``depth``)  ── next() ──►  the caller's one batch (two after a peek)
        ▲                                                               │
        └──────────────────────────── free ◄── at the following next() ─┘
 
@@ -10,8 +10,10 @@ interpreter, so gathering runs beside the training of the batch before.
 
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
+
+import numpy as np
 
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.dataset import Split
@@ -26,6 +28,8 @@ class Batches:
     (without end where None); with no examples where ``rank`` is None.
 
     ``units``: in place of those, (iteration, part) one after another, which the thread takes; it may wait for them.
+
+    ``allocate``: allocate(shape, dtype) makes the arrays that batches are gathered in.
 
     ``grain``: parts are whole multiples of so many examples (a ghost batch). ``seed`` keys the augmentation;
     the sampler's own seed keys the order. An exception in the thread is raised by ``next()``. Use as a
@@ -45,14 +49,16 @@ class Batches:
         stop_iteration: int | None = None,
         depth: int = 2,
         units: Iterable[tuple[int, int | None]] | None = None,
+        allocate: Callable = np.empty,
     ):
         self._gather = Gather(split, sampler, size, grain, augment, seed)
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         # depth waiting, one with the caller.
         for _ in range(depth + 1):
-            self._free.put(self._gather.slot())
+            self._free.put(self._gather.slot(allocate))
         self._handed_out = None
+        self._peeked: tuple | None = None  # (slot, batch) that next() gives
         self._end: BaseException | None = None
         self._closing = threading.Event()
         if units is None:
@@ -84,11 +90,19 @@ class Batches:
             raise self._end
         if self._handed_out is not None:
             self._free.put(self._handed_out)
-        self._handed_out, batch = self._ready.get()
+        self._handed_out, batch = self._peeked or self._ready.get()
+        self._peeked = None
         if self._handed_out is None:
             self._end = batch
             raise self._end
         return batch
+
+    def peek(self) -> Batch | None:
+        """What ``next()`` will give, which stays valid as long as that; None where it is not gathered yet, or there is
+        no more."""
+        if self._peeked is None and not self._ready.empty():
+            self._peeked = self._ready.get()
+        return self._peeked[1] if self._peeked and self._peeked[0] is not None else None
 
     def close(self) -> None:
         """Stop the thread and wait for it; may be called again."""

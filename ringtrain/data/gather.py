@@ -32,15 +32,16 @@ class Batch:
 
 
 class Slot:
-    """The memory of one batch of up to ``capacity`` examples of [H, W, C] = ``shape``."""
+    """The memory of one batch of up to ``capacity`` examples of [H, W, C] = ``shape``, made by ``allocate(shape,
+    dtype)``."""
 
-    def __init__(self, capacity: int, shape):
-        self.examples = np.empty(capacity, np.int64)
-        self.images = np.empty((capacity, *shape), np.uint8)
-        self.labels = np.empty(capacity, np.int32)
-        self.top = np.empty(capacity, np.int32)
-        self.left = np.empty(capacity, np.int32)
-        self.flip = np.empty(capacity, np.uint8)
+    def __init__(self, capacity: int, shape, allocate=np.empty):
+        self.examples = allocate((capacity,), np.int64)
+        self.images = allocate((capacity, *shape), np.uint8)
+        self.labels = allocate((capacity,), np.int32)
+        self.top = allocate((capacity,), np.int32)
+        self.left = allocate((capacity,), np.int32)
+        self.flip = allocate((capacity,), np.uint8)
 
     def batch(self, n: int, **about) -> Batch:
         return Batch(
@@ -76,8 +77,8 @@ class Gather:
     def capacity(self) -> int:
         return largest_share(self._sampler.batch, self._parts, self._grain)
 
-    def slot(self) -> Slot:
-        return Slot(self.capacity, self._split.shape)
+    def slot(self, allocate=np.empty) -> Slot:
+        return Slot(self.capacity, self._split.shape, allocate)
 
     def fill(self, slot: Slot, iteration: int, part: int | None) -> Batch:
         """``part`` None: no example, of an iteration that others have examples of."""

@@ -84,6 +84,12 @@ class AllReduce(Exchange):
     def ready(self, span) -> None:
         self._sums.ready(span)
 
+    def cuts(self):
+        return self._sums.cuts
+
+    def waits(self):
+        return self._updates.waits
+
     def finish(self, iteration: int, lr: float) -> None:
         self._updates.finish(lr)
 

@@ -73,6 +73,11 @@ class Applying:
         if place in self._owed:
             self._apply(place)
 
+    @property
+    def waits(self) -> frozenset[str]:
+        """Names of the spans that :meth:`need` may wait for, of each bucket the first."""
+        return self._sums.cuts if self._later else frozenset()
+
     def settle(self) -> None:
         """All weights are."""
         for place in sorted(self._owed, reverse=True):  # as forward needs them: all ranks wait in one order

@@ -143,6 +143,12 @@ class Averaging(Exchange):
         if self._together:
             self._sums.ready(span)
 
+    def cuts(self):
+        return self._sums.cuts
+
+    def waits(self):
+        return self._updates.waits
+
     def finish(self, iteration: int, lr: float) -> None:
         if self._together:
             self._updates.finish(lr)

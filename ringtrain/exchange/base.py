@@ -142,6 +142,16 @@ class Exchange(ABC):
     def finish(self, iteration: int, lr: float) -> None:
         """Complete the communication of this iteration and apply the update."""
 
+    def cuts(self) -> frozenset[str]:
+        """Once bound: names of the spans whose :meth:`ready` sets something off. A device that computes many layers at
+        a time says ready of all of them after it, and stops there."""
+        return frozenset()
+
+    def waits(self) -> frozenset[str]:
+        """Once bound: names of the spans whose :meth:`need` may have to wait. The same device asks before it begins
+        what it computes at a time, and begins there."""
+        return frozenset()
+
     def attend(self) -> None:  # noqa: B027
         """Do what others want of this rank, without waiting. Called while it waits for them elsewhere."""
 

@@ -63,6 +63,12 @@ class Flight:
     def exposed_s(self) -> float:
         return sum(meter.exposed_s for meter in self.meters)
 
+    @property
+    def cuts(self) -> frozenset[str]:
+        """Names of the spans that are last in backward of those in their bucket, and first in forward; of none, where
+        nothing starts before all are ready."""
+        return frozenset(bucket.spans[0].name for bucket in self.buckets) if self._early else frozenset()
+
     def reorder(self, order: Sequence[int]) -> None:
         """The order in which buckets start from the next round on: the same on all ranks."""
         self.order = order

@@ -125,6 +125,12 @@ class Hybrid(Exchange):
         if span.name in self._others:
             self._inner.ready(span)
 
+    def cuts(self):
+        return self._inner.cuts()
+
+    def waits(self):
+        return self._inner.waits()
+
     def finish(self, iteration: int, lr: float) -> None:
         """Columns are updated while the inner exchange is under way, unless they wait for the norm that it finds."""
         self._newer = True

@@ -28,6 +28,9 @@ class AllExamples(Layer):
     def shape(self, inputs):
         return shapes.single(self, inputs)
 
+    def repeats(self, ctx):
+        return False  # ranks meet in it
+
     def forward(self, ctx, weights, xs):
         (x_nD,) = xs
         division = self.passes.begin(x_nD.shape[0])
@@ -61,6 +64,9 @@ class SomeColumns(Layer):
 
     def flops(self, inputs):
         return self.whole.flops(inputs)
+
+    def repeats(self, ctx):
+        return False  # ranks meet in it
 
     def forward(self, ctx, weights, xs):
         (x_BD,), own, units = xs, self.columns.weights[self.name], self.whole.units
@@ -98,6 +104,9 @@ class ForAll(Layer):
 
     def shape(self, inputs):
         return self.layer.shape(inputs)
+
+    def repeats(self, ctx):
+        return False  # ranks meet in it
 
     def forward(self, ctx, weights, xs):
         examples = self.passes.current.examples

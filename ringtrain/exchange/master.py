@@ -174,6 +174,9 @@ class Master(Exchange):
     def ready(self, span) -> None:
         self._sums.ready(span)
 
+    def cuts(self):
+        return self._sums.cuts
+
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights are sent as soon as they are updated, while other sums still arrive."""
         self._update.step += 1

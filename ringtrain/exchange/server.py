@@ -135,6 +135,16 @@ class Server(Exchange):
         for piece in self._pieces[span.name] if self._overlap != NONE else ():
             self._sums.ready(piece)
 
+    def cuts(self):
+        return self._with(self._sums.cuts) if self._overlap != NONE else frozenset()
+
+    def waits(self):
+        return self._with(self._weights.cuts) if self._overlap == FORWARD else frozenset()
+
+    def _with(self, pieces: frozenset[str]) -> frozenset[str]:
+        """Names of the spans that have one of these pieces."""
+        return frozenset(name for name, held in self._pieces.items() if any(piece.name in pieces for piece in held))
+
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights go back as soon as they are updated, while other sums still arrive; with ``forward`` when
         all are, from the lowest on, and whoever needs them waits."""

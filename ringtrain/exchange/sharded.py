@@ -124,6 +124,12 @@ class Sharded(Exchange):
     def ready(self, span) -> None:
         self._sums.ready(span)
 
+    def cuts(self):
+        return self._sums.cuts
+
+    def waits(self):
+        return self._weights.cuts if self._overlap == FORWARD else frozenset()
+
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights are handed round as soon as they are updated, while other sums still arrive."""
         self._update.step += 1

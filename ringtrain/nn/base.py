@@ -71,6 +71,10 @@ class Pass:
     accumulate: whether gradients are added to what the arena holds (further micro-batches)
     add_over_ranks: adds a flat float64 host array over all ranks, in place: then batch statistics are those of the
                 whole batch, which must be in one pass on each rank; None: of ghost batches
+    recorded:   whether passes may be recorded: input, examples and the gradient of the output lie where they lay, for
+                every pass of so many examples, until ``space`` replaces an array
+    waits:      names of spans before which forward is cut, as weights may have to be waited for there
+    cuts:       names of spans after which backward is cut, as their gradients set something off
     """
 
     ops: Ops
@@ -81,6 +85,9 @@ class Pass:
     key: object = None
     accumulate: bool = False
     add_over_ranks: Callable | None = None
+    recorded: bool = False
+    waits: frozenset[str] = frozenset()
+    cuts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,11 @@ class Layer(ABC):
     def flops(self, inputs: Sequence[Shape]) -> int:
         """Multiplications and additions of a forward pass of one example."""
         return 0
+
+    def repeats(self, ctx: Pass) -> bool:
+        """Whether every pass like this one, of training or not, adding over ranks or not, issues the same operations,
+        and does nothing on the host that counts."""
+        return True
 
     @abstractmethod
     def forward(self, ctx: Pass, weights: dict, xs: Sequence) -> tuple[object, object]: ...

@@ -5,14 +5,17 @@ layer has been visited: all readers of an output come after it in the file. So b
 the arena exactly from last to first, and an exchange may start on each as it comes.
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ringtrain.errors import ModelError, nearest
-from ringtrain.nn import describe, wiring
+from ringtrain.nn import describe, pieces, wiring
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Parameter, Pass, Shape, Span
 from ringtrain.nn.fuse import fuse
+from ringtrain.nn.pieces import Piece
 from ringtrain.nn.wiring import INPUT, Node
 
 
@@ -50,6 +53,7 @@ class Graph:
         self.output = self.nodes[-1].name
         self._needing = wiring.needing(self.plan, self.shapes, {INPUT} if wants_dx else ())
         self._views: dict[str, Views] = {}
+        self._plans: dict[tuple, list[Piece]] = {}
 
     @property
     def input_shape(self) -> Shape:
@@ -79,15 +83,43 @@ class Graph:
     def forward(self, ctx: Pass, x, upto: str | None = None, need: Callable[[Span], None] | None = None):
         """The last layer's output (or that of layer ``upto``), and the tapes for :meth:`backward`. ``need``
         is called with each span that is about to be read."""
-        tapes = Tapes({INPUT: x})
-        for node in self._until(upto):
-            views = self._views[node.name]
-            for span in views.spans if need else ():
+        tapes, key = Tapes({INPUT: x}), ("forward", upto, ctx.waits)
+        plan = self._pieces(ctx, key, lambda: pieces.forward(ctx, self._until(upto)))
+        for number, piece in enumerate(plan):
+            for span in self._spans(piece) if need else ():
                 need(span)
-            xs = [tapes.outputs[source] for source in node.inputs]
-            y, tapes.kept[node.name] = node.layer.forward(ctx, views.weights, xs)
-            tapes.outputs[node.name] = y
-        return y, tapes
+            run = partial(self._through, ctx, piece, tapes.outputs)
+            made = self._segment(ctx, (*key, number), piece, x.shape[0], run)
+            tapes.outputs.update(made.outputs)
+            tapes.kept.update(made.kept)
+        return tapes.outputs[plan[-1][-1].name], tapes
+
+    def _through(self, ctx: Pass, piece: Piece, before: dict) -> Tapes:
+        """What the layers of a piece make, from outputs ``before`` it."""
+        made = Tapes()
+        known = ChainMap(made.outputs, before)
+        for node in piece:
+            xs = [known[source] for source in node.inputs]
+            y, kept = node.layer.forward(ctx, self._views[node.name].weights, xs)
+            made.outputs[node.name], made.kept[node.name] = y, kept
+        return made
+
+    def _pieces(self, ctx: Pass, key: tuple, make: Callable[[], list[Piece]]) -> list[Piece]:
+        """Those that ``make()`` gives, made once for passes that are cut alike."""
+        alike = (*key, ctx.recorded and ctx.ops.records, ctx.training, ctx.add_over_ranks is None)
+        if alike not in self._plans:
+            self._plans[alike] = make()
+        return self._plans[alike]
+
+    def _segment(self, ctx: Pass, key: tuple, piece: Piece, count: int, run: Callable):
+        """What ``run()`` returns, recorded where that can be. ``key``, ``count``: what tells its operations apart,
+        besides what the pass is made with."""
+        if not pieces.recorded(ctx, piece):
+            return run()
+        return ctx.ops.segment((self, *key, count, ctx.training, ctx.space, ctx.space.replaced), run)
+
+    def _spans(self, piece: Piece) -> list[Span]:
+        return [span for node in piece for span in self._views[node.name].spans]
 
     def _until(self, upto: str | None) -> tuple[Node, ...]:
         if upto is None:
@@ -104,18 +136,27 @@ class Graph:
         """Compute gradients into the arena, and yield each span as its gradient becomes final. ``dlogits``
         may be overwritten. The pass must have been a training one."""
         owed = {self.plan[-1].name: dlogits}
-        for node in reversed(self.plan):
-            if node.name not in self._needing:
-                continue
+        nodes = [node for node in reversed(self.plan) if node.name in self._needing]
+        key = "backward", ctx.cuts
+        for number, piece in enumerate(self._pieces(ctx, key, lambda: pieces.backward(ctx, nodes))):
+            run = partial(self._back, ctx, piece, owed, tapes.kept)
+            owed = self._segment(ctx, (*key, number, ctx.total, ctx.accumulate), piece, dlogits.shape[0], run)
+            for node in piece:
+                yield from reversed(self._views[node.name].spans)
+        tapes.dx = owed.get(INPUT)
+
+    def _back(self, ctx: Pass, piece: Piece, before: dict, kept: dict) -> dict:
+        """The gradients of outputs that are still owed after a piece, from those ``before`` it."""
+        owed = dict(before)
+        for node in piece:
             views, dy = self._views[node.name], owed.pop(node.name)
             wanted = [source in self._needing for source in node.inputs]
-            dxs = node.layer.backward(ctx, views.weights, views.grads, dy, tapes.kept[node.name], wanted)
-            yield from reversed(views.spans)
+            dxs = node.layer.backward(ctx, views.weights, views.grads, dy, kept[node.name], wanted)
             for source, dx in zip(node.inputs, dxs, strict=True):
                 if source in self._needing:
                     # Each array belongs to its receiver, so the second reader's gradient is added in place.
                     owed[source] = self._added(ctx, owed.get(source), dx)
-        tapes.dx = owed.get(INPUT)
+        return owed
 
     @staticmethod
     def _added(ctx: Pass, held, dx):

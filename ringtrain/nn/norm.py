@@ -91,6 +91,9 @@ class BatchNorm(Layer):
     def flops(self, inputs):
         return 2 * shapes.elements(inputs[0])
 
+    def repeats(self, ctx):
+        return ctx.add_over_ranks is None or not ctx.training
+
     def forward(self, ctx, weights, xs):
         (x,) = xs
         y = ctx.space(f"{self.name}.y", x.shape)

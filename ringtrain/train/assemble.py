@@ -73,6 +73,7 @@ class Assembly:
             start_iteration=start,
             stop_iteration=stop,
             units=units,
+            allocate=self.worker.ops.pinned if self.worker.ops.records else np.empty,
         )
 
 

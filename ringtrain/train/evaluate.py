@@ -40,7 +40,7 @@ class Evaluator:
     ):
         self._deadline_s = deadline_s
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
-        self._ctx = Pass(ops, space, training=False)
+        self._ctx = Pass(ops, space, training=False, recorded=True)
         self._totals = ops.zeros((3,), "float64")
         self._shared = np.zeros(3)
 

@@ -7,32 +7,56 @@ from ringtrain.data.dataset import DataSet
 from ringtrain.nn.base import Workspace
 from ringtrain.nn.spec import InputSpec
 from ringtrain.ops.base import Ops
+from ringtrain.train.staging import RAW, Staging
 
 
 class Feed:
     """Uploads slices of a batch, and normalises images as the model's input table asks for.
 
     ``mean`` is what is subtracted, spread over every pixel of the data set's images; ``scale`` multiplies a channel.
+    Where operations are recorded, batches come by way of :class:`Staging`, the next one ahead of time.
     """
 
     def __init__(self, ops: Ops, spec: InputSpec, data: DataSet):
         self._ops, self._shape = ops, spec.shape
         self._mean = _on_device(ops, mean_of(spec, data))
         self._scale = _on_device(ops, scale_of(spec, data))
+        self._staging = Staging(ops) if ops.records else None
 
     def load(self, space: Workspace, batch: Batch, start: int, stop: int):
-        """Examples ``start:stop`` of the batch. Shapes: → x [n, H, W, C], labels int32 [n], examples int64 [n]"""
-        raw, labels, examples, top, left, flip = (
-            self._upload(space, name, getattr(batch, name)[start:stop])
-            for name in ("images", "labels", "examples", "top", "left", "flip")
-        )
+        """Examples ``start:stop`` of the batch, in arrays that lie where they lay before. Shapes: → x [n, H, W, C],
+        labels int32 [n], examples int64 [n]"""
+        if self._staging is None:
+            raw = {name: self._uploaded(space, name, getattr(batch, name)[start:stop]) for name in RAW}
+        else:
+            raw = self._staging.arrays(batch, start, stop)
+            raw |= {name: self._kept(space, name, raw[name]) for name in ("labels", "examples")}
         x = space("input", (stop - start, *self._shape))
-        self._ops.prepare_images(raw, x, self._mean, self._scale, top, left, flip)
-        return x, labels, examples
+        placed = raw["top"], raw["left"], raw["flip"]
+        self._ops.prepare_images(raw["images"], x, self._mean, self._scale, *placed)
+        if self._staging is not None:
+            self._staging.release(batch)
+        return x, raw["labels"], raw["examples"]
 
-    def _upload(self, space: Workspace, name: str, host: np.ndarray):
+    def ahead(self, batch: Batch) -> None:
+        """This batch will be loaded next."""
+        if self._staging is not None:
+            self._staging.bring(batch)
+
+    def arrive(self) -> None:
+        """Return when the memory of all batches that were given here may be used again."""
+        if self._staging is not None:
+            self._staging.arrive()
+
+    def _uploaded(self, space: Workspace, name: str, host: np.ndarray):
         array = space(f"batch.{name}", host.shape, host.dtype)
         self._ops.upload(host, array)
+        return array
+
+    def _kept(self, space: Workspace, name: str, staged):
+        """Where recorded passes read it."""
+        array = space(f"batch.{name}", staged.shape, staged.dtype)
+        self._ops.copy(staged, array)
         return array
 
 

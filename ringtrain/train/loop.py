@@ -4,6 +4,7 @@ interface alone; no strategy is named here."""
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -35,6 +36,10 @@ from ringtrain.train.parts import Parts, micro_batches
 from ringtrain.train.stage import Round, Stage
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
+
+
+def no_batch() -> Batch | None:
+    return None
 
 
 class Worker:
@@ -69,11 +74,21 @@ class Worker:
         self.space = Workspace(ops)
         self._add_over_ranks = add_over_ranks
         self._key = ops.zeros((1,), "uint64")
-        self._ctx = Pass(ops, self.space, key=self._key, add_over_ranks=add_over_ranks and self._add)
+        together = transport.size > 1
+        self._cuts = exchange.cuts() if together else frozenset()
+        self._ctx = Pass(
+            ops,
+            self.space,
+            key=self._key,
+            add_over_ranks=add_over_ranks and self._add,
+            recorded=stage is None,
+            waits=exchange.waits() if together else frozenset(),
+        )
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         self._totals = ops.zeros((3,), "float64")
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
-        self._spare = [Sums() for _ in range(exchange.window + 1)]
+        self._spare = [Sums(ops.pinned((4,), "float64")) for _ in range(exchange.window + 1)]
+        self._following: Callable[[], Batch | None] = no_batch
         self._under_way: deque[Sums] = deque()  # oldest first
         self._learnt: Outcome | None = None
         self._instructions = stage.instructions if stage else alone if exchange.handed_out else instructions
@@ -81,10 +96,11 @@ class Worker:
         self._micro: list[tuple[int, int]] = []
         self._x = self._labels = self._dlogits = self._tapes = None
 
-    def iterate(self, batch: Batch) -> Outcome | None:
+    def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> Outcome | None:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
-        part alone."""
+        part alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
+        self._following = no_batch if self._parts.read_elsewhere else following
         batch = self._parts.own(batch)
         self._begin(batch)
         self.images += len(batch.labels)
@@ -94,6 +110,7 @@ class Worker:
         self._learnt = None
         for instruction in self._instructions(len(self._micro)):
             self._run(instruction)
+        self.feed.arrive()
         return self._learnt
 
     def drain(self) -> list[Outcome]:
@@ -136,18 +153,23 @@ class Worker:
                 self._load(*self._micro[micro])
             case Forward(micro):
                 self._dlogits = self.exchange.head(micro, self._forward(), self._labels, self._loss)
+                self._look_ahead()
             case Share():
                 self._share()
             case Backward(micro, last):
-                self._ctx.accumulate = micro > 0
+                self._ctx.accumulate, self._ctx.cuts = micro > 0, self._cuts if last else frozenset()
                 for span in self.graph.backward(self._ctx, self._dlogits, self._tapes):
                     if last:
+                        self._send_sums()
                         self.exchange.ready(span)
+                self._look_ahead()
             case NoExamples():
+                self._send_sums()
                 self.ops.fill(self.arena.grads, 0)
                 for span in reversed(self.arena.spans):
                     self.exchange.ready(span)
             case Check():
+                self._send_sums()
                 if len(self._under_way) > self.exchange.window:
                     self._learnt = self._learn()
             case CheckOwn():
@@ -161,6 +183,11 @@ class Worker:
 
     def _load(self, start: int, stop: int) -> None:
         self._x, self._labels, self._ctx.examples = self.feed.load(self._ctx.space, self._batch, start, stop)
+
+    def _look_ahead(self) -> None:
+        batch = self._following()
+        if batch is not None:
+            self.feed.ahead(batch)
 
     def _forward(self):
         logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
@@ -177,16 +204,23 @@ class Worker:
         return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
     def _share(self) -> None:
-        sums = self._own(self._spare.pop())
-        sums.pending = self.transport.native_allreduce_start(sums.values)
-        self._under_way.append(sums)
-
-    def _own(self, sums: Sums) -> Sums:
-        """Of this rank."""
-        self.ops.download(self._totals, sums.values[:3])
-        sums.values[3] = self._told_to_stop()
+        """Totals leave the device when forward is done. A device is given backward to do before they are waited for."""
+        sums = self._spare.pop()
+        self.ops.fetch(self._totals, sums.values[:3])
+        sums.fetched, sums.pending = self.ops.mark(), None
         sums.iteration, sums.examples = self._batch.iteration, self._batch.total
-        return sums
+        self._under_way.append(sums)
+        if not self.ops.records:
+            self._send_sums()
+
+    def _send_sums(self) -> None:
+        """Before anything else is exchanged of this backward pass: in one order on all ranks."""
+        if not self._under_way or self._under_way[-1].pending is not None:
+            return
+        sums = self._under_way[-1]
+        sums.fetched.wait()
+        sums.values[3] = self._told_to_stop()
+        sums.pending = self.transport.native_allreduce_start(sums.values)
 
     def _learn(self) -> Outcome:
         """Wait for the oldest sums."""
@@ -199,7 +233,11 @@ class Worker:
         return outcome
 
     def _own_outcome(self) -> Outcome:
-        outcome = self._own(self._spare[0]).outcome()
+        sums, batch = self._spare[0], self._batch
+        self.ops.download(self._totals, sums.values[:3])
+        sums.values[3] = self._told_to_stop()
+        sums.iteration, sums.examples = batch.iteration, batch.total
+        outcome = sums.outcome()
         if not math.isfinite(outcome.loss_sum):
             place = self._first_nonfinite()
             raise DivergedError(_diverged(outcome, self._named(place, self.transport.rank)))

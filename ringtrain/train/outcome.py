@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.ops.base import Mark
 from ringtrain.transport.base import Handle
 
 
@@ -21,11 +22,13 @@ class Outcome:
 
 
 class Sums:
-    """Loss, correct, valid and those that were told to stop, of one iteration, while they are summed over ranks."""
+    """Loss, correct, valid and those that were told to stop, of one iteration, while they are summed over ranks.
+    ``fetched``: when this rank's are in ``values``, 4 float64 on the host; ``pending``: the sum, once it was begun."""
 
-    def __init__(self):
-        self.values = np.zeros(4)
+    def __init__(self, values: np.ndarray):
+        self.values = values
         self.iteration = self.examples = 0
+        self.fetched: Mark | None = None
         self.pending: Handle | None = None
 
     def outcome(self) -> Outcome:

@@ -55,7 +55,7 @@ class Together(Pace):
 
     def _one(self, batch) -> bool:
         began = time.perf_counter()
-        outcome = self._worker.iterate(batch)
+        outcome = self._worker.iterate(batch, self._batches.peek)
         self._tick(batch.total, time.perf_counter() - began)
         stopping = self._told([outcome] if outcome else [])
         self._release()
@@ -107,7 +107,7 @@ class HandedOut(Pace):
                 asked.put(next(tickets, None))
                 for batch in batches:
                     asked.put(next(tickets, None))
-                    self._handout.report(self._of.worker.iterate(batch))
+                    self._handout.report(self._of.worker.iterate(batch, batches.peek))
                     self._tell_now_and_then()
             finally:
                 asked.put(None)

@@ -29,6 +29,11 @@ class Parts:
         self._exchange, self._rank, self._grain, self._accumulate = exchange, rank, grain, accumulate
         self._roles = exchange.roles(size)
 
+    @property
+    def read_elsewhere(self) -> bool:
+        """Whether one rank reads for all."""
+        return self._roles.loader is not None
+
     def own(self, batch: Batch) -> Batch:
         """This rank's part of what has been read. Collective where one rank reads for all."""
         if self._roles.loader is None:

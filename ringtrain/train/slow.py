@@ -30,6 +30,12 @@ class Slowed:
         self._before = self._worked()
         return self._feed.load(*what)
 
+    def ahead(self, batch) -> None:
+        self._feed.ahead(batch)
+
+    def arrive(self) -> None:
+        self._feed.arrive()
+
 
 def slowed(feed: Feed, slow: str | None, rank: int, size: int) -> Feed | Slowed:
     """The feed of this rank, where ``slow`` is RANK:TIMES or None. Raises ConfigError."""

@@ -73,7 +73,7 @@ def losses(transport, model_text, iterations, start=0, ops=None, **flags):
     found = []
     with run.batches(transport, start, iterations) as batches:
         for batch in batches:
-            outcome = run.worker.iterate(batch)
+            outcome = run.worker.iterate(batch, batches.peek)
             found.append(outcome.loss_sum / outcome.valid)
     return found, run.arena.hash(ops), ops.to_host(run.arena.weights)
 

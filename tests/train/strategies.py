@@ -26,7 +26,7 @@ def trained(transport, model_text, iterations, start=0, found=None, settle_at=()
     outcomes = []
     with run.batches(transport, start, iterations) as batches:
         for batch in batches:
-            outcomes.append(run.worker.iterate(batch))
+            outcomes.append(run.worker.iterate(batch, batches.peek))
             if batch.iteration + 1 in settle_at:
                 run.exchange.meet()
                 outcomes += run.worker.drain()

@@ -1,0 +1,133 @@
+"""One device by CuPy: its streams, events, kernels and graphs. CuPy's module is passed in."""
+
+import functools
+import threading
+
+import numpy as np
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.faults import explain
+from ringtrain.ops.cuda.runtime import Event, Graph, Kernel, Stream
+
+SHARED_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that any kernel may have
+
+
+def told(doing):
+    """What CuPy raises in a method is told as DeviceError; the method finds this thread on the device."""
+
+    def tell(method):
+        @functools.wraps(method)
+        def call(self, *args, **kwargs):
+            try:
+                self.device.enter()
+                return method(self, *args, **kwargs)
+            except DeviceError:
+                raise
+            except Exception as error:
+                words = explain(error, self.device.index, doing)
+                if words is None:
+                    raise
+                raise DeviceError(words) from error
+
+        return call
+
+    return tell
+
+
+class CupyDevice:
+    """What streams, events and kernels of one device share. ``kept``: the arrays that recorded work is done on."""
+
+    def __init__(self, cupy, index):
+        self.cupy, self.index, self.kept = cupy, index, None
+        self._threads = threading.local()
+
+    def enter(self):
+        """CUDA's current device is one for each thread."""
+        if getattr(self._threads, "entered", None) is None:
+            self.cupy.cuda.runtime.setDevice(self.index)
+            self._threads.entered = True
+
+    def keep(self, *arrays):
+        if self.kept is not None:
+            self.kept.extend(arrays)
+
+    def refuse_while_recording(self, what):
+        if self.kept is not None:
+            raise DeviceError(f"{what} while work is recorded; it cannot be part of a graph")
+
+
+class CupyEvent(Event):
+    def __init__(self, device, event):
+        self.device, self.event = device, event
+
+    @told("asking for an event")
+    def done(self):
+        return bool(self.event.done)
+
+    @told("waiting for an event")
+    def wait(self):
+        self.device.refuse_while_recording("an event was waited for")
+        self.event.synchronize()
+
+    @told("the time between events")
+    def seconds_since(self, earlier):
+        return self.device.cupy.cuda.get_elapsed_time(earlier.event, self.event) / 1000
+
+
+class CupyStream(Stream):
+    """``handle``: of cuBLAS, made when it is first needed: it keeps memory to work in, so each stream has its own."""
+
+    def __init__(self, device):
+        self.device, self.handle = device, None
+        self.stream = device.cupy.cuda.Stream(non_blocking=True)
+
+    @told("recording an event")
+    def record(self, timed=False):
+        event = self.device.cupy.cuda.Event(disable_timing=not timed)
+        event.record(self.stream)
+        return CupyEvent(self.device, event)
+
+    @told("waiting for an event")
+    def after(self, event):
+        self.stream.wait_event(event.event)
+
+    @told("the begin of a recording")
+    def begin(self):
+        self.stream.begin_capture()
+
+    @told("the end of a recording")
+    def end(self):
+        return self.stream.end_capture()
+
+    @told("the work of a stream")
+    def synchronize(self):
+        self.device.refuse_while_recording("a stream was waited for")
+        self.stream.synchronize()
+
+
+class CupyKernel(Kernel):
+    def __init__(self, device, raw):
+        self.device, self._raw = device, raw
+        self._function = raw.kernel
+        self.registers, self.shared_bytes = raw.num_regs, raw.shared_size_bytes
+        self._dynamic = SHARED_WITHOUT_ASKING
+
+    @told("the launch of a kernel")
+    def launch(self, blocks, threads, stream, arguments, shared_bytes):
+        if shared_bytes > self._dynamic:
+            self._raw.max_dynamic_shared_size_bytes = self._dynamic = shared_bytes
+        values = tuple(np.uint64(0) if each is None else each for each in arguments)
+        self.device.keep(*arguments)
+        self._function(blocks, threads, values, shared_bytes, stream.stream)
+
+
+class CupyGraph(Graph):
+    """``kept``: the arrays that it works on."""
+
+    def __init__(self, device, graph, kept):
+        self.device, self._graph, self._kept = device, graph, kept
+
+    @told("the launch of a graph")
+    def launch(self, stream):
+        self.device.refuse_while_recording("a graph was launched")
+        self._graph.launch(stream.stream)

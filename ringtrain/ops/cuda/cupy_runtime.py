@@ -1,0 +1,220 @@
+"""The contract of :mod:`ringtrain.ops.cuda.runtime`, kept by CuPy.
+
+CuPy is imported when a device is asked for. Its "current stream" is not relied upon, but where cuBLAS leaves no choice.
+"""
+
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.checks import check_device, import_cupy, version_of
+from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, told
+from ringtrain.ops.cuda.cupy_products import multiply
+from ringtrain.ops.cuda.faults import is_out_of_memory, lacking
+from ringtrain.ops.cuda.pinned import PinnedMemory
+from ringtrain.ops.cuda.runtime import Facts, Runtime
+from ringtrain.ops.cuda.signatures import KERNEL
+
+
+def make_runtime(index: int) -> Runtime:
+    """Device ``index`` of those that are visible to this process.
+
+    Raises: DeviceError where there is none that can be used, with what to do about it.
+    """
+    cupy = import_cupy()
+    check_device(cupy, index)
+    return CupyRuntime(cupy, index)
+
+
+class CupyRuntime(Runtime):
+    """Of a device that :func:`check_device` has found fit."""
+
+    def __init__(self, cupy, index):
+        self._cupy, self.device = cupy, CupyDevice(cupy, index)
+        self.facts, self.modules = _facts(cupy, index), (0, 0)
+        self._pinned, self._whole, self._opened = PinnedMemory(), {}, {}
+
+    # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
+    def empty(self, shape, dtype):
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        memory = self._allocate(nbytes, self._cupy.get_default_memory_pool().malloc)
+        return self._cupy.ndarray(shape, dtype, memory)
+
+    def whole(self, nbytes):
+        """Its own cudaMalloc, which begins where its address says."""
+        cupy = self._cupy
+        memory = self._allocate(nbytes, lambda count: cupy.cuda.MemoryPointer(cupy.cuda.Memory(max(1, count)), 0))
+        self._whole[memory.ptr] = nbytes
+        return cupy.ndarray((nbytes,), np.uint8, memory)
+
+    @told("an allocation")
+    def _allocate(self, nbytes, allocate):
+        self.device.refuse_while_recording("an array was allocated")
+        try:
+            return allocate(nbytes)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+        self._cupy.get_default_memory_pool().free_all_blocks()
+        try:
+            return allocate(nbytes)
+        except (MemoryError, RuntimeError) as error:
+            raise DeviceError(lacking(nbytes, *self.memory(), self.device.index)) from error
+
+    def view(self, array, dtype):
+        dtype = np.dtype(dtype)
+        count = array.size * array.dtype.itemsize // dtype.itemsize
+        return self._cupy.ndarray((count,), dtype, array.data)
+
+    @told("an allocation of pinned memory")
+    def pinned(self, nbytes):
+        self.device.refuse_while_recording("pinned memory was allocated")
+        memory = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(max(1, nbytes)), np.uint8, max(1, nbytes))
+        self._pinned.add(memory)
+        return memory[:nbytes]
+
+    def address(self, array):
+        return array.data.ptr
+
+    @told("asking for the memory")
+    def memory(self):
+        free, total = self._cupy.cuda.runtime.memGetInfo()
+        return free + self._cupy.get_default_memory_pool().free_bytes(), total
+
+    # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
+    def upload(self, host, array, stream):
+        self._check_host(host)
+        self._copy(array.data.ptr, host.ctypes.data, _nbytes(array), host.nbytes, stream)
+        self.device.keep(host, array)
+
+    def download(self, array, host, stream):
+        pinned = self._check_host(host)
+        self._copy(host.ctypes.data, array.data.ptr, host.nbytes, _nbytes(array), stream)
+        self.device.keep(host, array)
+        if not pinned:
+            stream.synchronize()
+
+    def copy(self, source, target, stream):
+        self._copy(target.data.ptr, source.data.ptr, _nbytes(target), _nbytes(source), stream)
+        self.device.keep(source, target)
+
+    def _check_host(self, host) -> bool:
+        """Whether it is pinned."""
+        if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
+            raise DeviceError(f"a copy takes a C-contiguous NumPy array, not {type(host).__name__}")
+        pinned = self._pinned.holds(host)
+        if not pinned:
+            self.device.refuse_while_recording("memory that is not pinned was copied")
+        return pinned
+
+    @told("a copy")
+    def _copy(self, target, source, nbytes, given, stream):
+        """CuPy's own copies are refused within a recording; CUDA's are not. From unpinned memory they return when it
+        has been read."""
+        if nbytes != given:
+            raise DeviceError(f"a copy of {given} bytes to {nbytes}")
+        if nbytes:
+            runtime = self._cupy.cuda.runtime
+            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, stream.stream.ptr)
+
+    @told("clearing memory")
+    def clear(self, array, stream):
+        if array.size:
+            self._cupy.cuda.runtime.memsetAsync(array.data.ptr, 0, _nbytes(array), stream.stream.ptr)
+        self.device.keep(array)
+
+    # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────
+    @told("making a stream")
+    def stream(self):
+        return CupyStream(self.device)
+
+    @told("the compilation of a source")
+    def compile(self, source, name, options):
+        self.device.refuse_while_recording(f"{name} was compiled")
+        before = _cached()
+        module = self._cupy.RawModule(code=source, options=("-std=c++17", *_headers(), *options))
+        names = [name for name, _ in KERNEL.findall(source)]
+        kernels = {each: CupyKernel(self.device, module.get_function(each)) for each in names}
+        compiled, loaded = self.modules
+        self.modules = (compiled + 1, loaded) if _cached() - before else (compiled, loaded + 1)
+        return kernels
+
+    @contextmanager
+    def record(self, stream):
+        self.device.refuse_while_recording("another recording was begun")
+        graphs, device = [], self.device
+        stream.begin()
+        device.kept = kept = []
+        try:
+            yield graphs
+        except BaseException:
+            with suppress(DeviceError):  # what was recorded is of no use, and may not even be valid
+                stream.end()
+            raise
+        finally:
+            device.kept = None
+        graphs.append(CupyGraph(device, stream.end(), kept))
+
+    @told("a matrix product of cuBLAS")
+    def product(self, a, b, c, accumulate, precise, stream):
+        self.device.refuse_while_recording("a product of cuBLAS was asked for")
+        multiply(self._cupy, a, b, c, accumulate, precise, stream)
+
+    # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
+    @told("sharing memory")
+    def share(self, array):
+        if self._whole.get(array.data.ptr) != _nbytes(array):
+            raise DeviceError("only a whole array, of Runtime.whole, can be shared")
+        return self._cupy.cuda.runtime.ipcGetMemHandle(array.data.ptr)
+
+    @told("opening the memory of another process")
+    def open(self, name, nbytes):
+        cupy = self._cupy
+        if name in self._opened.values():
+            raise DeviceError("this memory of another process is open already")
+        address = cupy.cuda.runtime.ipcOpenMemHandle(name)
+        self._opened[address] = name
+        memory = cupy.cuda.UnownedMemory(address, nbytes, self, self.device.index)
+        return cupy.ndarray((nbytes,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
+
+    @told("closing the memory of another process")
+    def close(self, array):
+        if self._opened.pop(array.data.ptr, None) is None:
+            raise DeviceError("an array was closed that is not open")
+        self._cupy.cuda.runtime.ipcCloseMemHandle(array.data.ptr)
+
+
+def _nbytes(array):
+    return array.size * array.dtype.itemsize
+
+
+def _facts(cupy, index):
+    runtime = cupy.cuda.runtime
+    properties = runtime.getDeviceProperties(index)
+    return Facts(
+        name=properties["name"].decode(),
+        capability=(properties["major"], properties["minor"]),
+        processors=properties["multiProcessorCount"],
+        shared_bytes=properties["sharedMemPerBlockOptin"],
+        driver=version_of(runtime.driverGetVersion()),
+        runtime=version_of(runtime.runtimeGetVersion()),
+        uuid=bytes(properties["uuid"]).hex(),
+    )
+
+
+def _headers() -> tuple[str, ...]:
+    """Where cuda_fp16.h is, for the compiler; CuPy knows of others."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    folder = find_nvidia_header_directory("cudart")
+    return () if folder is None else (f"-I{folder}",)
+
+
+def _cached() -> int:
+    """How many compiled sources CuPy keeps on disk."""
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+    return sum(path.suffix == ".cubin" for path in folder.iterdir()) if folder.is_dir() else 0

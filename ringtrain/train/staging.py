@@ -1,0 +1,70 @@
+"""Raw batches on a device: the next one is uploaded beside the computing of this one.
+
+::
+    computing   load k ── forward, backward, update k ───────────► load k+1 ──
+    beside            ╲── upload k+1 ─────────────────────────────╱
+                   place 0                                      place 1
+
+Two places take turns. An upload into one waits until the load before last has read it; a load waits for its upload.
+"""
+
+from dataclasses import dataclass, field
+
+from ringtrain.data.batches import Batch
+from ringtrain.nn.base import Workspace
+from ringtrain.ops.base import Mark, Ops
+
+RAW = ("images", "labels", "examples", "top", "left", "flip")
+
+
+@dataclass(slots=True)
+class Place:
+    """batch: whose arrays are here, or on their way; there: when they are; read: when they have been read"""
+
+    space: Workspace
+    batch: Batch | None = None
+    arrays: dict = field(default_factory=dict)
+    there: Mark | None = None
+    read: Mark | None = None
+
+
+class Staging:
+    """Of operations ``ops``, which load from it."""
+
+    def __init__(self, ops: Ops):
+        self._ops, self._beside = ops, ops.beside()
+        self._places = [Place(Workspace(ops)), Place(Workspace(ops))]  # the first is filled next
+
+    def bring(self, batch: Batch) -> None:
+        """Begin to upload a batch, unless that was begun."""
+        if any(place.batch is batch for place in self._places):
+            return
+        place = self._places.pop(0)
+        self._places.append(place)
+        if place.read is not None:
+            self._beside.after(place.read)
+        for name in RAW:
+            host = getattr(batch, name)
+            place.arrays[name] = place.space(name, host.shape, host.dtype)
+            self._beside.upload(host, place.arrays[name])
+        place.batch, place.there = batch, self._beside.mark()
+
+    def arrays(self, batch: Batch, start: int, stop: int) -> dict:
+        """Examples ``start:stop`` of a batch, by the names of RAW. :meth:`release` when they have been read."""
+        self.bring(batch)
+        place = self._of(batch)
+        self._ops.after(place.there)
+        return {name: array[start:stop] for name, array in place.arrays.items()}
+
+    def release(self, batch: Batch) -> None:
+        """What was issued by now reads it."""
+        self._of(batch).read = self._ops.mark()
+
+    def arrive(self) -> None:
+        """Return when all that is on its way has left the host's memory."""
+        for place in self._places:
+            if place.there is not None:
+                place.there.wait()
+
+    def _of(self, batch: Batch) -> Place:
+        return next(place for place in self._places if place.batch is batch)

@@ -1,0 +1,313 @@
+"""CupyRuntime over a CuPy that is not there: what it asks of CuPy, and what it makes of its errors."""
+
+import builtins
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda import checks
+from ringtrain.ops.cuda.checks import check_device
+from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
+from ringtrain.ops.cuda.runtime import Matrix
+from tests.fakes import fake_cupy
+from tests.fakes.fake_cupy import FakeCupy
+
+SOURCE = 'extern "C" __global__ void twice(const float *x, float *y, int n) {}'
+
+
+@pytest.fixture
+def cupy():
+    return FakeCupy()
+
+
+@pytest.fixture
+def runtime(cupy, monkeypatch, tmp_path):
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("ringtrain.ops.cuda.cupy_runtime._headers", lambda: ("-I/headers",))
+    return CupyRuntime(cupy, 0)
+
+
+def test_facts(runtime):
+    facts = runtime.facts
+    assert (facts.name, facts.capability, facts.processors, facts.shared_bytes) == ("Fake", (9, 0), 132, 232448)
+    assert (facts.driver, facts.runtime, facts.uuid) == ((13, 0), (13, 2), bytes(range(16)).hex())
+
+
+def test_memory_goes_to_and_fro(runtime):
+    stream, host, back = runtime.stream(), np.arange(6, dtype=np.float32), np.zeros(6, np.float32)
+    x, y = runtime.empty((2, 3), "float32"), runtime.whole(24)
+    runtime.upload(host, x, stream)
+    runtime.copy(x, y, stream)
+    runtime.download(y, back, stream)
+    assert back.tolist() == host.tolist()
+    runtime.clear(x, stream)
+    assert runtime.view(x, "int64").host().tolist() == [0, 0, 0]
+    assert runtime.address(x) == x.data.ptr and runtime.memory() == ((1 << 20) - 48, 1 << 20)
+    with pytest.raises(DeviceError, match="a copy of 24 bytes to 8"):
+        runtime.upload(host, runtime.empty(2, "float32"), stream)
+    with pytest.raises(DeviceError, match="a copy takes a C-contiguous NumPy array, not ndarray"):
+        runtime.upload(host[::2], x, stream)
+
+
+def test_an_unpinned_download_waits_and_a_pinned_one_does_not(runtime, cupy):
+    stream, x = runtime.stream(), runtime.empty(4, "uint8")
+    runtime.download(x, runtime.pinned(8)[2:6], stream)
+    assert "synchronize" not in cupy.log
+    runtime.download(x, np.empty(4, np.uint8), stream)
+    assert cupy.log[-1] == "synchronize"
+
+
+def test_a_kernel_is_launched_on_the_stream_it_was_given(runtime, cupy):
+    stream, x = runtime.stream(), runtime.empty(4, "float32")
+    kernel = runtime.compile(SOURCE, "twice.cu", ("-DREAL=float",))["twice"]
+    assert cupy.options == ("-std=c++17", "-I/headers", "-DREAL=float")
+    kernel.launch((2,), (32,), stream, [x, None, np.int32(4)], 0)
+    name, blocks, threads, arguments, shared_bytes, used = cupy.log[-1]
+    assert (name, blocks, threads, shared_bytes, used) == ("twice", (2,), (32,), 0, stream.stream)
+    assert arguments[0] is x and (arguments[1], arguments[1].dtype) == (0, np.uint64)
+    assert (kernel.registers, kernel.shared_bytes, kernel._raw.max_dynamic_shared_size_bytes) == (32, 128, None)
+    kernel.launch((2,), (32,), stream, [x, x, np.int32(4)], 100_000)
+    assert kernel._raw.max_dynamic_shared_size_bytes == 100_000
+
+
+def test_sources_compiled_and_taken_from_the_disk(runtime, cupy, tmp_path):
+    runtime.compile(SOURCE, "twice.cu", ())
+    assert runtime.modules == (0, 1)
+    build = cupy.RawModule
+
+    def compiling(**given):
+        (tmp_path / "a.cubin").write_text("")
+        return build(**given)
+
+    cupy.RawModule = compiling
+    runtime.compile(SOURCE, "twice.cu", ())
+    assert runtime.modules == (1, 1)
+
+
+@pytest.mark.parametrize("precise", [True, False])
+@pytest.mark.parametrize("accumulate", [True, False])
+@pytest.mark.parametrize("orders", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("given, out", [("float32", "float32"), ("float16", "float32"), ("float64", "float64")])
+def test_a_product_is_that_of_the_rows(runtime, cupy, given, out, orders, accumulate, precise):
+    random, stream = np.random.default_rng(3), runtime.stream()
+    a, b = random.integers(-4, 5, (3, 5)).astype(given), random.integers(-4, 5, (5, 4)).astype(given)
+    c = random.integers(-4, 5, (3, 4)).astype(out)
+    wanted = a.astype(float) @ b + (c if accumulate else 0)
+    left, right = (_matrix(runtime, stream, *each) for each in zip((a, b), orders, strict=True))
+    target = _matrix(runtime, stream, c, False)
+    runtime.product(left, right, target, accumulate, precise, stream)
+    rows = target.array.host()[target.start :].reshape(3, -1)[:, :4]
+    assert rows.tolist() == wanted.tolist()
+    kind = "float64" if given == "float64" else "float32" if precise or given == "float16" else "tf32"
+    assert ("gemm", kind) in cupy.log
+
+
+def _matrix(runtime, stream, values, transposed):
+    """The values as part of a wider array, two elements after its start."""
+    stored = values.T if transposed else values
+    wide = np.full((stored.shape[0], stored.shape[1] + 3), 100, values.dtype)
+    wide[:, : stored.shape[1]] = stored
+    memory = np.concatenate([np.full(2, 100, values.dtype), wide.reshape(-1)])
+    array = runtime.empty(memory.shape, memory.dtype)
+    runtime.upload(memory, array, stream)
+    return Matrix(array, *values.shape, wide.shape[1], 2, transposed)
+
+
+def test_products_that_are_none(runtime):
+    x, y = runtime.empty(6, "float32"), runtime.empty(6, "float64")
+    with pytest.raises(DeviceError, match="a product of 2 × 3 and 2 × 3 to 2 × 2"):
+        runtime.product(Matrix(x, 2, 3, 3), Matrix(x, 2, 3, 3), Matrix(x, 2, 2, 2), False, True, runtime.stream())
+    with pytest.raises(DeviceError, match="a product of float32 and float32 to float64"):
+        runtime.product(Matrix(x, 2, 3, 3), Matrix(x, 3, 2, 2), Matrix(y, 2, 2, 2), False, True, runtime.stream())
+
+
+def test_what_is_recorded_is_done_when_the_graph_is_launched(runtime):
+    stream, x, y = runtime.stream(), runtime.empty(4, "float32"), runtime.empty(4, "float32")
+    pinned = runtime.pinned(16).view(np.float32)
+    pinned[:] = 3
+    runtime.clear(y, stream)
+    with runtime.record(stream) as graphs:
+        runtime.upload(pinned, x, stream)
+        runtime.copy(x, y, stream)
+    assert y.host().tolist() == [0] * 4
+    graphs[0].launch(stream)
+    assert y.host().tolist() == [3] * 4
+    assert [kept is x or kept is y or kept is pinned for kept in graphs[0]._kept] == [True] * 4
+
+
+def test_what_cannot_be_recorded(runtime, cupy):
+    stream, other, x = runtime.stream(), runtime.stream(), runtime.empty(4, "float32")
+    host, matrix = np.zeros(4, np.float32), Matrix(x, 2, 2, 2)
+    event = stream.record()
+    refused = {
+        "an array was allocated": lambda: runtime.empty(4, "uint8"),
+        "pinned memory was allocated": lambda: runtime.pinned(4),
+        "memory that is not pinned was copied": lambda: runtime.upload(host, x, stream),
+        "a stream was waited for": other.synchronize,
+        "an event was waited for": event.wait,
+        "a product of cuBLAS was asked for": lambda: runtime.product(matrix, matrix, matrix, False, True, stream),
+        "twice.cu was compiled": lambda: runtime.compile(SOURCE, "twice.cu", ()),
+        "another recording was begun": lambda: runtime.record(other).__enter__(),
+    }
+    for words, run in refused.items():
+        with pytest.raises(DeviceError, match=f"{words} while work is recorded"), runtime.record(stream):
+            run()
+        assert cupy.log[-1] == "end"
+    runtime.empty(4, "uint8")
+
+
+def test_a_graph_is_not_launched_within_a_recording(runtime):
+    stream = runtime.stream()
+    with runtime.record(stream) as graphs:
+        pass
+    with pytest.raises(DeviceError, match="a graph was launched while work is recorded"), runtime.record(stream):
+        graphs[0].launch(stream)
+
+
+def test_events(runtime):
+    stream, other = runtime.stream(), runtime.stream()
+    first, second = stream.record(timed=True), stream.record(timed=True)
+    assert (first.event.disable_timing, stream.record().event.disable_timing) == (False, True)
+    other.after(first)
+    assert not second.done()
+    second.wait()
+    assert second.done() and second.seconds_since(first) == 0.25
+
+
+def test_memory_of_another_process(runtime, cupy):
+    x = runtime.whole(100)
+    name = runtime.share(x)
+    with pytest.raises(DeviceError, match=r"only a whole array, of Runtime\.whole, can be shared"):
+        runtime.share(runtime.empty(100, "uint8"))
+    there = runtime.open(name, 100)
+    assert (len(name), there.data.ptr, there.size) == (64, x.data.ptr, 100)
+    with pytest.raises(DeviceError, match="is open already"):
+        runtime.open(name, 100)
+    runtime.close(there)
+    assert cupy.log[-1] == "close"
+    with pytest.raises(DeviceError, match="closed that is not open"):
+        runtime.close(there)
+
+
+def test_out_of_memory_says_how_much_is_free(runtime, cupy):
+    for ask in (lambda: runtime.empty((1 << 28, 5), "float32"), lambda: runtime.whole(5 << 30)):
+        with pytest.raises(
+            DeviceError, match=r"out of memory: 5\.00 GiB \(5,368,709,120 bytes\) were asked for, 0\.00 GiB"
+        ):
+            ask()
+        assert cupy.log.count("free blocks") == 1
+        cupy.log.clear()
+    cupy.faults["allocate"] = fake_cupy.OutOfMemoryError("Out of memory allocating 8 bytes")
+    assert runtime.empty(2, "float32").size == 2  # once what the pool kept is given back
+    cupy.faults["allocate"] = fake_cupy.CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access")
+    with pytest.raises(DeviceError, match="an allocation failed on device 0: cudaErrorIllegalAddress"):
+        runtime.empty(2, "float32")
+
+
+@pytest.mark.parametrize(
+    "call, error, words",
+    [
+        (
+            "synchronize",
+            fake_cupy.CUDARuntimeError("cudaErrorAssert: x"),
+            "the work of a stream failed on device 0: cuda",
+        ),
+        ("compile", fake_cupy.CompileException("a.cu(1): error"), r"of a source failed with the words .*:\na\.cu\(1\)"),
+        (
+            "compile",
+            ImportError("no libnvrtc\nmore"),
+            r"wants a library of CUDA .* 'ringtrain\[cuda13\]' .*: no libnvrtc$",
+        ),
+        (
+            "memcpy",
+            fake_cupy.CUDARuntimeError("cudaErrorMemoryAllocation: x"),
+            "device 0 is out of memory: a copy: cuda",
+        ),
+        ("begin", fake_cupy.CUDARuntimeError("cudaErrorX: x"), "the begin of a recording failed on device 0"),
+    ],
+)
+def test_errors_of_cuda_are_told(runtime, cupy, call, error, words):
+    stream, x = runtime.stream(), runtime.empty(4, "uint8")
+    cupy.faults[call] = error
+    with pytest.raises(DeviceError, match=words):
+        runtime.copy(x, x, stream)
+        runtime.compile(SOURCE, "twice.cu", ())
+        stream.synchronize()
+        with runtime.record(stream):
+            pass
+
+
+def test_a_defect_is_no_fault_of_the_device(runtime, cupy):
+    cupy.faults["synchronize"] = ValueError("a defect")
+    with pytest.raises(ValueError, match="a defect"):
+        runtime.stream().synchronize()
+
+
+UNUSABLE = {
+    "no driver": (FakeCupy(driver=0), 0, "no driver of NVIDIA is here"),
+    "old driver": (
+        FakeCupy(driver=12040), 0,
+        r"built for CUDA 13, and the driver runs up to CUDA 12\.4: pip uninstall cupy-cuda13x, then pip install "
+        r"'ringtrain\[cuda12\]'",
+    ),
+    "no device": (FakeCupy(count=0), 0, r"no GPU is visible \(CUDA_VISIBLE_DEVICES=\); nvidia-smi -L"),
+    "no such device": (FakeCupy(count=2), 2, "device 2 is not visible: devices 0 to 1 are"),
+    "only one": (FakeCupy(), 1, "device 1 is not visible: device 0 is"),
+    "old device": (FakeCupy(capability=(7, 5)), 0, r"device 0, Fake, is of compute capability 7\.5; .* want 8\.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cupy, index, words", UNUSABLE.values(), ids=UNUSABLE)
+def test_why_a_device_cannot_be_used(cupy, index, words, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(DeviceError, match=words):
+        check_device(cupy, index)
+
+
+FAULTS = {
+    "none": ("count", "cudaErrorNoDevice: no CUDA-capable device is detected", "no GPU is visible"),
+    "broken": ("count", "cudaErrorUnknown: unknown error", "the driver does not work: cudaErrorUnknown"),
+    "busy": ("enter", "cudaErrorDevicesUnavailable: busy", r"in use by another process, .* nvidia-smi -c DEFAULT"),
+    "full": ("enter", "cudaErrorMemoryAllocation: out of memory", "device 0 is out of memory: the first use"),
+    "odd": ("enter", "cudaErrorOdd: odd", "the first use failed on device 0: cudaErrorOdd"),
+}
+
+
+@pytest.mark.parametrize("call, text, words", FAULTS.values(), ids=FAULTS)
+def test_what_the_driver_says_of_a_device(cupy, call, text, words, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    cupy.faults[call] = fake_cupy.CUDARuntimeError(text)
+    with pytest.raises(DeviceError, match=words):
+        check_device(cupy, 0)
+
+
+IMPORTS = {
+    "not installed": (ModuleNotFoundError("x", name="cupy"), r"not installed: pip install 'ringtrain\[cuda13\]'"),
+    "something it needs": (ModuleNotFoundError("No module named 'fastrlock'", name="fastrlock"), "imported: No module"),
+    "broken": (ImportError("libcudart.so.13"), "CuPy cannot be imported: libcudart"),
+}
+
+
+@pytest.mark.parametrize("error, words", IMPORTS.values(), ids=IMPORTS)
+def test_cupy_that_cannot_be_imported(error, words, monkeypatch):
+    def refuse(name, *rest):
+        raise error
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(DeviceError, match=words):
+        checks.import_cupy()
+
+
+def test_nothing_of_cuda_is_imported_before_a_device_is_asked_for():
+    program = (
+        "import sys, numpy; import ringtrain.ops.cuda, ringtrain.ops.cuda.cupy_runtime\n"
+        "from ringtrain.ops.catalogue import make_ops\n"
+        "ops = make_ops('cpu'); x = ops.zeros((3,)); ops.add(x, x, x)\n"
+        "loaded = {name.split('.')[0] for name in sys.modules} & {'cupy', 'cupy_backends', 'cuda', 'cudnn'}\n"
+        "sys.exit(str(loaded) if loaded else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
