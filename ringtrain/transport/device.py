@@ -12,7 +12,7 @@ import numpy as np
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.direct import Direct
-from ringtrain.transport.ipc import Ipc
+from ringtrain.transport.ipc import Ipc, grown
 from ringtrain.transport.mapped import Lane
 from ringtrain.transport.memory import ALIGNMENT, cut
 from ringtrain.transport.staged import Staged
@@ -44,7 +44,8 @@ class OnDevice(Transport):
     def allocate(self, count: int, dtype):
         """An allocation of its own, which an MPI may register, and which other processes are given where they can map
         it."""
-        memory = self._whole(count * np.dtype(dtype).itemsize)
+        nbytes = count * np.dtype(dtype).itemsize
+        memory = self._whole(nbytes if self._ipc is None else grown(nbytes))
         if self._ipc is not None:
             self.apart = self._ipc.share(memory) or self.apart
         return self._cut(memory, count, dtype)

@@ -27,7 +27,7 @@ from ringtrain.transport.waiting import peers, wait_for
 
 TAG = (1 << 14) - 1  # of the lane by which ranks meet: behind those of reductions
 ROW_BYTES = 2048  # of what a rank tells the others at once
-PROBE_BYTES = 4096
+GRAIN_BYTES = 2 << 20  # CUDA cuts smaller allocations from one block, and would share, and open, that
 MEET_S = 120.0
 NAMESPACE = "/proc/self/ns/pid"
 
@@ -49,6 +49,11 @@ class Opened:
             self._held[name] = array, holders - 1
         else:
             self._runtime.close(array)
+
+
+def grown(nbytes: int) -> int:
+    """So much that an allocation of it is a block of its own."""
+    return max(-(-nbytes // GRAIN_BYTES), 1) * GRAIN_BYTES
 
 
 class Shared:
@@ -184,7 +189,7 @@ class Ipc:
     def _probe(self) -> str:
         """Why not all ranks read and write one another's memory; "" where they do."""
         count = self._transport.local_size
-        memory = self._runtime.whole(max(PROBE_BYTES, count))
+        memory = self._runtime.whole(GRAIN_BYTES)
         self._upload(np.full(memory.size, 1 + self._own % 250, np.uint8), memory)
         shared, why = self._exchange(memory)
         if shared is None:
