@@ -149,9 +149,13 @@ class OnDevice(Transport):
     def abort(self, code: int) -> None:
         self._inner.abort(code)
 
-    def close(self) -> None:
+    def release(self) -> None:
+        """What is closed before the inner transport is; collective."""
         if self._ipc is not None:
             self._ipc.close()
+
+    def close(self) -> None:
+        self.release()
         self._inner.close()
 
     def describe(self) -> str:

@@ -120,6 +120,7 @@ class Ipc:
         self._stream.synchronize()
         for shared in self._shared:
             self._close(shared.names)
+            shared.names = []
         try:
             self._meet("close the memory of devices")
         except StalledError:
