@@ -14,6 +14,7 @@ class Reduction(Handle):
     algorithm:  what runs, by its name among the algorithms; ``auto:NAME`` where that was chosen
     why:        what the choice rests on; "" where there was none
     transport:  what carries it: "messages", "mapped", "routed", or "mpi"
+    blocks:     whether a start is a collective call of the MPI: all ranks make those in one order with all others
     bytes_sent: by this rank to others in a run; None where nobody tells
     """
 
@@ -21,6 +22,11 @@ class Reduction(Handle):
     why: str = ""
     transport: str
     bytes_sent: int | None
+    blocks: bool = False
+
+    def announce(self) -> None:
+        """This rank will start it, when its device is so far: of what ranks do together, in whatever order it starts, it
+        is the next. Not where it ``blocks``."""
 
     @property
     def moved(self) -> int:

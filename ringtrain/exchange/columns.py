@@ -126,5 +126,5 @@ class Columns:
 
     def _room(self, rows: int, K: int) -> AllColumns:
         if (rows, K) not in self._blocks:
-            self._blocks[rows, K] = AllColumns(self._crossings, "parameters", rows, self.edges(K))
+            self._blocks[rows, K] = AllColumns(self._crossings, "parameters", rows, self.edges(K), self._ops.dtype)
         return self._blocks[rows, K]

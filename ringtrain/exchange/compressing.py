@@ -123,6 +123,13 @@ class _Turn(Reduction):
     def _next(self) -> Reduction:
         return self._compressed if self._phase.compressed else self._plain
 
+    @property
+    def blocks(self) -> bool:
+        return self._next().blocks
+
+    def announce(self) -> None:
+        self._next().announce()
+
     def start(self) -> None:
         self._now = self._next()
         self._now.start()

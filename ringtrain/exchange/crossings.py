@@ -46,7 +46,7 @@ class Crossings:
         self.bytes_sent, self.exposed_s = 0, 0.0
 
     def gather(self, edges: Sequence[int], what: str, dtype=None) -> Crossing:
-        """Block r is rank r's; then all ranks have all blocks."""
+        """Block r is rank r's; then all ranks have all blocks. ``dtype``: activations' unless given."""
         return self._prepare(all_gather(self.size), edges, f"all-gather {what}", edges[-1], dtype)
 
     def scatter(self, edges: Sequence[int], what: str) -> Crossing:
@@ -59,7 +59,7 @@ class Crossings:
         return self._prepare(all_to_all(self.size), edges, f"all-to-all {what}", count)
 
     def _prepare(self, schedule: Schedule, edges: Sequence[int], what: str, count: int, dtype=None) -> Crossing:
-        buffer = self._kit.transport.scratch(edges[-1], dtype or self.ops.dtype)
+        buffer = self._kit.transport.scratch(edges[-1], dtype or self.ops.active)
         return Crossing(buffer, edges, self._reduction(schedule, buffer, edges, what, count) if self._live else None)
 
     def _reduction(self, schedule, buffer, edges, what: str, count: int) -> Reduction:

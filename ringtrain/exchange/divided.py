@@ -55,11 +55,11 @@ class AllColumns:
     ``own``: where the product goes, [B,k]; ``blocks`` of all ranks.
     """
 
-    def __init__(self, crossings: Crossings, name: str, count: int, columns: Sequence[int]):
+    def __init__(self, crossings: Crossings, name: str, count: int, columns: Sequence[int], dtype=None):
         self._crossings, self._name = crossings, name
         self._rows, self._widths = [count] * crossings.size, _widths(columns)
         self._edges = [count * column for column in columns]
-        self._gather = crossings.gather(self._edges, f"of columns of {name}")
+        self._gather = crossings.gather(self._edges, f"of columns of {name}", dtype)
         self.blocks = self._gather.blocks(0, self._rows, self._widths)
         self.own = self.blocks[crossings.rank]
 

@@ -131,7 +131,6 @@ class Ends:
     def publish(self) -> None:
         """The store's weights become the arena's."""
         if self.store is not None:
-            self._orders.join()
             self._ops.copy(self.store.weights, self._arena.weights[self.store.start : self.store.stop])
 
     # ── both ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,8 +2,9 @@
 
 Nothing here knows what is done to a bucket: an all-reduce, or one of its halves.
 
-A bucket is announced when the operations that make it final were issued, and starts when a device has done them: at the
-next look after that. On a host they are done, and it starts at once.
+A bucket is announced when the operations that make it final were issued, and starts when a device has done them: at
+the next look after that. On a host they are done, and it starts at once. Ranks agree on the order in which they announce
+and start, whatever comes later; a collective call of the MPI cannot come later than others: it waits for the device.
 """
 
 import time
@@ -128,7 +129,11 @@ class Flight:
     def _announce_next(self) -> None:
         place, mark = self.order[self._started], self._orders.final()
         self._started += 1
-        if self._due or not mark.done():
+        if self.reductions[place].blocks:
+            mark.wait()
+            self._start(place, self._held)
+        elif self._due or not mark.done():
+            self.reductions[place].announce()
             self._due.append((mark, place))
         else:
             self._start(place, self._held)

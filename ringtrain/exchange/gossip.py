@@ -32,6 +32,7 @@ from ringtrain.exchange.pairing import partners
 from ringtrain.exchange.summing import Summing, settings
 from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.waiting import wait_for
 
 
 class Gossip(Exchange):
@@ -60,7 +61,8 @@ class Gossip(Exchange):
         self.terms = f"up to {window} iterations apart"
         self._summing = Summing(transport, ops, deadline_s=deadline_s, **how)
         self._partners = partners(transport.rank, seed, transport.size)
-        self._meeting: tuple[Handle, ...] = ()
+        self._due: tuple[Handle, ...] = ()  # to start when the mark _final is done
+        self._meeting: tuple[Handle, ...] = ()  # under way
         self._here = 0  # examples of this iteration, on this rank
         self._apart = self._differs = False  # whether weights, and states, may differ from rank to rank
         self._bytes_sent, self._exposed_s = 0, 0.0
@@ -98,10 +100,8 @@ class Gossip(Exchange):
         partner = self._partners[iteration % len(self._partners)]
         if partner is None:
             return
-        self._ops.synchronize()
-        self._meeting = self._meetings[partner]
-        for handle in self._meeting:
-            handle.start()
+        self._due, self._final = self._meetings[partner], self._ops.mark()
+        self._start()
         self._bytes_sent += self._theirs.size * self._theirs.dtype.itemsize
 
     def need(self, span) -> None:
@@ -111,15 +111,24 @@ class Gossip(Exchange):
     def ready(self, span) -> None:
         self._test()
 
+    def _start(self) -> bool:
+        """The meeting that is due begins if its weights are final. Whether none is due any more."""
+        if self._due and self._final.done():
+            for handle in self._due:
+                handle.start()
+            self._meeting, self._due = self._due, ()
+        return not self._due
+
     def _test(self) -> None:
         began = time.perf_counter()
+        self._start()
         for handle in self._meeting:
             handle.test()
         self._exposed_s += time.perf_counter() - began
 
     def finish(self, iteration: int, lr: float) -> None:
         self._update.step += 1
-        if self._meeting:
+        if self._due or self._meeting:
             self._meet()
         if self._here:  # who saw nothing has learnt nothing
             if self._clip_norm is not None:
@@ -128,6 +137,7 @@ class Gossip(Exchange):
         self._apart = self._differs = self._transport.size > 1
 
     def _meet(self) -> None:
+        wait_for(self._start, self._deadline_s, lambda: "this rank's device to make its weights final")
         began = time.perf_counter()
         for handle in self._meeting:
             handle.wait(self._deadline_s)

@@ -74,7 +74,7 @@ class Guard:
             watched = Watched(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
             self._watched.append(weakref.ref(watched))
         watched.algorithm, watched.transport, watched.why = reduction.algorithm, reduction.transport, reduction.why
-        watched.bytes_sent = reduction.bytes_sent
+        watched.bytes_sent, watched.blocks = reduction.bytes_sent, reduction.blocks
         return watched
 
     def call(self, text: str) -> Call:

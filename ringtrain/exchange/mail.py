@@ -71,7 +71,7 @@ class Mail:
         return Letter(peer, tag, width, self._transport.scratch(ID, "int64"), None, self._values(capacity, width))
 
     def _values(self, capacity: int, width: int):
-        return self._transport.scratch(capacity * width, self._ops.dtype)
+        return self._transport.scratch(capacity * width, self._ops.active)
 
     # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────
     def address(self, letter: Letter, id: Id) -> None:

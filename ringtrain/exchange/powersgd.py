@@ -141,7 +141,11 @@ class _Sum(Reduction):
     def __init__(self, ops, matrices: Sequence[Matrix], whole: Whole, second: Reduction, group: list):
         self._ops, self._matrices, self._whole, self._second, self._group = ops, matrices, whole, second, group
         self.bytes_sent = sent(whole.sum, second)
+        self.blocks = whole.sum.blocks
         self._phase = IDLE
+
+    def announce(self) -> None:
+        self._whole.sum.announce()
 
     def start(self) -> None:
         self._phase = FIRST

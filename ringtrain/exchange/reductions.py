@@ -104,7 +104,7 @@ class Native(Reduction):
     """The MPI's own all-reduce. It blocks where it is started: no MPI does its reductions behind one's back as fast."""
 
     algorithm = transport = NATIVE
-    bytes_sent = None
+    bytes_sent, blocks = None, True
 
     def __init__(self, transport: Transport, buffer, op: str, device=HOST):
         self._reduce, self._buffer, self._op, self._device = transport.native_allreduce, buffer, op, device

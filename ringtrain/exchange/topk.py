@@ -116,7 +116,12 @@ class _Sum(Reduction):
     def __init__(self, ops, parts: Sequence[_Part], whole: Whole, gather: Reduction):
         self._ops, self._parts, self._whole, self._gather = ops, parts, whole, gather
         self.bytes_sent = sent(whole.sum, gather)
+        self.blocks = whole.sum.blocks
         self._open = False
+
+    def announce(self) -> None:
+        self._whole.sum.announce()
+        self._gather.announce()
 
     def start(self) -> None:
         self._open = True

@@ -34,9 +34,16 @@ class Watched(Reduction):
     ):
         self._guard, self._board, self._handle, self._fingerprint = guard, guard.board, handle, fingerprint
         self.word, self._progress, self._enters = word, progress, enters
+        self._started = bool(word)
+
+    def announce(self) -> None:
+        """It has its number now, among all that ranks do in one order."""
+        self.word, self._started = self._board.begin(self._fingerprint), False
 
     def start(self) -> None:
-        self.word = word = self._board.begin(self._fingerprint)
+        if not self.word:
+            self.announce()
+        word, self._started = self.word, True
         if self._enters and self._board.contradicted(word):
             self._guard.check(word)
         try:
@@ -77,7 +84,7 @@ class Watched(Reduction):
 
     @property
     def moved(self) -> int:
-        return self._progress()
+        return self._progress() if self._started else 0
 
 
 class WatchedSmall(Reduction):

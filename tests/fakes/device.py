@@ -95,7 +95,12 @@ class QueueMark(Mark):
     count: int
 
     def done(self):
-        return self.ops.performed >= self.count
+        """Says "not yet" as often as operations are missing: each time somebody asks, one more is done; or all, where
+        the device is quick."""
+        if self.ops.performed < self.count:
+            self.ops.perform(self.count if self.ops.quick else self.ops.performed + 1)
+            return self.ops.quick
+        return True
 
     def wait(self):
         self.ops.perform(self.count)
@@ -135,6 +140,7 @@ class FakeDeviceOps(Ops):
     """The reference's arithmetic, late, on memory that is out of reach.
 
     early: whether what is issued beside is done as soon as marks allow
+    quick: whether what is asked for is done by then
     first: what these operations are beside of
 
     ``queued``: (operation, operands) to do, in order. ``performed``: how many were done. ``replays``: of segments,
@@ -144,14 +150,15 @@ class FakeDeviceOps(Ops):
     name = "fake device"
     records = True
 
-    def __init__(self, dtype="float32", precision="float32", early=False, first=None):
+    def __init__(self, dtype="float32", precision="float32", early=False, first=None, quick=False):
         super().__init__(dtype, precision)
         self._reference = ReferenceOps(dtype, precision)
         self.queued: list[tuple[str, dict]] = []
         self.performed = self.replays = 0
-        self._early, self._first, self._all = early, first or self, []
+        self._early, self._first, self._all, self.quick = early, first or self, [], quick
         self._first._all.append(self)
         self._pinned: list[np.ndarray] = []
+        self.arriving: list[np.ndarray] = []  # memory that messages are about to arrive in
         self._segments: dict[object, Recording] = {}
         self._recording: str = ""  # what is recorded, in words
 
@@ -169,6 +176,10 @@ class FakeDeviceOps(Ops):
         self._not_recorded("an allocation")
         memory = np.empty(shape, self.dtype if dtype is None else dtype)
         _poison(memory)
+        return DeviceArray(memory, self._first)
+
+    def adopt(self, memory):
+        """Memory that a transport has, as this device's."""
         return DeviceArray(memory, self._first)
 
     def pinned(self, shape, dtype):
@@ -258,7 +269,7 @@ class FakeDeviceOps(Ops):
 
     def beside(self):
         self._not_recorded("a stream")
-        return FakeDeviceOps(self.dtype, self.precision, self._early, self._first)
+        return FakeDeviceOps(self.dtype, self.precision, self._early, self._first, self.quick)
 
     def waiting(self):
         """(operation, operands) of all queues of the device."""
@@ -275,6 +286,9 @@ class FakeDeviceOps(Ops):
                 getattr(self._reference, name)(**operands)
 
     def _issue(self, name, operands):
+        for memory in arrays_of(operands):
+            if any(np.may_share_memory(memory, coming) for coming in self._first.arriving):
+                raise DeviceRefusal(f"{name} on memory that a message has still to arrive in")
         self.queued.append((name, operands))
         if self._early and self is not self._first and not self._recording:
             while self.queued and (self.queued[0][0] != "after" or self.queued[0][1]["mark"].done()):
@@ -309,6 +323,18 @@ class FakeDeviceOps(Ops):
         if isinstance(value, np.ndarray):
             raise DeviceRefusal(f"{operation}: {key} is a NumPy array of shape {value.shape}; upload it first")
         return value
+
+
+# What operations call arrays that they only read: parameters in passes, and terms of sums.
+READ = {"w_DK", "w_RSCK", "b_K", "gamma_C", "beta_C", "a", "b", "sources"}
+
+
+def arrays_of(operands, but=()):
+    """The memory that an operation is on, without operands of some names."""
+    for operand in (value for name, value in operands.items() if name not in but):
+        for memory in operand if isinstance(operand, list) else [operand]:
+            if isinstance(memory, np.ndarray):
+                yield memory
 
 
 def _poison(memory):

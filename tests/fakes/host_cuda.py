@@ -6,13 +6,12 @@ array of another device, too many threads, too few arguments; what was written o
 
 import ctypes
 import itertools
-import json
 import os
-import weakref
 
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
 from tests.fakes import host_kernels
 from tests.fakes.device import DeviceArray
@@ -77,14 +76,13 @@ class HostRuntime(Runtime):
         self.modules = 0, 0
         self._allocations = Allocations()
         self._scheduler = Scheduler(hasty, self._check_bounds)
-        self._pinned = {}
+        self._pinned = PinnedMemory()
         self._wholes = weakref.WeakValueDictionary()  # memory by its address: what was made by whole()
         self._names = {}
         self._opened = {}
         self._total = total
 
-    @property
-    def queued(self):
+    def waiting(self):
         """(name, run) of the work that is still to be done."""
         return [work for stream in self._scheduler.streams for work in stream.work]
 
@@ -113,9 +111,7 @@ class HostRuntime(Runtime):
         self._scheduler.refuse_while_recording("pinned memory was allocated")
         memory = np.empty(max(1, nbytes), np.uint8)
         poison(memory)
-        start = memory.ctypes.data
-        self._pinned[start] = start + memory.size
-        weakref.finalize(memory, self._pinned.pop, start, None)
+        self._pinned.add(memory)
         return memory[:nbytes]
 
     def address(self, array):
@@ -134,8 +130,7 @@ class HostRuntime(Runtime):
     def _is_pinned(self, host):
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
             raise DeviceError(f"a copy takes a C-contiguous NumPy array, not {type(host).__name__}")
-        start = host.ctypes.data
-        return any(first <= start and start + host.nbytes <= last for first, last in list(self._pinned.items()))
+        return self._pinned.holds(host)
 
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
     def upload(self, host, array, stream):
@@ -206,7 +201,7 @@ class HostRuntime(Runtime):
         if place in self._opened.values():
             raise DeviceError("the array is open already")
         if not is_there(place):
-            raise DeviceError("the array is gone: its owner freed it")
+            raise DeviceError("it was opened after its owner gave it up")
         memory = open_shared(place, max(1, nbytes))[:nbytes]
         self._opened[memory.ctypes.data] = place
         return DeviceArray(memory, self)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda.signatures import parse
 
 SHIM = Path(__file__).parent / "cuda_shim.h"
-FLAGS = ("-O1", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w")
+FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w")
 DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
 RUN = """
 static void run_{name}(void **arguments) {{ {name}({arguments}); }}
@@ -76,11 +77,28 @@ def _compile(text, name, options, path):
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
         unit, built = Path(place) / f"{Path(name).stem}.cpp", Path(place) / path.name
         unit.write_text(text)
-        command = [compiler(), *FLAGS, *options, f"-I{SHIM.parent}", "-include", str(SHIM), str(unit), "-o", str(built)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        given = f"-I{SHIM.parent}", "-include", str(_precompiled_shim()), "-shared", str(unit), "-o", str(built)
+        done = subprocess.run([compiler(), *FLAGS, *options, *given], capture_output=True, text=True)
         if done.returncode:
             raise DeviceError(f"{name} could not be compiled:\n{done.stderr[:4000]}")
         built.rename(path)
+
+
+@cache
+def _precompiled_shim() -> Path:
+    """The shim beside what g++ made of it: reading it takes longer than most sources."""
+    digest = hashlib.sha256("\0".join((_headers(), *FLAGS)).encode()).hexdigest()
+    home = folder() / f"shim-{digest[:32]}"
+    if not home.exists():
+        with tempfile.TemporaryDirectory(dir=home.parent) as place:
+            made = Path(place) / home.name
+            made.mkdir()
+            shutil.copy(SHIM, made)
+            header = str(made / SHIM.name)
+            subprocess.run([compiler(), *FLAGS, f"-I{SHIM.parent}", "-x", "c++-header", header], check=True)
+            with suppress(OSError):  # another process was first
+                made.rename(home)
+    return home / SHIM.name
 
 
 def _function(library, name):

@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from ringtrain.transport.base import Handle, Transport
-from tests.fakes.device import DeviceRefusal, FakeDeviceOps
+from tests.fakes.device import READ, DeviceRefusal, FakeDeviceOps, arrays_of
 
 
 class Late(Handle):
@@ -116,16 +116,17 @@ class Shut(Wrapping):
         return Apart(self._inner.recvs(into, tag), private, spans, lambda: self.opened or tag < self._first)
 
 
-def settled(ops: FakeDeviceOps, array):
+def settled(ops: FakeDeviceOps, array, is_read=False):
     """The memory of a device array; a host array is its own. Refuses where an operation on that memory is still
-    queued: a transport reads and writes at once, and would come before it."""
+    queued, on whatever stream: a transport reads and writes at once, and would come before it. What it only reads may
+    be read by operations, too."""
     if isinstance(array, np.ndarray):
         return array
     for name, operands in ops.waiting():
-        for operand in operands.values():
-            for memory in operand if isinstance(operand, list) else [operand]:
-                if isinstance(memory, np.ndarray) and np.may_share_memory(memory, array._memory):
-                    raise DeviceRefusal(f"memory was handed to a transport while {name} on it is queued")
+        if any(
+            np.may_share_memory(memory, array._memory) for memory in arrays_of(operands, but=READ if is_read else ())
+        ):
+            raise DeviceRefusal(f"memory was handed to a transport while {name} on it is queued")
     return array._memory
 
 
@@ -135,50 +136,61 @@ def _memory(array):
 
 
 class DeviceHandle(Handle):
-    """Looks at the queue whenever it starts."""
+    """Looks at the queues whenever it starts; until a message has arrived no operation on its memory may be issued."""
 
-    def __init__(self, inner: Handle, ops: FakeDeviceOps, arrays: list):
-        self._inner, self._ops, self._arrays = inner, ops, arrays
+    def __init__(self, inner: Handle, ops: FakeDeviceOps, arrays: list, arrives: bool):
+        self._inner, self._ops, self._arrays, self._arrives = inner, ops, arrays, arrives
+        self._coming: list = []
 
     def start(self) -> None:
-        for array in self._arrays:
-            settled(self._ops, array)
+        memory = [settled(self._ops, array, not self._arrives) for array in self._arrays]
         self._inner.start()
+        self._coming = memory if self._arrives else []
+        self._ops.arriving.extend(self._coming)
 
     def test(self) -> bool:
-        return self._inner.test()
+        if not self._inner.test():
+            return False
+        self._end()
+        return True
 
     def wait(self, deadline_s: float) -> None:
         self._inner.wait(deadline_s)
+        self._end()
+
+    def _end(self) -> None:
+        coming, self._coming = self._coming, []
+        for memory in coming:
+            place = next(i for i, other in enumerate(self._ops.arriving) if other is memory)
+            del self._ops.arriving[place]
 
 
 class DeviceTransport(Transport):
-    """Moves arrays of one fake device over another transport."""
+    """Moves arrays of one fake device over another transport. ``mapped``: whether a device reads and writes the memory
+    of the others of its node."""
 
-    def __init__(self, inner: Transport, ops: FakeDeviceOps):
-        self._inner, self._ops = inner, ops
+    def __init__(self, inner: Transport, ops: FakeDeviceOps, mapped: bool = False):
+        self._inner, self._ops, self._mapped = inner, ops, mapped
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
         self.threads = False  # the fake device's queue is for one
 
     def allocate(self, count, dtype):
-        array = self._ops.zeros((count,), dtype)
-        self._ops.synchronize()
-        return array
+        return self._ops.adopt(self._inner.allocate(count, dtype))
 
     def scratch(self, count, dtype):
-        return self.allocate(count, dtype)
+        return self._ops.adopt(self._inner.scratch(count, dtype))
 
     def sends(self, moves, tag):
-        return self._wrap(self._inner.sends, moves, tag)
+        return self._wrap(self._inner.sends, moves, tag, False)
 
     def recvs(self, moves, tag):
-        return self._wrap(self._inner.recvs, moves, tag)
+        return self._wrap(self._inner.recvs, moves, tag, True)
 
-    def _wrap(self, prepare, moves, tag):
+    def _wrap(self, prepare, moves, tag, arrives):
         inner = prepare([(peer, _memory(span)) for peer, span in moves], tag)
-        return DeviceHandle(inner, self._ops, [span for _, span in moves])
+        return DeviceHandle(inner, self._ops, [span for _, span in moves], arrives)
 
     def native_allreduce(self, span, op="sum", source=None):
         given = None if source is None else settled(self._ops, source)
@@ -203,7 +215,10 @@ class DeviceTransport(Transport):
         return self._inner.node_window(nbytes)
 
     def twins(self, span):
-        return None  # device memory is not mapped
+        if not self._mapped or isinstance(span, np.ndarray):
+            return None
+        found = self._inner.twins(span._memory)
+        return found and [self._ops.adopt(memory) for memory in found]
 
     def lane(self, tag):
         return self._inner.lane(tag)

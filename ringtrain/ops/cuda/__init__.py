@@ -98,4 +98,4 @@ class CudaOps(Ops):
         self._device.stream.after(mark.event)
 
     def beside(self):
-        return CudaOps(self.runtime, self.dtype, self.precision, self._device.beside())
+        return type(self)(self.runtime, self.dtype, self.precision, self._device.beside())

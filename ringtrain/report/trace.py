@@ -1,0 +1,75 @@
+"""What ranks did, moment by moment, in Chrome's trace-event format: a file for Perfetto or chrome://tracing.
+
+Each rank is a process of the trace, and has tracks: its loop, its device, and one for each bucket that it exchanges. On
+a track one thing is done at a time, or within another.
+
+Source: Trace Event Format, Google 2016: complete events ("X"), in microseconds, and metadata events ("M").
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+LOOP, DEVICE = "loop", "device"
+LEAST_NS = 1000  # what is shorter is not worth a line
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One thing that was done. start_ns, stop_ns: since a moment that is the same for all ranks. ``about``: what else is
+    known of it, in words and numbers."""
+
+    track: str
+    name: str
+    start_ns: int
+    stop_ns: int
+    about: dict = field(default_factory=dict)
+
+    def as_json(self) -> list:
+        return [self.track, self.name, self.start_ns, self.stop_ns, self.about]
+
+
+def document(ranks: dict[int, Sequence[Slice]]) -> dict:
+    """Of the slices of these ranks."""
+    events = [event for rank, slices in ranks.items() for event in _of_rank(rank, slices)]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _of_rank(rank: int, slices: Sequence[Slice]) -> list[dict]:
+    tracks = list(dict.fromkeys((LOOP, *sorted((each.track for each in slices), key=_place))))
+    events = [_named("process_name", rank, 0, f"rank {rank}"), _sorted("process_sort_index", rank, 0, rank)]
+    for number, track in enumerate(tracks):
+        events += [_named("thread_name", rank, number, track), _sorted("thread_sort_index", rank, number, number)]
+    events += [_complete(rank, tracks.index(each.track), each) for each in sorted(slices, key=_by_time)]
+    return events
+
+
+def _place(track: str) -> int:
+    return (LOOP, DEVICE).index(track) if track in (LOOP, DEVICE) else 2
+
+
+def _by_time(each: Slice) -> tuple[int, int]:
+    """What others are within comes before them."""
+    return each.start_ns, -each.stop_ns
+
+
+def _complete(rank: int, number: int, each: Slice) -> dict:
+    times = {"ts": each.start_ns / 1000, "dur": (each.stop_ns - each.start_ns) / 1000}
+    return {"ph": "X", "name": each.name, "pid": rank, "tid": number, **times, "args": each.about}
+
+
+def _named(what: str, rank: int, number: int, name: str) -> dict:
+    return {"ph": "M", "name": what, "pid": rank, "tid": number, "args": {"name": name}}
+
+
+def _sorted(what: str, rank: int, number: int, index: int) -> dict:
+    return {"ph": "M", "name": what, "pid": rank, "tid": number, "args": {"sort_index": index}}
+
+
+def write(path, ranks: dict[int, Sequence[Slice]]) -> None:
+    """In one step, so that whoever looks finds a whole file. Raises OSError."""
+    beside = f"{os.fspath(path)}.part"
+    with open(beside, "w", encoding="utf-8") as file:
+        json.dump(document(ranks), file, allow_nan=False)
+    os.replace(beside, path)

@@ -1,0 +1,193 @@
+"""``--trace``: what this rank does in a few iterations, moment by moment (:mod:`ringtrain.report.trace`).
+
+For those iterations it puts itself around what the loop calls, and is told of by what the exchange has under way; before
+and after them nothing of it is in anybody's way. Times are the host's, counted from a barrier; where a device computes,
+those of its own work besides, by events of its stream.
+"""
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from ringtrain.config import TrainConfig
+from ringtrain.errors import ConfigError
+from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write
+from ringtrain.train.instructions import Backward, Forward
+from ringtrain.train.loop import Worker
+from ringtrain.transport.base import Transport
+
+WINDOW = (6, 8)  # iterations of a run, after those that learn how the rest goes
+
+
+def window_of(config: TrainConfig, begun: int) -> tuple[int, int]:
+    """(first, stop) of the iterations that are traced, from 0, in a run that begins at iteration ``begun``. Raises
+    ConfigError."""
+    text = config.trace_iterations
+    if text is None:
+        return begun + WINDOW[0] - 1, begun + WINDOW[1]
+    if config.trace is None:
+        raise ConfigError(f"--trace-iterations {text} says of which iterations: give --trace besides")
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise ConfigError(f"--trace-iterations is {text!r}; it wants FIRST:LAST, counted from 1, as in 100:102")
+    if int(first) <= begun:
+        raise ConfigError(f"--trace-iterations {text} begins in iteration {first}, and this run after {begun}")
+    return int(first) - 1, int(last)
+
+
+def path_of(config: TrainConfig, folder: Path) -> Path:
+    """A bare name is in the run folder."""
+    path = Path(config.trace)
+    return folder / path if path.parent == Path() else path
+
+
+class Tracing:
+    """first, stop: the iterations, from 0
+    path:        where rank 0 writes; None on the others
+    clock:       nanoseconds
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        transport: Transport,
+        first: int,
+        stop: int,
+        path: Path | None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ):
+        self._worker, self._transport, self._path, self._clock = worker, transport, path, clock
+        self._first, self.stop = first, stop
+        self._slices: list[Slice] = []
+        self._stamps: list[tuple] = []  # (stamp, what the device did before it, or None): in order
+        self._open = False
+        self._iteration, self._began = -1, 0
+        worker.before_iteration = self.iterate
+
+    def align(self) -> None:
+        """From here all ranks count. Collective."""
+        self._transport.barrier()
+        self._zero = self._clock()
+
+    def iterate(self, iteration: int) -> None:
+        """The next iteration begins."""
+        inside = self._first <= iteration < self.stop
+        if self._open:
+            self._add(LOOP, f"iteration {self._iteration + 1}", self._began, self._clock())
+        if inside and not self._open:
+            self._begin()
+        elif self._open and not inside:
+            self.end()
+        self._iteration, self._began = iteration, self._clock()
+
+    def _begin(self) -> None:
+        worker, exchange = self._worker, self._worker.exchange
+        self._open = True
+        worker.perform, worker.need, worker.ready = self._perform, self._need, self._ready
+        self._flights = exchange.flights()
+        for what, flight in self._flights.items():
+            flight.watch(lambda *told, what=what, flight=flight: self._told(what, flight, *told))
+        if worker.ops.records:
+            worker.ops.synchronize()
+            self._device_zero, self._stamp_zero = self._clock(), worker.ops.stamp()
+
+    def end(self) -> None:
+        """No more iterations of the window: what rank 0 has is written, whatever becomes of the others."""
+        if not self._open:
+            return
+        self._open = False
+        self._worker.unwatched()
+        for flight in self._flights.values():
+            flight.watch(None)
+        self._read_stamps()
+        if self._path is not None:
+            write(self._path, {self._transport.rank: self._slices})
+
+    def meet(self) -> None:
+        """Rank 0 writes what all have. Collective."""
+        if self._open:
+            self._add(LOOP, f"iteration {self._iteration + 1}", self._began, self._clock())
+        self.end()
+        every = self._transport.gather_json([each.as_json() for each in self._slices])
+        if self._path is not None:
+            write(self._path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────
+    def _perform(self, instruction) -> None:
+        self._pass = type(instruction).__name__.lower()
+        self._layer, self._since = None, self._clock()
+        began = self._since
+        self._stamp(None)
+        self._worker.run(instruction)
+        now = self._clock()
+        if isinstance(instruction, Forward):
+            self._close_layer(now)
+        elif not isinstance(instruction, Backward):
+            self._stamp(self._pass)
+        self._add(LOOP, self._pass, began, now)
+
+    def _need(self, span) -> None:
+        """Forward goes on with the layer of this span."""
+        layer = _layer_of(span)
+        if layer != self._layer:
+            self._close_layer(self._clock())
+            self._layer = layer
+        self._worker.exchange.need(span)
+
+    def _close_layer(self, now: int) -> None:
+        name = f"forward {self._layer}" if self._layer else "forward"
+        self._stamp(name)
+        if self._layer:
+            self._add(LOOP, name, self._since, now)
+        self._since = now
+
+    def _ready(self, span) -> None:
+        """Backward has come through the layer of this span."""
+        layer = _layer_of(span)
+        if layer != self._layer:
+            name = f"{self._pass} {layer}"
+            self._stamp(name)
+            self._add(LOOP, name, self._since, self._clock())
+            self._layer = layer
+        self._worker.exchange.ready(span)
+        self._since = self._clock()
+
+    def _add(self, track: str, name: str, start: int, stop: int, about: dict | None = None) -> None:
+        if stop - start >= LEAST_NS:
+            self._slices.append(Slice(track, name, start - self._zero, stop - self._zero, about or {}))
+
+    # ── the exchange ──────────────────────────────────────────────────────────────────────────────────────────
+    def _told(self, what: str, flight, verb: str, place: int, start_s: float, stop_s: float) -> None:
+        """By a flight, of its bucket: that it was under way, or what the loop did for it, or that it waited."""
+        bucket, reduction = flight.buckets[place], flight.reductions[place]
+        times = round(1e9 * start_s), round(1e9 * stop_s)
+        if verb != "land":
+            self._add(LOOP, f"{verb} {what} {place}", *times)
+            return
+        about = {"bytes": bucket.nbytes, "algorithm": reduction.algorithm, "sent": reduction.bytes_sent}
+        about |= {"first": bucket.spans[0].name, "last": bucket.spans[-1].name}
+        self._add(f"{what} {place}", f"{what} {place}", *times, about)
+
+    # ── the device ────────────────────────────────────────────────────────────────────────────────────────────
+    def _stamp(self, name: str | None) -> None:
+        """What the device was told since the last one is ``name``."""
+        if self._worker.ops.records:
+            self._stamps.append((self._worker.ops.stamp(), name))
+
+    def _read_stamps(self) -> None:
+        if not self._stamps:
+            return
+        self._worker.ops.synchronize()
+        moments = [
+            (self._device_zero + round(1e9 * stamp.seconds_since(self._stamp_zero)), name)
+            for stamp, name in self._stamps
+        ]
+        for (start, _), (stop, name) in pairwise(moments):
+            if name is not None:
+                self._add(DEVICE, name, start, stop)
+        self._stamps = []
+
+
+def _layer_of(span) -> str:
+    return span.name.rpartition(".")[0]

@@ -1,0 +1,186 @@
+"""The operations on a GPU against the reference, over a device of the host that runs the same kernels."""
+
+import numpy as np
+import pytest
+
+from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda import PARTS, CudaOps
+from ringtrain.ops.cuda.elementwise import Elementwise
+from ringtrain.ops.cuda.examples import Examples
+from ringtrain.ops.cuda.optim import Optimizers
+from ringtrain.ops.cuda.parts import composed
+from ringtrain.ops.cuda.strips import Strips
+from ringtrain.ops.cuda.sums import Sums
+from ringtrain.ops.cuda.wire import Wire
+from ringtrain.ops.reference import ReferenceOps
+from tests.ops.cases import Call
+from tests.ops.cuda_support import calls_of, cuda_ops, needs_compiler, operations, perform
+from tests.ops.test_ops_cpu import TOLERANCE, assert_close
+
+pytestmark = needs_compiler
+TESTED_HERE = Elementwise, Examples, Optimizers, Strips, Sums, Wire
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [5, 0])
+def test_every_operation_agrees_with_the_reference(dtype, n):
+    cuda, reference = cuda_ops(dtype), ReferenceOps(dtype)
+    for call in calls_of(TESTED_HERE, dtype, n):
+        wanted, got = perform(reference, call), perform(cuda, call)
+        assert wanted.keys() == got.keys()
+        for name in wanted:
+            assert_close(got[name], wanted[name], TOLERANCE[dtype], f"{call}: {name}")
+
+
+def test_no_operation_is_of_two_parts_and_none_of_a_part_is_unknown():
+    names = [name for part in PARTS for name in operations(part)]
+    assert len(names) == len(set(names)) and set(names) <= Ops.__abstractmethods__
+    with pytest.raises(TypeError, match=r"operation \w+ of Elementwise is there already"):
+        composed(Elementwise, Elementwise)(type("Two", (Ops,), {}))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_dropout_is_the_references_bit_for_bit_wherever_an_example_is(dtype):
+    cuda, reference = cuda_ops(dtype), ReferenceOps(dtype)
+    x = np.random.default_rng(1).standard_normal((6, 400)).astype(dtype)
+    examples, key = np.array([3, 9, 10**12, 0, -5, 7]), np.array([2**64 - 3], np.uint64)
+
+    def dropped(ops, rows, key=key, layer=2**63 + 5):
+        call = Call("dropout", {"x_ND": x[rows], "examples_N": examples[rows], "key_1": key}, {"y_ND": x[rows]})
+        return perform(ops, Call(call.operation, call.inputs, call.outputs, {"layer": layer, "rate": 0.4}))["y_ND"]
+
+    whole = dropped(cuda, slice(0, 6))
+    assert whole.tobytes() == dropped(reference, slice(0, 6)).tobytes()
+    assert dropped(cuda, slice(2, 5)).tobytes() == whole[2:5].tobytes()
+    assert dropped(cuda, slice(0, 6), key + np.uint64(1)).tobytes() != whole.tobytes()
+    assert dropped(cuda, slice(0, 6), layer=4).tobytes() != whole.tobytes()
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.uint16])
+def test_packing_is_the_references_bit_for_bit(kind):
+    edges = [0x477FEFFF, 0x477FF000, 0x387FFFFF, 0x33000000, 0x33000001, 0x7F7FFFFF, 0x7F7F8000, 0x00000001, 0x00808000]
+    odd = np.array([*edges, 0x7FC00001, 0xFFFFFFFF, 0x7F800001, 0x7F800000, 0x80000000], np.uint32).view(np.float32)
+    x = np.concatenate([odd, np.random.default_rng(2).integers(0, 2**32, 4001, np.uint64).astype(np.uint32).view("f4")])
+    call = Call("pack", {"x": x}, {"packed": np.zeros(x.size, kind)})
+    wanted, got = (perform(ops, call)["packed"] for ops in (ReferenceOps(), cuda_ops()))
+    assert got.tobytes() == wanted.tobytes()
+    back = Call("unpack", {"packed": wanted}, {"x": np.zeros(x.size, np.float32)})
+    wanted, got = (perform(ops, back)["x"] for ops in (ReferenceOps(), cuda_ops()))
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("widths", [(3, 1, 4), (8, 4, 12), (1, 1), (5,)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_concat_and_back(dtype, widths):
+    ops = cuda_ops(dtype)
+    parts = [np.random.default_rng(width).standard_normal((2, 3, width)).astype(dtype) for width in widths]
+    y = ops.empty((2, 3, sum(widths)))
+    ops.concat([ops.from_host(part) for part in parts], y)
+    assert ops.to_host(y).tolist() == np.concatenate(parts, axis=-1).tolist()
+    cut = [ops.empty(part.shape) for part in parts]
+    ops.concat_back(y, cut)
+    assert all(ops.to_host(got).tolist() == part.tolist() for got, part in zip(cut, parts, strict=True))
+
+
+@pytest.mark.parametrize("start, stop", [(0, 1000), (1, 1000), (3, 5), (4, 999), (2, 2)])
+def test_slices_that_begin_anywhere(start, stop):
+    """Vectors of 16 bytes are only for memory that is aligned so."""
+    ops, host = cuda_ops(), np.arange(1000, dtype=np.float32) - 300
+    x, y = ops.from_host(host), ops.from_host(host)
+    ops.add(x[start:stop], x[start:stop], y[start:stop])
+    ops.relu(x[start:stop], x[start:stop])
+    ops.fill(y[:start], 0.5)
+    wanted, clipped = host.copy(), host.copy()
+    wanted[start:stop] *= 2
+    wanted[:start], clipped[start:stop] = 0.5, np.maximum(host[start:stop], 0)
+    assert ops.to_host(y).tolist() == wanted.tolist() and ops.to_host(x).tolist() == clipped.tolist()
+
+
+@pytest.mark.parametrize("dtype, value", [("uint8", 7), ("uint16", 515), ("int32", -2), ("float64", 0.3), ("int64", 9)])
+@pytest.mark.parametrize("start", [0, 1, 5])
+def test_fill_of_any_type(dtype, value, start):
+    ops, host = cuda_ops(), np.zeros(100, dtype)
+    x = ops.from_host(host)
+    ops.fill(x[start:97], value)
+    host[start:97] = value
+    assert ops.to_host(x).tolist() == host.tolist()
+
+
+def test_nothing_becomes_of_nan():
+    ops, x = cuda_ops(), np.array([np.nan, -1, 0, 2, -np.inf, np.inf], np.float32)
+    y = ops.from_host(x)
+    ops.relu(y, y)
+    np.testing.assert_array_equal(ops.to_host(y), np.maximum(x, 0))
+    ops.add(y, y, y, relu=True)
+    assert np.isnan(ops.to_host(y)[0]) and ops.nonfinite(y) == 2
+    assert np.isnan(ops.square_sum(y)) and ops.square_sum(ops.from_host(x[1:4])) == 5
+
+
+@pytest.mark.parametrize("count", [1, 255, 2048, 2049, 300_001])
+def test_a_sum_of_any_length(count):
+    ops, x = cuda_ops("float64"), np.random.default_rng(count).integers(-3, 4, count).astype(np.float64)
+    assert ops.square_sum(ops.from_host(x)) == np.square(x).sum()  # whole numbers: exact
+
+
+def test_copies_between_types():
+    ops, host = cuda_ops(), np.arange(-20, 21) / 7
+    wide = "float32", "float64"
+    for given, wanted in (wide, wide[::-1], ("float16", "float32"), ("float32", "float16"), ("int32", "int32")):
+        y = ops.empty((41,), wanted)
+        ops.copy(ops.from_host(host.astype(given)), y)
+        assert ops.to_host(y).tolist() == host.astype(given).astype(wanted).tolist()
+
+
+def test_a_kernel_with_a_mistake_is_caught(monkeypatch):
+    """The comparison above can fail: each of these is one character of a source."""
+    from ringtrain.ops.cuda import kernels
+
+    mutants = {
+        "elementwise": ("to_real(a) + to_real(b)", "to_real(a) - to_real(b)"),
+        "optim": ("gradient + m * v : v", "gradient - m * v : v"),
+        "images": ("top[image] + p", "top[image] - p"),
+        "sums": ("sum += f(x[i])", "sum = f(x[i])"),
+        "strips": ("row * to_stride", "row + to_stride"),
+    }
+    right = kernels.whole_source
+    for source, (old, new) in mutants.items():
+
+        def wrong(name, source=source, old=old, new=new):
+            text = right(name)
+            assert name != source or old in text
+            return text.replace(old, new)
+
+        monkeypatch.setattr(kernels, "whole_source", wrong)
+        with pytest.raises(AssertionError):
+            test_every_operation_agrees_with_the_reference("float32", 5)
+            test_concat_and_back("float32", (3, 1, 4))
+
+
+def test_memory_goes_to_and_fro():
+    ops = cuda_ops()
+    x = ops.from_host(np.arange(6).reshape(2, 3))
+    assert (x.dtype, ops.empty((2,)).dtype) == ("int64", "float32")
+    assert ops.to_host(ops.zeros((2,), "uint8")).tolist() == [0, 0]
+    y, host = ops.empty((2, 3)), np.zeros((3, 2), np.float32)
+    ops.upload(ops.to_host(x).astype(np.float64), y)  # converted
+    ops.download(y, host.T)  # not contiguous
+    assert host.T.tolist() == [[0, 1, 2], [3, 4, 5]]
+    wide = np.zeros((2, 3))
+    ops.download(y, wide)
+    assert wide.tolist() == [[0, 1, 2], [3, 4, 5]]
+    pinned = ops.pinned((2, 3), "float32")
+    ops.fetch(y, pinned)
+    mark = ops.mark()
+    assert pinned.tolist() != wide.tolist()
+    mark.wait()
+    assert mark.done() and pinned.tolist() == wide.tolist()
+
+
+def test_the_device_is_described():
+    ops = cuda_ops()
+    assert ops.describe() == "host, float32, CUDA 13.0 (driver 13.0)"
+    assert (ops.name, ops.records, ops.compile_stats()) == ("cuda", True, (0, 0))
+    ops.threads(3)
+    ops.scale(ops.zeros((3,)), 2)
+    assert sum(ops.compile_stats()) == 1
+    assert issubclass(CudaOps, Ops)

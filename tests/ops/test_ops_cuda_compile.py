@@ -1,0 +1,156 @@
+"""Every source is compiled for the devices that ringtrain is for, and CuPy has what is asked of it. Needs no device."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from ringtrain.ops import cuda
+from ringtrain.ops.cuda.kernels import SOURCES, whole_source
+from ringtrain.ops.cuda.signatures import parse
+from tests.fakes import nvrtc
+
+needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
+NAMES = sorted(path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu"))
+ARCHITECTURES = "sm_80", "sm_90", "sm_100"  # A100, H100 and H200, B200
+REALS = ("float", "float"), ("double", "double"), ("float", "__half"), ("float", "__nv_bfloat16")
+# What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
+WAYS = {
+    "strips": [{"UNIT": unit} for unit in ("uint4", "unsigned char")],
+    "cast": [{"FROM": a, "TO": b} for a, b in (("float", "__half"), ("__nv_bfloat16", "float"), ("double", "float"))],
+}
+
+
+def types(name):
+    """Those that make a difference to a source."""
+    text = (SOURCES / f"{name}.cu").read_text()
+    if re.search(r"\bACT\b|to_act", text):
+        return REALS
+    return REALS[:2] if re.search(r"\bREAL\b|to_real", text) else REALS[:1]
+
+
+CASES = [
+    pytest.param(name, {"REAL": real, "ACT": act, **way}, id="-".join((name, act, *way.values())))
+    for name in NAMES
+    for way in WAYS.get(name, [{}])
+    for real, act in types(name)
+]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name, defines", CASES)
+def test_a_source_compiles_and_keeps_its_numbers_in_registers(name, defines, architecture):
+    options = [f"-D{key}={value}" for key, value in defines.items()]
+    binary, uses = nvrtc.compile_for(architecture, whole_source(name), options)
+    assert binary.startswith(b"\x7fELF")
+    assert uses.keys() == parse(whole_source(name), defines).keys()
+    for kernel, use in uses.items():
+        assert use.spilled == 0, f"{kernel} spills {use.spilled} bytes"
+        assert use.registers <= 255, kernel
+
+
+@needs_nvrtc
+def test_what_does_not_compile_is_told_with_its_line():
+    wrong = whole_source("sums").replace("double sum = 0;", "double sum = nothing;", 1)
+    with pytest.raises(RuntimeError, match=r"sums\.cu\(\d+\): error: identifier \"nothing\" is undefined"):
+        nvrtc.compile_for("sm_90", wrong, ("-DREAL=float", "-DACT=float"))
+
+
+@needs_nvrtc
+def test_spilled_registers_are_seen():
+    source = """
+    extern "C" __global__ void __launch_bounds__(1024) greedy(double *x) {
+        double kept[64];
+        for (int i = 0; i < 64; i++) kept[i] = x[i * 1024 + threadIdx.x];
+        for (int round = 0; round < 9; round++)
+            for (int i = 0; i < 64; i++) kept[i] = kept[i] * kept[(i * 7 + 1) % 64] + x[round];
+        for (int i = 0; i < 64; i++) x[i * 1024 + threadIdx.x] = kept[i];
+    }"""
+    _, uses = nvrtc.compile_for("sm_90", source)
+    assert uses["greedy"].spilled + uses["greedy"].stack > 0 and uses["greedy"].registers <= 64
+
+
+# ── CuPy's names ──────────────────────────────────────────────────────────────────────────────────────────────────
+FILES = list(Path(cuda.__file__).parent.glob("*.py"))
+
+
+def chains(text):
+    """The dotted names that begin with ``cupy``, as ("cuda", "Stream")."""
+    for node in ast.walk(ast.parse(text)):
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+            if parts[-1] in ("_cupy", "cupy"):
+                yield tuple(reversed(parts[:-1]))
+        if isinstance(node, ast.Name) and node.id == "cupy" and parts:
+            yield tuple(reversed(parts))
+
+
+def test_the_names_that_are_used_are_found():
+    found = set(chains("cupy.cuda.Stream(1); self._cupy.ndarray; device.cupy.cuda.runtime.setDevice(cupy)"))
+    assert {("cuda", "Stream"), ("ndarray",), ("cuda", "runtime", "setDevice")} <= found
+
+
+@pytest.fixture(scope="module")
+def cupy():
+    return pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+@pytest.mark.filterwarnings("ignore")  # what CuPy has to say of what is not installed
+def test_cupy_has_every_name_that_is_used(cupy):
+    used = {chain for path in FILES for chain in chains(path.read_text()) if chain}
+    assert len(used) > 15
+    for chain in used:
+        if chain[:2] == ("cuda", "cublas"):
+            continue  # cannot be imported without the library
+        thing = cupy
+        for name in chain:
+            assert hasattr(thing, name), f"CuPy {cupy.__version__} has no {'.'.join(chain)}"
+            thing = getattr(thing, name)
+
+
+RUNTIME = {
+    "memcpyAsync": "(intptr_t dst, intptr_t src, size_t size, int kind, intptr_t stream)",
+    "memsetAsync": "(intptr_t ptr, int value, size_t size, intptr_t stream)",
+    "ipcGetMemHandle": "(intptr_t devPtr)",
+    "ipcOpenMemHandle": "(bytes handle, unsigned int flags=cudaIpcMemLazyEnablePeerAccess)",
+    "ipcCloseMemHandle": "(intptr_t devPtr)",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_cupy_takes_what_it_is_given(cupy):
+    for name, parameters in RUNTIME.items():
+        assert getattr(cupy.cuda.runtime, name).__doc__.startswith(f"{name}{parameters}"), name
+    for name in ("memcpyDefault", "CUDA_R_16F", "CUDA_R_16BF", "CUDA_R_32F", "CUDA_R_64F"):
+        assert isinstance(getattr(cupy.cuda.runtime, name), int)
+
+
+def test_cublas_takes_what_it_is_given(cupy):
+    """Its library is not needed to read the words in its binding."""
+    folder = Path(importlib.import_module("cupy_backends.cuda.libs").__file__).parent
+    text = next(folder.glob("cublas.*.so")).read_bytes()
+    signature = (
+        b"gemmEx(intptr_t handle, int transa, int transb, int m, int n, int k, size_t alpha, size_t A, int Atype, "
+        b"int lda, size_t B, int Btype, int ldb, size_t beta, size_t C, int Ctype, int ldc, int computeType, int algo)"
+    )
+    names = re.findall(r"cublas\.(\w+)", (Path(cuda.__file__).parent / "cupy_products.py").read_text())
+    assert signature in text and names
+    assert all(name.encode() in text for name in names)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_errors_of_cupy_have_the_names_that_are_told_apart(cupy):
+    from cupy.cuda.compiler import CompileException
+
+    assert issubclass(cupy.cuda.runtime.CUDARuntimeError, RuntimeError)
+    assert issubclass(cupy.cuda.driver.CUDADriverError, RuntimeError)
+    assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)
+    kinds = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError, cupy.cuda.memory.OutOfMemoryError
+    assert [each.__name__ for each in (*kinds, CompileException)] == [
+        "CUDARuntimeError", "CUDADriverError", "OutOfMemoryError", "CompileException",
+    ]  # fmt: skip

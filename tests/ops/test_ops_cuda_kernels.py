@@ -1,0 +1,121 @@
+"""Kernels are found by name, and what they are launched with is what their C parameters say."""
+
+import numpy as np
+import pytest
+
+from ringtrain.ops.cuda.kernels import SOURCES, Kernels, whole_source
+from ringtrain.ops.cuda.signatures import C_TYPES, Parameter, convert, parse
+from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cuda_support import needs_compiler
+
+TYPES = {"REAL": "float", "ACT": "__half"}
+SOURCE = """
+// extern "C" __global__ void commented(int n) {
+extern "C" __global__ void __launch_bounds__(256) one(
+    const ACT *__restrict__ x, REAL *y, /* how many */ long long n, unsigned char flag, void* any) {
+}
+extern "C" __global__ void two() {}
+__global__ void not_ours(int n) {}
+"""
+
+
+def test_parameters_are_read_from_the_source():
+    found = parse(SOURCE, TYPES)
+    assert found == {
+        "one": (
+            Parameter("x", "__half", True, True),
+            Parameter("y", "float", True, False),
+            Parameter("n", "long long", False, False),
+            Parameter("flag", "unsigned char", False, False),
+            Parameter("any", "void", True, False),
+        ),
+        "two": (),
+    }
+    assert [str(each) for each in found["one"]][:3] == ["const __half *x", "float *y", "long long n"]
+
+
+@pytest.mark.parametrize("text", ["float4 *x", "float **x", "void n", "int x[]", "std::vector<int> x"])
+def test_parameters_that_a_launch_cannot_check(text):
+    with pytest.raises(ValueError, match=r"kernel f: parameter '.*'; use a pointer or a number of float, double"):
+        parse(f'extern "C" __global__ void f({text}) {{}}', {})
+
+
+@pytest.fixture
+def arrays():
+    runtime = HostRuntime()
+    return runtime.empty(4, "float16"), runtime.empty(4, "float32"), runtime.empty(4, "uint8")
+
+
+def test_arguments_become_what_the_parameters_are(arrays):
+    x, y, some = arrays
+    got = convert("one", parse(SOURCE, TYPES)["one"], (x, y, 7, True, some))
+    assert got[:2] == [x, y] or (got[0] is x and got[1] is y)
+    assert [type(each) for each in got[2:4]] == [np.int64, np.uint8] and got[4] is some
+    assert convert("one", parse(SOURCE, TYPES)["one"], (None, y, 7, 1, None))[0] is None
+    number = parse('extern "C" __global__ void f(float x, double y, unsigned long long n) {}', {})["f"]
+    assert [type(each) for each in convert("f", number, (1, 2.5, 2**64 - 1))] == [np.float32, np.float64, np.uint64]
+
+
+WRONG = {
+    "count": (lambda x, y, some: (x, y), TypeError, r"got 2 arguments; it takes 5: const __half \*x, float \*y, long"),
+    "dtype": (lambda x, y, some: (y, y, 1, 1, some), TypeError, "const __half .x got an array of float32; .* float16"),
+    "swapped": (lambda x, y, some: (x, x, 1, 1, some), TypeError, "float .y got an array of float16; it takes float32"),
+    "number for array": (lambda x, y, some: (x, 3, 1, 1, some), TypeError, "float .y got int; it takes an array"),
+    "host": (lambda x, y, some: (x, np.zeros(4, np.float32), 1, 1, some), TypeError, "got ndarray; it takes an array"),
+    "array for number": (
+        lambda x, y, some: (x, y, y, 1, some),
+        TypeError,
+        "long long n got DeviceArray.*takes a number",
+    ),
+    "fraction": (lambda x, y, some: (x, y, 1.5, 1, some), TypeError, "long long n got 1.5; it takes a whole number"),
+    "width": (lambda x, y, some: (x, y, 1, 256, some), OverflowError, "unsigned char flag got 256, outside of 0..255"),
+    "sign": (lambda x, y, some: (x, y, 1, -1, some), OverflowError, "unsigned char flag got -1, outside of 0..255"),
+}
+
+
+@pytest.mark.parametrize("make, error, words", WRONG.values(), ids=WRONG)
+def test_arguments_that_are_not_what_the_parameters_are(arrays, make, error, words):
+    with pytest.raises(error, match=f"kernel one.*{words}"):
+        convert("one", parse(SOURCE, TYPES)["one"], make(*arrays))
+
+
+def test_every_parameter_of_every_source_can_be_checked():
+    for path in SOURCES.iterdir():
+        if path.name.endswith(".cu"):
+            types = {**TYPES, "T": "float", "FROM": "float", "TO": "float"}
+            assert parse(whole_source(path.name.removesuffix(".cu")), types), path.name
+
+
+def test_headers_are_put_in_place_once_and_lines_are_told():
+    whole = whole_source("optim")
+    assert whole.startswith('#line 1 "optim.cu"\n') and whole.count("#define WARP 32") == 1
+    assert '#include "' not in whole and whole.count('#line 1 "common.cuh"') == 1
+    lines = (SOURCES / "optim.cu").read_text().splitlines()
+    after = whole.rpartition("#line ")[2].splitlines()
+    assert after[0] == '3 "optim.cu"' and after[1:] == lines[2:]
+
+
+def test_names_that_are_not_there():
+    kernels = Kernels(HostRuntime(), "float32", "float32")
+    with pytest.raises(LookupError, match=r"source 'elementwis' is not known; did you mean 'elementwise'\?"):
+        kernels("elementwis", "add")
+
+
+@needs_compiler
+def test_a_source_is_compiled_once_for_its_types():
+    runtime = HostRuntime()
+    kernels = Kernels(runtime, "float32", "float32")
+    assert kernels("elementwise", "add") is kernels("elementwise", "add")
+    kernels("elementwise", "relu")
+    assert sum(runtime.modules) == 1
+    kernels.of("float64")("elementwise", "add")
+    assert sum(runtime.modules) == 2
+    assert kernels.of("float64").of is not None and kernels.of("float32") is kernels
+    with pytest.raises(LookupError, match=r"kernel 'ad' is not in elementwise\.cu; did you mean 'add'\?"):
+        kernels("elementwise", "ad")
+
+
+def test_each_type_has_arithmetic_that_is_no_narrower():
+    kernels = Kernels(HostRuntime(), "float32", "float32")
+    assert [str(kernels.of(name).real) for name in ("float16", "float32", "float64")] == ["float32"] * 2 + ["float64"]
+    assert set(C_TYPES) == {"float16", "bfloat16", "float32", "float64"}
