@@ -71,7 +71,26 @@ class TrainConfig:
     dtype: str = option(
         "float32", "Type of weights and gradients; float64 is for checks.", choices=("float32", "float64")
     )
-    ops: str = option("cpu", "Kernels: `cpu`, compiled, or `reference`, plain NumPy.")
+    device: str = option("cpu", "What computes: cpu; or cuda, one GPU a rank.", choices=("cpu", "cuda"))
+    precision: str = option(
+        "float32",
+        "Of --device cuda: float32, whole; tf32, products by TF32 tensor cores; bfloat16 or float16, activations of 16 "
+        "bits, and products of those. Weights, gradients and sums are float32 in all of them.",
+        choices=("float32", "tf32", "bfloat16", "float16"),
+    )
+    loss_scale: float | None = option(
+        None,
+        "Of --precision float16: what the loss is multiplied by, so that small gradients are not lost. [dynamic: from "
+        "65536, halved where a gradient is not finite, doubled after 2000 that are]",
+        above=0,
+    )
+    mpi_cuda: str = option(
+        "auto",
+        "Of --device cuda: how device memory travels between processes: direct, the MPI is handed it; staged, through "
+        "host memory; auto, direct where a trial shows that it works and is faster.",
+        choices=("auto", "direct", "staged"),
+    )
+    ops: str = option("cpu", "Kernels of --device cpu: `cpu`, compiled, or `reference`, plain NumPy.")
     threads: int | None = option(None, "BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]", low=1)
 
     sync: str = option(

@@ -7,6 +7,7 @@
     │   ├── DataError                      data set: missing, truncated, wrong shapes, labels
     │   ├── CheckpointError                checkpoint: missing, damaged, of another model
     │   └── DeviceError                    no GPU, or not one that can be used so
+    │       └── DeviceFullError            its memory does not suffice
     ├── DivergedError                  3   the loss is not finite
     ├── StalledError                   4   a rank made no progress before its deadline
     ├── TransportError                 1   bytes could not be moved
@@ -49,6 +50,10 @@ class CheckpointError(UsageError):
 
 
 class DeviceError(UsageError):
+    pass
+
+
+class DeviceFullError(DeviceError):
     pass
 
 

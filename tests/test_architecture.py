@@ -27,7 +27,8 @@ ARROWS = {
     "exchange": LEAF | {"collectives", "transport", "nn", "optim", "ops"},
     "bench": LEAF | {"collectives", "transport", "exchange", "nn", "ops", "data", "optim", "lr"},
     "train": LEAF
-    | {"nn", "ops", "exchange", "collectives", "transport", "data", "checkpoint", "report", "optim", "lr"},
+    | {"nn", "ops", "exchange", "collectives", "transport", "launch", "data", "checkpoint", "report", "optim", "lr"},
+    "launch": LEAF | {"transport", "ops", "bench"},
     "door": LEAF | {"exchange", "collectives", "transport"},
     "communicator": LEAF | {"door", "exchange", "transport", "bench"},
     "cli": {"*"},
@@ -39,7 +40,7 @@ CONFINED = {
     "numba": {"ops/cpu"},
     "cupy": {"ops/cuda", "transport", "bench"},
     "cuda": {"ops/cuda", "transport", "bench"},
-    "cudnn": {"ops/cuda"},
+    "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "ml_dtypes": {"ops"},
     "click": {"cli"},
     "h5py": {"checkpoint", "data"},

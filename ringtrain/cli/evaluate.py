@@ -10,6 +10,7 @@ import click
 @click.option("--data", help="Data set. [that of the run]")
 @click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")

@@ -13,6 +13,7 @@ import click
 @click.option("--features", "layer", help="A layer's output in place of classes and probabilities.")
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
 def predict(target, out, split, layer, best, force, **given):

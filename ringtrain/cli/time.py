@@ -12,11 +12,13 @@ BAR = 12  # characters
 @click.option("-b", "--batch", type=click.IntRange(1), help="Images an iteration, over all ranks. [the recipe's]")
 @click.option("-n", "--iterations", type=click.IntRange(1), default=10, show_default=True, help="Timed.")
 @click.option("-w", "--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Iterations before.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--precision", help="Of --device cuda: float32, tf32, bfloat16 or float16. [float32]")
 @click.option("--ops", default="cpu", show_default=True, help="Kernels: cpu or reference.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="BLAS threads a rank. [OMP_NUM_THREADS if that is set, or 1]")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, raw samples too.")
-def time(model, batch, iterations, warm_up, ops, dtype, threads, json_path):
+def time(model, batch, iterations, warm_up, json_path, **flags):
     """Time forward and backward of each layer of MODEL, a name or a TOML file.
 
     Medians of iterations on random images, with the optimizer of the model's recipe and without an exchange; under
@@ -24,14 +26,14 @@ def time(model, batch, iterations, warm_up, ops, dtype, threads, json_path):
     """
     from ringtrain.cli.world import in_world
 
-    flags = {"batch": batch, "ops": ops, "dtype": dtype, "threads": threads}
-    given = {key: value for key, value in flags.items() if value is not None}
+    given = {key: value for key, value in {"batch": batch, **flags}.items() if value is not None}
     return in_world(lambda transport: _time(transport, model, given, iterations, warm_up, json_path))
 
 
 def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     from ringtrain.bench.layer_rows import layer_rows, totals
     from ringtrain.bench.layers import keys_of, measure
+    from ringtrain.train.device import open_device
     from ringtrain.train.together import agree, on_root, take_turns, together
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
@@ -39,7 +41,8 @@ def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json
     on_root(transport, lambda: _check_file(json_path))
     header = _header(transport, config, iterations, warm_up)
     graph = model.graph()
-    ops, rig = together(transport, lambda: _rig(transport, config, graph))
+    ops = open_device(config, transport).ops
+    rig = together(transport, lambda: _rig(transport, config, graph, ops))
     header["device"] = ops.describe()
     if transport.rank == 0:
         click.echo("\n".join(_header_lines(header)))
@@ -70,18 +73,16 @@ def _asked(ranks: int, name: str, given: dict):
     return config, model
 
 
-def _rig(transport, config, graph):
-    """(operations, the net on this rank's share of the batch). Raises UsageError."""
+def _rig(transport, config, graph, ops):
+    """The net on this rank's share of the batch. Raises UsageError."""
     from ringtrain.bench.layers import Rig
     from ringtrain.data.sampler import share
     from ringtrain.optim import make_optimizer
-    from ringtrain.train.assemble import hyper_of, ops_of
+    from ringtrain.train.assemble import hyper_of
 
-    ops, hyper = ops_of(config), hyper_of(config)
+    hyper = hyper_of(config)
     start, stop = share(config.batch, transport.rank, transport.size)
-    return ops, Rig(
-        ops, graph, stop - start, config.batch, lambda spans: make_optimizer(config.optimizer, spans, hyper)
-    )
+    return Rig(ops, graph, stop - start, config.batch, lambda spans: make_optimizer(config.optimizer, spans, hyper))
 
 
 def _check_file(path: str | None) -> None:
@@ -95,7 +96,7 @@ def _header(transport, config, iterations: int, warm_up: int) -> dict:
     from ringtrain.bench.header import make_header
     from ringtrain.bench.timing import START
 
-    names = ("model", "batch", "dtype", "ops", "optimizer")
+    names = ("model", "batch", "dtype", "precision", "ops", "optimizer")
     told = {name: getattr(config, name) for name in names}
     return make_header(transport, START) | told | {"iterations": iterations, "warm_up": warm_up}
 

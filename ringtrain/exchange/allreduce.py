@@ -15,6 +15,7 @@ from ringtrain.exchange.applying import BACKWARD, Applying
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.compressing import Compression
 from ringtrain.exchange.compressions import compression_of, make_summing
+from ringtrain.exchange.scaling import LossScale
 from ringtrain.exchange.summing import BUCKET_BYTES, settings
 from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Transport
@@ -27,6 +28,7 @@ class AllReduce(Exchange):
     overlap:     none, backward or forward
     beside:      see :class:`ringtrain.exchange.base.Kit`
     compression: of what travels; None for none
+    scale:       of the loss; None for none
     how:         arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
@@ -40,9 +42,11 @@ class AllReduce(Exchange):
         overlap: str = BACKWARD,
         beside=float,
         compression: Compression | None = None,
+        scale: LossScale | None = None,
         **how,
     ):
         self._transport, self._ops, self._clip_norm, self._overlap = transport, ops, clip_norm, overlap
+        self._scale = scale
         self._beside, self._summing = beside, make_summing(compression, transport, ops, overlap=overlap, **how)
         self.exact, self.terms = self._summing.exact, self._summing.terms
         self.state_is_local = self._summing.state_is_local
@@ -61,6 +65,7 @@ class AllReduce(Exchange):
             self._clip_norm,
             self._overlap,
             self._beside,
+            self._scale,
         )
         self.notes = [*self._summing.notes, *filter(None, [self._updates.note])]
 
@@ -120,5 +125,5 @@ class AllReduce(Exchange):
 
 def make(kit: Kit) -> AllReduce:
     config = kit.config
-    limits = {"clip_norm": config.clip_norm, "beside": kit.beside}
+    limits = {"clip_norm": config.clip_norm, "beside": kit.beside, "scale": kit.scale}
     return AllReduce(kit.transport, kit.ops, **limits, compression=compression_of(config), **settings(kit))

@@ -3,10 +3,12 @@
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.order import LEARNING, learnt_order
+from ringtrain.exchange.scaling import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.update import Update
 from ringtrain.transport.base import Transport
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
+SCALED = "whether the gradient of a scaled loss (--precision float16) is finite"
 
 
 class Applying:
@@ -16,8 +18,9 @@ class Applying:
     overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`need`. A global norm is known when all
                has arrived: with ``clip_norm`` it is as BACKWARD
     beside:    see :class:`ringtrain.exchange.base.Kit`
+    scale:     of the loss, which is divided out; None for none. As with ``clip_norm``, all of the sums decide
 
-    ``note``: that it is, or None.
+    ``note``: that overlap is as BACKWARD, or None.
     """
 
     def __init__(
@@ -30,11 +33,13 @@ class Applying:
         clip_norm: float | None,
         overlap: str,
         beside=float,
+        scale: LossScale | None = None,
     ):
         self._transport, self._ops, self._arena, self._update, self._sums = transport, ops, arena, update, sums
         self._trained, self._clip_norm, self._beside = trained_runs(arena.spans), clip_norm, beside
-        self._later = overlap == FORWARD and clip_norm is None
-        self.note = _fallback(clip_norm) if overlap == FORWARD and not self._later else None
+        self._scale, self._whole = scale, clip_norm is not None or scale is not None
+        self._later = overlap == FORWARD and not self._whole
+        self.note = _fallback(clip_norm) if overlap == FORWARD and self._whole else None
         self._owed: set[int] = set()  # places of buckets whose update is left to need()
         self._lr, self._rounds = 0.0, 0
 
@@ -46,21 +51,30 @@ class Applying:
     def rehearse(self) -> None:
         if self._clip_norm is not None:
             rehearse_clip(self._ops, self._arena.grads)
+        if self._scale is not None:
+            rehearse_unscale(self._ops, self._arena.grads)
         self._update.rehearse()
 
     def finish(self, lr: float) -> None:
         """Gradients are final, announced or not. Buckets are updated as they arrive, or are needed; all at once where
-        the norm of the whole decides."""
+        the whole decides."""
         self._update.step += 1
         if self._later:
             self._leave(lr)
             return
         for bucket in self._sums.arrivals():
-            if self._clip_norm is None:
+            if not self._whole:
                 self._update.apply(lr, bucket.start, bucket.stop)
+        if self._whole:
+            self._apply_whole(lr)
+
+    def _apply_whole(self, lr: float) -> None:
+        if self._scale is not None and not unscale(self._ops, self._arena.grads, self._trained, self._scale):
+            self._update.step -= 1
+            return
         if self._clip_norm is not None:
             clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._beside)
-            self._update.apply(lr, 0, self._arena.count)
+        self._update.apply(lr, 0, self._arena.count)
 
     def _leave(self, lr: float) -> None:
         self._sums.start()
@@ -96,8 +110,6 @@ class Applying:
         self._sums.reorder(self._transport.gather_json(order)[0])
 
 
-def _fallback(clip_norm: float) -> str:
-    return (
-        f"--overlap forward is backward here: the factor of --clip-norm {clip_norm:g} is known when all gradients have "
-        "arrived"
-    )
+def _fallback(clip_norm: float | None) -> str:
+    known = f"the factor of --clip-norm {clip_norm:g}" if clip_norm is not None else SCALED
+    return f"--overlap forward is backward here: {known} is known when all gradients have arrived"

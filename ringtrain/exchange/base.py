@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ringtrain.config import TrainConfig
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.meter import BucketTraffic
+from ringtrain.exchange.scaling import LossScale
 from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
@@ -74,6 +75,7 @@ class Kit:
     guard:  watches what ranks do together; None where there is none
     share:  share(count, part, parts) → (start, stop): the examples that are one part's
     beside: from the sum of squares of the gradients over the arena to that with all others, which are clipped together
+    scale:  what the loss is multiplied by; None where that is 1
     """
 
     config: TrainConfig
@@ -83,6 +85,7 @@ class Kit:
     guard: Guard | None = None
     share: Callable[[int, int, int], tuple[int, int]] | None = None
     beside: Callable[[float], float] = float
+    scale: LossScale | None = None
 
 
 class Exchange(ABC):

@@ -9,6 +9,7 @@ from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.compressions import check_compression
 from ringtrain.exchange.pacer import LAYERS
 from ringtrain.exchange.wires import NONE
+from ringtrain.ops.precision import HALVES
 
 STRATEGIES: dict[str, Callable[[Kit], Exchange]] = {
     "allreduce": allreduce.make,
@@ -46,6 +47,17 @@ OVERLAPS = {
 }
 DRIVEN = ("allreduce", "delayed", "sharded", "averaging")  # what --progress thread can drive
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
+SENDS_ACTIVATIONS = ("master", "hybrid", "pipeline")
+# Who can leave an update out together, by the sum of a scaled loss's gradients; and why others cannot.
+SCALABLE = ("allreduce", "sharded")
+UNSCALABLE = {
+    "delayed": "it applies a gradient when the factor has moved on",
+    "averaging": "ranks update alone, and some of them would leave out what others do",
+    "gossip": "ranks update alone, and some of them would leave out what others do",
+    "server": "servers update parts of the sum each, of which one may be finite and another not",
+    "top-k": "what is kept back for later was made with another factor",
+    "powersgd": "what is kept back for later was made with another factor",
+}
 IN_STEP = ("allreduce", "sharded", "delayed")  # every rank goes through every layer, at the same weights as all others
 
 
@@ -70,6 +82,8 @@ def check_options(config: TrainConfig) -> None:
         )
     if config.batch_norm == "sync":
         _check_whole_batch(config)
+    _check_activations(config)
+    check_scaling(config)
 
 
 def _check_overlap(config: TrainConfig) -> None:
@@ -84,6 +98,33 @@ def _check_overlap(config: TrainConfig) -> None:
             f"--progress {config.progress} drives buckets that start while backward runs, and --sync {config.sync} is "
             f"not made of those: leave it out, or give --sync {', '.join(DRIVEN[:-1])} or {DRIVEN[-1]}"
         )
+
+
+def _check_activations(config: TrainConfig) -> None:
+    for flag, value in {"sync": config.sync, "fc": config.fc}.items():
+        if config.precision in HALVES and value in SENDS_ACTIVATIONS:
+            raise ConfigError(
+                f"--{flag} {value} sends what lies between layers, and does that in float32, whereas --precision "
+                f"{config.precision} keeps it in 16 bits: give --precision tf32, or another --{flag}"
+            )
+
+
+def check_scaling(config: TrainConfig) -> None:
+    """Raises ConfigError where the loss is scaled, and should not be, or cannot."""
+    if config.precision != "float16":
+        if config.loss_scale is not None:
+            raise ConfigError(
+                f"--loss-scale {config.loss_scale:g} is of --precision float16, and the precision is "
+                f"{config.precision}, in which no gradient is too small: leave it out"
+            )
+        return
+    for flag, value in {"sync": config.sync, "compress": config.compress}.items():
+        if value in UNSCALABLE:
+            raise ConfigError(
+                f"--precision float16 scales the loss, and leaves an update out where a gradient overflows, which "
+                f"--{flag} {value} cannot: {UNSCALABLE[value]}. Give --precision bfloat16, which wants no scale, or "
+                f"--sync {' or '.join(SCALABLE)} without --compress"
+            )
 
 
 def _check_whole_batch(config: TrainConfig) -> None:

@@ -31,6 +31,7 @@ from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves, choose_halves
 from ringtrain.exchange.pacer import LAYERS, make_pacer
 from ringtrain.exchange.pieces import common, elements
+from ringtrain.exchange.scaling import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.update import Update, check_names
 from ringtrain.transport.base import Transport
@@ -45,6 +46,7 @@ class Sharded(Exchange):
     deadline_s:    how long to wait for others that make no progress, before StalledError
     guard:         watches the halves; None for none
     overlap:       none, backward or forward
+    scale:         of the loss; None for none
     progress:      who lets messages get on: layers, or a thread (:mod:`ringtrain.exchange.pacer`)
     """
 
@@ -65,12 +67,13 @@ class Sharded(Exchange):
         overlap: str = BACKWARD,
         progress: str = LAYERS,
         beside=float,
+        scale: LossScale | None = None,
     ):
         self._transport, self._ops, self._orders = transport, ops, two_orders(ops)
         self._algorithm = choose_halves(algorithm, transport)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
-        self._guard, self._square, self._beside = guard, np.zeros(1), beside
+        self._guard, self._square, self._beside, self._scale = guard, np.zeros(1), beside, scale
         self._overlap, self._progress = overlap, progress
         self._owed: set[int] = set()  # places of buckets whose weights forward is to wait for
 
@@ -105,6 +108,8 @@ class Sharded(Exchange):
         self._ops.copy(nothing, nothing)
         if self._clip_norm is not None:
             rehearse_clip(self._ops, nothing)
+        if self._scale is not None:
+            rehearse_unscale(self._ops, nothing)
         self._update.rehearse()
 
     @property
@@ -133,7 +138,11 @@ class Sharded(Exchange):
     def finish(self, iteration: int, lr: float) -> None:
         """A bucket's weights are handed round as soon as they are updated, while other sums still arrive."""
         self._update.step += 1
-        for bucket in self._summed():
+        buckets = self._summed()
+        if buckets is None:
+            self._update.step -= 1
+            return
+        for bucket in buckets:
             self._update.apply(lr, bucket.start, bucket.stop)
             self._weights.start_next()
         self._owed = set(self._weights.order)
@@ -142,12 +151,16 @@ class Sharded(Exchange):
 
     def _summed(self):
         """The buckets whose sums have arrived, one by one as their weights are handed round; all at once where norms
-        decide."""
+        decide, or whether all is finite: None where it is not."""
         sums, order = self._sums, self._weights.order
-        if self._clip_norm is None and not self._update.layerwise:
+        if self._clip_norm is None and self._scale is None and not self._update.layerwise:
             sums.start()
             return (sums.arrive(place) for place in order)
         sums.land()
+        if self._scale is not None and not unscale(
+            self._ops, self._arena.grads, self._trained, self._scale, self._count
+        ):
+            return None
         if self._clip_norm is not None:
             clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._total)
         if self._update.layerwise:
@@ -155,9 +168,12 @@ class Sharded(Exchange):
         return (sums.buckets[place] for place in order)
 
     def _total(self, own: float) -> float:
+        return self._beside(self._count(own))
+
+    def _count(self, own: float) -> float:
         self._square[0] = own
         self._add_over_ranks(self._square)
-        return self._beside(float(self._square[0]))
+        return float(self._square[0])
 
     def _add_over_ranks(self, numbers: np.ndarray) -> None:
         self._transport.native_allreduce_start(numbers).wait(self._deadline_s)
@@ -213,4 +229,5 @@ def make(kit: Kit) -> Sharded:
         overlap=config.overlap,
         progress=config.progress,
         beside=kit.beside,
+        scale=kit.scale,
     )

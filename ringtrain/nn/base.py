@@ -59,6 +59,15 @@ class Workspace:
             held = self._arrays[name] = self._ops.empty(shape, self._ops.active if dtype is None else dtype)
         return held if held.shape[0] == shape[0] else held[: shape[0]]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(array.size * array.dtype.itemsize for array in self._arrays.values())
+
+    def clear(self) -> None:
+        """Give all memory back."""
+        self.replaced += len(self._arrays)
+        self._arrays.clear()
+
 
 @dataclass(slots=True)
 class Pass:

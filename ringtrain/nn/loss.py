@@ -23,7 +23,7 @@ class SoftmaxCrossEntropy:
 
     def backward(self, ctx, logits_NK, labels_N, totals_3, denominator: float):
         """The same, and return d(sum of losses / denominator)/d(logits). The denominator is the exchange's:
-        an all-reduce sums, so means are made here."""
+        an all-reduce sums, so means are made here; where the loss is scaled, it is divided by the factor."""
         dlogits_NK = ctx.space("loss.dx", logits_NK.shape)
         scale = 1.0 / denominator if denominator else 0.0
         ctx.ops.softmax_cross_entropy(logits_NK, labels_N, dlogits_NK, totals_3, scale, self.smoothing, self.ignore)

@@ -115,6 +115,11 @@ class Ops(CompressionOps):
         self.upload(host, x)
         return x
 
+    @abstractmethod
+    def memory(self) -> tuple[int, int] | None:
+        """(free, total) bytes of the device; None of a host, whose memory is everybody's. Where an array does not fit
+        :meth:`empty` raises DeviceFullError."""
+
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def synchronize(self):

@@ -39,6 +39,9 @@ class HostOps(Ops):
     def fetch(self, x, host):
         np.copyto(host, x)
 
+    def memory(self):
+        return None
+
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
     def synchronize(self):
         """Nothing is ever pending."""

@@ -29,6 +29,7 @@ class RunStarted:
     ranks, nodes:    counts
     device:          what one rank computes on, in words
     dtype:           of weights and gradients
+    precision:       of what lies between: of activations, or of products
     batch:           examples of one iteration, over all ranks
     optimizer:       in words, with its hyperparameters
     lr:              the learning rate that the schedule starts from, scaling by batch size included
@@ -63,6 +64,7 @@ class RunStarted:
     resumed_at: int
     seed: int
     folder: str | None
+    precision: str = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

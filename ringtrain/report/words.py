@@ -11,7 +11,7 @@ PREPARING = "preparing: kernels are compiled where the cache lacks them"
 def header(run: RunStarted) -> list[str]:
     """What is about to be trained, a line a fact: at most ``HEADER_LINES``."""
     facts = [
-        ("model", f"{run.model}, {run.parameters:,} parameters, {run.dtype}"),
+        ("model", f"{run.model}, {run.parameters:,} parameters, {run.dtype}{_precision(run)}"),
         ("data", f"{run.data}, {_examples(run)}"),
         ("ranks", f"{run.ranks} on {plural(run.nodes, 'node')}, each on {run.device}"),
         ("strategy", f"{run.strategy}, {_exactness(run.exact)}"),
@@ -23,6 +23,10 @@ def header(run: RunStarted) -> list[str]:
         ("folder", run.folder or "none: nothing is kept"),
     ]
     return [f"ringtrain {run.version}", *(f"  {name:<10} {text}" for name, text in facts)]
+
+
+def _precision(run: RunStarted) -> str:
+    return "" if run.precision == "float32" else f", computed in {run.precision}"
 
 
 def _examples(run: RunStarted) -> str:

@@ -10,13 +10,14 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.batches import Batches
 from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
-from ringtrain.data.sampler import Sampler, share
+from ringtrain.data.sampler import Sampler, largest_share, share
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
 from ringtrain.exchange.base import Exchange, Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
+from ringtrain.exchange.scaling import LossScale
 from ringtrain.exchange.tuning import Table
 from ringtrain.lr import LearningRate, scaled
 from ringtrain.nn.arena import Arena
@@ -25,10 +26,9 @@ from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim import Hyper, make_optimizer
 from ringtrain.train import norms
-from ringtrain.train.evaluate import Evaluator
+from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
 from ringtrain.train.slow import slowed
@@ -58,6 +58,17 @@ class Assembly:
     augment: Augment | Centre
     grain: int
     iterations: int
+    scale: LossScale | None = None
+
+    @property
+    def evaluation_batch(self) -> int:
+        """Examples that are scored at a time, over all ranks; on a device as many of each as are trained on at a time,
+        so that the memory of that serves."""
+        ranks = self.transport.size
+        if not self.worker.ops.records:
+            return max(self.sampler.batch, EVALUATION_BATCH * ranks)
+        own = largest_share(self.config.batch, len(self.roles.trainers), self.grain)
+        return ranks * largest_share(own, self.config.accumulate, self.grain)
 
     def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
@@ -115,7 +126,8 @@ def assemble(
     rate = rate_of(config, iterations)
 
     guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
-    exchange = make_exchange(Kit(config, transport, ops, tuning, guard, partial(share, grain=grain)))
+    scale = LossScale(config.loss_scale) if config.precision == "float16" else None
+    exchange = make_exchange(Kit(config, transport, ops, tuning, guard, partial(share, grain=grain), scale=scale))
     roles = exchange.roles(transport.size)
     check_batch(config, len(roles.trainers), grain, data.train)
     trained = exchange.prepare(graph)
@@ -155,6 +167,7 @@ def assemble(
             grain=grain,
         ),
         add_over_ranks=norms.adder(config, transport),
+        scale=scale,
     )
     return Assembly(
         config=config,
@@ -174,14 +187,8 @@ def assemble(
         augment=augment_of(config, model),
         grain=grain,
         iterations=iterations,
+        scale=scale,
     )
-
-
-def ops_of(config: TrainConfig) -> Ops:
-    ops = make_ops(config.ops, config.dtype)
-    if config.threads is not None:
-        ops.threads(config.threads)
-    return ops
 
 
 # ── what the configuration leaves open ────────────────────────────────────────────────────────────────────────

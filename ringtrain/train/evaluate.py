@@ -1,16 +1,17 @@
 """Loss and accuracy on a split: each example counted once, at any number of ranks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringtrain.data.batches import evaluation_batches
+from ringtrain.data.batches import Batch, evaluation_batches
 from ringtrain.data.dataset import Split
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.train.feed import Feed
+from ringtrain.train.parts import PER_EXAMPLE
 from ringtrain.transport.base import Transport
 
 EVALUATION_BATCH = 128  # examples a rank, at a time
@@ -56,6 +57,12 @@ class Evaluator:
         self._transport.native_allreduce_start(self._shared).wait(self._deadline_s)
         loss, correct, valid = self._shared
         return Score(float(loss / valid), float(correct / valid), int(valid)) if valid else None
+
+    def rehearse(self, like: Batch, count: int) -> None:
+        """Run every kernel on so many examples, of zeros."""
+        arrays = {name: getattr(like, name) for name in PER_EXAMPLE}
+        blank = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
+        self._add(replace(like, **blank))
 
     def _add(self, part) -> None:
         x, labels, self._ctx.examples = self._feed.load(self._ctx.space, part, 0, len(part.labels))

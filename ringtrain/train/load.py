@@ -15,7 +15,8 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.train.assemble import check_images, open_data, ops_of
+from ringtrain.train.assemble import check_images, open_data
+from ringtrain.train.device import open_device
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
 from ringtrain.train.feed import Feed
 from ringtrain.train.state import from_root, parameter_shapes, place
@@ -52,12 +53,15 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     found = on_root(transport, look)
     stored = ("checkpoint", parse_toml(found["config"], "checkpoint"))
     told = {**given, "synthetic": False} if "data" in given else given
+    if told.get("device") == "cpu":  # whatever it was trained with
+        told = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **told}
     config = together(transport, lambda: resolve(stored, ("flags", told)))
     model = together(transport, lambda: spec.parse(found["model"], found["model_name"], "the model in the checkpoint"))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
     chosen = together(transport, lambda: _split(data, split, model))
-    ops = together(transport, lambda: ops_of(config))
+    device = open_device(config, transport)
+    ops, transport = device.ops, device.transport
     graph = model.graph()
     arena = Arena(transport.scratch, graph.parameters(), ops.dtype)
     graph.bind(arena)

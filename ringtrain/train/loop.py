@@ -12,6 +12,7 @@ import numpy as np
 from ringtrain.data.batches import Batch
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.scaling import LossScale
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
@@ -63,12 +64,13 @@ class Worker:
         told_to_stop=lambda: False,
         stage: Stage | None = None,
         add_over_ranks=None,
+        scale: LossScale | None = None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
         self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
-        self._told_to_stop, self._stage = told_to_stop, stage
+        self._told_to_stop, self._stage, self._scale = told_to_stop, stage, scale
         self.before_update = lambda: None  # called when weights are about to change
         self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
         self.space = Workspace(ops)
@@ -131,6 +133,11 @@ class Worker:
             self._stage.rehearse()
         self.exchange.rehearse()
         self._ctx.add_over_ranks = adding
+
+    def forget(self) -> None:
+        """Give back the memory of passes; the next one makes it anew."""
+        self._x = self._labels = self._dlogits = self._tapes = self._ctx.examples = None
+        self.space.clear()
 
     def _add(self, numbers) -> None:
         began = time.perf_counter()
@@ -195,7 +202,8 @@ class Worker:
         return logits
 
     def _loss(self, logits, labels):
-        return self.loss.backward(self._ctx, logits, labels, self._totals, self._denominator())
+        factor = self._scale.factor if self._scale is not None else 1.0
+        return self.loss.backward(self._ctx, logits, labels, self._totals, self._denominator() / factor)
 
     def _denominator(self) -> float:
         """The loss's. A rank's own part of the valid labels is taken by its examples: then means of ranks that are

@@ -17,11 +17,13 @@ from ringtrain.report.events import (
     Evaluated,
     Exchanged,
     Iteration,
+    Note,
 )
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
+from ringtrain.report.words import plural
 from ringtrain.train.assemble import Assembly, check_replicas
-from ringtrain.train.evaluate import EVALUATION_BATCH, Score
+from ringtrain.train.evaluate import Score
 from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.meter import Meter
 from ringtrain.train.outcome import Outcome
@@ -51,7 +53,10 @@ class Run:
         self._score: Score | None = None  # the last one
         self._saved_at = -1
         self._rates, self._meter = Rates(), Meter(assembly, transport)
-        hasty = transport.size > 1 and folder is not None and assembly.exchange.state_is_local
+        self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
+        # A copy of the process saves it, and has no use of a device: CUDA does not outlive a fork.
+        forks = not ops.records
+        hasty = forks and transport.size > 1 and folder is not None and assembly.exchange.state_is_local
         self.lifeboat = Lifeboat(self._save_in_haste if hasty else None)
         assembly.worker.before_update = self.lifeboat.hold
 
@@ -82,6 +87,7 @@ class Run:
     def _account(self, outcome: Outcome) -> None:
         self._progress.iteration = outcome.iteration + 1
         self._progress.add(outcome.loss_sum, outcome.correct, outcome.valid)
+        self._tell_skipped(outcome.iteration + 1)
         self._sink.handle(
             Iteration(
                 iteration=outcome.iteration + 1,
@@ -94,6 +100,15 @@ class Run:
                 seconds=self._now(),
             )
         )
+
+    def _tell_skipped(self, iteration: int) -> None:
+        scale = self._of.scale
+        if scale is None or scale.skipped == self._skipped:
+            return
+        self._skipped = scale.skipped
+        left_out = f"{plural(scale.skipped, 'update')} left out by iteration {iteration:,}"
+        why = f"the gradient was not finite; the loss is scaled by {scale.factor:g} from here on"
+        self._sink.handle(Note(text=f"{left_out}: {why}"))
 
     # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
     def _after(self, stopping: bool) -> None:
@@ -121,8 +136,7 @@ class Run:
         if self._of.data.test is None:
             return None
         self._of.exchange.settle()
-        batch = max(self._of.sampler.batch, EVALUATION_BATCH * self._transport.size)
-        self._score = self._of.evaluator.score(self._of.data.test, batch)
+        self._score = self._of.evaluator.score(self._of.data.test, self._of.evaluation_batch)
         if self._score and not math.isfinite(self._score.loss):
             raise self._diverged(f"the test loss is {self._score.loss:g}")
         return self._score

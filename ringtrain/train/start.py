@@ -33,9 +33,10 @@ from ringtrain.train.assemble import (
     check_replicas,
     hyper_of,
     open_data,
-    ops_of,
     spread_from_root,
 )
+from ringtrain.train.device import open_device
+from ringtrain.train.fitting import rehearse
 from ringtrain.train.meter import forget_peak
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
 from ringtrain.train.run import Run
@@ -63,7 +64,8 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     agree(transport, _facts(config, model))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
-    ops = together(transport, lambda: ops_of(config))
+    device = open_device(config, transport)
+    ops, transport = device.ops, device.transport
     tuning = together(transport, lambda: tuning_of(config, transport))
     run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
     transport = run.transport  # from here on what ranks do together is watched
@@ -74,7 +76,7 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     sink = Many(sinks)
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
-        for text in filter(None, [tuning.remark, *_notes(run, transport, origin)]):
+        for text in filter(None, [*device.notes, tuning.remark, *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
         progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
@@ -162,6 +164,7 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
         nodes=transport.nodes,
         device=ops.describe(),
         dtype=config.dtype,
+        precision=config.precision,
         batch=run.sampler.batch,
         optimizer=_optimizer_words(config),
         lr=run.rate.lr,
@@ -234,7 +237,7 @@ def _prepare(run: Assembly, ops: Ops, transport: Transport, sink: Sink, progress
     before = ops.compile_stats()  # in this process, of runs that came before this one too
     with run.batches(transport, 0, 1) as batches:
         batch = next(batches)
-        seconds = take_turns(transport, lambda: run.worker.rehearse(batch))
+        seconds = take_turns(transport, lambda: rehearse(run, ops, batch))
     compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))
     if compiled or loaded:
         sink.handle(Compiled(seconds=seconds, kernels=compiled))

@@ -76,7 +76,11 @@ def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -
         epoch=run.sampler.epoch_of(progress.iteration),
         weights=by_name(run.arena, ops.to_host(run.arena.weights)),
         optimizer=slots,
-        scalars={"step": state["step"], **{f"epoch_{key}": value for key, value in progress.epoch_sums.items()}},
+        scalars={
+            "step": state["step"],
+            **{f"epoch_{key}": value for key, value in progress.epoch_sums.items()},
+            **(run.scale.state() if run.scale is not None else {}),
+        },
         config=tomli_w.dumps(to_table(run.config)),
         model=run.model.text,
         model_name=run.model.name,
@@ -106,5 +110,7 @@ def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoi
         for name in found["slots"]
     }
     run.exchange.restore({"step": int(found["scalars"]["step"]), **slots})
+    if run.scale is not None:
+        run.scale.restore(found["scalars"])
     sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
     return Progress(iteration=run.sampler.iteration_at(found["examples_seen"]), best=found["best"], epoch_sums=sums)

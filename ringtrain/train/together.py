@@ -84,11 +84,12 @@ def _raise_first(problems: list) -> None:
 
 def take_turns(transport: Transport, rehearse) -> float:
     """``rehearse()`` what uses kernels: one rank a node compiles them, then the others load what it kept. Returns
-    seconds."""
-    started = time.perf_counter()
+    seconds; raises, on every rank, the error of the lowest rank that had one."""
+    started, problem = time.perf_counter(), None
     first = transport.local_rank == 0
     for turn in (first, not first):
         if turn:
-            rehearse()
+            _, problem = _attempt(rehearse)
         transport.node_barrier()
+    _raise_first(transport.gather_json(problem))
     return time.perf_counter() - started

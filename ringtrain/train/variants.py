@@ -17,7 +17,8 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.train.assemble import assemble, open_data, ops_of
+from ringtrain.train.assemble import assemble, open_data
+from ringtrain.train.device import open_device
 from ringtrain.train.resume import check_continuation, decide, find_origin
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import train, tuning_of
@@ -68,9 +69,10 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
     config, model = together(own, lambda: decide(origin, variant.run_file, variant.flags))
     config = replace(config, guard=False)
     data = together(own, lambda: _data(config, model, shared, opened))
-    ops = together(own, lambda: ops_of(config))
+    device = open_device(config, own)
+    own = device.transport
     tuning = together(own, lambda: tuning_of(config, own))
-    run = together(own, lambda: assemble(config, model, data, own, ops, lambda: False, tuning.table))
+    run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table))
     together(own, lambda: check_continuation(run, origin))
     run.exchange.close()
 

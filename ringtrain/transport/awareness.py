@@ -7,6 +7,7 @@ believed only when a *child* has moved device memory by it (:mod:`ringtrain.tran
     kinds   the MPI's info key ``mpi_memory_alloc_kinds``: a yes where it names cuda; its absence proves nothing
     query   ``MPIX_Query_cuda_support``: built with it; a no of Open MPI speaks of its own copies, not of a UCX below it
     ucx     whether the UCX that is loaded has its module for CUDA
+    sight   whether the ranks of a node see the same devices: a child of one of them could not find out
     trial   a child moves device memory both ways and compares, and times
 
 Each answer is kept with its reason. What is chosen is said with its reason too, above all where it is the slower way.
@@ -50,7 +51,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked."""
+    """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked. There is no why$
+    where nothing is sent."""
 
     way: str
     why: str
@@ -58,7 +60,9 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """One line for people."""
+        """One line for people, or none."""
+        if not self.why:
+            return ""
         how = "handed to the MPI" if self.way == DIRECT else "staged through host memory"
         return f"device memory is {how}: {self.why}"
 
@@ -81,7 +85,7 @@ def worth_trying(asked: str, rungs: Sequence[Rung]) -> bool:
     """Whether a child should be asked. Not where nothing speaks for it: it takes seconds, and would end in a crash."""
     answers = {rung.name: rung.answer for rung in rungs}
     denied = answers["query"] == NO and answers["kinds"] != YES and answers["ucx"] != YES
-    return asked == DIRECT or not denied
+    return asked == DIRECT or not (denied or answers["sight"] == NO)
 
 
 def choose(asked: str, rungs: Sequence[Rung], trial: Trial | None) -> Choice:
@@ -121,17 +125,15 @@ def _denial(rungs: Sequence[Rung]) -> str:
 
 
 def agree_on_way(
-    transport: Transport, asked: str, look: Callable[[], Sequence[Rung]], attempt: Callable[[], Trial]
+    transport: Transport, asked: str, look: Callable[[], Sequence[Rung]], sight: Rung, attempt: Callable[[], Trial]
 ) -> Choice:
     """The same choice on all ranks; collective. ``look()`` are this process's rungs; ``attempt()`` makes a trial, which
     rank 0 alone does: of its machine, so that what lies between machines is not tried. Raises DeviceError."""
-    if transport.size == 1:
-        return Choice(STAGED, "one rank sends nothing", (flag(asked),))
     if asked == STAGED:
         return choose(asked, [flag(asked)], None)
     every = transport.gather_json([asdict(rung) for rung in look()])
     own = [[Rung(**rung) for rung in rungs] for rungs in every]
-    rungs = [flag(asked), *(merge(column) for column in zip(*own, strict=True))]
+    rungs = [flag(asked), *(merge(column) for column in zip(*own, strict=True)), sight]
     trial = None
     if worth_trying(asked, rungs):
         found = transport.gather_json(asdict(attempt()) if transport.rank == 0 else None)[0]

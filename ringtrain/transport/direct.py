@@ -4,12 +4,36 @@ Contiguous, from one rank to another, and no more: an MPI that moves such memory
 copies within collectives, by host code.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.memory import Raw
+
+
+class DirectHandle(Handle):
+    """The inner transport's, whose every call finds the thread on the device: CUDA's current device is one for each
+    thread, and an MPI asks for it."""
+
+    def __init__(self, inner: Handle, enter: Callable[[], None]):
+        self._inner, self._enter = inner, enter
+
+    def start(self) -> None:
+        self._enter()
+        self._inner.start()
+
+    def test(self) -> bool:
+        self._enter()
+        return self._inner.test()
+
+    def wait(self, deadline_s: float) -> None:
+        self._enter()
+        self._inner.wait(deadline_s)
+
+    def free(self) -> None:
+        self._inner.free()
 
 
 class Direct:
@@ -19,14 +43,24 @@ class Direct:
 
     def __init__(self, inner: Transport, runtime):
         self._inner, self._runtime = inner, runtime
+        self._threads = threading.local()
 
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        return self._inner.sends([(peer, self._raw(span)) for peer, span in moves], tag)
+        return self._handle(self._inner.sends, moves, tag)
 
     def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        return self._inner.recvs([(peer, self._raw(span)) for peer, span in moves], tag)
+        return self._handle(self._inner.recvs, moves, tag)
+
+    def _handle(self, prepare: Callable, moves, tag: int) -> Handle:
+        self._enter()
+        return DirectHandle(prepare([(peer, self._raw(span)) for peer, span in moves], tag), self._enter)
 
     def _raw(self, span):
         if isinstance(span, np.ndarray):
             return span
         return Raw(self._runtime.address(span), span.size * span.dtype.itemsize, span)
+
+    def _enter(self) -> None:
+        if getattr(self._threads, "entered", None) is None:
+            self._runtime.memory()  # any question does
+            self._threads.entered = True

@@ -4,13 +4,14 @@ explained."""
 import os
 
 from ringtrain.errors import UsageError
-from ringtrain.transport.awareness import Choice, Trial, agree_on_way
+from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
 from ringtrain.transport.base import Transport
 from ringtrain.transport.device import OnDevice
 from ringtrain.transport.ipc import Ipc
 from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
+from ringtrain.transport.sight import sees, sight
 
 
 def connect(allocate=None, comm=None) -> Transport:
@@ -43,6 +44,13 @@ def connect(allocate=None, comm=None) -> Transport:
     return Messages(comm, local_claims(os.environ), allocate)
 
 
+def look() -> list[Rung]:
+    """What the MPI of this process says of device memory."""
+    from ringtrain.transport import libmpi
+
+    return libmpi.look()
+
+
 def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Choice:
     """How device memory is to go, the same on all ranks; collective, and before any of them uses its device, which may
     not take a second process.
@@ -53,20 +61,22 @@ def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Cho
 
     Raises DeviceError where direct was asked for and does not work.
     """
+    if transport.size == 1:
+        return Choice(STAGED, "", ())
+    return find_way(transport, asked, device, maker)
 
-    def look():
-        from ringtrain.transport import libmpi
 
-        return libmpi.look()
+def find_way(transport: Transport, asked: str, device: int, maker: str) -> Choice:
+    """The same where one rank alone wants to know what several would do. There must be an MPI."""
 
     def attempt() -> Trial:
         from ringtrain.transport import libmpi, trial
 
         return trial.attempt(libmpi.launcher(), libmpi.vendor(), maker, beside)
 
-    places = transport.gather_json([transport.node, device])
-    beside = [number for node, number in places if node == places[0][0]][:2]
-    return agree_on_way(transport, asked, look, attempt)
+    told = transport.gather_json([transport.node, device, sees(os.environ)])
+    beside = [number for node, number, _ in told if node == told[0][0]][:2]
+    return agree_on_way(transport, asked, look, sight([(node, words) for node, _, words in told]), attempt)
 
 
 def on_device(transport: Transport, runtime, choice: Choice) -> Transport:

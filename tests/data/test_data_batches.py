@@ -210,3 +210,39 @@ def test_close_after_the_last_batch():
 def test_a_sampler_of_another_split_is_a_defect():
     with pytest.raises(ValueError, match="a sampler of 9 examples for a split of 10"):
         Batches(split(10), Sampler(9, 2))
+
+
+def test_a_peek_is_what_next_gives_and_both_are_valid_meanwhile():
+    examples, sampler = split(23), Sampler(23, 5, 1)
+    with Batches(examples, sampler, stop_iteration=6) as batches:
+        following = None
+        for iteration in range(6):
+            batch = next(batches)
+            assert following is None or batch is following
+            following = wait_for_peek(batches) if iteration < 5 else None
+            assert following is batches.peek()
+            assert (batch.examples == sampler.indices(iteration)).all()
+            assert following is None or (following.examples == sampler.indices(iteration + 1)).all()
+        with pytest.raises(StopIteration):
+            next(batches)
+        assert batches.peek() is None
+
+
+def wait_for_peek(batches):
+    while (batch := batches.peek()) is None:
+        threading.Event().wait(0.001)
+    return batch
+
+
+def test_batches_are_gathered_in_memory_of_ones_own():
+    made = []
+
+    def allocate(shape, dtype):
+        made.append(np.empty(shape, dtype))
+        return made[-1]
+
+    examples, sampler = split(23), Sampler(23, 5, 1)
+    with Batches(examples, sampler, stop_iteration=4, allocate=allocate) as batches:
+        for batch in batches:
+            assert any(np.may_share_memory(batch.images, array) for array in made)
+    assert len(made) == 3 * len(FIELDS)

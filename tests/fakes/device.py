@@ -11,11 +11,13 @@ on only what was recorded is done.
 
 import abc
 import inspect
+import weakref
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import numpy as np
 
+from ringtrain.errors import DeviceFullError
 from ringtrain.ops.base import Mark, Ops
 from ringtrain.ops.reference import ReferenceOps
 
@@ -139,9 +141,10 @@ def _queued(name):
 class FakeDeviceOps(Ops):
     """The reference's arithmetic, late, on memory that is out of reach.
 
-    early: whether what is issued beside is done as soon as marks allow
-    quick: whether what is asked for is done by then
-    first: what these operations are beside of
+    early:    whether what is issued beside is done as soon as marks allow
+    quick:    whether what is asked for is done by then
+    first:    what these operations are beside of
+    capacity: bytes of its memory
 
     ``queued``: (operation, operands) to do, in order. ``performed``: how many were done. ``replays``: of segments,
     without running them.
@@ -150,13 +153,14 @@ class FakeDeviceOps(Ops):
     name = "fake device"
     records = True
 
-    def __init__(self, dtype="float32", precision="float32", early=False, first=None, quick=False):
+    def __init__(self, dtype="float32", precision="float32", early=False, first=None, quick=False, capacity=1 << 40):
         super().__init__(dtype, precision)
         self._reference = ReferenceOps(dtype, precision)
         self.queued: list[tuple[str, dict]] = []
         self.performed = self.replays = 0
         self._early, self._first, self._all, self.quick = early, first or self, [], quick
         self._first._all.append(self)
+        self.capacity, self.used = capacity, 0
         self._pinned: list[np.ndarray] = []
         self.arriving: list[np.ndarray] = []  # memory that messages are about to arrive in
         self._segments: dict[object, Recording] = {}
@@ -175,12 +179,25 @@ class FakeDeviceOps(Ops):
     def empty(self, shape, dtype=None):
         self._not_recorded("an allocation")
         memory = np.empty(shape, self.dtype if dtype is None else dtype)
+        self._first._take(memory)
         _poison(memory)
         return DeviceArray(memory, self._first)
 
     def adopt(self, memory):
         """Memory that a transport has, as this device's."""
         return DeviceArray(memory, self._first)
+
+    def _take(self, memory):
+        if self.used + memory.nbytes > self.capacity:
+            raise DeviceFullError(f"the device is full: {memory.nbytes} bytes were asked for")
+        self.used += memory.nbytes
+        weakref.finalize(memory, self._give, memory.nbytes)
+
+    def _give(self, nbytes):
+        self.used -= nbytes
+
+    def memory(self):
+        return self._first.capacity - self._first.used, self._first.capacity
 
     def pinned(self, shape, dtype):
         self._not_recorded("an allocation")
@@ -227,9 +244,10 @@ class FakeDeviceOps(Ops):
         held.calls += 1
         if held.calls == 1:
             before = len(self.queued)
-            held.value = run()
+            value = run()
             held.operations = [_signature(*one) for one in self.queued[before:]]
-        elif held.calls == 2:
+            return value
+        if held.calls == 2:
             issued, held.value = self._record(key, run)
             self._same(key, held.operations, issued)
             held.operations = issued
@@ -238,9 +256,8 @@ class FakeDeviceOps(Ops):
             self._same(key, [_signature(*one) for one in held.operations], issued)
         else:
             self.replays += 1
-        if held.calls > 1:
-            for name, operands in held.operations:
-                self._issue(name, operands)
+        for name, operands in held.operations:
+            self._issue(name, operands)
         return held.value
 
     def _record(self, key, run):

@@ -6,7 +6,9 @@ array of another device, too many threads, too few arguments; what was written o
 
 import ctypes
 import itertools
+import json
 import os
+import weakref
 
 import numpy as np
 

@@ -7,8 +7,9 @@ from functools import cache
 
 NEEDED = ("cuda.bindings.nvrtc", "cuda.pathfinder")
 USAGE = re.compile(
-    r"Function properties for (\w+)\s+ptxas\s+\.\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes "
-    r"spill loads\s+ptxas info\s+: Used (\d+) registers"
+    r"Function properties for (\w+)\s+(?:ptxas\s+\.\s+)?"
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    r"\s*ptxas info\s*: Used (\d+) registers"
 )
 
 
@@ -44,15 +45,7 @@ def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict
     from cuda.pathfinder import find_nvidia_header_directory
 
     headers = find_nvidia_header_directory("cudart")
-    given = (
-        "-std=c++17",
-        "-ftz=true",
-        "--device-as-default-execution-space",
-        f"-arch={architecture}",
-        f"-I{headers}",
-        "--ptxas-options=-v",
-        *options,
-    )
+    given = ("-std=c++17", "-ftz=true", f"-arch={architecture}", f"-I{headers}", "--ptxas-options=-v", *options)
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"source.cu", 0, [], [])
     assert int(error) == 0, error
     (error,) = nvrtc.nvrtcCompileProgram(program, len(given), [each.encode() for each in given])

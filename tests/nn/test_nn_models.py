@@ -23,11 +23,12 @@ PARAMETERS = {
     "cifar10_full": 89_578,
     "resnet20": 272_474,
     "resnet18": 11_173_962,
+    "resnet50": 25_557_032,
     "alexnet": 60_965_224,
     "vgg16": 138_357_544,
 }
-CLASSES = dict.fromkeys(PARAMETERS, 10) | {"alexnet": 1000, "vgg16": 1000}
-LARGE = {"resnet18", "alexnet", "vgg16"}
+CLASSES = dict.fromkeys(PARAMETERS, 10) | {"resnet50": 1000, "alexnet": 1000, "vgg16": 1000}
+LARGE = {"resnet18", "resnet50", "alexnet", "vgg16"}
 
 
 def test_these_models_ship():
@@ -56,10 +57,10 @@ def test_two_examples_run_forward_and_backward(name):
     runs_forward_and_backward(spec.load(name))
 
 
-@pytest.mark.parametrize(("name", "side", "narrow"), [("alexnet", 227, 67), ("vgg16", 224, 32)])
+@pytest.mark.parametrize(("name", "side", "narrow"), [("alexnet", 227, 67), ("vgg16", 224, 32), ("resnet50", 224, 64)])
 def test_the_large_ones_run_on_smaller_images_with_fewer_features(name, side, narrow):
     text = spec.available()[name].read_text().replace(f"[{side}, {side}, 3]", f"[{narrow}, {narrow}, 3]")
-    runs_forward_and_backward(spec.parse(re.sub(r"(units|channels) = (\d+)", fewer, text), name))
+    runs_forward_and_backward(spec.parse(re.sub(r"(units|channels|narrow|wide) = (\d+)", fewer, text), name))
 
 
 def fewer(found) -> str:
@@ -119,6 +120,18 @@ def test_resnet18_counts_two_flops_a_multiplication():
     """0.556 billion multiplications, as is reported for the CIFAR stem."""
     sums = total(spec.load("resnet18").graph().describe())
     assert sums.flops == pytest.approx(2 * 0.556e9, rel=0.01)
+
+
+def test_resnet50_strides_in_its_3x3():
+    """Its images halve behind the 3x3 convolution of a stage's first block; 4.09 billion multiplications, as is
+    reported for version 1.5 (3.86 for the original)."""
+    graph = spec.load("resnet50").graph()
+    shapes = [graph.shapes[name] for name in ("conv", "pool1", "stage1.3.relu3", "stage2.1.relu1", "stage2.1.relu2")]
+    assert shapes == [(112, 112, 64), (56, 56, 64), (56, 56, 256), (56, 56, 128), (28, 28, 128)]
+    assert graph.shapes["stage4.3.relu3"] == (7, 7, 2048)
+    assert total(graph.describe()).flops == pytest.approx(2 * 4.09e9, rel=0.01)
+    zero = [name for name, p in graph.parameters() if name.endswith("gamma") and p.fill.value == 0]
+    assert len(zero) == 16 and all(name.endswith("norm3.gamma") for name in zero)
 
 
 def test_the_count_can_be_wrong():

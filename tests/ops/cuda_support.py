@@ -5,6 +5,9 @@ import functools
 import pytest
 
 from ringtrain.ops.cuda import PARTS, CudaOps
+from ringtrain.ops.cuda.choice import Choice
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.precision import active_dtype
 from tests.fakes import host_kernels
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import calls, perform
@@ -12,8 +15,12 @@ from tests.ops.cases import calls, perform
 needs_compiler = pytest.mark.skipif(host_kernels.compiler() is None, reason="g++ is not installed: no device to fake")
 
 
-def cuda_ops(dtype="float32", precision="float32", runtime=None):
-    return whole_class()(runtime or HostRuntime(), dtype, precision)
+def cuda_ops(dtype="float32", precision="float32", runtime=None, choice=None):
+    """``choice``: among ways to do the same; the first, where none is given: trials take their time here."""
+    runtime = runtime or HostRuntime()
+    active = active_dtype(precision, dtype)
+    device = Device(runtime, dtype, active, precision != "tf32", choice=choice or Choice(fixed=True))
+    return whole_class()(runtime, dtype, precision, device)
 
 
 @functools.cache

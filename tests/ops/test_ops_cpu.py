@@ -38,7 +38,7 @@ def assert_close(got, wanted, tolerance, what):
 
 def test_the_table_names_every_operation():
     of_itself = {"describe", "compile_stats", "threads"}
-    memory = {"empty", "pinned", "upload", "to_host", "download", "fetch"}
+    memory = {"empty", "pinned", "upload", "to_host", "download", "fetch", "memory"}
     order = {"synchronize", "segment", "mark", "after", "beside"}
     tested_apart = {*memory, *order, "concat", "concat_back"}
     assert {call.operation for call in calls("float32", 2)} == Ops.__abstractmethods__ - of_itself - tested_apart
@@ -77,7 +77,7 @@ def test_all_are_done_when_they_return(make):
     mark = ops.mark()
     mark.wait()
     ops.after(mark)
-    assert (mark.done(), ops.beside() is ops, ops.records) == (True, True, False)
+    assert (mark.done(), ops.beside() is ops, ops.records, ops.memory()) == (True, True, False, None)
     assert [ops.segment("same", lambda i=i: i) for i in range(4)] == [0, 1, 2, 3]  # it runs, always
     x, pinned = ops.from_host(np.arange(3.0)), ops.pinned((3,), "float64")
     ops.fetch(x, pinned)

@@ -1,5 +1,8 @@
 """Training on a device that is not there: the loop reads nothing early and computes nothing outside of ops."""
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 from strategies import trained
@@ -8,16 +11,18 @@ from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 
 
-def on_device(transport, model_text, iterations, **flags):
-    ops = FakeDeviceOps(flags.get("dtype", "float32"))
-    return losses(DeviceTransport(transport, ops), model_text, iterations, ops=ops, **flags)
+def on_device(transport, model_text, iterations, early=False, **flags):
+    ops = FakeDeviceOps(flags.get("dtype", "float32"), early=early)
+    found = losses(DeviceTransport(transport, ops), model_text, iterations, ops=ops, **flags)
+    assert ops.replays > 0
+    return found
 
 
 @pytest.mark.parametrize("model_text", [DROPOUT_NET, BATCH_NORM_NET], ids=["dropout", "batch norm"])
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_training_is_that_of_the_host_bit_by_bit(size, model_text):
+@pytest.mark.parametrize(("size", "early"), [(1, False), (2, True), (3, False)])
+def test_training_is_that_of_the_host_bit_by_bit(size, early, model_text):
     host = everywhere(size, lambda t: losses(t, model_text, 12))
-    device = everywhere(size, lambda t: on_device(t, model_text, 12))
+    device = everywhere(size, lambda t: on_device(t, model_text, 12, early))
     assert [found[:2] for found in device] == [found[:2] for found in host]
 
 
@@ -29,12 +34,128 @@ def test_training_is_that_of_the_host_bit_by_bit(size, model_text):
         {"optimizer": "lars", "trust": 0.1},
         {"optimizer": "lamb", "lr": 0.01, "clip_norm": 1.0},
         {"accumulate": 3},
+        {"bucket_bytes": 1},
+        {"wire": "bfloat16"},
     ],
+    ids=str,
 )
 def test_optimizers_clipping_and_accumulation(flags):
     host = everywhere(2, lambda t: losses(t, DROPOUT_NET, 6, **flags))
     device = everywhere(2, lambda t: on_device(t, DROPOUT_NET, 6, **flags))
     assert [found[:2] for found in device] == [found[:2] for found in host]
+
+
+STRATEGIES = [
+    {"overlap": "forward"},
+    {"overlap": "none"},
+    {"sync": "sharded"},
+    {"sync": "sharded", "overlap": "forward"},
+    {"sync": "server", "overlap": "forward", "servers": 2},
+    {"sync": "delayed"},
+    {"sync": "averaging", "average_every": 2, "outer_momentum": 0.5},
+    {"sync": "gossip"},
+    {"sync": "master"},
+    {"compress": "top-k", "compress_ratio": 0.1},
+    {"batch_norm": "sync"},
+    {"fc": "hybrid"},
+]
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("flags", STRATEGIES, ids=str)
+def test_every_strategy_with_recorded_passes_and_many_buckets(flags, early):
+    def body(transport, device):
+        ops = FakeDeviceOps(early=early) if device else None
+        transport = DeviceTransport(transport, ops) if device else transport
+        losses, weights, _ = trained(transport, BATCH_NORM_NET, 6, settle_at=(3,), ops=ops, bucket_bytes=1, **flags)
+        assert not device or ops.replays > 0
+        return losses, weights.tobytes()
+
+    host, device = (everywhere(2, lambda t, d=d: body(t, d)) for d in (False, True))
+    assert host == device
+
+
+def of_precision(transport, precision, iterations=20, **flags):
+    ops = FakeDeviceOps(precision=precision)
+    given = {"device": "cuda", "precision": precision, **flags}
+    found, weights, checkpoint = trained(DeviceTransport(transport, ops), BATCH_NORM_NET, iterations, ops=ops, **given)
+    return found, weights, checkpoint
+
+
+@pytest.mark.parametrize("sync", ["allreduce", "sharded"])
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
+def test_a_lower_precision_learns_alike_and_weights_stay_float32(precision, sync):
+    if precision == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    host = everywhere(2, lambda t: losses(t, BATCH_NORM_NET, 20)[0])[0]
+    device = everywhere(2, lambda t: of_precision(t, precision, sync=sync))
+    assert {weights.dtype.name for _, weights, _ in device} == {"float32"}
+    assert device[0][0] == device[1][0]
+    assert device[0][0] == pytest.approx(host, abs=0.02 if precision == "bfloat16" else 0.005)
+    assert (device[0][0] == host) == (precision == "tf32")  # which the fake has not
+
+
+@pytest.mark.parametrize("flags", [{}, {"clip_norm": 0.5}, {"sync": "sharded"}, {"overlap": "forward"}], ids=str)
+def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
+    """2^24 is too large for this net: some updates are left out, all ranks agree, and training goes on."""
+
+    @np.errstate(all="ignore")
+    def body(t):
+        ops = FakeDeviceOps(precision="float16")
+        given = {"device": "cuda", "precision": "float16", "iterations": 14, **flags}
+        run, _ = run_of(DeviceTransport(t, ops), BATCH_NORM_NET, ops, **given)
+        run.scale.factor, scales, hashes = 2.0**24, [], []
+        with run.batches(t, 0, 14) as batches:
+            for batch in batches:
+                run.worker.iterate(batch, batches.peek)
+                scales.append((run.scale.factor, run.scale.skipped))
+                hashes.append(run.arena.hash(ops))
+        if flags.get("overlap") == "forward" and flags.get("sync") is None:
+            assert any("whether the gradient of a scaled loss" in note for note in run.exchange.notes)
+        step = run.exchange.state()["step"]
+        return scales, hashes, step
+
+    found = everywhere(2, body)
+    scales, hashes, step = found[0]
+    assert found[1] == found[0]
+    assert scales[0] == (2.0**23, 1)  # left out, and halved
+    skipped = scales[-1][1]
+    assert 1 <= skipped < 14 and step == 14 - skipped
+    assert scales[-1][0] == 2.0 ** (24 - skipped)
+    changes = [a != b for a, b in pairwise(hashes)]
+    assert sum(changes) == 14 - skipped  # the first was left out: all others changed weights, or were left out
+
+
+def test_the_factor_goes_on_from_a_checkpoint():
+    def body(t, found=None, start=0):
+        ops = FakeDeviceOps(precision="float16")
+        given = {"device": "cuda", "precision": "float16"}
+        return trained(DeviceTransport(t, ops), BATCH_NORM_NET, start + 3, start, found, ops=ops, **given)[2]
+
+    first = everywhere(1, body)[0]
+    assert (first.scalars["loss_scale"], first.scalars["loss_scale_good"]) == (65536, 3)
+    second = everywhere(1, lambda t: body(t, first, 3))[0]
+    assert second.scalars["loss_scale_good"] == 6
+
+
+def test_an_epoch_with_its_tail_and_an_evaluation_between():
+    """1,438 examples in batches of 500: arrays grow at the evaluation, and a tail is recorded by itself."""
+
+    def body(transport, device):
+        ops = FakeDeviceOps() if device else None
+        transport = DeviceTransport(transport, ops) if device else transport
+        run, ops = run_of(transport, BATCH_NORM_NET, ops, batch=500, iterations=11)
+        found = []
+        with run.batches(transport, 0, 11) as batches:
+            for batch in batches:
+                outcome = run.worker.iterate(batch, batches.peek)
+                found.append((outcome.loss_sum, outcome.examples))
+                if batch.iteration in (1, 6):
+                    found.append(run.evaluator.score(run.data.test, 520))
+        return found, run.arena.hash(ops)
+
+    host, device = (everywhere(2, lambda t, d=d: body(t, d)) for d in (False, True))
+    assert host == device
 
 
 def test_evaluation():

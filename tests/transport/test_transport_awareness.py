@@ -18,10 +18,19 @@ from ringtrain.transport.awareness import (
     worth_trying,
 )
 from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.sight import sees, sight
+from ringtrain.transport.world import choose_way
 
 
-def rungs(kinds=UNKNOWN, query=NO, ucx=NO):
+def looked(kinds=UNKNOWN, query=NO, ucx=NO):
     return [Rung("kinds", kinds, "kinds' why"), Rung("query", query, "query's why"), Rung("ucx", ucx, "ucx's why")]
+
+
+SAME = Rung("sight", YES, "the ranks of a node are shown the same devices")
+
+
+def rungs(kinds=UNKNOWN, query=NO, ucx=NO, sight=YES):
+    return [*looked(kinds, query, ucx), Rung("sight", sight, "sight's why")]
 
 
 FAST, SLOW = Trial(YES, "moved", 40.0, 12.5), Trial(YES, "moved", 0.35, 12.5)
@@ -37,6 +46,7 @@ NO_MPIRUN = Trial(UNKNOWN, "there is no mpirun here to start a child with")
         (AUTO, rungs(kinds=YES), True),
         (AUTO, rungs(query=YES), True),
         (AUTO, rungs(query=UNKNOWN), True),  # an MPI that cannot be asked
+        (AUTO, rungs(query=YES, sight=NO), False),  # a child of one rank sees what that one sees
         (DIRECT, rungs(), True),
     ],
 )
@@ -71,7 +81,7 @@ def test_a_child_is_asked_where_something_speaks_for_it(asked, found, worth):
 def test_what_is_chosen_and_why(asked, trial, way, why):
     choice = choose(asked, rungs(), trial)
     assert (choice.way, choice.why) == (way, why)
-    assert [rung.name for rung in choice.rungs] == ["kinds", "query", "ucx"] + ["trial"] * (trial is not None)
+    assert [rung.name for rung in choice.rungs] == ["kinds", "query", "ucx", "sight"] + ["trial"] * (trial is not None)
     assert choice.words.endswith(why) and choice.words.startswith("device memory is ")
 
 
@@ -107,7 +117,7 @@ def test_all_ranks_choose_alike_and_one_tries():
             tried.append(t.rank)
             return FAST
 
-        return agree_on_way(t, AUTO, lambda: rungs(query=YES if t.rank else UNKNOWN), attempt)
+        return agree_on_way(t, AUTO, lambda: looked(query=YES if t.rank else UNKNOWN), SAME, attempt)
 
     choices = LoopbackWorld(3).run(body)
     assert choices[0] == choices[1] == choices[2] and tried == [0]
@@ -117,6 +127,7 @@ def test_all_ranks_choose_alike_and_one_tries():
         ("kinds", UNKNOWN),
         ("query", UNKNOWN),
         ("ucx", NO),
+        ("sight", YES),
         ("trial", YES),
     ]
 
@@ -124,23 +135,50 @@ def test_all_ranks_choose_alike_and_one_tries():
 def test_a_refusal_is_everywhere():
     def body(t):
         with pytest.raises(DeviceError) as caught:
-            agree_on_way(t, DIRECT, rungs, lambda: CRASH)
+            agree_on_way(t, DIRECT, looked, SAME, lambda: CRASH)
         return caught.value.everywhere
 
     assert LoopbackWorld(2).run(body) == [True, True]
 
 
 def test_one_rank_asks_nothing():
-    (choice,) = LoopbackWorld(1).run(lambda t: agree_on_way(t, AUTO, None, None))
-    assert (choice.way, choice.why) == (STAGED, "one rank sends nothing")
+    (choice,) = LoopbackWorld(1).run(lambda t: choose_way(t, AUTO, 0, "no:body"))
+    assert (choice.way, choice.why, choice.rungs) == (STAGED, "", ()) and choice.words == ""
 
 
 def test_nothing_is_asked_where_staging_is_wanted():
-    (choice, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, STAGED, None, None))
+    (choice, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, STAGED, None, None, None))
     assert (choice.way, choice.why, len(choice.rungs)) == (STAGED, "--mpi-cuda staged", 1)
 
 
 def test_what_was_not_worth_a_child_is_not_tried():
-    (one, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, AUTO, rungs, None))
+    (one, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, AUTO, looked, SAME, None))
     assert one.why == "query's why; ucx's why"
     assert one.words == "device memory is staged through host memory: query's why; ucx's why"
+
+
+SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, "all"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES=0,1"),
+        (SRUN | {"CUDA_VISIBLE_DEVICES": "0"}, "CUDA_VISIBLE_DEVICES=0"),
+        (SRUN | {"SLURM_GPU_BIND": "none"}, "all"),
+        (SRUN | {"SLURM_GPU_BIND": "single:1"}, "SLURM_GPU_BIND=single:1 of task 1"),
+        (SRUN | {"SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "0"}, "SLURM_GPUS_PER_TASK=1 of task 1"),
+        (SRUN | MPIRUN | {"SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES=0,1"),
+    ],
+)
+def test_what_a_process_is_shown(environ, words):
+    assert sees(environ) == words
+
+
+def test_ranks_of_one_node_that_are_shown_different_devices():
+    assert sight([(0, "a"), (0, "a"), (1, "b"), (1, "b")]) == SAME
+    assert sight([(0, "a"), (1, "b"), (1, "c"), (1, "b")]) == Rung(
+        "sight", NO, "ranks of node 1 are shown different devices (b; c), between which IPC may fail"
+    )

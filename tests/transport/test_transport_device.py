@@ -7,6 +7,7 @@ import pytest
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.device import STAGED, OnDevice
+from ringtrain.transport.direct import Direct
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.pinned import Pinned
 from ringtrain.transport.staging import BERTHS
@@ -21,7 +22,7 @@ class Rank:
     """One rank with a device of its own."""
 
     def __init__(self, inner, hasty=False, piece_bytes=PIECE):
-        self.runtime = HostRuntime(hasty=hasty)
+        self.inner, self.runtime = inner, HostRuntime(hasty=hasty)
         self.t = OnDevice(inner, self.runtime, STAGED, piece_bytes)
         self.stream = self.runtime.stream()
         self.rank, self.size = inner.rank, inner.size
@@ -97,7 +98,7 @@ def test_start_does_nothing_that_takes_time():
         r.t.barrier()
         handle.start()
         if r.rank == 0:
-            names = [name for name, _ in r.runtime.queued]
+            names = [name for name, _ in r.t._engine.down.work]
             assert (
                 names.count("download") == BERTHS - 1
             )  # of 7 pieces; this device does one thing each time it is asked
@@ -280,7 +281,16 @@ def test_collectives_of_device_memory(size, dtype):
 def test_bfloat16_is_added_as_numbers():
     bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
 
+    def given_float32(reduce):
+        def checked(span, *rest):
+            assert span.dtype == np.float32  # an MPI would add anything else as bytes
+            return reduce(span, *rest)
+
+        return checked
+
     def body(r):
+        for name in ("native_allreduce", "native_allreduce_start"):
+            setattr(r.inner, name, given_float32(getattr(r.inner, name)))
         span = r.put(np.full(9, 1.5 + r.rank, bfloat16))
         r.t.native_allreduce(span)
         assert r.get(span).dtype == bfloat16 and (r.get(span).astype("f4") == 7.5).all()
@@ -340,6 +350,51 @@ def test_what_it_is_called():
         return r.t.describe()
 
     assert on_ranks(1, body) == ["one process, no MPI, device memory staged through pinned host memory"]
+
+
+class Recorded:
+    """An inner transport whose handles write down what is asked of them, and by which thread."""
+
+    def __init__(self):
+        self.asked = []
+
+    def sends(self, moves, tag):
+        self.moves = moves
+        return self
+
+    def _ask(self, what):
+        self.asked.append((what, threading.current_thread().name))
+
+    def start(self):
+        self._ask("start")
+
+    def test(self):
+        self._ask("test")
+        return True
+
+    def wait(self, deadline_s):
+        self._ask("wait")
+
+    def free(self):
+        self._ask("free")
+
+
+def test_every_thread_that_calls_the_mpi_is_put_on_the_device_once():
+    runtime, inner, entered = HostRuntime(), Recorded(), []
+    runtime.memory = lambda: entered.append(threading.current_thread().name)
+    array, host = runtime.empty((10,), "f4"), np.zeros(3)
+    handle = Direct(inner, runtime).sends([(0, array[2:5]), (1, host)], 5)
+    (_, raw), (_, same) = inner.moves
+    assert (raw.address, raw.size) == (runtime.address(array) + 8, 12) and same is host
+    for name, act in (("a", handle.start), ("b", handle.test), ("c", lambda: handle.wait(1))):
+        thread = threading.Thread(target=lambda act=act: [act(), act()], name=name)
+        thread.start()
+        thread.join()
+    handle.free()
+    main = threading.current_thread().name
+    assert entered == [main, "a", "b", "c"]
+    twice = [(what, name) for what, name in (("start", "a"), ("test", "b"), ("wait", "c")) for _ in range(2)]
+    assert inner.asked == [*twice, ("free", main)]
 
 
 def test_pinned_memory_is_cut_from_blocks_and_used_again():

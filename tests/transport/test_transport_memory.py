@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.transport.memory import ALIGNMENT, MESSAGE_BYTES, aligned_zeros, as_bytes, cut
+from ringtrain.transport.memory import ALIGNMENT, MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f4", "f8"])
@@ -33,3 +33,15 @@ def test_counts_beyond_32_bits_are_cut_at_1_gib():
     parts = list(cut(nbytes))
     assert len(parts) == 9 and parts[-1] == (8 * MESSAGE_BYTES, nbytes)
     assert max(b - a for a, b in parts) == 2**30
+
+
+def test_bytes_that_are_known_by_their_address_are_cut_like_others():
+    owner = object()
+    raw = Raw(1000, 50, owner)
+    assert as_bytes(raw) is raw and raw.owner is owner
+    assert [raw[a:b] for a, b in cut(raw.size, 20)] == [
+        Raw(1000, 20, owner),
+        Raw(1020, 20, owner),
+        Raw(1040, 10, owner),
+    ]
+    assert raw[10:999] == Raw(1010, 40, owner) and raw[5:5].size == 0

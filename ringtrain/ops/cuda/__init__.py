@@ -8,12 +8,20 @@ import math
 import numpy as np
 
 from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda.compression import Compression
+from ringtrain.ops.cuda.convolution import Convolution
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.elementwise import Elementwise
 from ringtrain.ops.cuda.examples import Examples
+from ringtrain.ops.cuda.exchange import Exchange
+from ringtrain.ops.cuda.loss import Loss
+from ringtrain.ops.cuda.norm import BatchNorm
 from ringtrain.ops.cuda.optim import Optimizers
 from ringtrain.ops.cuda.order import CudaMark, Segments
 from ringtrain.ops.cuda.parts import composed
+from ringtrain.ops.cuda.pool import Pool
+from ringtrain.ops.cuda.products import Products
+from ringtrain.ops.cuda.response import Response
 from ringtrain.ops.cuda.strips import Strips
 from ringtrain.ops.cuda.sums import Sums
 from ringtrain.ops.cuda.wire import Wire
@@ -22,9 +30,17 @@ PARTS = (
     Elementwise,
     Strips,
     Examples,
+    Pool,
+    Response,
+    BatchNorm,
+    Loss,
     Optimizers,
     Wire,
+    Compression,
+    Exchange,
     Sums,
+    Products,
+    Convolution,
 )
 
 
@@ -39,7 +55,7 @@ class CudaOps(Ops):
         super().__init__(dtype, precision)
         self.runtime = runtime
         self._device = device or Device(runtime, self.dtype, self.active, precise=precision != "tf32")
-        self._segments = Segments(runtime, self._device.stream)
+        self._segments = Segments(self._device)
         self._parts = {part: part(self._device) for part in PARTS}
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────────
@@ -83,6 +99,9 @@ class CudaOps(Ops):
 
     def fetch(self, x, host):
         self.runtime.download(x, host, self._device.stream)
+
+    def memory(self):
+        return self.runtime.memory()
 
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
     def synchronize(self):

@@ -35,6 +35,12 @@ def check_device(cupy, index: int) -> None:
     _check_memory(cupy, index)
 
 
+def count_visible(cupy) -> int:
+    """Raises: DeviceError where the driver does not work. None is no error: who asks knows better what to say."""
+    _check_driver(cupy)
+    return _counted(cupy)
+
+
 def version_of(number: int) -> tuple[int, int]:
     """(13, 2) of CUDA's 13020."""
     return number // 1000, number % 1000 // 10
@@ -57,13 +63,17 @@ def _check_driver(cupy):
         )
 
 
-def _count(cupy):
+def _counted(cupy):
     try:
-        count = cupy.cuda.runtime.getDeviceCount()
+        return cupy.cuda.runtime.getDeviceCount()
     except RuntimeError as error:
         if "cudaErrorNoDevice" not in str(error):
             raise DeviceError(f"--device cuda: the driver does not work: {error}") from error
-        count = 0
+        return 0
+
+
+def _count(cupy):
+    count = _counted(cupy)
     if count == 0:
         raise DeviceError(f"--device cuda: no GPU is visible{_visibility()}; nvidia-smi -L lists those of this machine")
     return count

@@ -80,6 +80,7 @@ class CupyStream(Stream):
     def __init__(self, device):
         self.device, self.handle = device, None
         self.stream = device.cupy.cuda.Stream(non_blocking=True)
+        self.pointer = self.stream.ptr
 
     @told("recording an event")
     def record(self, timed=False):

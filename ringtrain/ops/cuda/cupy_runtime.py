@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.errors import DeviceError
-from ringtrain.ops.cuda.checks import check_device, import_cupy, version_of
+from ringtrain.errors import DeviceError, DeviceFullError
+from ringtrain.ops.cuda.checks import check_device, count_visible, import_cupy, version_of
 from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, told
 from ringtrain.ops.cuda.cupy_products import multiply
 from ringtrain.ops.cuda.faults import is_out_of_memory, lacking
@@ -27,6 +27,11 @@ def make_runtime(index: int) -> Runtime:
     cupy = import_cupy()
     check_device(cupy, index)
     return CupyRuntime(cupy, index)
+
+
+def visible_devices() -> int:
+    """How many this process sees; none of them is touched. Raises: DeviceError without CuPy or a driver that works."""
+    return count_visible(import_cupy())
 
 
 class CupyRuntime(Runtime):
@@ -63,7 +68,7 @@ class CupyRuntime(Runtime):
         try:
             return allocate(nbytes)
         except (MemoryError, RuntimeError) as error:
-            raise DeviceError(lacking(nbytes, *self.memory(), self.device.index)) from error
+            raise DeviceFullError(lacking(nbytes, *self.memory(), self.device.index)) from error
 
     def view(self, array, dtype):
         dtype = np.dtype(dtype)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.kernels import Kernels
 
 THREADS = 256
@@ -12,10 +13,13 @@ BLOCKS_PER_PROCESSOR = 8  # of THREADS each: what a processor holds at once
 
 class Device:
     """``real``: dtype of weights, gradients, statistics; ``active``: of activations and their gradients; ``precise``:
-    whether products of float32 are made by float32, and not by TF32."""
+    whether products of float32 are made by float32, and not by TF32; ``choice``: among several ways to do the same;
+    ``recording``: whether what is issued now is recorded, so that it must be able to be."""
 
-    def __init__(self, runtime, real, active, precise=True, kernels=None):
+    def __init__(self, runtime, real, active, precise=True, kernels=None, choice=None):
         self.runtime, self.precise = runtime, precise
+        self.choice = Choice() if choice is None else choice
+        self.recording = False
         self.real, self.active = np.dtype(real), np.dtype(active)
         self.kernels = Kernels(runtime, real, active) if kernels is None else kernels
         self.stream = runtime.stream()
@@ -24,7 +28,7 @@ class Device:
 
     def beside(self) -> "Device":
         """The same device with a stream and scratch memory of its own."""
-        return Device(self.runtime, self.real, self.active, self.precise, self.kernels)
+        return Device(self.runtime, self.real, self.active, self.precise, self.kernels, self.choice)
 
     def scratch(self, name: str, shape, dtype):
         """Memory kept under a name for the time of one operation; what was in it is lost when it is asked for again."""

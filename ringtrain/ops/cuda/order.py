@@ -32,8 +32,8 @@ class Segments:
     """The first time a segment runs as it is, which compiles and allocates; the second time it is recorded, and from
     then on what was recorded is done. One that cannot be recorded runs as it is each time."""
 
-    def __init__(self, runtime, stream):
-        self._runtime, self._stream = runtime, stream
+    def __init__(self, device):
+        self._device = device
         self._segments: dict[object, _Segment] = {}
 
     def __call__(self, key, run):
@@ -43,16 +43,20 @@ class Segments:
             self._record(segment, run)
         if segment.graph is None:
             return run()
-        segment.graph.launch(self._stream)
+        segment.graph.launch(self._device.stream)
         return segment.returned
 
     def _record(self, segment, run):
+        device = self._device
+        device.recording = True
         try:
-            with self._runtime.record(self._stream) as graphs:
+            with device.runtime.record(device.stream) as graphs:
                 segment.returned = run()
             segment.graph = graphs[0]
         except DeviceError as refused:
             segment.refusal = str(refused)
+        finally:
+            device.recording = False
 
     def describe(self) -> str:
         """How many are recorded, and why others are not; nothing where there are none."""

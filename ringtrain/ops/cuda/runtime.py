@@ -28,6 +28,10 @@ class Event(ABC):
 
 
 class Stream(ABC):
+    """``pointer``: what other libraries of CUDA know it by (a cudaStream_t); None where there is no device."""
+
+    pointer: int | None = None
+
     @abstractmethod
     def record(self, timed: bool = False) -> Event:
         """An event after all that was issued so far."""

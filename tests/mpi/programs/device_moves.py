@@ -81,7 +81,14 @@ def sums(d):
     if t.rank:
         t.barrier()
     assert (d.get(span) == want).all()
+    assert (d.get(span) == want).all()
+    bits = t.allocate(9, "f2")  # few MPIs have such numbers
+    d.put(bits, np.full(9, 1.5 + t.rank, "f2"))
+    t.native_allreduce(bits)
+    assert (d.get(bits) == sum(1.5 + rank for rank in range(t.size))).all()
+    d.put(span, share + t.rank)
     t.broadcast(span, t.size - 1)
+    assert (d.get(span) == share + t.size - 1).all()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""What is here, and whether it will do: one line for each thing, with what to do about it.
+
+A check is one function of a :class:`Visit`, which every rank calls in the same order, so that it may ask the others;
+its lines are compared over ranks, and told once where they are the same. One more check is one more function in the
+list of those that run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ringtrain.errors import RingtrainError
+from ringtrain.transport.base import Transport
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+SEVERITY = (OK, WARN, FAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``status``: :data:`OK`; :data:`WARN`, a run goes but not as well as it could; :data:`FAIL`, it does not go.
+    ``text``: what was found; ``advice``: what to do. ``ranks``: whose line it is; empty: everybody's."""
+
+    status: str
+    name: str
+    text: str
+    advice: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What checks look at.
+
+    device:   what was asked for: auto (a device if there is one), cpu, cuda
+    mpi_cuda: auto, direct or staged
+    visible:  how many devices this process sees; raises DeviceError
+    make:     makes the Runtime of a device's number; raises DeviceError
+    maker:    "module:name" of the same, for a child
+    root:     of the file system: where /proc and /dev are looked for
+    """
+
+    transport: Transport
+    environ: Mapping[str, str]
+    device: str
+    mpi_cuda: str
+    visible: Callable[[], int]
+    make: Callable[[int], object]
+    maker: str
+    root: Path = Path("/")
+
+
+Check = Callable[[Visit], Sequence[Line]]
+
+
+def examine(visit: Visit, checks: Sequence[Check]) -> list[Line]:
+    """The lines of all ranks, on every rank; collective."""
+    own = [line for check in checks for line in _attempt(check, visit)]
+    every = visit.transport.gather_json([asdict(line) for line in own])
+    return merge([[Line(**{**line, "ranks": ()}) for line in lines] for lines in every])
+
+
+def _attempt(check: Check, visit: Visit) -> Sequence[Line]:
+    """A check that fails is a finding."""
+    try:
+        return check(visit)
+    except RingtrainError as error:
+        return [Line(FAIL, check.__name__.replace("_", " "), str(error))]
+
+
+def merge(every: Sequence[Sequence[Line]]) -> list[Line]:
+    """One list of the lists of all ranks, in the order of the first: what all say once, what some say with who they
+    are."""
+    merged = []
+    names = list(dict.fromkeys(line.name for lines in every for line in lines))
+    for name in names:
+        holders: dict[Line, list[int]] = {}
+        for rank, lines in enumerate(every):
+            for line in lines:
+                if line.name == name:
+                    holders.setdefault(line, []).append(rank)
+        for line, ranks in holders.items():
+            shared = len(ranks) == len(every)
+            merged.append(Line(line.status, name, line.text, line.advice, () if shared else tuple(ranks)))
+    return merged
+
+
+def worst(lines: Sequence[Line]) -> str:
+    return max((line.status for line in lines), key=SEVERITY.index, default=OK)
+
+
+def show(lines: Sequence[Line], hosts: Sequence[str]) -> list[str]:
+    """For people. ``hosts``: by rank, named where ranks differ."""
+    width = max((len(line.name) for line in lines), default=0)
+    shown = []
+    for line in lines:
+        shown.append(f"{line.status:<4}  {line.name:<{width}}  {line.text}{_where(line.ranks, hosts)}")
+        if line.advice:
+            shown.append(f"{'':<4}  {'':<{width}}  → {line.advice}")
+    return shown
+
+
+def _where(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    if not ranks:
+        return ""
+    places = ", ".join(dict.fromkeys(hosts[rank] for rank in ranks))
+    numbers = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+    return f" [{'rank' if len(ranks) == 1 else 'ranks'} {numbers} on {places}]"

@@ -1,0 +1,63 @@
+"""Bias and its gradient, for layers whose product does not do them: ``sources/channels.cu``."""
+
+from ringtrain.ops.cuda.columns import Columns, cut_columns, vector_of
+from ringtrain.ops.cuda.device import Device
+
+# What is done to dy before it is summed: see Mask of sources/sums.cuh.
+PLAIN, MASKED, KEPT = 0, 1, 2
+
+
+class Channels:
+    def __init__(self, device: Device):
+        self._device = device
+
+    def finish(self, y, b_K, relu: bool) -> None:
+        """y += b, and max(·, 0) with ``relu``; b may be None. y is [..., K]."""
+        if not y.size:
+            return
+        if b_K is not None:
+            columns = columns_of(self._device, y)
+            launch(self._device, "channels", "add_bias", columns, y, b_K, relu)
+        elif relu:
+            self._each("relu", y, y, y)
+
+    def unfinish(self, dy, y, db_K, relu: bool, accumulate: bool) -> None:
+        """Mask dy by y > 0 with ``relu``, in place; db = sum of dy over rows, or is None. dy and y are [..., K]."""
+        if db_K is None:
+            if relu:
+                self._each("relu_back", y, y, dy, dy)
+        elif dy.size:
+            self._sum(dy, y, db_K, relu, accumulate)
+        elif not accumulate:
+            self._device.runtime.clear(db_K, self._device.stream)
+
+    def _sum(self, dy, y, db_K, relu, accumulate):
+        columns = columns_of(self._device, dy, y)
+        partial = self._device.scratch("sums of slices", columns.partial(1), self._device.real)
+        launch(self._device, "channels", "bias_sums", columns, y, dy, partial, KEPT if relu else PLAIN)
+        finish(self._device, "channels", "finish_bias", columns, partial, db_K, accumulate)
+
+    def _each(self, function, x, *arrays):
+        kernel = self._device.kernels("elementwise", function)
+        self._device.each(kernel, x.size, *arrays, x.size, per_thread=16 // x.dtype.itemsize)
+
+
+def columns_of(device: Device, *arrays, groups_of: int | None = None) -> Columns:
+    """The cut of arrays [..., C] of one shape, in groups of ``groups_of`` examples, or in one group."""
+    shape = arrays[0].shape
+    channels, pixels = shape[-1], arrays[0].size // (shape[0] * shape[-1])
+    group = shape[0] if groups_of is None else groups_of
+    vector = vector_of(device.runtime, channels, *arrays)
+    return cut_columns(shape[0] * pixels, group * pixels, channels, vector)
+
+
+def launch(device: Device, source: str, function: str, columns: Columns, *arguments) -> None:
+    """A kernel that goes over the rows."""
+    kernel = device.kernels(source, function)
+    kernel(columns.blocks, columns.threads, device.stream, *arguments, *columns.cut, columns.wide)
+
+
+def finish(device: Device, source: str, function: str, columns: Columns, *arguments) -> None:
+    """A kernel that adds up what the slices gave."""
+    kernel = device.kernels(source, function)
+    kernel(columns.finish_blocks, columns.finish_threads, device.stream, *arguments, *columns.cut)

@@ -1,0 +1,78 @@
+"""Rows × channels cut into slices of rows: what sums over the rows of each channel are made of.
+
+The cut is drawn in ``sources/columns.cuh``. It follows from sizes alone, never from the device, so that sums are added
+in the same order wherever they are made.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+BLOCK = 256  # the most threads of a block that goes over rows
+WARP = 32
+FEW_ROWS = 16  # of a thread, at the least: fewer cost more in adding up than they gain in parallel
+MANY_BLOCKS = 2048  # of a group: more do not make a large device faster
+VECTOR_BYTES = 16
+FINISH_CHANNELS = 8  # of a block that adds up slices: 32 bytes of float32, the least that memory moves
+FINISH_LANES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """``rows`` in groups of ``group_rows``, each of ``slices`` slices of ``slice_rows``; ``wide``: by 16 bytes."""
+
+    rows: int
+    group_rows: int
+    slices: int
+    slice_rows: int
+    channels: int
+    wide: int
+    threads: tuple[int, int]
+    blocks: tuple[int, int]
+
+    @property
+    def groups(self) -> int:
+        return -(-self.rows // self.group_rows)
+
+    @property
+    def cut(self) -> tuple:
+        """The kernels' last arguments, but for ``wide``."""
+        return self.rows, self.group_rows, self.slices, self.slice_rows, self.channels
+
+    def partial(self, quantities: int) -> int:
+        """How many numbers the slices give."""
+        return self.groups * self.slices * quantities * self.channels
+
+    @property
+    def finish_blocks(self) -> tuple[int, int]:
+        return self.groups, -(-self.channels // FINISH_CHANNELS)
+
+    @property
+    def finish_threads(self) -> tuple[int, int]:
+        lanes = WARP // FINISH_CHANNELS
+        while lanes < min(self.slices, FINISH_LANES):
+            lanes *= 2
+        return FINISH_CHANNELS, lanes
+
+
+@lru_cache(maxsize=1024)
+def cut_columns(rows: int, group_rows: int, channels: int, vector: int) -> Columns:
+    """The cut of at least one row. ``vector``: how many channels a thread takes at once; they divide the channels."""
+    group_rows = min(group_rows, rows)
+    vectors = channels // vector
+    columns = -(-vectors // WARP)
+    width = -(-vectors // columns)
+    height = min(BLOCK // width, group_rows)
+    of_thread = max(FEW_ROWS, -(-group_rows * columns // (height * MANY_BLOCKS)))
+    slice_rows = height * of_thread
+    slices, groups = -(-group_rows // slice_rows), -(-rows // group_rows)
+    blocks = groups * slices, columns
+    return Columns(rows, group_rows, slices, slice_rows, channels, int(vector > 1), (width, height), blocks)
+
+
+def vector_of(runtime, channels: int, *arrays) -> int:
+    """How many channels a thread can take at once: 16 bytes of the first array's type, where all rows of all the arrays
+    begin at a multiple of so many elements; else one."""
+    many = VECTOR_BYTES // arrays[0].dtype.itemsize
+    if channels % many or any(runtime.address(x) % (many * x.dtype.itemsize) for x in arrays):
+        return 1
+    return many

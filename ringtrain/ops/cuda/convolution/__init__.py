@@ -1,0 +1,107 @@
+"""Convolution on a GPU: the passes of a layer, each by the way that :class:`~ringtrain.ops.cuda.choice.Choice` takes.
+
+    implicit    gathers windows while it multiplies          every convolution but those of very large kernels
+    depthwise   each result by one thread                    one channel a group
+    columns     windows as a matrix in memory, a product     every convolution; 1 × 1 without the matrix
+    cuDNN       where nvidia-cudnn-frontend is installed     what cuDNN has an engine for
+
+The first that can do it is the one of a choice that is fixed. The mask of max(·, 0) and db come before, and are common.
+"""
+
+from functools import partial
+
+from ringtrain.ops.cuda.choice import Way
+from ringtrain.ops.cuda.convolution.columns import Columns
+from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
+from ringtrain.ops.cuda.convolution.depthwise import Depthwise
+from ringtrain.ops.cuda.convolution.implicit import Implicit
+from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.finish import Finish
+from ringtrain.ops.cuda.gemm import products_of
+from ringtrain.ops.cuda.tiles import worth
+
+FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
+
+
+class Convolution:
+    """``library``: passes by cuDNN; those of the library that is installed, where none are given."""
+
+    def __init__(self, device: Device, library: Cudnn | None = None):
+        self._device, self._finish = device, Finish(device)
+        self._library = library or (Cudnn(device) if is_installed() else None)
+
+    def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
+        plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
+        if plan.pixels:
+            self._do(FORWARD, plan, (x_NHWC, w_RSCK, b_K, y_NPQK, relu), key=(b_K is not None, relu))
+
+    def conv2d_back(
+        self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
+    ):
+        plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
+        self._finish.back(y_NPQK, dy_NPQK, db_K, plan.features, relu, accumulate)
+        if plan.pixels:
+            self._back(plan, x_NHWC, w_RSCK, dy_NPQK, dw_RSCK, dx_NHWC, accumulate)
+        else:
+            self._empty_back(dw_RSCK, dx_NHWC, accumulate)
+
+    def _back(self, plan, x, w, dy, dw, dx, accumulate):
+        trial_dw = self._device.scratch("trial", dw.size, dw.dtype) if accumulate else dw
+        self._do(WEIGHTS_BACK, plan, (x, dy, dw, accumulate), trial=(x, dy, trial_dw, False))
+        if dx is not None:
+            self._do(INPUT_BACK, plan, (w, dy, dx))
+
+    def _empty_back(self, dw, dx, accumulate):
+        """Of no pixels out; there may be some in, where a kernel is larger than its image."""
+        for array in () if accumulate else (dw,):
+            self._device.runtime.clear(array, self._device.stream)
+        if dx is not None and dx.size:
+            self._device.runtime.clear(dx, self._device.stream)
+
+    def _do(self, what: str, plan: Plan, arguments, trial=None, key=()):
+        """``trial``: other arguments for trials, where these are added to."""
+        device = self._device
+        way = device.choice(
+            device,
+            (what, device.active.name, plan, *key),
+            lambda: self._ways(what, plan),
+            lambda way: way.run(plan, *(trial or arguments)),
+            plan.flops,
+        )
+        way.run(plan, *arguments)
+
+    def _ways(self, what, plan) -> list[Way]:
+        ways = [("implicit", Implicit(self._device))] if Implicit.able(plan) else []
+        ways += [(f"implicit {tile}", Implicit(self._device, tile)) for tile in self._tiles(what, plan)] if ways else []
+        named = [Way(name, self._rounding(what, each)) for name, each in ways]
+        if Depthwise.able(plan):
+            named.insert(0, Way("depthwise", getattr(Depthwise(self._device), what)))
+        rows, columns = self._shape(what, plan)
+        for product in products_of(self._device, self._device.kernels, rows, columns):
+            run = self._rounding(what, Columns(self._device, product.run))
+            named.append(Way(f"columns, {product.name}", run, product.recordable))
+        if self._library is not None and self._library.able(plan):
+            named.append(Way("cuDNN", getattr(self._library, what)))
+        return named
+
+    def _shape(self, what, plan) -> tuple[int, int]:
+        """Of the product."""
+        if what == WEIGHTS_BACK:
+            return plan.depth, plan.group_features
+        return (plan.pixels, plan.group_features) if what == FORWARD else (plan.pixels_in, plan.group_channels)
+
+    def _tiles(self, what, plan):
+        rows, columns = self._shape(what, plan)
+        return worth(rows, columns, self._device.active.itemsize)
+
+    def _rounding(self, what, each):
+        """``each``'s pass, with weights as it takes them."""
+        run = getattr(each, what)
+        return run if what == WEIGHTS_BACK else partial(getattr(self, f"_rounded_{what}"), run)
+
+    def _rounded_forward(self, run, plan, x, w, b, y, relu):
+        run(plan, x, self._finish.rounded(w), b, y, relu)
+
+    def _rounded_input_back(self, run, plan, w, dy, dx):
+        run(plan, self._finish.rounded(w), dy, dx)

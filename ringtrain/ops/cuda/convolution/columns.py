@@ -1,0 +1,88 @@
+"""Convolution by matrices of windows (im2col), some images at a time, and any product of matrices.
+
+Where windows are read element by element, as of images of 3 channels, it is faster to write them down once and then to
+multiply by 16-byte loads: lines of the matrix are padded by zeros to whole 16 bytes. A 1 × 1 convolution of stride 1
+needs no windows: the image is the matrix. Groups are column ranges. Source: Chellapilla et al. 2006.
+"""
+
+from ringtrain.ops.cuda.convolution.plan import Plan
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.gemm import WIDE_BYTES, matrix, turned
+
+MOST_BYTES = 512 << 20  # of windows at a time
+
+
+class Columns:
+    """``product``: as those of :mod:`ringtrain.ops.cuda.gemm`."""
+
+    def __init__(self, device: Device, product):
+        self._device, self._product = device, product
+
+    def forward(self, plan: Plan, x, w, b, y, relu):
+        columns = plan.group_features
+        for start, end, group in self._turns(plan):
+            pixels = (end - start) * plan.p * plan.q
+            windows = self._windows(plan, x[start:end], pixels, group)
+            weights = matrix(w, plan.depth, columns, plan.features, group * columns)
+            out = matrix(y[start:end], pixels, columns, plan.features, group * columns)
+            bias = b if b is None else b[group * columns : (group + 1) * columns]
+            self._product(windows, weights, out, bias, relu)
+
+    def input_back(self, plan: Plan, w, dy, dx):
+        columns = plan.group_features
+        for start, end, group in self._turns(plan):
+            pixels = (end - start) * plan.p * plan.q
+            weights = matrix(w, plan.depth, columns, plan.features, group * columns)
+            given = matrix(dy[start:end], pixels, columns, plan.features, group * columns)
+            if plan.direct:
+                out = self._image(plan, dx[start:end], pixels, group)
+            else:
+                out = matrix(self._memory(plan, pixels), pixels, plan.depth, self._stride(plan))
+            self._product(given, turned(weights), out)
+            if not plan.direct:
+                self._move("scatter", plan, out.array, dx[start:end], (end - start) * plan.height * plan.width, group)
+
+    def weights_back(self, plan: Plan, x, dy, dw, accumulate):
+        columns = plan.group_features
+        if not plan.images and not accumulate:
+            self._device.runtime.clear(dw, self._device.stream)
+        for start, end, group in self._turns(plan):
+            pixels = (end - start) * plan.p * plan.q
+            windows = self._windows(plan, x[start:end], pixels, group)
+            given = matrix(dy[start:end], pixels, columns, plan.features, group * columns)
+            out = matrix(dw, plan.depth, columns, plan.features, group * columns)
+            self._product(turned(windows), given, out, accumulate=accumulate or start > 0)
+
+    def _turns(self, plan):
+        """(first image, end, group), such that the windows fit."""
+        line = self._stride(plan) * self._device.active.itemsize
+        each = max(1, MOST_BYTES // (plan.p * plan.q * line))
+        for start in range(0, plan.images, each):
+            for group in range(plan.groups):
+                yield start, min(start + each, plan.images), group
+
+    def _stride(self, plan):
+        wide = WIDE_BYTES // self._device.active.itemsize
+        return -(-plan.depth // wide) * wide
+
+    def _memory(self, plan, pixels):
+        return self._device.scratch("columns", pixels * self._stride(plan), self._device.active)
+
+    def _image(self, plan, x, pixels, group):
+        return matrix(x, pixels, plan.group_channels, plan.channels, group * plan.group_channels)
+
+    def _windows(self, plan, x, pixels, group):
+        if plan.direct:
+            return self._image(plan, x, pixels, group)
+        columns = self._memory(plan, pixels)
+        self._move("gather", plan, x, columns, pixels, group)
+        return matrix(columns, pixels, plan.depth, self._stride(plan))
+
+    def _move(self, name, plan, source, target, pixels, group):
+        """``pixels``: of the windows to gather them, of the image to scatter to it."""
+        first, depth = group * plan.group_channels, plan.group_channels
+        kernel, stride = self._device.kernels("columns", name), self._stride(plan)
+        count = pixels * (stride if name == "gather" else depth)
+        self._device.each(
+            kernel, count, source, target, pixels, *plan.sizes[1:6], *plan.sizes[7:], first, depth, stride
+        )

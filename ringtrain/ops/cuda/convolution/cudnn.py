@@ -1,0 +1,211 @@
+"""Convolution by cuDNN's graphs, where nvidia-cudnn-frontend and nvidia-cudnn are installed.
+
+    forward   x, w, b ─► convolution ─► + b ─► max(·, 0) ─► y         one graph
+    dx        dy, w   ─► its gradient ─► dx
+    dw        x, dy   ─► its gradient ─► dw, in float32 where an engine can do that
+
+cuDNN names dimensions N C H W and K C R S whatever their order in memory, which strides tell: images are NHWC as
+everywhere, weights KRSC, so that w_RSCK is turned on its way there, and dw on its way back. Sums are float32 whatever
+the arrays are. Engines whose results depend on the moment are left out, and for full float32 those of tensor cores. A
+graph is built at its first call, which allocates; from then on calls may be recorded. What cuDNN has no engine for is
+:class:`~ringtrain.ops.cuda.choice.Unable`, kept and told again.
+"""
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+
+from ringtrain.ops.cuda.choice import Unable
+from ringtrain.ops.cuda.convolution.plan import Plan
+from ringtrain.ops.cuda.device import Device
+
+X, W, BIAS, Y = 1, 2, 3, 4  # the graph's names of arrays, for dx, dw and dy too
+IO = {"float32": "FLOAT", "bfloat16": "BFLOAT16", "float16": "HALF"}
+SQUARE, LINES = 32, 8  # of the kernels that turn weights
+
+
+def is_installed() -> bool:
+    """Without importing it."""
+    return importlib.util.find_spec("cudnn") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A graph to build: ``what`` of forward, input_back and weights_back; ``io``: cuDNN's name of the arrays' type,
+    ``result``: of the result's."""
+
+    what: str
+    plan: Plan
+    io: str
+    result: str
+    bias: bool = False
+    relu: bool = False
+
+
+def channels_last(n: int, c: int, h: int, w: int) -> dict:
+    """Logical dimensions N C H W, in memory N H W C."""
+    return {"dim": [n, c, h, w], "stride": [c * h * w, 1, w * c, c]}
+
+
+def image_in(plan: Plan) -> dict:
+    return channels_last(plan.images, plan.channels, plan.height, plan.width)
+
+
+def image_out(plan: Plan) -> dict:
+    return channels_last(plan.images, plan.features, plan.p, plan.q)
+
+
+def weights_of(plan: Plan) -> dict:
+    return channels_last(plan.features, plan.group_channels, plan.kernel, plan.kernel)
+
+
+class Drawing:
+    """A graph in the making."""
+
+    def __init__(self, library, handle, request: Request):
+        self.types, self.request, plan = library.data_type, request, request.plan
+        real = self.types.FLOAT
+        self.io = getattr(self.types, request.io)
+        self.graph = library.pygraph(
+            io_data_type=self.io, intermediate_data_type=real, compute_data_type=real, handle=handle
+        )
+        self.moves = {"padding": [plan.pad] * 2, "stride": [plan.stride] * 2, "dilation": [1, 1]}
+
+    def array(self, name, uid, extents, kind=None):
+        return self.graph.tensor(**extents, data_type=kind or self.io, name=name, uid=uid)
+
+    def result(self, out, uid, extents):
+        """What is not said to be one is never written; nor are its extents and their order always found out."""
+        out.set_output(True).set_data_type(getattr(self.types, self.request.result))
+        out.set_dim(extents["dim"]).set_stride(extents["stride"]).set_uid(uid)
+        return self.graph
+
+
+def draw_forward(on: Drawing):
+    plan, graph = on.request.plan, on.graph
+    x, w = on.array("x", X, image_in(plan)), on.array("w", W, weights_of(plan))
+    out = graph.conv_fprop(image=x, weight=w, **on.moves)
+    if on.request.bias:
+        out = graph.bias(input=out, bias=on.array("b", BIAS, channels_last(1, plan.features, 1, 1), on.types.FLOAT))
+    if on.request.relu:
+        out = graph.relu(input=out)
+    return on.result(out, Y, image_out(plan))
+
+
+def draw_input_back(on: Drawing):
+    plan = on.request.plan
+    dy, w = on.array("dy", Y, image_out(plan)), on.array("w", W, weights_of(plan))
+    return on.result(on.graph.conv_dgrad(loss=dy, filter=w, **on.moves), X, image_in(plan))
+
+
+def draw_weights_back(on: Drawing):
+    plan = on.request.plan
+    x, dy = on.array("x", X, image_in(plan)), on.array("dy", Y, image_out(plan))
+    return on.result(on.graph.conv_wgrad(image=x, loss=dy, **on.moves), W, weights_of(plan))
+
+
+DRAW = {"forward": draw_forward, "input_back": draw_input_back, "weights_back": draw_weights_back}
+
+
+def make_graph(library, handle, request: Request):
+    """The graph, which no device is needed for."""
+    return DRAW[request.what](Drawing(library, handle, request))
+
+
+def unwanted(library, request: Request, precise: bool) -> list:
+    """What engines must not do: results that depend on the moment; tensor cores, which round float32 to TF32."""
+    notes = library.numerical_note
+    exact = [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if precise and request.io == "FLOAT" else []
+    return [notes.NONDETERMINISTIC, *exact]
+
+
+class Cudnn:
+    """``library``: the module cudnn, if not the one that is installed."""
+
+    def __init__(self, device: Device, library=None):
+        self._device, self._library = device, library
+        self._handle = None
+        self._built: dict[Request, object] = {}
+
+    def able(self, plan: Plan) -> bool:
+        return self._device.stream.pointer is not None and self._device.active.name in IO
+
+    def forward(self, plan: Plan, x, w, b, y, relu):
+        turned = self._turned(plan, w)
+        pack = {X: x, W: turned, Y: y} if b is None else {X: x, W: turned, BIAS: b, Y: y}
+        self._execute(self._request("forward", plan, bias=b is not None, relu=relu), pack)
+
+    def input_back(self, plan: Plan, w, dy, dx):
+        self._execute(self._request("input_back", plan), {Y: dy, W: self._turned(plan, w), X: dx})
+
+    def weights_back(self, plan: Plan, x, dy, dw, accumulate):
+        device = self._device
+        rounded = self._request("weights_back", plan)
+        request = Request("weights_back", plan, rounded.io, "FLOAT")
+        exact = self._is_able(request)
+        turned = device.scratch("turned", dw.size, device.real if exact else device.active)
+        self._execute(request if exact else rounded, {X: x, Y: dy, W: turned})
+        kernel = device.kernels.of(turned.dtype)("matrix", "turn_back")
+        self._turn(kernel, plan, turned, dw, int(accumulate))
+
+    def _request(self, what, plan, **rest):
+        io = IO[self._device.active.name]
+        return Request(what, plan, io, io, **rest)
+
+    def _turned(self, plan, w):
+        """[K, R, S, C], of the type of activations."""
+        turned = self._device.scratch("turned", w.size, self._device.active)
+        self._turn(self._device.kernels("matrix", "turn_weights"), plan, w, turned)
+        return turned
+
+    def _turn(self, kernel, plan, source, target, *rest):
+        blocks = -(-plan.features // SQUARE), -(-plan.depth // SQUARE)
+        kernel(blocks, (SQUARE, LINES), self._device.stream, source, target, plan.depth, plan.features, *rest)
+
+    def _execute(self, request, pack):
+        graph, workspace = self._find(request)
+        address = self._device.runtime.address
+        addresses = {uid: address(array) for uid, array in pack.items()}
+        graph.execute(addresses, address(workspace), handle=self._handle)
+
+    def _is_able(self, request) -> bool:
+        try:
+            self._find(request)
+        except Unable:
+            return False
+        return True
+
+    def _find(self, request):
+        """(graph, workspace). Raises: Unable, again and again"""
+        found = self._built.get(request)
+        if found is None:
+            found = self._built[request] = self._build(request)
+        if isinstance(found, Unable):
+            raise found
+        return found
+
+    def _build(self, request):
+        try:
+            library = self._open()
+            graph = make_graph(library, self._handle, request)
+            graph.build_operation_graph()
+            graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+            graph.deselect_numeric_notes(unwanted(library, request, self._device.precise))
+            graph.check_support()
+            graph.build_plans()
+            return graph, self._device.runtime.empty((max(1, graph.get_workspace_size()),), "uint8")
+        except (ImportError, OSError, RuntimeError, self._refusals()) as error:
+            return Unable(f"cuDNN: {error}")
+
+    def _open(self):
+        """The module, with a handle of this stream."""
+        if self._library is None:
+            self._library = importlib.import_module("cudnn")
+        if self._handle is None:
+            handle = self._library.create_handle()
+            self._library.set_stream(handle, self._device.stream.pointer)
+            self._handle = handle
+        return self._library
+
+    def _refusals(self):
+        return self._library.cudnnGraphNotSupportedError if self._library else RuntimeError

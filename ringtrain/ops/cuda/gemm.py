@@ -1,0 +1,118 @@
+"""Matrix products: by our own kernels, which can be recorded, and by cuBLAS, which cannot.
+
+Both are called alike: ``product(a, b, y, bias, relu, accumulate)`` with Matrix arguments. Where y has the type of
+weights it gets the sums as they are, or added to what it holds; else bias and max(·, 0) come first, and then the sums
+are rounded. Our own cut long sums of few tiles into parts, which a second kernel adds in their order.
+"""
+
+from functools import partial
+
+from ringtrain.ops.cuda.choice import Way
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.kernels import Kernels
+from ringtrain.ops.cuda.runtime import Matrix
+from ringtrain.ops.cuda.tiles import THREADS, Tile, choose, shares, worth
+
+RELU, WIDE_A, WIDE_B, WIDE_Y, ADD = 1, 2, 4, 8, 16
+WIDE_BYTES = 16
+
+
+def matrix(array, rows: int, columns: int, stride: int | None = None, start: int = 0) -> Matrix:
+    return Matrix(array.reshape(-1), rows, columns, columns if stride is None else stride, start)
+
+
+def turned(given: Matrix) -> Matrix:
+    return Matrix(given.array, given.columns, given.rows, given.stride, given.start, not given.transposed)
+
+
+def from_start(given: Matrix):
+    """The array from the matrix's first element on."""
+    return given.array[given.start :] if given.start else given.array
+
+
+def is_wide(runtime, array, *strides: int) -> bool:
+    """Whether rows so many elements apart all start at 16-byte addresses."""
+    size = array.dtype.itemsize
+    return runtime.address(array) % WIDE_BYTES == 0 and all(stride * size % WIDE_BYTES == 0 for stride in strides)
+
+
+class OwnProduct:
+    """``kernels``: of the factors' type; ``cores``: by tensor cores. ``tile``: None for what suits the size."""
+
+    def __init__(self, device: Device, kernels: Kernels, cores: bool, tile: Tile | None = None):
+        self._device, self._kernels, self._cores, self._tile = device, kernels, cores, tile
+
+    def __call__(self, a: Matrix, b: Matrix, y: Matrix, bias=None, relu=False, accumulate=False):
+        """``accumulate``: where y has the type of weights, without bias and relu."""
+        rows, columns, depth = a.rows, b.columns, a.columns
+        if not (rows and columns):
+            return
+        itemsize = self._kernels.act.itemsize
+        tile = self._tile or choose(rows, columns, itemsize)
+        parts, each = shares(tile.count(rows, columns), depth, itemsize) if y.stride == columns else (1, depth)
+        rounds = bias is not None or relu or y.array.dtype.name != self._kernels.real.name
+        launch = self._launcher(a, b, tile, parts, each)
+        if parts == 1:
+            flags = RELU * relu + WIDE_Y * self._wide(y) + ADD * accumulate
+            target = from_start(y)
+            launch(bias, *((target, None) if rounds else (None, target)), y.stride, flags)
+            return
+        sums = self._device.scratch("parts", parts * rows * columns, self._kernels.real)
+        launch(None, None, sums, columns, 0)
+        self._finish(sums, bias, from_start(y), parts, rows * columns, columns, relu, accumulate, rounds)
+
+    def _launcher(self, a, b, tile, parts, each):
+        name = f"gemm_{'t' if a.transposed else 'n'}{'t' if b.transposed else 'n'}"
+        kernel = self._kernels("gemm", name, **tile.defines, CORES=int(self._cores))
+        blocks = tile.count(a.rows, b.columns), 1, parts
+        wide = WIDE_A * self._wide(a) + WIDE_B * self._wide(b)
+
+        def launch(bias, y, sums, stride, flags):
+            kernel(
+                blocks, THREADS, self._device.stream, from_start(a), from_start(b), bias, y, sums,
+                a.rows, b.columns, a.columns, a.stride, b.stride, stride, each, flags | wide,
+                shared_bytes=tile.shared_bytes,
+            )  # fmt: skip
+
+        return launch
+
+    def _finish(self, sums, bias, y, parts, count, columns, relu, accumulate, rounds):
+        if rounds:
+            kernel = self._kernels("matrix", "finish_parts")
+            self._device.each(kernel, count, sums, bias, y, parts, count, columns, int(relu))
+        else:
+            self._device.each(self._kernels("matrix", "sum_parts"), count, sums, y, parts, count, int(accumulate))
+
+    def _wide(self, given: Matrix) -> bool:
+        return is_wide(self._device.runtime, from_start(given), given.stride)
+
+
+class BlasProduct:
+    """``precise``: float32 without TF32."""
+
+    def __init__(self, device: Device, kernels: Kernels, precise: bool):
+        self._device, self._kernels, self._precise = device, kernels, precise
+
+    def __call__(self, a: Matrix, b: Matrix, y: Matrix, bias=None, relu=False, accumulate=False):
+        if not (a.rows and b.columns):
+            return
+        runtime, stream = self._device.runtime, self._device.stream
+        runtime.product(a, b, y, accumulate, self._precise, stream)
+        if bias is not None or relu:
+            kernel = self._kernels("matrix", "finish_rows")
+            count = a.rows * b.columns
+            self._device.each(kernel, count, from_start(y), bias, count, b.columns, y.stride, int(relu))
+
+
+def by_cores(precise: bool, dtype) -> bool:
+    """Whether products of arrays of this type go by tensor cores: of 16 bits always, of float32 if TF32 will do."""
+    return dtype.itemsize == 2 or (dtype.itemsize == 4 and not precise)
+
+
+def products_of(device: Device, kernels: Kernels, rows: int, columns: int) -> list[Way]:
+    """Every way to a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, then cuBLAS."""
+    own = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
+    usual = choose(rows, columns, kernels.act.itemsize)
+    fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]
+    blas = Way("cuBLAS", BlasProduct(device, kernels, device.precise), recordable=False)
+    return [Way("own", own()), *(Way(f"own {tile}", own(tile)) for tile in fits), blas]

@@ -1,0 +1,48 @@
+"""Pooling: ``sources/pool.cu``."""
+
+from ringtrain.ops.cuda.columns import cut_columns, vector_of
+from ringtrain.ops.cuda.device import Device
+
+
+class Pool:
+    def __init__(self, device: Device):
+        self._device = device
+
+    def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry):
+        self._windows("max_pool", x_NHWC, y_NPQC, geometry, y_NPQC, x_NHWC, y_NPQC, where_NPQC)
+
+    def max_pool_back(self, dy_NPQC, where_NPQC, dx_NHWC, geometry):
+        self._windows("max_pool_back", dx_NHWC, dy_NPQC, geometry, dx_NHWC, dy_NPQC, where_NPQC, dx_NHWC)
+
+    def avg_pool(self, x_NHWC, y_NPQC, geometry):
+        self._windows("avg_pool", x_NHWC, y_NPQC, geometry, y_NPQC, x_NHWC, y_NPQC)
+
+    def avg_pool_back(self, dy_NPQC, dx_NHWC, geometry):
+        self._windows("avg_pool_back", dx_NHWC, dy_NPQC, geometry, dx_NHWC, dy_NPQC, dx_NHWC)
+
+    def global_avg_pool(self, x_NHWC, y_NC):
+        n, height, width, channels = x_NHWC.shape
+        if not y_NC.size:
+            return
+        vector, pixels = vector_of(self._device.runtime, channels, x_NHWC, y_NC), height * width
+        columns = cut_columns(pixels, pixels, channels, vector)
+        blocks = n, columns.blocks[1]
+        kernel = self._device.kernels("pool", "global_avg_pool")
+        kernel(blocks, columns.threads, self._device.stream, x_NHWC, y_NC, pixels, channels, columns.wide)
+
+    def global_avg_pool_back(self, dy_NC, dx_NHWC):
+        n, height, width, channels = dx_NHWC.shape
+        vector = vector_of(self._device.runtime, channels, dy_NC, dx_NHWC)
+        extents = n, height * width, channels
+        self._each("global_avg_pool_back", vector, dx_NHWC, dy_NC, dx_NHWC, *extents)
+
+    def _windows(self, function, x_NHWC, y_NPQC, geometry, made, *arrays):
+        """``made``: x or y, each of whose elements is one thread's."""
+        (n, height, width, channels), (p, q) = x_NHWC.shape, y_NPQC.shape[1:3]
+        extents = n, height, width, channels, p, q, geometry.kernel, geometry.stride, geometry.pad
+        vector = vector_of(self._device.runtime, channels, *arrays)
+        self._each(function, vector, made, *arrays, *extents)
+
+    def _each(self, function, vector, made, *arguments):
+        kernel = self._device.kernels("pool", function)
+        self._device.each(kernel, made.size, *arguments, int(vector > 1), per_thread=vector)

@@ -1,0 +1,55 @@
+"""Fully connected layers and products of matrices.
+
+    y  = x · w + b         [N, D] · [D, K]
+    dw = xᵀ · dy           sums over N, in the type of weights
+    dx = dy · wᵀ
+
+Weights are rounded to the type of activations once for each product, into scratch memory: their loads then are plain
+copies to shared memory, as all others, which arithmetic on the way would forbid. That costs 6 bytes a weight where the
+product itself reads 2 for each row of tiles.
+"""
+
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.finish import Finish
+from ringtrain.ops.cuda.gemm import matrix, products_of, turned
+
+
+class Products:
+    def __init__(self, device: Device):
+        self._device = device
+        self._finish = Finish(device)
+
+    def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
+        (n, d), k = x_ND.shape, w_DK.shape[1]
+        x, y, w = matrix(x_ND, n, d), matrix(y_NK, n, k), matrix(self._finish.rounded(w_DK), d, k)
+        self._multiply("linear", self._device.kernels, x, w, y, b_K, relu)
+
+    def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
+        (n, d), k = x_ND.shape, w_DK.shape[1]
+        self._finish.back(y_NK, dy_NK, db_K, k, relu, accumulate)
+        x, dy, dw = matrix(x_ND, n, d), matrix(dy_NK, n, k), matrix(dw_DK, d, k)
+        self._multiply("linear dw", self._device.kernels, turned(x), dy, dw, accumulate=accumulate)
+        if dx_ND is not None:
+            w = matrix(self._finish.rounded(w_DK), d, k)
+            self._multiply("linear dx", self._device.kernels, dy, turned(w), matrix(dx_ND, n, d))
+
+    def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
+        left, right = (matrix(each, *each.shape) for each in (a, b))
+        left, right = turned(left) if a_transposed else left, turned(right) if b_transposed else right
+        kernels = self._device.kernels.of(a.dtype)
+        self._multiply("product", kernels, left, right, matrix(y, *y.shape), accumulate=accumulate)
+
+    def _multiply(self, what, kernels, a, b, y, bias=None, relu=False, accumulate=False):
+        rows, columns, depth = a.rows, b.columns, a.columns
+        way = self._device.choice(
+            self._device,
+            (what, kernels.act.name, (rows, columns, depth), a.transposed, b.transposed, bias is not None, relu),
+            lambda: products_of(self._device, kernels, rows, columns),
+            lambda way: way.run(a, b, self._spare(y) if accumulate else y, bias, relu),
+            2 * rows * columns * depth,
+        )
+        way.run(a, b, y, bias, relu, accumulate)
+
+    def _spare(self, y):
+        """A matrix like y for trials, where y itself holds what is added to."""
+        return matrix(self._device.scratch("trial", y.rows * y.columns, y.array.dtype), y.rows, y.columns)

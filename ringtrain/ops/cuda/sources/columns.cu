@@ -1,0 +1,41 @@
+// Windows of an image as lines of a matrix in memory (im2col), and back.
+#include "common.cuh"
+
+// columns[pixel, (r, s, c)], ``stride_columns`` elements a line, 0 behind those of the window; of the channels first, ...
+// first + depth - 1. A thread writes one element of each of ``pixels`` lines' ``stride_columns``.
+extern "C" __global__ void gather(
+    const ACT *x, ACT *columns, long long pixels, int height, int width, int channels, int p, int q, int kernel, int stride,
+    int pad, int first, int depth, int stride_columns
+) {
+    long long count = pixels * stride_columns;
+    for (long long i = first_index(); i < count; i += index_stride()) {
+        long long pixel = i / stride_columns;
+        int within = (int)(i - pixel * stride_columns), tap = within / depth, c = within - tap * depth;
+        int n = (int)(pixel / (p * q)), rest = (int)(pixel - (long long)n * (p * q));
+        int h = rest / q * stride - pad + tap / kernel, w = rest % q * stride - pad + tap % kernel;
+        bool inside = tap < kernel * kernel && h >= 0 && h < height && w >= 0 && w < width;
+        columns[i] = inside ? x[(((long long)n * height + h) * width + w) * channels + first + c] : to_act((REAL)0);
+    }
+}
+
+// dx[pixel, c] = sum of the elements of columns that it was copied to, in the order of r, s.
+extern "C" __global__ void scatter(
+    const ACT *columns, ACT *dx, long long pixels, int height, int width, int channels, int p, int q, int kernel, int stride,
+    int pad, int first, int depth, int stride_columns
+) {
+    long long count = pixels * depth;
+    for (long long i = first_index(); i < count; i += index_stride()) {
+        long long pixel = i / depth;
+        int c = (int)(i - pixel * depth), n = (int)(pixel / (height * width));
+        int rest = (int)(pixel - (long long)n * (height * width)), h = rest / width + pad, w = rest % width + pad;
+        REAL sum = 0;
+        for (int r = h % stride; r < kernel && r <= h; r += stride)
+            for (int s = w % stride; s < kernel && s <= w; s += stride) {
+                int row = (h - r) / stride, column = (w - s) / stride;
+                if (row >= p || column >= q) continue;
+                long long line = ((long long)n * p + row) * q + column;
+                sum += to_real(columns[line * stride_columns + (r * kernel + s) * depth + c]);
+            }
+        dx[pixel * channels + first + c] = to_act(sum);
+    }
+}

@@ -1,0 +1,146 @@
+// Batch normalisation of ghost batches, each a group of rows: statistics, and what is made of them.
+#include "norm.cuh"
+
+// ── moments ──────────────────────────────────────────────────────────────────────────────────────────────────
+// partial [slices of all groups][2][channels]: the mean, less the group's first row, and the sum of squares about it.
+// A thread sums about its own first row, so that little cancels; means and squares about them are then put together by
+// what is true of any parts: squares = sum of (squares of the part + rows of the part · (its mean - mean)²).
+template <int COUNT>
+__device__ void moments_of(const ACT *x, REAL *partial, const Slice<COUNT> &at, int channels, REAL *lanes) {
+    REAL shift[COUNT], sum[COUNT] = {}, squares[COUNT] = {}, weighted[COUNT] = {}, weight = (REAL)at.count;
+    if (at.count) {
+        Vector<ACT, COUNT> own = load<COUNT>(x, at.first, channels, at.channel);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) shift[i] = to_real(own.at[i]);
+#pragma unroll 4
+        for (long long row = at.first + blockDim.y; row < at.last; row += blockDim.y) {
+            Vector<ACT, COUNT> v = load<COUNT>(x, row, channels, at.channel);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                REAL d = to_real(v.at[i]) - shift[i];
+                sum[i] += d;
+                squares[i] += d * d;
+            }
+        }
+        Vector<ACT, COUNT> base = load<COUNT>(x, at.start, channels, at.channel);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            REAL off = sum[i] / weight, left = squares[i] - sum[i] * off;
+            squares[i] = left < (REAL)0 ? (REAL)0 : left;
+            sum[i] = shift[i] - to_real(base.at[i]) + off;  // from here on: the mean
+            weighted[i] = weight * sum[i];
+        }
+    }
+    column_sum(weighted, lanes);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        weighted[i] /= (REAL)at.rows;
+        REAL away = sum[i] - weighted[i];
+        if (at.count) squares[i] += weight * away * away;
+    }
+    column_sum(squares, lanes);
+    if (threadIdx.y || !at.active(channels) || !at.rows) return;
+    REAL *out = partial + (long long)blockIdx.x * 2 * channels + at.channel;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        out[i] = weighted[i];
+        out[channels + i] = squares[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) moments(
+    const ACT *x, REAL *partial,
+    long long rows, long long group_rows, int slices, int slice_rows, int channels, int wide) {
+    __shared__ REAL lanes[BLOCK * ACTS];
+    if (wide)
+        moments_of(x, partial, Slice<ACTS>(rows, group_rows, slices, slice_rows, channels), channels, lanes);
+    else
+        moments_of(x, partial, Slice<1>(rows, group_rows, slices, slice_rows, channels), channels, lanes);
+}
+
+// blockIdx.x: the group; blockIdx.y and threadIdx.x: the channel.
+template <typename OUT>
+__device__ void finish_moments_of(const ACT *x, const REAL *partial, OUT *mean, OUT *var, CUT, double *lanes) {
+    int group = blockIdx.x, channel = blockIdx.y * blockDim.x + threadIdx.x, c = min(channel, channels - 1);
+    long long own = rows_of_group(group, rows, group_rows);
+    int used = (int)((own + slice_rows - 1) / slice_rows);
+    const REAL *part = partial + (long long)group * slices * 2 * channels + c;
+    auto weight = [&](int s) { return (double)min((long long)slice_rows, own - (long long)s * slice_rows); };
+    auto mean_of = [&](int s) { return (double)part[(long long)s * 2 * channels]; };
+    double off = sum_of_slices(used, lanes, [&](int s) { return weight(s) * mean_of(s); }) / own;
+    double squares = sum_of_slices(used, lanes, [&](int s) {
+        double away = mean_of(s) - off;
+        return (double)part[((long long)s * 2 + 1) * channels] + weight(s) * away * away;
+    });
+    if (threadIdx.y || channel >= channels) return;
+    mean[(long long)group * channels + channel] = (OUT)(to_real(x[group * group_rows * channels + channel]) + off);
+    var[(long long)group * channels + channel] = (OUT)(squares / own);
+}
+
+extern "C" __global__ void __launch_bounds__(FINISH) finish_moments(
+    const ACT *x, const REAL *partial, REAL *mean, REAL *var,
+    long long rows, long long group_rows, int slices, int slice_rows, int channels) {
+    __shared__ double lanes[FINISH];
+    finish_moments_of(x, partial, mean, var, rows, group_rows, slices, slice_rows, channels, lanes);
+}
+
+extern "C" __global__ void __launch_bounds__(FINISH) finish_moments_float64(
+    const ACT *x, const REAL *partial, double *moments,
+    long long rows, long long group_rows, int slices, int slice_rows, int channels) {
+    __shared__ double lanes[FINISH];
+    finish_moments_of(x, partial, moments, moments + channels, rows, group_rows, slices, slice_rows, channels, lanes);
+}
+
+// ── normalisation ────────────────────────────────────────────────────────────────────────────────────────────
+template <int COUNT>
+__device__ void normalise_of(const ACT *__restrict__ x, const REAL *gamma, const REAL *beta, const REAL *mean,
+                             const REAL *var, ACT *__restrict__ y, REAL eps, int relu, const Slice<COUNT> &at,
+                             int channels) {
+    if (!at.count) return;
+    REAL centre[COUNT], factor[COUNT], offset[COUNT];
+    const REAL *own_mean = mean + (long long)at.group * channels, *own_var = var + (long long)at.group * channels;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        centre[i] = own_mean[at.channel + i];
+        factor[i] = gamma[at.channel + i] * inverse_of(own_var[at.channel + i], eps);
+        offset[i] = beta[at.channel + i];
+    }
+#pragma unroll 4
+    for (long long row = at.first; row < at.last; row += blockDim.y) {
+        Vector<ACT, COUNT> v = load<COUNT>(x, row, channels, at.channel);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            REAL r = (to_real(v.at[i]) - centre[i]) * factor[i] + offset[i];
+            v.at[i] = to_act(relu ? relu_of(r) : r);
+        }
+        store(y, row, channels, at.channel, v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) normalise(
+    const ACT *x, const REAL *gamma, const REAL *beta, const REAL *mean, const REAL *var, ACT *y, double eps, int relu,
+    long long rows, long long group_rows, int slices, int slice_rows, int channels, int wide) {
+    if (wide)
+        normalise_of(x, gamma, beta, mean, var, y, (REAL)eps, relu,
+                     Slice<ACTS>(rows, group_rows, slices, slice_rows, channels), channels);
+    else
+        normalise_of(x, gamma, beta, mean, var, y, (REAL)eps, relu,
+                     Slice<1>(rows, group_rows, slices, slice_rows, channels), channels);
+}
+
+// ── shares of statistics ─────────────────────────────────────────────────────────────────────────────────────
+// See Ops.batch_norm_shares; a thread a channel. group_rows = ghost · pixels.
+extern "C" __global__ void shares(
+    const REAL *mean, const REAL *var, REAL *mean_out, REAL *var_out, long long rows, long long pixels, int ghost,
+    int groups, int channels, double total, int accumulate) {
+    int c = (int)first_index();
+    if (c >= channels) return;
+    double mean_sum = accumulate ? (double)mean_out[c] : 0, var_sum = accumulate ? (double)var_out[c] : 0;
+    for (int g = 0; g < groups; g++) {
+        double count = (double)rows_of_group(g, rows, ghost * pixels), share = count / pixels / total;
+        mean_sum += share * mean[(long long)g * channels + c];
+        var_sum += share * var[(long long)g * channels + c] * count / (count > 1 ? count - 1 : 1);
+    }
+    mean_out[c] = (REAL)mean_sum;
+    var_out[c] = (REAL)var_sum;
+}

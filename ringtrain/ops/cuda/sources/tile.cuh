@@ -1,0 +1,223 @@
+// One TILE_M x TILE_N tile of a product, by one block: the only loop that products and convolutions have.
+//
+//     global ──copies, STAGES - 1 ahead──► panels in shared memory ──► registers ──► sums in registers ──► y
+//
+// CORES 1: tensor cores, 4 warps of (TILE_M / 2) x (TILE_N / 2). CORES 0: one multiply-add at a time, each thread
+// TILE_M / 8 x TILE_N / 16 sums (TILE_M / 16 x TILE_N / 8 of large tiles). Sums are float, of double double; each is
+// over the elements in their order, however many blocks there are.
+#pragma once
+#include "panel.cuh"
+
+#define STAGES 4
+#define TILE_SHARED (STAGES * (TILE_M + TILE_N) * 80)
+
+enum { RELU = 1, WIDE_A = 2, WIDE_B = 4, WIDE_Y = 8, ADD = 16 };
+
+// ── sums of a tile ───────────────────────────────────────────────────────────────────────────────────────────────
+template <typename T, bool A_DEEP, bool B_DEEP> struct PlainSums {
+    typedef Panel<T, TILE_M, A_DEEP> A;
+    typedef Panel<T, TILE_N, B_DEEP> B;
+    static const int DOWN = TILE_M == 128 ? 16 : 8, ACROSS = TILE_THREADS / DOWN;
+    static const int GAP = ACROSS;
+    T sums[TILE_M / DOWN][TILE_N / ACROSS];
+    int row, column;
+
+    __device__ PlainSums() : sums{}, row(threadIdx.x / ACROSS), column(threadIdx.x % ACROSS) {}
+
+    __device__ void add(const T *a_panel, const T *b_panel) {
+#pragma unroll 4
+        for (int k = 0; k < A::DEPTH; k++) {
+            T a[TILE_M / DOWN], b[TILE_N / ACROSS];
+#pragma unroll
+            for (int i = 0; i < TILE_M / DOWN; i++) a[i] = *A::at(a_panel, row + i * DOWN, k);
+#pragma unroll
+            for (int j = 0; j < TILE_N / ACROSS; j++) b[j] = *B::at(b_panel, column + j * ACROSS, k);
+#pragma unroll
+            for (int i = 0; i < TILE_M / DOWN; i++)
+#pragma unroll
+                for (int j = 0; j < TILE_N / ACROSS; j++) sums[i][j] += a[i] * b[j];
+        }
+    }
+
+    // f(row, column, sum there, sum GAP columns on)
+    template <typename F> __device__ void each(F f) const {
+#pragma unroll
+        for (int i = 0; i < TILE_M / DOWN; i++)
+#pragma unroll
+            for (int j = 0; j < TILE_N / ACROSS; j += 2)
+                f(row + i * DOWN, column + j * ACROSS, sums[i][j], sums[i][j + 1]);
+    }
+};
+
+template <typename T, bool A_DEEP, bool B_DEEP> struct CoreSums {
+    typedef Panel<T, TILE_M, A_DEEP> A;
+    typedef Panel<T, TILE_N, B_DEEP> B;
+    static const int M = TILE_M / 2, N = TILE_N / 2;  // of a warp
+    static const int DEPTH = 32 / (int)sizeof(T);     // of one instruction
+    static const int GAP = 1;
+    float sums[M / 16][N / 8][4];
+    int lane, row, column;
+
+    __device__ CoreSums() : sums{}, lane(threadIdx.x % WARP) {
+        row = threadIdx.x / WARP / 2 * M;
+        column = threadIdx.x / WARP % 2 * N;
+    }
+
+    __device__ void add(const T *a_panel, const T *b_panel) {
+#pragma unroll
+        for (int k = 0; k < A::DEPTH; k += DEPTH) {
+            unsigned a[M / 16][4], b[N / 8][2];
+#pragma unroll
+            for (int i = 0; i < M / 16; i++) left(a[i], a_panel, row + i * 16, k);
+#pragma unroll
+            for (int j = 0; j < N / 8; j += 2) right(b[j], b[j + 1], b_panel, column + j * 8, k);
+#pragma unroll
+            for (int i = 0; i < M / 16; i++)
+#pragma unroll
+                for (int j = 0; j < N / 8; j++) multiply((const T *)0, sums[i][j], a[i], b[j]);
+        }
+    }
+
+    // 16 rows of the left factor.
+    __device__ void left(unsigned (&a)[4], const T *panel, int row, int k) const {
+        if constexpr (sizeof(T) == 4) {
+            int group = lane / 4, place = lane % 4;
+#pragma unroll
+            for (int r = 0; r < 4; r++) a[r] = tf32_bits(*A::at(panel, row + group + r % 2 * 8, k + place + r / 2 * 4));
+        } else if constexpr (A_DEEP) {
+            load_matrices(a, A::at(panel, row + lane % 16, k + lane / 16 * 8));
+        } else {
+            load_matrices_turned(a, A::at(panel, row + lane / 8 % 2 * 8, k + lane % 8 + lane / 16 * 8));
+        }
+    }
+
+    // 16 columns of the right factor, as two of 8.
+    __device__ void right(unsigned (&b)[2], unsigned (&next)[2], const T *panel, int column, int k) const {
+        if constexpr (sizeof(T) == 4) {
+            int group = lane / 4, place = lane % 4;
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                b[r] = tf32_bits(*B::at(panel, column + group, k + place + r * 4));
+                next[r] = tf32_bits(*B::at(panel, column + 8 + group, k + place + r * 4));
+            }
+            return;
+        } else {
+            unsigned r[4];
+            if constexpr (B_DEEP) load_matrices(r, B::at(panel, column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8));
+            else load_matrices_turned(r, B::at(panel, column + lane / 16 * 8, k + lane % 16));
+            b[0] = r[0], b[1] = r[1], next[0] = r[2], next[1] = r[3];
+        }
+    }
+
+    template <typename F> __device__ void each(F f) const {
+        int group = lane / 4, place = lane % 4;
+#pragma unroll
+        for (int i = 0; i < M / 16; i++)
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) {
+                int r = row + i * 16 + group, c = column + j * 8 + 2 * place;
+                f(r, c, sums[i][j][0], sums[i][j][1]);
+                f(r + 8, c, sums[i][j][2], sums[i][j][3]);
+            }
+    }
+};
+
+template <bool CORES_, typename T, bool A_DEEP, bool B_DEEP> struct SumsOf { typedef PlainSums<T, A_DEEP, B_DEEP> Type; };
+template <typename T, bool A_DEEP, bool B_DEEP> struct SumsOf<true, T, A_DEEP, B_DEEP> {
+    typedef CoreSums<T, A_DEEP, B_DEEP> Type;
+};
+
+// ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────
+// Elements ``start`` to ``stop`` of the sums. Stage s holds the panels of every STAGES-th step; those of step i + STAGES
+// - 1 are asked for once all threads have done with step i - 1, whose place they take.
+template <typename Sums, typename LoaderA, typename LoaderB>
+__device__ void accumulate(Sums &sums, const LoaderA &a, const LoaderB &b, int start, int stop, ACT *shared) {
+    typedef typename LoaderA::P A;
+    typedef typename LoaderB::P B;
+    static_assert(STAGES * (A::SIZE + B::SIZE) * (int)sizeof(ACT) <= TILE_SHARED, "panels do not fit");
+    int steps = (stop - start + A::DEPTH - 1) / A::DEPTH;
+    ACT *b_shared = shared + STAGES * A::SIZE;
+    auto bring = [&](int step) {
+        if (step < steps) {
+            a.bring(shared + step % STAGES * A::SIZE, start + step * A::DEPTH, stop);
+            b.bring(b_shared + step % STAGES * B::SIZE, start + step * A::DEPTH, stop);
+        }
+        copies_close();
+    };
+#pragma unroll
+    for (int step = 0; step < STAGES - 1; step++) bring(step);
+    for (int step = 0; step < steps; step++) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        bring(step + STAGES - 1);
+        sums.add(shared + step % STAGES * A::SIZE, b_shared + step % STAGES * B::SIZE);
+    }
+    copies_wait<0>();
+    __syncthreads();
+}
+
+// ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────
+// Where the rows of a product go: one after the other.
+struct InOrder {
+    int stride;
+    __device__ long long operator()(int row) const { return (long long)row * stride; }
+};
+
+// Sums as they are, or added to what is there: y[place(row) + column].
+template <typename Sums, typename Place>
+__device__ void put_sums(
+    const Sums &sums, REAL *y, Place place, int first_row, int rows, int first_column, int columns, bool add
+) {
+    sums.each([&](int row, int column, REAL one, REAL two) {
+        if (first_row + row >= rows) return;
+        REAL *line = y + place(first_row + row) + first_column;
+        if (first_column + column < columns) line[column] = add ? line[column] + one : one;
+        column += Sums::GAP;
+        if (first_column + column < columns) line[column] = add ? line[column] + two : two;
+    });
+}
+
+// max(sum + bias, 0), rounded, by way of shared memory, so that lines are written 16 bytes at a time where ``flags``
+// have WIDE_Y.
+template <typename Sums, typename Place>
+__device__ void put_rounded(
+    const Sums &sums, ACT *y, Place place, int first_row, int rows, int first_column, int columns, const REAL *bias,
+    int flags, ACT *shared
+) {
+    const int WIDE = Wide<ACT>::COUNT, STRIDE = TILE_N + WIDE, CHUNKS = TILE_N / WIDE;
+    static_assert(TILE_M * STRIDE * (int)sizeof(ACT) <= TILE_SHARED, "the tile does not fit");
+    auto rounded = [&](int column, REAL sum) {
+        if (bias && first_column + column < columns) sum += bias[first_column + column];
+        return to_act(flags & RELU ? relu_of(sum) : sum);
+    };
+    sums.each([&](int row, int column, REAL one, REAL two) {
+        ACT *to = shared + row * STRIDE + column;
+        if constexpr (Sums::GAP == 1) {
+            *(Vector<ACT, 2> *)to = {rounded(column, one), rounded(column + 1, two)};
+        } else {
+            to[0] = rounded(column, one), to[Sums::GAP] = rounded(column + Sums::GAP, two);
+        }
+    });
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE_M * CHUNKS; i += TILE_THREADS) {
+        int row = i / CHUNKS, column = i % CHUNKS * WIDE, left = columns - first_column - column;
+        if (first_row + row >= rows || left <= 0) continue;
+        const ACT *from = shared + row * STRIDE + column;
+        ACT *to = y + place(first_row + row) + first_column + column;
+        if ((flags & WIDE_Y) && left >= WIDE) {
+            *(Vector<ACT, Wide<ACT>::COUNT> *)to = *(const Vector<ACT, Wide<ACT>::COUNT> *)from;
+        } else {
+            for (int e = 0; e < WIDE && e < left; e++) to[e] = from[e];
+        }
+    }
+}
+
+// The tile of block x, those of one row of tiles after each other: they read the same rows of the left factor.
+struct Corner {
+    int row, column;
+    __device__ Corner(int columns) {
+        int across = (columns + TILE_N - 1) / TILE_N;
+        row = blockIdx.x / across * TILE_M;
+        column = blockIdx.x % across * TILE_N;
+    }
+};

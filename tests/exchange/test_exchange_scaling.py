@@ -1,0 +1,110 @@
+"""A scaled loss: how the factor moves, what is left out, and who cannot."""
+
+import numpy as np
+import pytest
+
+from ringtrain.config import resolve
+from ringtrain.errors import ConfigError
+from ringtrain.exchange.catalogue import UNSCALABLE, check_options
+from ringtrain.exchange.scaling import GROW_AFTER, LARGEST, START, LossScale, unscale
+from ringtrain.ops.reference import ReferenceOps
+
+
+def test_a_dynamic_factor_halves_when_it_was_too_large_and_doubles_after_long():
+    scale = LossScale()
+    assert scale.factor == START == 65536
+    for _ in range(3):
+        scale.judge(finite=False)
+    assert (scale.factor, scale.skipped) == (8192, 3)
+    for _ in range(GROW_AFTER - 1):
+        scale.judge(finite=True)
+    assert scale.factor == 8192
+    scale.judge(finite=True)
+    assert (scale.factor, scale.good) == (16384, 0)
+    for _ in range(GROW_AFTER - 1):
+        scale.judge(finite=True)
+    scale.judge(finite=False)  # the count begins anew
+    for _ in range(GROW_AFTER - 1):
+        scale.judge(finite=True)
+    assert scale.factor == 8192
+
+
+def test_it_stays_within_bounds():
+    scale = LossScale()
+    for _ in range(40):
+        scale.judge(finite=False)
+    assert (scale.factor, scale.skipped) == (1, 40)
+    for _ in range(40 * GROW_AFTER):
+        scale.judge(finite=True)
+    assert scale.factor == LARGEST
+
+
+def test_a_fixed_factor_stays_and_counts():
+    scale = LossScale(128.0)
+    for finite in (False, *[True] * GROW_AFTER, False):
+        scale.judge(finite)
+    assert (scale.factor, scale.skipped, scale.good) == (128, 2, 0)
+
+
+def test_the_state_goes_on_where_it_was():
+    before, after, fixed = LossScale(), LossScale(), LossScale(8.0)
+    for finite in (False, False, True):
+        before.judge(finite)
+    for other in (after, fixed):
+        other.restore({"step": 7, **before.state()})
+    assert (after.factor, after.good, after.skipped) == (before.factor, 1, 2)
+    assert (fixed.factor, fixed.skipped) == (8, 2)
+    fresh = LossScale()
+    fresh.restore({"step": 7})  # of a run of another precision
+    assert fresh.state() == LossScale().state()
+
+
+def test_gradients_are_divided_where_they_are_trained_and_finite():
+    ops, grads = ReferenceOps("float32"), np.full(6, 65536.0, np.float32)
+    assert unscale(ops, grads, [(0, 2), (4, 6)], LossScale())
+    assert grads.tolist() == [1, 1, 65536, 65536, 1, 1]
+    grads[3] = np.inf  # a statistic: none of its business
+    assert unscale(ops, grads, [(0, 2), (4, 6)], LossScale(1.0))
+    grads[5] = np.nan
+    scale = LossScale()
+    assert not unscale(ops, grads, [(0, 2), (4, 6)], scale)
+    assert (grads[0], scale.skipped, scale.factor) == (1, 1, START / 2)
+
+
+def test_what_one_rank_has_not_decides_for_all():
+    scale = LossScale()
+    assert not unscale(ReferenceOps("float32"), np.ones(4, np.float32), [(0, 4)], scale, total=lambda own: own + 1)
+    assert scale.skipped == 1
+
+
+FLAGS = {
+    **{sync: {"sync": sync} for sync in ("delayed", "averaging", "gossip", "server")},
+    **{compress: {"compress": compress} for compress in ("top-k", "powersgd")},
+}
+
+
+@pytest.mark.parametrize("who", UNSCALABLE)
+def test_who_cannot_leave_out_an_update_is_refused_with_a_reason(who):
+    flags = {"device": "cuda", "precision": "float16", **FLAGS[who]}
+    with pytest.raises(ConfigError) as error:
+        check_options(resolve(("flags", flags)))
+    told = str(error.value)
+    assert f"which --{next(iter(FLAGS[who]))} {who} cannot: {UNSCALABLE[who]}. Give --precision bfloat16" in told
+    check_options(resolve(("flags", {**flags, "precision": "bfloat16"})))
+
+
+@pytest.mark.parametrize("flags", [{"sync": "master"}, {"fc": "hybrid"}, {"fc": "pipeline"}])
+def test_who_sends_activations_does_that_in_float32(flags):
+    ((flag, who),) = flags.items()
+    for precision in ("bfloat16", "float16"):
+        with pytest.raises(ConfigError, match=f"--{flag} {who} sends what lies between .* give --precision tf32, or"):
+            check_options(resolve(("flags", {"precision": precision, **flags})))
+    check_options(resolve(("flags", {"precision": "tf32", **flags})))
+
+
+def test_a_scale_is_of_float16():
+    for precision in ("float32", "bfloat16"):
+        with pytest.raises(ConfigError, match=f"--loss-scale 128 is of --precision float16, and .* is {precision}"):
+            check_options(resolve(("flags", {"precision": precision, "loss_scale": 128.0})))
+    for sync in ("allreduce", "sharded"):
+        check_options(resolve(("flags", {"precision": "float16", "loss_scale": 128.0, "sync": sync})))

@@ -1,0 +1,241 @@
+"""What the doctor finds in machines that are not there, and how it tells of ranks that differ."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.launch import devices, here
+from ringtrain.launch.checks import CHECKS
+from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, worst
+from ringtrain.transport.awareness import NO, UNKNOWN, Rung
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.host_cuda import HostRuntime
+
+VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\nGCC version: 12\n"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """machine(GPUs) makes a root of a file system with so many; None: without a driver."""
+
+    def make(gpus=None):
+        if gpus is not None:
+            (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+            (tmp_path / "proc/driver/nvidia/version").write_text(VERSION)
+        for number in range(gpus or 0):
+            folder = tmp_path / f"proc/driver/nvidia/gpus/0000:{number}"
+            folder.mkdir(parents=True)
+            (folder / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 0\n")
+        return tmp_path
+
+    return make
+
+
+def visits(root, size=1, device="auto", mpi_cuda="staged", environ=None, make=None, visible=1):
+    """The lines of a world of that size."""
+
+    def body(t):
+        visit = Visit(
+            t, {"HOME": str(root), **(environ or {})}, device, mpi_cuda, lambda: visible, make or refuse, "a:b", root
+        )
+        return examine(visit, CHECKS)
+
+    every = LoopbackWorld(size).run(body)
+    assert all(lines == every[0] for lines in every)
+    return {line.name: line for line in every[0]}
+
+
+def refuse(*number):
+    raise AssertionError("a device was opened that nobody asked for")
+
+
+def test_a_machine_without_a_device_is_well(machine):
+    lines = visits(machine())
+    assert [name for name in lines if name.startswith(("GPU", "device", "pinned", "mpi-cuda"))] == [
+        "GPU driver",
+        "mpi-cuda",
+    ]
+    assert lines["GPU driver"] == Line(OK, "GPU driver", "none; training runs on the CPU")
+    assert lines["mpi-cuda"].text == "there is no MPI"
+    assert lines["python"].text.startswith("ringtrain ")
+    assert lines["mpi"].status == WARN and "pip install 'ringtrain[mpi]'" in lines["mpi"].advice
+    assert worst(list(lines.values())) == WARN
+
+
+def test_a_device_that_was_asked_for_and_is_not_there_is_a_failure(machine):
+    def absent(number):
+        raise DeviceError("--device cuda: no driver of NVIDIA is here")
+
+    lines = visits(machine(), device="cuda", make=absent)
+    assert (lines["GPU driver"].status, lines["device"].status) == (WARN, FAIL)
+    assert "--gpus all" in lines["GPU driver"].advice
+    assert lines["device"].text == "--device cuda: no driver of NVIDIA is here"
+
+
+def test_a_device_is_opened_and_its_staging_timed(machine):
+    opened = []
+
+    def make(number):
+        opened.append(number)
+        return HostRuntime()
+
+    lines = visits(machine(2), size=3, make=make, visible=2)
+    assert sorted(opened) == [0, 0, 1]  # local rank modulo the devices
+    assert lines["GPU driver"].text == "570.86.15" and lines["GPUs"].text == "2 × NVIDIA H200"
+    assert "host, compute capability 9.0, 4 processors, 8.0 of 16.0 GiB free, CUDA 13.0" in lines["device"].text
+    assert lines["pinned staging"].text.endswith(" GB/s")
+
+
+def test_a_rank_that_sees_no_device_is_told_why(machine):
+    lines = visits(machine(1), environ={"CUDA_VISIBLE_DEVICES": ""}, visible=0)
+    assert lines["device"].status == WARN and "CUDA_VISIBLE_DEVICES is '', which names none" in lines["device"].text
+    assert lines["GPUs"].text == "1 × NVIDIA H200; CUDA_VISIBLE_DEVICES="
+
+
+def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
+    def busy(number):
+        raise DeviceError("device 0 is in use by another process")
+
+    lines = visits(machine(1), make=busy)
+    assert (lines["device"].status, lines["device"].text) == (WARN, "device 0 is in use by another process")
+    assert "device" not in {line.name for line in visits_cpu(machine)}
+
+
+def visits_cpu(machine):
+    (lines,) = LoopbackWorld(1).run(
+        lambda t: examine(Visit(t, {"HOME": "/"}, "cpu", "auto", refuse, refuse, "a:b", machine()), CHECKS)
+    )
+    return lines
+
+
+class Messaging:
+    """A world that says it has an MPI."""
+
+    def __init__(self, inner):
+        self.describe = lambda: "Some MPI, thread level multiple"
+        self.gather_json, self.node, self.size = inner.gather_json, inner.node, inner.size
+        self.local_rank, self.rank = inner.local_rank, inner.rank
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, size):
+    found = [Rung("kinds", UNKNOWN, "no word"), Rung("query", NO, "it says no"), Rung("ucx", NO, "none")]
+    monkeypatch.setattr(devices, "look", lambda: found)
+    monkeypatch.setattr("ringtrain.transport.world.look", lambda: found)
+    root = machine(1)
+
+    def lines(device, mpi_cuda, visible=1):
+        def body(t):
+            return devices.mpi_cuda(Visit(Messaging(t), {}, device, mpi_cuda, lambda: visible, refuse, "a:b", root))
+
+        return LoopbackWorld(size).run(body)[0]
+
+    rungs = [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in found]
+    assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", "no device to send from")]
+    none = lines("cuda", "auto", visible=0)
+    assert none == [*rungs, Line(OK, "mpi-cuda", "no device that can be used on every rank")]
+    flag, *asked, last = lines("auto", "auto")
+    assert flag == Line(OK, "mpi-cuda: flag", "unknown: nothing was asked for") and asked[:3] == rungs
+    assert asked[3] == Line(OK, "mpi-cuda: sight", "yes: the ranks of a node are shown the same devices")
+    assert last.status == WARN and "docs/cuda-aware-mpi.md" in last.advice
+    assert last.text == "device memory is staged through host memory: it says no; none"
+    assert lines("cuda", "staged")[-1] == Line(
+        OK, "mpi-cuda", "device memory is staged through host memory: --mpi-cuda staged"
+    )
+
+
+def test_slow_staging_is_a_warning(monkeypatch):
+    for seconds, status in ((1e-4, OK), (1e-2, WARN)):
+        monkeypatch.setattr(devices, "_timed", lambda copy, stream, seconds=seconds: seconds)
+        line = devices._staging(HostRuntime())
+        assert line.status == status and bool(line.advice) == (status == WARN)
+    assert "nvidia-smi topo -m" in line.advice
+
+
+def test_two_cupys_are_a_failure(monkeypatch):
+    def installed(*names):
+        monkeypatch.setattr(
+            devices, "distributions", lambda: [SimpleNamespace(name=n, version="14.2.0") for n in names]
+        )
+        (line,) = devices.packages(None)
+        return line
+
+    assert installed("numpy") == Line(OK, "CUDA packages", "none")
+    assert installed("cupy-cuda13x", "nvidia-cuda-nvrtc").text == "cupy-cuda13x 14.2.0, nvidia-cuda-nvrtc 14.2.0"
+    both = installed("cupy-cuda13x", "cupy-cuda12x")
+    assert both.status == FAIL and "pip uninstall cupy-cuda12x cupy-cuda13x" in both.advice
+
+
+def test_little_shared_memory_is_a_warning(machine, monkeypatch):
+    root = machine()
+    (root / "dev/shm").mkdir(parents=True)
+    for free, status in ((63 << 20, WARN), (64 << 20, OK)):
+        monkeypatch.setattr(here.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        line = visits(root)["shared memory"]
+        assert line.status == status and f"{free >> 20} MiB free in /dev/shm" in line.text
+        assert ("--shm-size=2g" in line.advice) == (status == WARN)
+
+
+def test_ranks_that_share_no_memory_are_warned(machine):
+    world = LoopbackWorld(2, shares=False)
+    lines = world.run(lambda t: here.shared_memory(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b", machine())))
+    assert lines[0][0].status == WARN and lines[0][0].text == "none between ranks"
+
+
+def test_kernels_that_are_not_kept_are_a_warning(machine):
+    full = machine() / "file"
+    full.touch()
+    told = visits(machine(), environ={"NUMBA_CACHE_DIR": f"{full}/a", "CUPY_CACHE_DIR": f"{full}/b"})
+    for name, variable in (("CPU kernels", "NUMBA_CACHE_DIR"), ("CUDA kernels", "CUPY_CACHE_DIR")):
+        assert told[name].status == WARN and variable in told[name].advice
+    kept = visits(machine(), environ={"NUMBA_CACHE_DIR": str(machine() / "a/b")})
+    assert kept["CPU kernels"].text == f"are kept in {machine() / 'a/b'}"
+    assert kept["CUDA kernels"].text == f"are kept in {machine() / '.cupy/kernel_cache'}"
+
+
+def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):
+    monkeypatch.setattr(here.os, "sched_getaffinity", lambda process: {4, 5})
+    assert visits(machine(), size=2)["cores"] == Line(OK, "cores", "by rank 4-5 | 4-5")
+    line = visits(machine(), size=3)["cores"]
+    assert (line.status, line.text) == (WARN, "by rank 4-5 | 4-5 | 4-5: 3 ranks on 2 cores")
+
+
+def test_where_the_local_rank_comes_from(machine):
+    def lines(environ):
+        return visits(machine(), environ=environ)["local rank"].text
+
+    assert lines({}) == "from the order of ranks: no launcher tells it"
+    assert lines({"MPI_LOCALRANKID": "0", "SLURM_LOCALID": "0"}) == "from MPI_LOCALRANKID"
+    assert lines({"MPI_LOCALRANKID": "3", "SLURM_LOCALID": "0"}) == "from SLURM_LOCALID"
+
+
+def test_an_error_in_a_check_is_a_finding():
+    def looks_at_something(visit):
+        raise DeviceError("it is gone")
+
+    assert examine_one(looks_at_something) == [Line(FAIL, "looks at something", "it is gone")]
+
+
+def examine_one(check):
+    (lines,) = LoopbackWorld(1).run(lambda t: examine(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check]))
+    return lines
+
+
+def test_ranks_that_differ_are_named():
+    same, old, new = Line(OK, "a", "same"), Line(WARN, "b", "old", "update"), Line(OK, "b", "new")
+    lines = merge([[same, new], [same, old], [same, new, Line(OK, "c", "more")]])
+    assert lines == [
+        same,
+        Line(OK, "b", "new", "", (0, 2)),
+        Line(WARN, "b", "old", "update", (1,)),
+        Line(OK, "c", "more", "", (2,)),
+    ]
+    assert show(lines, ["n1", "n2", "n1"]) == [
+        "ok    a  same",
+        "ok    b  new [ranks 0, 2 on n1]",
+        "warn  b  old [rank 1 on n2]",
+        "         → update",
+        "ok    c  more [rank 2 on n1]",
+    ]
+    assert worst(lines) == WARN and worst([]) == OK and worst([*lines, Line(FAIL, "d", "")]) == FAIL

@@ -1,0 +1,21 @@
+"""A ring of messages, and which UCX they went by."""
+
+import numpy as np
+
+from ringtrain.transport import libmpi
+from ringtrain.transport.world import connect
+
+transport = connect()
+right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
+for count in (1, 1000, 1 << 20):
+    out, into = np.full(count, transport.rank, "f4"), np.zeros(count, "f4")
+    recv, send = transport.recvs([(left, into)], 0), transport.sends([(right, out)], 0)
+    recv.start()
+    send.start()
+    for handle in (send, recv):
+        handle.wait(30.0)
+    assert (into == left).all()
+found = transport.gather_json([str(libmpi.loaded(libmpi.LIBUCP)), libmpi.query().answer, libmpi.ucx().answer])
+if transport.rank == 0:
+    print(*("{} query={} ucx={}".format(*own) for own in found), sep="\n")
+transport.close()

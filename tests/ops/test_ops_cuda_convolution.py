@@ -1,0 +1,169 @@
+"""Convolution on a GPU's kernels, run on the host: each pass by each way, against the reference and within rounding."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.cuda.choice import Choice
+from ringtrain.ops.cuda.convolution import Convolution, columns
+from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, divider
+from ringtrain.ops.cuda.kernels import whole_source
+from ringtrain.ops.reference import ReferenceOps
+from tests.fakes import nvrtc
+from tests.ops.cases import Call
+from tests.ops.cuda_support import calls_of, cuda_ops, needs_compiler, perform
+
+
+def assert_alike(got, wanted, limit, call):
+    for name in wanted:
+        off = np.abs(got[name].astype(np.float64) - wanted[name]).max(initial=0)
+        assert off <= limit * max(1, np.abs(wanted[name]).max(initial=0)), (str(call), name, off)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype, n, limit", [("float32", 3, 5e-6), ("float32", 0, 5e-6), ("float64", 1, 1e-13)])
+def test_as_the_reference(dtype, n, limit):
+    ops, reference = cuda_ops(dtype), ReferenceOps(dtype)
+    for call in calls_of([Convolution], dtype, n):
+        assert_alike(perform(ops, call), perform(reference, call), limit, call)
+
+
+# ── every way ────────────────────────────────────────────────────────────────────────────────────────────────
+class Named(Choice):
+    """The way of a name, where there is one; else the first. ``taken``: how often it was there."""
+
+    def __init__(self, name):
+        super().__init__()
+        self._name, self.taken = name, 0
+
+    def __call__(self, device, work, ways, trial, flops=0):
+        able = ways()
+        found = [way for way in able if way.name == self._name]
+        self.taken += len(found)
+        return (found or able)[0]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["implicit", "columns, own", "columns, cuBLAS"])
+def test_every_way_as_the_reference(name, monkeypatch):
+    monkeypatch.setattr(columns, "MOST_BYTES", 20_000)  # one image at a time, or two
+    choice = Named(name)
+    ops, reference = cuda_ops("float32", choice=choice), ReferenceOps("float32")
+    calls = [call for call in calls_of([Convolution], "float32", 3) if call.inputs["x_NHWC"].shape[1] < 40]
+    for call in calls:
+        assert_alike(perform(ops, call), perform(reference, call), 5e-6, call)
+    assert choice.taken >= len(calls)
+
+
+# Sizes by which 16-byte loads, tiles of several warps, strides, groups and what is not whole are met.
+WIDE = {
+    "3x3": (2, 8, 7, 16, 24, ConvGeometry(3, 1, 1)),
+    "3x3, stride 2, groups 2": (2, 9, 8, 32, 16, ConvGeometry(3, 2, 1, 2)),
+    "1x1, stride 2": (2, 8, 8, 16, 72, ConvGeometry(1, 2)),
+    "7x7 of 3 channels": (1, 16, 16, 3, 8, ConvGeometry(7, 2, 3)),
+    "1x1": (3, 6, 5, 24, 8, ConvGeometry(1)),
+}
+SMALLEST = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "tf32": 2.0**-10}
+TILES_OF = {"bfloat16": "implicit", "float16": "implicit 128x64", "tf32": "implicit"}
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", SMALLEST)
+@pytest.mark.parametrize("name", WIDE)
+def test_tensor_cores(precision, name):
+    """Against the reference in float64 on what the cores are given: sums are exact to float32, results are rounded."""
+    n, h, w, c, k, geometry = WIDE[name]
+    ops, exact = cuda_ops("float32", precision, choice=Named(TILES_OF[precision])), ReferenceOps("float64")
+    random = np.random.default_rng(4)
+    p, q = geometry.output(h), geometry.output(w)
+
+    def draw(dtype, *shape):
+        return random.standard_normal(shape).astype(dtype)
+
+    x, y, dy = draw(ops.active, n, h, w, c), draw(ops.active, n, p, q, k), draw(ops.active, n, p, q, k)
+    weight = draw(ops.active, geometry.kernel, geometry.kernel, c // geometry.groups, k).astype("float32")
+    forward = Call(
+        "conv2d",
+        {"x_NHWC": x, "w_RSCK": weight, "b_K": draw("float32", k)},
+        {"y_NPQK": np.zeros_like(y)},
+        {"geometry": geometry, "relu": True},
+    )
+    back = Call(
+        "conv2d_back",
+        {"x_NHWC": x, "w_RSCK": weight, "y_NPQK": y, "dy_NPQK": dy},
+        {"dw_RSCK": draw("float32", *weight.shape), "db_K": draw("float32", k), "dx_NHWC": np.zeros_like(x)},
+        {"geometry": geometry, "relu": True, "accumulate": True},
+    )
+    for call in (forward, back):
+        got, wanted = perform(ops, call), perform(exact, as_float64(call))
+        for output in wanted:
+            rounded = precision == "tf32" or got[output].dtype != np.float32
+            limit = SMALLEST[precision] if rounded else 1e-5
+            assert_alike({output: got[output]}, {output: wanted[output]}, limit, call)
+
+
+def as_float64(call):
+    def wide(arrays):
+        return {name: x.astype(np.float64) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+
+    return Call(call.operation, wide(call.inputs), wide(call.outputs), call.rest)
+
+
+# ── the choice ───────────────────────────────────────────────────────────────────────────────────────────────
+@needs_compiler
+@pytest.mark.parametrize("best", [0, 1, 2, 3])
+def test_whatever_is_chosen_is_right_and_can_be_recorded(best):
+    """The clock favours each way in turn, the last one being cuBLAS's, which cannot be recorded."""
+    geometry, random = ConvGeometry(3, 1, 1), np.random.default_rng(1)
+    turn = itertools.count()
+    choice = Choice(measure=lambda _device, run: run() or (0 if next(turn) // 5 % 4 == best else 1))
+    ops, reference = cuda_ops("float32", choice=choice), ReferenceOps("float32")
+    x, w, y, dy = (
+        random.standard_normal(s).astype("float32") for s in ((2, 5, 5, 4), (3, 3, 4, 8), (2, 5, 5, 8), (2, 5, 5, 8))
+    )
+    arrays = [ops.from_host(each) for each in (x, w, y, dy, np.zeros_like(w), np.zeros_like(x))]
+
+    def run(ops, x, w, y, dy, dw, dx):
+        ops.conv2d(x, w, None, y, geometry)
+        ops.conv2d_back(x, w, y, dy, dw, None, dx, geometry, accumulate=True)
+
+    for _ in range(3):
+        ops.segment("layer", lambda: run(ops, *arrays))
+    wanted = [x, w, y, dy, np.zeros_like(w), np.zeros_like(x)]
+    for _ in range(3):
+        run(reference, *wanted)
+    for got, host in zip(arrays, wanted, strict=True):
+        assert np.abs(ops.to_host(got) - host).max() < 2e-5
+    assert "1 segments recorded" in ops.describe() and "anew" not in ops.describe()
+    names = {each.name for each in choice.table.values()}
+    assert names == {["implicit", "implicit 64x64", "columns, own", "columns, cuBLAS"][best]}
+    assert {each.flops for each in choice.table.values()} == {2 * 2 * 25 * 8 * 9 * 4}
+
+
+# ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────
+def test_division_by_multiplication():
+    random = np.random.default_rng(2)
+    for divisor in [*range(1, 70), 112 * 112, 3136, 2**20, 2**30 + 1, 2**31 - 1]:
+        multiplier, shift = divider(divisor)
+        assert 0 <= multiplier < 2**32
+        for x in [0, 1, divisor - 1, divisor, 2**31 - 1, *random.integers(0, 2**31, 20).tolist()]:
+            assert ((x * multiplier >> 32) + x) >> shift == x // divisor
+
+
+def test_taps_are_divided_exactly_in_float():
+    """As windows.cuh does it, for any window that a plan lets it have."""
+    for taps in range(1, LONGEST_KERNEL + 1):
+        tap = np.arange(LONGEST_KERNEL**2, dtype=np.float32)
+        quotient = ((tap + np.float32(0.5)) * (np.float32(1) / np.float32(taps))).astype(np.int64)
+        assert (quotient == np.arange(LONGEST_KERNEL**2) // taps).all()
+
+
+@pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
+def test_nothing_is_spilled():
+    options = ("-DREAL=float", "-DACT=__nv_bfloat16", "-DTILE_M=64", "-DTILE_N=64", "-DCORES=1")
+    _, uses = nvrtc.compile_for("sm_90", whole_source("convolution"), options)
+    assert set(uses) == {"forward", "input_back", "weights_back"}
+    for use in uses.values():
+        assert use.spilled == use.stack == 0 and use.registers <= 255

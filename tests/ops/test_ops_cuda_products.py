@@ -1,0 +1,280 @@
+"""Matrix products on a GPU's kernels, run on the host: against NumPy, and within what rounding allows."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.choice import Choice, Unable, Way
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.gemm import BlasProduct, OwnProduct, by_cores, matrix, products_of, turned
+from ringtrain.ops.cuda.kernels import whole_source
+from ringtrain.ops.cuda.products import Products
+from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose, shares, worth
+from ringtrain.ops.precision import active_dtype
+from ringtrain.ops.reference import ReferenceOps
+from tests.fakes import nvrtc
+from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cuda_support import calls_of, cuda_ops, needs_compiler, perform
+
+# Roundings to nearest of each type are off by less than this share.
+ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+NARROW = ("tf32", "float16", "bfloat16")
+
+
+def device_of(precision, runtime=None, **rest):
+    real = "float64" if precision == "float64" else "float32"
+    active = active_dtype("float32" if precision == "float64" else precision, real)
+    return Device(runtime or HostRuntime(), real, active, precision != "tf32", **rest)
+
+
+def put(device, values):
+    array = device.runtime.empty(values.shape, values.dtype)
+    device.runtime.upload(np.ascontiguousarray(values), array, device.stream)
+    return array
+
+
+def get(device, array):
+    host = np.empty(array.shape, array.dtype)
+    device.runtime.download(array, host, device.stream)
+    return host.astype(np.float64)
+
+
+def bound(precision, a, b, out="float32"):
+    """How far a product of exact a and b may be off: factors rounded by tensor cores, sums, and the result."""
+    sizes = np.abs(a) @ np.abs(b)
+    factors = 2.1 * ROUNDING["tf32"] if precision == "tf32" else 0
+    sums = 2 * (a.shape[1] + 4) ** 0.5 * ROUNDING["float64" if precision == "float64" else "float32"]
+    return (factors + sums) * sizes + ROUNDING[out] * np.abs(a @ b) + 1e-300
+
+
+# ── against the reference ────────────────────────────────────────────────────────────────────────────────────
+@needs_compiler
+@pytest.mark.parametrize("dtype, n, limit", [("float32", 3, 5e-6), ("float32", 0, 5e-6), ("float64", 3, 1e-13)])
+def test_as_the_reference(dtype, n, limit):
+    ops, reference = cuda_ops(dtype), ReferenceOps(dtype)
+    for call in calls_of([Products], dtype, n):
+        got, wanted = perform(ops, call), perform(reference, call)
+        for name in wanted:
+            off = np.abs(got[name] - wanted[name]).max(initial=0)
+            assert off <= limit * max(1, np.abs(wanted[name]).max(initial=0)), (str(call), name)
+
+
+# ── each tile, layout and edge ───────────────────────────────────────────────────────────────────────────────
+PLACES = {
+    "float32": (SMALL, Tile(64, 64)),
+    "float64": (SMALL,),
+    "tf32": (Tile(128, 64),),
+    "float16": (Tile(128, 128),),
+    "bfloat16": (SMALL,),
+}
+# rows, columns, depth: less than a tile and its edges; 16-byte lines and not; sums longer than what is on the way
+SIZES = [(1, 1, 1), (64, 64, 16), (65, 72, 200), (130, 50, 77)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", PLACES)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_every_layout_and_edge(precision, layout):
+    device, random = device_of(precision), np.random.default_rng(5)
+    cores = by_cores(device.precise, device.active)
+    assert cores == (precision in NARROW)
+    for tile in PLACES[precision]:
+        product = OwnProduct(device, device.kernels, cores, tile)
+        for rows, columns, depth in SIZES:
+            a, b = (random.standard_normal(shape).astype(device.active) for shape in ((rows, depth), (depth, columns)))
+            left, right = (factor(device, *each) for each in zip((a, b), layout, strict=True))
+            sums = device.runtime.empty((rows, columns), device.real)
+            product(left, right, matrix(sums, rows, columns))
+            a, b = a.astype(np.float64), b.astype(np.float64)
+            assert (np.abs(get(device, sums) - a @ b) <= bound(precision, a, b)).all(), (tile, rows, columns, depth)
+
+
+def factor(device, values, letter):
+    rows, columns = values.shape
+    if letter == "n":
+        return matrix(put(device, values), rows, columns)
+    return turned(matrix(put(device, values.T), columns, rows))
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "tf32"])
+def test_bias_and_relu_then_rounding(precision):
+    device, random = device_of(precision), np.random.default_rng(6)
+    x, w, b = (random.standard_normal(shape) for shape in ((66, 40), (40, 24), (24,)))
+    x, w, b = x.astype(device.active), w.astype("float32"), b.astype("float32")
+    y = device.runtime.empty((66, 24), device.active)
+    Products(device).linear(put(device, x), put(device, w), put(device, b), y, relu=True)
+    x, w = x.astype(np.float64), w.astype(device.active).astype(np.float64)
+    wanted = np.maximum(x @ w + b, 0)
+    out = "float32" if precision == "tf32" else precision
+    off = np.abs(get(device, y) - wanted)
+    assert (off <= bound(precision, x, w, out) + 2 * ROUNDING[out] * (np.abs(b) + wanted)).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["tf32", "float16"])
+def test_gradients_of_rounded_activations(precision):
+    device, random = device_of(precision), np.random.default_rng(7)
+    x, w, dy = (random.standard_normal(shape) for shape in ((70, 24), (24, 10), (70, 10)))
+    y = random.standard_normal((70, 10)).astype(device.active)
+    x, dy, w = x.astype(device.active), dy.astype(device.active), w.astype("float32")
+    dw, db, dx = np.ones((24, 10), "float32"), np.ones(10, "float32"), np.empty((70, 24), device.active)
+    outs = [put(device, each) for each in (dw, db, dx)]
+    Products(device).linear_back(
+        *(put(device, each) for each in (x, w, y, dy)), *outs, relu=True, accumulate=True
+    )  # fmt: skip
+    dw, db, dx = (get(device, each) for each in outs)
+    x, dy, w = x.astype(np.float64), np.where(y > 0, dy, 0).astype(np.float64), w.astype(device.active).astype(float)
+    assert (np.abs(dw - 1 - x.T @ dy) <= bound(precision, x.T, dy) + ROUNDING["float32"] * (1 + np.abs(dw))).all()
+    assert np.abs(db - 1 - dy.sum(0)).max() < 1e-5
+    out = "float32" if precision == "tf32" else precision
+    assert (np.abs(dx - dy @ w.T) <= bound(precision, dy, w.T, out)).all()
+
+
+# ── sums in parts ────────────────────────────────────────────────────────────────────────────────────────────
+@needs_compiler
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_long_sums_in_parts(precision):
+    device, random = device_of(precision), np.random.default_rng(8)
+    depth = 1600
+    assert shares(1, depth, device.active.itemsize)[0] == 3
+    x, w = (
+        random.standard_normal((5, depth)).astype(device.active),
+        random.standard_normal((depth, 9)).astype("float32"),
+    )
+    b, y = random.standard_normal(9).astype("float32"), device.runtime.empty((5, 9), device.active)
+    parts = Products(device)
+    parts.linear(put(device, x), put(device, w), put(device, b), y, relu=False)
+    a, exact = x.astype(np.float64), w.astype(device.active).astype(np.float64)
+    off = bound(precision, a, exact, precision) + 2 * ROUNDING[precision] * (np.abs(b) + np.abs(a @ exact))
+    assert (np.abs(get(device, y) - a @ exact - b) <= off).all()
+    sums, ones = put(device, np.ones((5, 9), "float32")), put(device, w.astype("float32"))
+    parts.product(put(device, x.astype("float32")), ones, sums, accumulate=True)
+    wanted = x.astype(np.float64) @ w.astype(np.float64) + 1
+    assert np.abs(get(device, sums) - wanted).max() < 1e-3
+
+
+def test_parts_cover_the_sum():
+    for tiles in (0, 1, 7, 127, 128, 4000):
+        for depth in (0, 1, 511, 512, 1024, 5000, 10**6):
+            for itemsize in (2, 4, 8):
+                count, each = shares(tiles, depth, itemsize)
+                assert count * each >= depth > (count - 1) * each or (depth == 0 and count == 1)
+                assert each % (64 // itemsize) == 0 and (count == 1 or each >= 512 - 64)
+    assert shares(200, 10**6, 2)[0] == 1
+    assert shares(1, 10**6, 2)[0] in range(250, 257)
+
+
+def test_tiles_suit_the_size():
+    assert choose(100_000, 512, 2) == Tile(128, 128)
+    assert choose(100_000, 64, 2) == Tile(128, 64)
+    assert choose(100_000, 32, 2) == choose(100, 100, 4) == choose(100_000, 512, 8) == SMALL
+    assert choose(1000, 512, 2, others=9) == Tile(128, 128)
+    assert worth(100_000, 64, 2) == TILES[1:] and worth(3, 3, 2) == (SMALL,) == worth(1000, 1000, 8)
+    assert max(tile.shared_bytes for tile in TILES) <= 160 * 1024
+
+
+# ── choice ───────────────────────────────────────────────────────────────────────────────────────────────────
+class Clock:
+    """Seconds of each way by its name, whatever it really takes. ``names``: of the trials, in order."""
+
+    def __init__(self, seconds):
+        self.seconds, self.names = seconds, []
+
+    def trial(self, way):
+        if self.seconds[way.name] is None:
+            raise Unable(f"{way.name} has no engine")
+        self.names.append(way.name)
+
+    def __call__(self, _device, run):
+        run()
+        return self.seconds[self.names[-1]]
+
+
+class Standing:
+    """What a choice asks of a device."""
+
+    recording = False
+
+
+def ways(*names):
+    return lambda: [Way(name, None, recordable=name != "blas") for name in names]
+
+
+def test_the_fastest_is_taken_and_told():
+    clock, device = Clock({"own": 3e-3, "blas": 1e-3, "small": 2e-3, "none": None}), Standing()
+    choice = Choice(measure=clock)
+    names = ways("none", "own", "blas", "small")
+    assert choice(device, "work", names, clock.trial, flops=10**9).name == "blas"
+    assert clock.names == ["own"] * 7 + ["blas"] * 7 + ["small"] * 7
+    assert choice(device, "work", None, None).name == "blas" and len(clock.names) == 21
+    chosen = choice.table["work"]
+    assert (chosen.name, chosen.milliseconds, chosen.flops_per_second) == ("blas", 1.0, 1e12)
+    assert choice.notes == {"none": "none has no engine"}
+    device.recording = True
+    assert choice(device, "work", None, None).name == "small"
+
+
+def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
+    device, clock = Standing(), Clock({})
+    fixed = Choice(fixed=True, measure=clock)
+    assert fixed(device, "work", ways("own", "blas"), clock.trial).name == "own"
+    assert fixed.table["work"].milliseconds is fixed.table["work"].flops_per_second is None
+    assert Choice(measure=clock)(device, "work", ways("own"), clock.trial).name == "own"
+    device.recording, choice = True, Choice(measure=clock)
+    assert choice(device, "work", ways("blas", "own"), clock.trial).name == "own"
+    assert clock.names == [] and choice.table == {}
+
+
+@needs_compiler
+def test_events_time_the_work_and_trials_add_nothing():
+    device = device_of("float32")
+    sums = put(device, np.ones((3, 3), "float32"))
+    x = put(device, np.eye(3, dtype="float32"))
+    for _ in range(2):
+        Products(device).product(x, x, sums, accumulate=True)
+    assert (get(device, sums) == 1 + 2 * np.eye(3)).all()
+    (chosen,) = device.choice.table.values()
+    assert set(chosen.seconds) == {"own", "cuBLAS"} and all(each > 0 for each in chosen.seconds.values())
+
+
+@needs_compiler
+def test_recorded_products_are_our_own():
+    later_is_faster = itertools.count(100, -1)
+    ops = cuda_ops(choice=Choice(measure=lambda _device, run: run() or next(later_is_faster)))
+    x, y = ops.from_host(np.eye(3, dtype="float32")), ops.from_host(np.zeros((3, 3), "float32"))
+    for _ in range(3):
+        ops.segment("twice", lambda: ops.product(x, x, y, accumulate=True))
+    assert (ops.to_host(y) == 3 * np.eye(3)).all()
+    (chosen,) = ops._device.choice.table.values()
+    assert chosen.name == "cuBLAS"
+    assert "1 segments recorded" in ops.describe() and "anew" not in ops.describe()
+    device = ops._device
+    with (
+        pytest.raises(DeviceError, match="a product was asked for while work is recorded"),
+        device.runtime.record(device.stream),
+    ):
+        BlasProduct(device, device.kernels, True)(*[matrix(x, 3, 3)] * 3)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["own", "cuBLAS"])
+def test_every_way_finishes_a_layer(name):
+    device, random = device_of("float32"), np.random.default_rng(9)
+    x, w, b = (random.standard_normal(shape).astype("float32") for shape in ((9, 7), (7, 5), (5,)))
+    y = device.runtime.empty((9, 5), "float32")
+    (way,) = [way for way in products_of(device, device.kernels, 9, 5) if way.name == name]
+    way.run(matrix(put(device, x), 9, 7), matrix(put(device, w), 7, 5), matrix(y, 9, 5), put(device, b), True)
+    assert np.abs(get(device, y) - np.maximum(x @ w + b, 0)).max() < 1e-5
+
+
+# ── what the compiler of the device says ─────────────────────────────────────────────────────────────────────
+@pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
+def test_nothing_is_spilled():
+    options = ("-DREAL=float", "-DACT=float", "-DTILE_M=64", "-DTILE_N=64", "-DCORES=1")
+    _, uses = nvrtc.compile_for("sm_80", whole_source("gemm"), options)
+    assert set(uses) == {"gemm_nn", "gemm_nt", "gemm_tn", "gemm_tt"}
+    for use in uses.values():
+        assert use.spilled == use.stack == 0 and use.registers <= 255

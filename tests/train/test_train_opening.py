@@ -1,0 +1,138 @@
+"""From --device to operations: who gets which device, what is refused, and what is said of too little memory."""
+
+from types import SimpleNamespace
+
+import pytest
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
+
+from ringtrain.config import resolve
+from ringtrain.errors import ConfigError, DeviceError, DeviceFullError
+from ringtrain.train.device import Cuda, open_device
+from ringtrain.train.fitting import rehearse
+from ringtrain.train.together import take_turns
+from tests.fakes.device import FakeDeviceOps
+from tests.fakes.transports import DeviceTransport
+
+
+def config_of(**flags):
+    return resolve(("flags", flags))
+
+
+class FakeCuda:
+    """A machine of so many devices, as one process sees them."""
+
+    def __init__(self, visible):
+        self.visible, self.asked = visible, []
+
+    def __call__(self):
+        return Cuda(lambda: self.visible, self.runtime, self.ops, self.wrap)
+
+    def runtime(self, index):
+        self.asked.append(index)
+        return SimpleNamespace(facts=SimpleNamespace(name="H200", uuid=f"GPU-{index}"))
+
+    def ops(self, runtime, dtype, precision):
+        return FakeDeviceOps(dtype, precision)
+
+    def wrap(self, transport, mpi_cuda, index):
+        return (lambda runtime: ("wrapped", runtime.facts.uuid)), (f"messages go {mpi_cuda}",)
+
+
+def opened(size, visible, **flags):
+    def body(t):
+        cuda = FakeCuda(visible)
+        device = open_device(config_of(device="cuda", **flags), t, cuda)
+        return device, cuda.asked
+
+    return everywhere(size, body)
+
+
+def test_each_rank_opens_its_own_and_the_table_says_so(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = opened(3, 2, mpi_cuda="staged")
+    assert [asked for _, asked in found] == [[0], [1], [0]]
+    device = found[1][0]
+    assert device.transport == ("wrapped", "GPU-1")
+    assert device.notes == (
+        "rank 0: node 0, local rank 0, device 0, H200, GPU-0",
+        "rank 1: node 0, local rank 1, device 1, H200, GPU-1",
+        "rank 2: node 0, local rank 2, device 0, H200, GPU-0",
+        "ranks 0 and 2 have one device, its time and its memory, between them: start as many ranks as there are GPUs",
+        "messages go staged",
+    )
+    assert device.ops.precision == "float32"
+
+
+def test_a_process_without_a_device_ends_all(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES is '', which names none"):
+        opened(2, 0)
+
+
+def test_the_cpu_is_opened_without_a_word():
+    def body(t):
+        return open_device(config_of(ops="reference"), t), t
+
+    ((device, t),) = everywhere(1, body)
+    assert (device.ops.name, device.transport is t, device.notes) == ("reference", True, ())
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (
+            {"precision": "bfloat16"},
+            "--precision bfloat16 is of --device cuda: the CPU's kernels compute in the type of",
+        ),
+        ({"mpi_cuda": "direct"}, "--mpi-cuda direct says how the memory of GPUs travels, and --device is cpu: leave"),
+        ({"device": "cuda", "ops": "reference"}, "--ops reference names kernels of --device cpu, and --device is cuda"),
+        ({"device": "cuda", "dtype": "float64", "precision": "tf32"}, "--precision tf32 with --dtype float64: float64"),
+    ],
+)
+def test_options_of_another_device_are_refused(flags, told):
+    with pytest.raises(ConfigError, match=told):
+        everywhere(1, lambda t: open_device(config_of(**flags), t, FakeCuda(1)))
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def rehearsed(t, capacity, net=DROPOUT_NET, **flags):
+    """A run on a device of so many bytes, after its rehearsal."""
+    ops = FakeDeviceOps(capacity=capacity)
+    run, _ = run_of(DeviceTransport(t, ops), net, ops, **flags)
+    with run.batches(t, 0, 1) as batches:
+        batch = next(batches)
+        take_turns(t, lambda: rehearse(run, ops, batch))
+    return run, ops
+
+
+def test_a_rehearsal_is_of_full_size():
+    run, ops = everywhere(1, lambda t: rehearsed(t, 1 << 40, batch=200))[0]
+    used = ops.used
+    with run.batches(run.transport, 0, 2) as batches:
+        for batch in batches:
+            run.worker.iterate(batch, batches.peek)
+    ops.synchronize()
+    assert used <= ops.used <= used + (2 << 16)  # no more than the second place of raw batches
+
+
+def test_what_would_fit_is_said_on_every_rank_and_it_does_fit():
+    with pytest.raises(DeviceFullError) as error:
+        everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=1400))
+    told = str(error.value)
+    assert told.startswith("700 examples at a time do not fit in the 2 MiB of a rank's device: weights, gradients and")
+    fit = int(told.split("About ")[1].split(" fit")[0])
+    assert f"give --accumulate {-(-700 // fit)}, which computes the same in parts, or --batch {2 * fit}" in told
+    assert told.endswith(", or --precision bfloat16, whose activations take half")
+    assert 100 < fit < 700
+    everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=1400, accumulate=-(-700 // fit)))
+    everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=2 * fit))
+
+
+def test_whole_ghost_batches_fit_and_none_may():
+    with pytest.raises(DeviceFullError) as error:
+        everywhere(1, lambda t: rehearsed(t, 2 << 20, BATCH_NORM_NET, batch=1400))
+    fit = int(str(error.value).split("About ")[1].split(" fit")[0])
+    assert fit and fit % 8 == 0
+    for capacity, told in ((60_000, "each example 7.98 KiB: use smaller images or"), (19_000, "Not even one example")):
+        with pytest.raises(DeviceFullError, match=told):
+            everywhere(1, lambda t, capacity=capacity: rehearsed(t, capacity, BATCH_NORM_NET, batch=1400))

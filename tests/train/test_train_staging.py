@@ -1,0 +1,76 @@
+"""Batches on their way to a device: beside what is computed, each into its own place, read when they are there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ringtrain.data.gather import Batch
+from ringtrain.train.staging import RAW, Staging
+from tests.fakes.device import FakeDeviceOps
+
+
+def batch_of(ops, value, count=4):
+    """A batch in pinned memory, full of one value."""
+    shapes = {"images": (count, 2, 2, 1), **dict.fromkeys(("labels", "examples", "top", "left", "flip"), (count,))}
+    types = {"images": "uint8", "labels": "int32", "examples": "int64", "top": "int32", "left": "int32", "flip": "u1"}
+    arrays = {name: ops.pinned(shape, types[name]) for name, shape in shapes.items()}
+    for array in arrays.values():
+        array[...] = value
+    return Batch(iteration=value, epoch=0, total=count, valid_total=count, **arrays)
+
+
+def read(ops, staging, batch, start=0, stop=4):
+    """What a load of it would see, copied to an array of its own."""
+    seen = {}
+    for name, array in staging.arrays(batch, start, stop).items():
+        seen[name] = ops.empty(array.shape, array.dtype)
+        ops.copy(array, seen[name])
+    staging.release(batch)
+    return seen
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_each_load_reads_its_own_batch_however_early_or_late_uploads_are(early):
+    ops = FakeDeviceOps(early=early)
+    staging = Staging(ops)
+    batches = [batch_of(ops, value) for value in range(6)]
+    seen = []
+    for batch, following in zip(batches, [*batches[1:], None], strict=True):
+        seen.append(read(ops, staging, batch))
+        if following is not None:
+            staging.bring(following)
+    ops.synchronize()
+    for value, arrays in enumerate(seen):
+        assert all((ops.to_host(arrays[name]) == value).all() for name in RAW), value
+
+
+def test_a_batch_is_uploaded_once_and_cut_into_micro_batches():
+    ops = FakeDeviceOps()
+    staging, batch = Staging(ops), batch_of(ops, 3)
+    batch.labels[:] = np.arange(4)
+    staging.bring(batch)
+    staging.bring(batch)
+    uploads = [name for name, _ in ops.waiting() if name == "upload"]
+    parts = [ops.to_host(read(ops, staging, batch, *cut)["labels"]).tolist() for cut in ((0, 3), (3, 4))]
+    assert (parts, len(uploads)) == ([[0, 1, 2], [3]], len(RAW))
+
+
+def test_memory_may_be_used_again_when_all_has_arrived():
+    ops = FakeDeviceOps()
+    staging, batch = Staging(ops), batch_of(ops, 1)
+    staging.arrive()  # nothing is on its way
+    staging.bring(batch)
+    staging.arrive()
+    batch.images[...] = 9
+    assert (ops.to_host(read(ops, staging, batch)["images"]) == 1).all()
+
+
+def test_a_smaller_batch_and_one_without_examples():
+    ops = FakeDeviceOps()
+    staging = Staging(ops)
+    for value, count in ((1, 4), (2, 4), (3, 2), (4, 0), (5, 4)):
+        batch = batch_of(ops, value, count)
+        assert ops.to_host(read(ops, staging, batch, 0, count)["labels"]).tolist() == [value] * count
+    with pytest.raises(StopIteration):
+        staging.release(replace(batch))  # another object is another batch
