@@ -223,11 +223,6 @@ class DeviceBuffers(Buffers):
     def check_native(self, numbers: NumberType, op: str) -> None:
         """Any MPI adds what a device adds."""
 
-    def close(self) -> None:
-        """What devices share; the inner transport stays. Collective."""
-        for transport in self.ways.values():
-            transport.release()
-
     def ops(self, dtype):
         """Made once: each has a stream of its own, and all that is done to one buffer is in the order of one."""
         name = np.dtype(dtype).name

@@ -1,5 +1,6 @@
 """From ``--device cuda`` of a benchmark to buffers in the memory of this rank's device."""
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,12 +39,7 @@ def with_device(transport: Transport, asked, cuda: Cuda, load_nccl: Callable | N
     if transport.rank == 0:
         click.echo(f"# {told}")
     nccl = Nccl(buffers, load_nccl or load_from_cupy)
-
-    def close() -> None:
-        nccl.close()
-        buffers.close()
-
-    return buffers.transport, replace(asked, rivals={NCCL: nccl}), buffers, close
+    return buffers.transport, replace(asked, rivals={NCCL: nccl}), buffers, nccl.close
 
 
 def device_buffers(transport: Transport, cuda: Cuda):
@@ -68,18 +64,12 @@ def device_buffers(transport: Transport, cuda: Cuda):
 
 
 def real_cuda(transport: Transport) -> Cuda:
+    from ringtrain.launch.binding import bind
     from ringtrain.ops.cuda import CudaOps
-    from ringtrain.ops.cuda.checks import import_cupy
-    from ringtrain.ops.cuda.cupy_runtime import make_runtime
+    from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
     from ringtrain.transport.world import choose_way
 
     def index() -> int:
-        """What is not there at all is refused when the runtime is made."""
-        cupy = import_cupy()
-        try:
-            visible = cupy.cuda.runtime.getDeviceCount()
-        except RuntimeError:
-            visible = 0
-        return transport.local_rank % max(visible, 1)
+        return bind(os.environ, visible_devices(), transport.local_rank).index
 
     return Cuda(index, make_runtime, CudaOps, lambda world, number: choose_way(world, "auto", number, MAKER))

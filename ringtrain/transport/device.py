@@ -38,6 +38,7 @@ class OnDevice(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.links, self.threads = inner.neighbours, inner.links, inner.threads
+        self.closing = inner.closing
         self.patience = replace(inner.patience, poll=self._poll)
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -149,13 +150,7 @@ class OnDevice(Transport):
     def abort(self, code: int) -> None:
         self._inner.abort(code)
 
-    def release(self) -> None:
-        """What is closed before the inner transport is; collective."""
-        if self._ipc is not None:
-            self._ipc.close()
-
     def close(self) -> None:
-        self.release()
         self._inner.close()
 
     def describe(self) -> str:

@@ -75,7 +75,7 @@ class Shared:
 class Ipc:
     """Collective over the node to make: it is tried on a small allocation, which everybody reads and writes.
 
-    transport: of host memory: its ranks, and what their nodes share
+    transport: of host memory: its ranks, and what their nodes share. This is closed when that is
     runtime:   this rank's device (:mod:`ringtrain.ops.cuda.runtime`)
     why:       why there are no twins, in words; "" where there are
     """
@@ -86,6 +86,7 @@ class Ipc:
         self._opened, self._shared = Opened(runtime), []
         self._stream = runtime.stream()
         self.why = ""
+        transport.closing.append(self.close)
         if transport.local_size > 1:
             self._lane, board = transport.lane(TAG), transport.node_window(transport.local_size * ROW_BYTES)
             if board is None or self._lane is None:

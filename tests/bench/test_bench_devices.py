@@ -45,14 +45,11 @@ def swept(size=3, nodes=1, ways=(STAGED,), make=buffers_of, **asked):
 
     def body(inner):
         buffers = make(inner, ways)
-        try:
-            return sweep(buffers.transport, asked, buffers=buffers)
-        finally:
-            buffers.close()
+        return sweep(buffers.transport, asked, buffers=buffers), inner.close()
 
     results = LoopbackWorld(size, nodes).run(body)
-    assert all(own.rows == results[0].rows for own in results)
-    return results[0]
+    assert all(own.rows == results[0][0].rows for own, _ in results)
+    return results[0][0]
 
 
 def by(made, **wanted):
@@ -221,7 +218,7 @@ def with_nccl(size, load, make=buffers_of, **asked):
         nccl = Nccl(buffers, load)
         found = sweep(buffers.transport, replace(asked, rivals={"nccl": nccl}), buffers=buffers)
         nccl.close()
-        buffers.close()
+        inner.close()
         return found.rows
 
     return LoopbackWorld(size).run(body)[0]

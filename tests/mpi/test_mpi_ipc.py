@@ -4,12 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes import host_kernels
+
 pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_map_one_anothers_devices(mpirun, ranks):
     done = mpirun(ranks, ["maps_devices.py"], timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "2 checks passed\n"
+
+
+@pytest.mark.skipif(host_kernels.compiler() is None, reason="g++ is not installed")
+def test_by_the_kernels_of_a_device(mpirun):
+    done = mpirun(2, ["maps_devices.py", "kernels"], timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "2 checks passed\n"
 

@@ -22,11 +22,11 @@ COUNTS = (0, 1, 2, 3, 101, 70_001)
 
 
 class Device:
-    def __init__(self, inner):
+    def __init__(self, inner, make_ops):
         self.runtime = HostRuntime(hasty=inner.rank % 2 == 1)
         self.ipc = Ipc(inner, self.runtime)
         self.t = OnDevice(inner, self.runtime, STAGED, ipc=self.ipc)
-        self.ops = Arithmetic(self.runtime)
+        self.ops = make_ops(self.runtime)
 
 
 def maps(d):
@@ -70,14 +70,16 @@ def is_killed(d):
 
 
 def main(how: str) -> int:
+    from ringtrain.ops.cuda import CudaOps
+
     inner = connect()
-    device = Device(inner)
+    device = Device(inner, CudaOps if how == "kernels" else Arithmetic)
     if how == "killed":
         is_killed(device)
     for check in (maps, sums):
         check(device)
     device.t.barrier()
-    rank, runtime = device.t.rank, device.runtime
+    rank, runtime = inner.rank, device.runtime
     device.t.close()
     assert not runtime._opened
     del device, runtime
