@@ -5,7 +5,7 @@ Whoever all-reduces (training, the benchmark, the Python door) asks here, and so
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -147,6 +147,7 @@ def consider(transport: Transport, span, dtype: str, wired: bool = False, tag: i
     """Among what ``auto`` chooses for such memory; collective, the same on all ranks: what one rank cannot run, no rank
     does. ``wired``: messages are packed on the way. ``tag``: of the reduction."""
     here = anywhere(layout_of(transport.gather_json(transport.node)), dtype, wired)
+    here = replace(here, on_device=not isinstance(span, np.ndarray))
     apart = {name: unavailable(transport, span, name, [tag]) for name in here.candidates if is_shared(name)}
     return _without(here, {name: reason for name, reason in apart.items() if reason})
 
@@ -158,7 +159,8 @@ def anywhere(layout: Layout, dtype: str, wired: bool = False) -> Here:
 
 
 def _without(here: Here, refused: dict[str, str]) -> Here:
-    return Here(here.layout, [name for name in here.candidates if name not in refused], here.refused | refused)
+    left = [name for name in here.candidates if name not in refused]
+    return replace(here, candidates=left, refused=here.refused | refused)
 
 
 def _unfit(layout: Layout, dtype: str, wired: bool, name: str) -> str | None:
