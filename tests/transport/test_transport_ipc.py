@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from ringtrain.errors import DeviceError
+from ringtrain.errors import DeviceError, StalledError
 from ringtrain.transport import ipc
 from ringtrain.transport.ipc import Ipc, Opened
 from ringtrain.transport.loopback import LoopbackWorld
@@ -249,6 +249,18 @@ def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
         return rank.ipc, rank.runtime  # else rank 0's would end with it
 
     assert [len(runtime._opened) for _, runtime in on_ranks(2, body)] == [0, 0]
+
+
+def test_a_rank_that_does_not_come_is_named(monkeypatch):
+    def body(rank):
+        rank.t.barrier()
+        monkeypatch.setattr(ipc, "MEET_S", 0.05)
+        if rank.t.rank == 0:
+            with pytest.raises(StalledError, match="waiting for rank 1 to name memory of its device"):
+                rank.ipc.share(rank.whole())
+        rank.t.barrier()
+
+    on_ranks(2, body)
 
 
 def test_a_close_after_the_owner_freed_is_refused_by_the_fake():
