@@ -43,10 +43,10 @@ class Feed:
         if self._staging is not None:
             self._staging.bring(batch)
 
-    def arrive(self) -> None:
-        """Return when the memory of all batches that were given here may be used again."""
+    def arrive(self, batch: Batch) -> None:
+        """Return when the host's memory of a batch may be used again."""
         if self._staging is not None:
-            self._staging.arrive()
+            self._staging.arrive(batch)
 
     def _uploaded(self, space: Workspace, name: str, host: np.ndarray):
         array = space(f"batch.{name}", host.shape, host.dtype)

@@ -37,9 +37,13 @@ class Handout:
             if number >= end:
                 return
             yield self._unit(number)
-        number = int(self._tally.take(TICKET, ALL))
+        number = self.end()
         last = min(end, -(-number // self._parts) * self._parts)
         yield from map(self._unit, range(number, last))
+
+    def end(self) -> int:
+        """Take all tickets that are left; the number of the first."""
+        return int(self._tally.take(TICKET, ALL))
 
     def _unit(self, number: int) -> tuple[int, int]:
         iteration, part = divmod(number, self._parts)

@@ -112,7 +112,7 @@ class Worker:
         self._learnt = None
         for instruction in self._instructions(len(self._micro)):
             self._run(instruction)
-        self.feed.arrive()
+        self.feed.arrive(batch)
         return self._learnt
 
     def drain(self) -> list[Outcome]:

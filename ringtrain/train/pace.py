@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from ringtrain.data.batches import Batches
+from ringtrain.errors import DivergedError, everywhere
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.handout import Handout
 from ringtrain.train.lifeboat import Lifeboat
@@ -89,14 +90,28 @@ class HandedOut(Pace):
     def train(self, first: int, stop: int) -> bool:
         self._handout.open(first, stop)
         self._told_at = time.perf_counter()
+        diverged = None
         if self._trains:
-            self._take_parts(first, stop)
+            diverged = self._until_divergence(first, stop)
         else:
             self._exchange.serve(self._tell_now_and_then)
         self._exchange.settle()
-        stopping = any(self._transport.gather_json(self._told_to_stop()))  # when that returns, all have finished
+        everyone = self._transport.gather_json((self._told_to_stop(), diverged))  # when that returns, all have finished
         self._tell()
-        return stopping
+        for _, text in everyone:
+            if text is not None:
+                raise everywhere(DivergedError(text))
+        return any(stopping for stopping, _ in everyone)
+
+    def _until_divergence(self, first: int, stop: int) -> str | None:
+        """Take parts. What is to be said where the loss of one is not finite: nobody begins another then, and all ranks
+        come to the meeting and end together."""
+        try:
+            self._take_parts(first, stop)
+        except DivergedError as error:
+            self._handout.end()
+            return str(error)
+        return None
 
     def _take_parts(self, first: int, stop: int) -> None:
         """One part is trained on while the next is gathered."""

@@ -33,8 +33,8 @@ class Slowed:
     def ahead(self, batch) -> None:
         self._feed.ahead(batch)
 
-    def arrive(self) -> None:
-        self._feed.arrive()
+    def arrive(self, batch) -> None:
+        self._feed.arrive(batch)
 
 
 def slowed(feed: Feed, slow: str | None, rank: int, size: int) -> Feed | Slowed:

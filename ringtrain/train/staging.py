@@ -43,9 +43,11 @@ class Staging:
         self._places.append(place)
         if place.read is not None:
             self._beside.after(place.read)
-        for name in RAW:
-            host = getattr(batch, name)
-            place.arrays[name] = place.space(name, host.shape, host.dtype)
+        held, hosts = place.space.nbytes, {name: getattr(batch, name) for name in RAW}
+        place.arrays = {name: place.space(name, host.shape, host.dtype) for name, host in hosts.items()}
+        if place.space.nbytes != held:
+            self._ops.synchronize()  # new memory may be what an array of theirs was, with work on it still to be done
+        for name, host in hosts.items():
             self._beside.upload(host, place.arrays[name])
         place.batch, place.there = batch, self._beside.mark()
 
@@ -60,10 +62,10 @@ class Staging:
         """What was issued by now reads it."""
         self._of(batch).read = self._ops.mark()
 
-    def arrive(self) -> None:
-        """Return when all that is on its way has left the host's memory."""
+    def arrive(self, batch: Batch) -> None:
+        """Return when it has left the host's memory, if it is on its way."""
         for place in self._places:
-            if place.there is not None:
+            if place.batch is batch:
                 place.there.wait()
 
     def _of(self, batch: Batch) -> Place:

@@ -45,7 +45,15 @@ def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict
     from cuda.pathfinder import find_nvidia_header_directory
 
     headers = find_nvidia_header_directory("cudart")
-    given = ("-std=c++17", "-ftz=true", f"-arch={architecture}", f"-I{headers}", "--ptxas-options=-v", *options)
+    given = (
+        "-std=c++17",
+        "-ftz=true",
+        "--device-as-default-execution-space",
+        f"-arch={architecture}",
+        f"-I{headers}",
+        "--ptxas-options=-v",
+        *options,
+    )
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"source.cu", 0, [], [])
     assert int(error) == 0, error
     (error,) = nvrtc.nvrtcCompileProgram(program, len(given), [each.encode() for each in given])

@@ -98,6 +98,16 @@ def test_gradients_are_added_to_in_recordings_of_their_own():
     assert trainer.ops.replays >= 5
 
 
+def test_what_statistics_are_averaged_over_has_recordings_of_its_own():
+    """A rank may have as many examples of a tail as of a whole batch."""
+    trainer, plainly = Trainer(NETS["residual"]()), Trainer(NETS["residual"]())
+    plainly.ctx.recorded = False
+    for i in range(10):
+        trainer.ctx.total = plainly.ctx.total = 5 + i % 2
+        assert trainer.step(5, i)[1].tobytes() == plainly.step(5, i)[1].tobytes()
+    assert trainer.ops.replays >= 5
+
+
 def test_what_a_key_leaves_out_is_found():
     """The fake compares what a segment issues: a total that changes under the same key would go unseen."""
     trainer = Trainer(NETS["residual"]())

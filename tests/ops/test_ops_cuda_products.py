@@ -23,10 +23,10 @@ ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16
 NARROW = ("tf32", "float16", "bfloat16")
 
 
-def device_of(precision, runtime=None, **rest):
+def device_of(precision, choice=None):
     real = "float64" if precision == "float64" else "float32"
     active = active_dtype("float32" if precision == "float64" else precision, real)
-    return Device(runtime or HostRuntime(), real, active, precision != "tf32", **rest)
+    return Device(HostRuntime(), real, active, precision != "tf32", choice=choice or Choice(fixed=True))
 
 
 def put(device, values):
@@ -215,6 +215,8 @@ def test_the_fastest_is_taken_and_told():
     assert choice.notes == {"none": "none has no engine"}
     device.recording = True
     assert choice(device, "work", None, None).name == "small"
+    beside, theirs = Standing(), names()
+    assert choice(beside, "work", lambda: theirs, None) is theirs[2] and len(clock.names) == 21
 
 
 def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
@@ -230,7 +232,7 @@ def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
 
 @needs_compiler
 def test_events_time_the_work_and_trials_add_nothing():
-    device = device_of("float32")
+    device = device_of("float32", Choice())
     sums = put(device, np.ones((3, 3), "float32"))
     x = put(device, np.eye(3, dtype="float32"))
     for _ in range(2):

@@ -56,14 +56,29 @@ def test_a_batch_is_uploaded_once_and_cut_into_micro_batches():
     assert (parts, len(uploads)) == ([[0, 1, 2], [3]], len(RAW))
 
 
-def test_memory_may_be_used_again_when_all_has_arrived():
+def test_memory_may_be_used_again_when_it_has_arrived():
     ops = FakeDeviceOps()
-    staging, batch = Staging(ops), batch_of(ops, 1)
-    staging.arrive()  # nothing is on its way
+    staging, batch, following = Staging(ops), batch_of(ops, 1), batch_of(ops, 2)
+    staging.arrive(batch)  # it is not on its way
     staging.bring(batch)
-    staging.arrive()
+    staging.bring(following)
+    staging.arrive(batch)
+    assert [name for name, _ in ops.waiting()].count("upload") == len(RAW)  # the other's are not waited for
     batch.images[...] = 9
     assert (ops.to_host(read(ops, staging, batch)["images"]) == 1).all()
+
+
+def test_new_memory_is_not_written_before_what_was_there_is_done_with():
+    ops = FakeDeviceOps(early=True)
+    staging, x = Staging(ops), ops.zeros((4,))
+    staging.bring(batch_of(ops, 1))
+    assert not ops.queued
+    ops.fill(x, 1)
+    staging.bring(batch_of(ops, 2))
+    assert not ops.queued
+    ops.fill(x, 2)
+    staging.bring(batch_of(ops, 3))  # where the first was
+    assert len(ops.queued) == 1
 
 
 def test_a_smaller_batch_and_one_without_examples():

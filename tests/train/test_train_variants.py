@@ -8,8 +8,9 @@ import threading
 import pytest
 from small_runs import DROPOUT_NET
 
-from ringtrain.errors import ConfigError, DataError, TransportError
+from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError
 from ringtrain.train import variants as room
+from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import start
 from ringtrain.train.variants import Variant, check_variants, run_variants, same_threads
 from ringtrain.transport.loopback import LoopbackWorld
@@ -145,3 +146,17 @@ def test_threads_of_one_do_not_stay_for_the_others():
     found = [each.flags["threads"] for each in same_threads([one, other], {"OMP_NUM_THREADS": "2"})]
     assert found == [2, 3]
     assert same_threads([one, other], {})[0].flags["threads"] == 1
+
+
+@pytest.mark.parametrize("flags", [{"sync": "server", "dedicated": True}, {"sync": "averaging", "average_every": 2}])
+def test_ranks_that_are_apart_end_together_where_one_diverges(flags):
+    given = variant("hot", lr=1e30, batch=60, iterations=40, asynchronous=True, guard=False, **flags).flags
+
+    def end(transport):
+        with pytest.raises(DivergedError, match="the loss is") as told:
+            room.train(transport, None, given, StopFlag())
+        return told.value.everywhere, str(told.value)
+
+    (first, *others) = LoopbackWorld(3).run(end)
+    assert first[0] and all(other == first for other in others)
+    assert [record["text"] for record in records("hot", "failed")] == [first[1]]

@@ -30,16 +30,20 @@ class Way:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A line of a report. seconds: of each way that was timed; flops: of the work, once."""
+    """A line of a report. names: of the ways that can do it, best first; seconds: of each that was timed; flops: of the
+    work, once."""
 
-    work: Hashable
-    name: str
+    names: tuple[str, ...]
     seconds: dict[str, float]
     flops: int
 
     @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
     def milliseconds(self) -> float | None:
-        return 1e3 * self.seconds[self.name] if self.name in self.seconds else None
+        return 1e3 * self.seconds[self.name] if self.seconds else None
 
     @property
     def flops_per_second(self) -> float | None:
@@ -56,11 +60,14 @@ def by_events(device, run: Callable[[], None]) -> float:
 
 
 class Choice:
-    """``fixed``: the first way, always. ``measure(device, run)``: seconds; the clock of tests is a list."""
+    """``fixed``: the first way, always. ``measure(device, run)``: seconds; the clock of tests is a list.
+
+    Streams of a device share what was found out; ways belong to one each.
+    """
 
     def __init__(self, fixed: bool = False, measure=by_events):
         self._fixed, self._measure = fixed, measure
-        self._chosen: dict[tuple[Hashable, bool], Way] = {}
+        self._ways: dict[tuple, Way] = {}  # by device, work, and whether it is recorded
         self.table: dict[Hashable, Chosen] = {}
         self.notes: dict[str, str] = {}  # why a way was left out, by its name
 
@@ -68,30 +75,24 @@ class Choice:
         self, device, work: Hashable, ways: Callable[[], Sequence[Way]], trial: Callable[[Way], None], flops=0
     ) -> Way:
         """``trial(way)``: does the work by that way, any number of times, such that only its results are lost."""
-        way = self._chosen.get((work, device.recording))
-        if way is None:
-            able = ways()
+        way = self._ways.get((device, work, device.recording))
+        return way or self._find(device, work, ways(), trial, flops)
+
+    def _find(self, device, work, able, trial, flops) -> Way:
+        if work not in self.table:
             if device.recording:
-                return next(way for way in able if way.recordable)
-            way = self._take(device, work, able, trial, flops)
-        return way
+                return _recordable(able)
+            seconds = {} if self._fixed or len(able) == 1 else self._time_all(device, able, trial)
+            names = sorted(seconds, key=seconds.get) or [way.name for way in able]
+            self.table[work] = Chosen(tuple(names), seconds, flops)
+        by_name = {way.name: way for way in able}
+        ordered = [by_name[name] for name in self.table[work].names]
+        self._ways[device, work, False], self._ways[device, work, True] = ordered[0], _recordable(ordered)
+        return self._ways[device, work, device.recording]
 
-    def _take(self, device, work, able, trial, flops):
-        if self._fixed or len(able) == 1:
-            return self._keep(work, [able[0], *able[1:]], {}, flops)
-        seconds = {}
-        for way in able:
-            took = self._time(device, way, trial)
-            if took is not None:
-                seconds[way.name] = took
-        timed = sorted((way for way in able if way.name in seconds), key=lambda way: seconds[way.name])
-        return self._keep(work, timed, seconds, flops)
-
-    def _keep(self, work, ordered, seconds, flops):
-        self._chosen[work, False] = ordered[0]
-        self._chosen[work, True] = next(way for way in ordered if way.recordable)
-        self.table[work] = Chosen(work, ordered[0].name, seconds, flops)
-        return ordered[0]
+    def _time_all(self, device, able, trial) -> dict[str, float]:
+        times = ((way.name, self._time(device, way, trial)) for way in able)
+        return {name: seconds for name, seconds in times if seconds is not None}
 
     def _time(self, device, way, trial) -> float | None:
         try:
@@ -101,3 +102,7 @@ class Choice:
         except Unable as error:
             self.notes.setdefault(way.name, str(error))
             return None
+
+
+def _recordable(ways) -> Way:
+    return next(way for way in ways if way.recordable)

@@ -4,7 +4,7 @@ from ringtrain.ops.cuda.device import Device
 
 COLUMNS, LINES = 32, 8  # threads of a block
 LEAST_ROWS, MOST_PARTS = 64, 256
-MOST_MASKED_ROWS = 1024
+MASKED_ROWS, MOST_BLOCKS = 1024, 60_000
 
 
 class Finish:
@@ -29,7 +29,8 @@ class Finish:
             return
         if not rows or (db is None and not relu):
             return
-        each = max(LEAST_ROWS, -(-rows // MOST_PARTS)) if db is not None else MOST_MASKED_ROWS
+        least, most = (MASKED_ROWS, MOST_BLOCKS) if db is None else (LEAST_ROWS, MOST_PARTS)
+        each = max(least, -(-rows // most))
         count = -(-rows // each)
         sums = None if db is None else device.scratch("parts", count * columns, device.real)
         blocks = -(-columns // COLUMNS), count

@@ -1,11 +1,12 @@
 """Convolution on a GPU: the passes of a layer, each by the way that :class:`~ringtrain.ops.cuda.choice.Choice` takes.
 
-    implicit    gathers windows while it multiplies          every convolution but those of very large kernels
-    depthwise   each result by one thread                    one channel a group
-    columns     windows as a matrix in memory, a product     every convolution; 1 × 1 without the matrix
-    cuDNN       where nvidia-cudnn-frontend is installed     what cuDNN has an engine for
+    depthwise   each result by one thread                     one channel a group
+    columns     windows as a matrix in memory, a product      windows that 16-byte loads cannot read, large kernels;
+                                                              1 × 1, where the image is that matrix
+    implicit    gathers windows while it multiplies           all but kernels over 32
+    cuDNN       where nvidia-cudnn-frontend is installed      what cuDNN has an engine for
 
-The first that can do it is the one of a choice that is fixed. The mask of max(·, 0) and db come before, and are common.
+The first of them is that of a choice that is fixed. The mask of max(·, 0) and db come before, and are common to all.
 """
 
 from functools import partial
@@ -18,7 +19,7 @@ from ringtrain.ops.cuda.convolution.implicit import Implicit
 from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.finish import Finish
-from ringtrain.ops.cuda.gemm import products_of
+from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
 from ringtrain.ops.cuda.tiles import worth
 
 FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
@@ -72,28 +73,37 @@ class Convolution:
         way.run(plan, *arguments)
 
     def _ways(self, what, plan) -> list[Way]:
-        ways = [("implicit", Implicit(self._device))] if Implicit.able(plan) else []
-        ways += [(f"implicit {tile}", Implicit(self._device, tile)) for tile in self._tiles(what, plan)] if ways else []
-        named = [Way(name, self._rounding(what, each)) for name, each in ways]
-        if Depthwise.able(plan):
-            named.insert(0, Way("depthwise", getattr(Depthwise(self._device), what)))
-        rows, columns = self._shape(what, plan)
-        for product in products_of(self._device, self._device.kernels, rows, columns):
-            run = self._rounding(what, Columns(self._device, product.run))
-            named.append(Way(f"columns, {product.name}", run, product.recordable))
+        ways = [Way("depthwise", getattr(Depthwise(self._device), what))] if Depthwise.able(plan) else []
+        gathers = Implicit.able(plan)
+        if plan.direct or not gathers or not self._is_wide(what, plan):
+            ways += self._by_columns(what, plan)
+        ways += self._implicit(what, plan) if gathers else []
         if self._library is not None and self._library.able(plan):
-            named.append(Way("cuDNN", getattr(self._library, what)))
-        return named
+            ways.append(Way("cuDNN", getattr(self._library, what)))
+        return ways
+
+    def _is_wide(self, what, plan) -> bool:
+        """Whether what the implicit product gathers can be loaded 16 bytes at a time."""
+        together = plan.group_features if what == INPUT_BACK else plan.group_channels
+        return together * self._device.active.itemsize % WIDE_BYTES == 0
+
+    def _implicit(self, what, plan):
+        device, (rows, columns) = self._device, self._shape(what, plan)
+        fits = worth(rows, columns, device.active.itemsize)
+        named = [("implicit", Implicit(device)), *((f"implicit {tile}", Implicit(device, tile)) for tile in fits)]
+        return [Way(name, self._rounding(what, each)) for name, each in named]
+
+    def _by_columns(self, what, plan):
+        products = products_of(self._device, self._device.kernels, *self._shape(what, plan))
+        for each in products:
+            run = self._rounding(what, Columns(self._device, each.run))
+            yield Way(f"columns, {each.name}", run, each.recordable)
 
     def _shape(self, what, plan) -> tuple[int, int]:
-        """Of the product."""
+        """Rows and columns of the product."""
         if what == WEIGHTS_BACK:
             return plan.depth, plan.group_features
         return (plan.pixels, plan.group_features) if what == FORWARD else (plan.pixels_in, plan.group_channels)
-
-    def _tiles(self, what, plan):
-        rows, columns = self._shape(what, plan)
-        return worth(rows, columns, self._device.active.itemsize)
 
     def _rounding(self, what, each):
         """``each``'s pass, with weights as it takes them."""

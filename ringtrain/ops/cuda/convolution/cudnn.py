@@ -126,6 +126,7 @@ class Cudnn:
         self._device, self._library = device, library
         self._handle = None
         self._built: dict[Request, object] = {}
+        self._workspaces = []  # the last is the largest; recorded work may have the address of another
 
     def able(self, plan: Plan) -> bool:
         return self._device.stream.pointer is not None and self._device.active.name in IO
@@ -163,10 +164,15 @@ class Cudnn:
         kernel(blocks, (SQUARE, LINES), self._device.stream, source, target, plan.depth, plan.features, *rest)
 
     def _execute(self, request, pack):
-        graph, workspace = self._find(request)
+        graph, nbytes = self._find(request)
         address = self._device.runtime.address
         addresses = {uid: address(array) for uid, array in pack.items()}
-        graph.execute(addresses, address(workspace), handle=self._handle)
+        graph.execute(addresses, address(self._workspace(nbytes)), handle=self._handle)
+
+    def _workspace(self, nbytes):
+        if not self._workspaces or self._workspaces[-1].size < nbytes:
+            self._workspaces.append(self._device.runtime.empty((max(1, nbytes),), "uint8"))
+        return self._workspaces[-1]
 
     def _is_able(self, request) -> bool:
         try:
@@ -176,7 +182,7 @@ class Cudnn:
         return True
 
     def _find(self, request):
-        """(graph, workspace). Raises: Unable, again and again"""
+        """(graph, bytes of memory to work in). Raises: Unable, again and again"""
         found = self._built.get(request)
         if found is None:
             found = self._built[request] = self._build(request)
@@ -193,7 +199,7 @@ class Cudnn:
             graph.deselect_numeric_notes(unwanted(library, request, self._device.precise))
             graph.check_support()
             graph.build_plans()
-            return graph, self._device.runtime.empty((max(1, graph.get_workspace_size()),), "uint8")
+            return graph, graph.get_workspace_size()
         except (ImportError, OSError, RuntimeError, self._refusals()) as error:
             return Unable(f"cuDNN: {error}")
 

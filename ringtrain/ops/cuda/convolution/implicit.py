@@ -12,6 +12,8 @@ from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import ADD, RELU, WIDE_A, WIDE_B, WIDE_Y, by_cores, is_wide
 from ringtrain.ops.cuda.tiles import THREADS, Tile, choose, shares
 
+MOST_BLOCKS_Z = 65535  # of a launch
+
 
 class Implicit:
     """``tile``: None for what suits the size."""
@@ -21,7 +23,7 @@ class Implicit:
 
     @staticmethod
     def able(plan: Plan) -> bool:
-        return plan.kernel <= LONGEST_KERNEL
+        return plan.kernel <= LONGEST_KERNEL and plan.groups * plan.stride**2 <= MOST_BLOCKS_Z
 
     def forward(self, plan: Plan, x, w, b, y, relu):
         rows, columns = plan.pixels, plan.group_features

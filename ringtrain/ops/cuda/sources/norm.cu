@@ -25,8 +25,8 @@ __device__ void moments_of(const ACT *x, REAL *partial, const Slice<COUNT> &at, 
         Vector<ACT, COUNT> base = load<COUNT>(x, at.start, channels, at.channel);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            REAL off = sum[i] / weight, left = squares[i] - sum[i] * off;
-            squares[i] = left < (REAL)0 ? (REAL)0 : left;
+            REAL off = sum[i] / weight;
+            squares[i] -= sum[i] * off;  // the first row's own part is 0, so that some is always left
             sum[i] = shift[i] - to_real(base.at[i]) + off;  // from here on: the mean
             weighted[i] = weight * sum[i];
         }

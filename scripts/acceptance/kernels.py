@@ -1,0 +1,174 @@
+"""What each kernel takes of a training iteration, beside the least that its bytes allow.
+
+Every launch of an iteration is timed by two events on the stream. The floor of a kernel is the bytes of the arrays
+that it is given, each once, at the bandwidth of a large copy measured here; products are bound by arithmetic instead,
+and their rate is told beside that of a large product of cuBLAS. Nothing is recorded as a graph meanwhile, so the sum is
+that of the kernels alone.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from ringtrain.ops.cuda.cupy_runtime import make_runtime
+
+from ringtrain.config import recipe_layer, resolve
+from ringtrain.errors import DeviceError
+from ringtrain.nn import spec
+from ringtrain.ops.cuda import CudaOps
+from ringtrain.ops.cuda.runtime import Matrix
+from ringtrain.train.assemble import assemble, open_data
+from ringtrain.transport.world import connect
+
+COPIED, EDGE, TIMES = 1 << 30, 8192, 10
+
+
+@dataclass(slots=True)
+class Spent:
+    """On one kernel, in an iteration."""
+
+    launches: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+    events: list = field(default_factory=list)
+
+
+class Profiled:
+    """A runtime that keeps the time of every launch, under its kernel's name."""
+
+    def __init__(self, runtime):
+        self._runtime = runtime
+        self.spent: dict[str, Spent] = defaultdict(Spent)
+
+    def __getattr__(self, name):
+        return getattr(self._runtime, name)
+
+    def record(self, stream):
+        raise DeviceError("kernels are timed one by one: nothing is recorded")
+
+    def compile(self, source, name, options):
+        kernels = self._runtime.compile(source, name, options)
+        return {function: ProfiledKernel(f"{name}: {function}", kernel, self) for function, kernel in kernels.items()}
+
+    def product(self, a, b, c, *rest):
+        *_, stream = rest
+        self.timed("cuBLAS", stream, [m.array for m in (a, b, c)], lambda: self._runtime.product(a, b, c, *rest))
+
+    def timed(self, name, stream, arrays, work) -> None:
+        spent = self.spent[name]
+        before = stream.record(timed=True)
+        work()
+        spent.events.append((before, stream.record(timed=True)))
+        spent.launches += 1
+        spent.nbytes += sum(array.size * array.dtype.itemsize for array in arrays)
+
+    def settle(self) -> dict[str, Spent]:
+        """What was spent since the last time; all is done."""
+        for spent in self.spent.values():
+            spent.seconds = sum(after.seconds_since(before) for before, after in spent.events)
+        found, self.spent = self.spent, defaultdict(Spent)
+        return found
+
+
+class ProfiledKernel:
+    def __init__(self, name: str, kernel, profile: Profiled):
+        self._name, self._kernel, self._profile = name, kernel, profile
+
+    def launch(self, blocks, threads, stream, arguments, shared_bytes):
+        arrays = [each for each in arguments if not isinstance(each, np.generic) and each is not None]
+        launch = self._kernel.launch
+        given = blocks, threads, stream, arguments, shared_bytes
+        self._profile.timed(self._name, stream, arrays, lambda: launch(*given))
+
+
+# ── the two ceilings ──────────────────────────────────────────────────────────────────────────────────────────────
+def timed(stream, work) -> float:
+    work()
+    before = stream.record(timed=True)
+    for _ in range(TIMES):
+        work()
+    after = stream.record(timed=True)
+    after.wait()
+    return after.seconds_since(before) / TIMES
+
+
+def copy_rate(runtime, stream) -> float:
+    """Bytes a second, read and written."""
+    a, b = (runtime.empty((COPIED,), "uint8") for _ in range(2))
+    return 2 * COPIED / timed(stream, lambda: runtime.copy(a, b, stream))
+
+
+def product_rate(ops, runtime, stream) -> float:
+    """FLOP/s of cuBLAS, on numbers at random: zeros would run faster."""
+    random = np.random.default_rng(0).standard_normal((EDGE, EDGE)).astype(ops.active)
+    a, b, c = (Matrix(ops.from_host(random), EDGE, EDGE, EDGE) for _ in range(3))
+    precise = ops.precision == "float32"
+    return 2 * EDGE**3 / timed(stream, lambda: runtime.product(a, b, c, False, precise, stream))
+
+
+# ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────────────
+def spent_in(options, ops, profile) -> dict[str, Spent]:
+    """The median iteration, by the time of all kernels."""
+    model = spec.load(options.model)
+    flags = {"model": options.model, "synthetic": True, "batch": options.batch, "iterations": 1, "guard": False}
+    config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**flags, "augment": False}))
+    transport = connect()
+    data = open_data(config, model, transport)
+    run = assemble(config, model, data, transport, ops, lambda: False)
+    found = []
+    with run.batches(transport, 0, 1) as batches:
+        batch = next(batches)
+        run.worker.rehearse(batch)
+        for _ in range(options.warm_up + options.iterations):
+            run.worker.iterate(batch)
+            ops.synchronize()
+            found.append(profile.settle())
+    found = found[options.warm_up :]
+    totals = [sum(spent.seconds for spent in each.values()) for each in found]
+    return found[totals.index(statistics.median_low(totals))]
+
+
+def rows(found: dict[str, Spent], bandwidth: float) -> list[dict]:
+    total = sum(spent.seconds for spent in found.values())
+    return [
+        {
+            "kernel": name,
+            "launches": spent.launches,
+            "ms": 1e3 * spent.seconds,
+            "share %": 100 * spent.seconds / total,
+            "floor by bytes, ms": 1e3 * spent.nbytes / bandwidth,
+            "times its floor": spent.seconds / (spent.nbytes / bandwidth) if spent.nbytes else None,
+        }
+        for name, spent in sorted(found.items(), key=lambda each: -each[1].seconds)
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--precision", default="bfloat16")
+    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=3)
+    options = parser.parse_args()
+    profile = Profiled(make_runtime(0))
+    ops = CudaOps(profile, "float32", options.precision)
+    stream = profile.stream()
+    ceilings = {"copy, TB/s": copy_rate(profile, stream) / 1e12}
+    ceilings["product, TFLOP/s"] = product_rate(ops, make_runtime(0), stream) / 1e12
+    profile.settle()
+    found = rows(spent_in(options, ops, profile), 1e12 * ceilings["copy, TB/s"])
+    (options.folder / "rows.json").write_text(json.dumps(found))
+    (options.folder / "ceilings.json").write_text(json.dumps(ceilings))
+    print(json.dumps(ceilings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The report of an acceptance, in Markdown, from what report.json holds."""
+
+FACTS = ("gpu", "driver", "memory", "cupy", "torch", "mpi", "ringtrain", "commit", "date")
+
+
+def markdown(told: dict) -> str:
+    facts, stages = told["facts"], told["stages"]
+    lines = [f"# Acceptance on {facts['gpu']}", ""]
+    lines += [f"- {name}: {facts[name]}" for name in FACTS if facts.get(name)]
+    lines += ["", *table([{"stage": s["title"], "wanted": s["wanted"], "outcome": s["status"]} for s in stages])]
+    for stage in stages:
+        lines += ["", f"## {stage['title']}", "", f"`{stage['command']}`, {stage['seconds']:.0f} s: {stage['status']}"]
+        lines += ["", stage["said"]] if stage["said"] else []
+        lines += ["", *table(stage["rows"])] if stage["rows"] else []
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: list[dict]) -> list[str]:
+    """The columns are the keys of the rows, in the order in which they come."""
+    if not rows:
+        return []
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [columns, ["---"] * len(columns), *([say(row.get(key)) for key in columns] for row in rows)]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def say(value) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return str(value).replace("|", "\\|").replace("\n", " ")

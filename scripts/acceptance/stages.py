@@ -1,0 +1,187 @@
+"""The stages of the acceptance, the most telling first: what each runs, what it wants, and what its files say."""
+
+import datetime
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PYTHON = [sys.executable]
+RINGTRAIN = [*PYTHON, "-m", "ringtrain"]
+DEVICE_TESTS = ["tests/ops", "tests/train", "tests/exchange", "tests/transport", "-k", "cuda", "-p", "no:cacheprovider"]
+ON_DEVICE = "RINGTRAIN_TEST_DEVICE=cuda"
+
+Read = Callable[[Path], tuple[list[dict], str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """seconds: the most that it may take. ``command(folder)``: what is run, in the root of the checkout.
+    ``read(folder)``: (rows of its table, what falls short of ``wanted``; nothing where nothing does)"""
+
+    name: str
+    title: str
+    wanted: str
+    seconds: float
+    command: Callable[[Path], list]
+    read: Read
+
+
+def facts() -> dict:
+    """Of the machine. ``gpu`` is None where there is none, and ``why`` says so."""
+    found = {"gpu": None, "date": datetime.date.today().isoformat(), "commit": _said("git", "rev-parse", "HEAD")}
+    told = _said("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    if not told:
+        return found | {"why": "there is no GPU here: nvidia-smi names none. Run this on a machine that has one"}
+    found["gpu"], found["driver"], found["memory"] = (part.strip() for part in told.splitlines()[0].split(","))
+    names = {"cupy": "cupy-cuda13x", "torch": "torch", "mpi4py": "mpi4py", "ringtrain": "ringtrain"}
+    found |= {name: _version(package) for name, package in names.items()}
+    return found | {"mpi": _said("mpirun", "--version").splitlines()[0] if shutil.which("mpirun") else None}
+
+
+def _said(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    except OSError:
+        return ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+# ── what stages leave ─────────────────────────────────────────────────────────────────────────────────────────────
+def rows_of(folder: Path, name: str = "rows.json") -> list[dict]:
+    path = folder / name
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def nothing(folder: Path) -> tuple[list[dict], str]:
+    return [], ""
+
+
+def read_losses(folder: Path) -> tuple[list[dict], str]:
+    rows = rows_of(folder)
+    apart = [f"{row['what']} at {row['ranks']} ranks" for row in rows if row["largest difference"] > 1e-4]
+    return rows, f"losses are further apart than 1e-4: {', '.join(apart)}" if apart else ""
+
+
+def read_ratios(least: float) -> Read:
+    """Of training beside PyTorch: each is to be at least so many times as fast as eager."""
+
+    def read(folder: Path) -> tuple[list[dict], str]:
+        rows = []
+        for row in rows_of(folder):
+            told = {"model": row["model"], "batch": row["batch"], "precision": row["precision"]}
+            told |= {f"{side}, images/s": rate for side, rate in row["images_per_s"].items()}
+            rows.append(told | {f"× {side}": ratio for side, ratio in row["ratio"].items()})
+        slow = [row["model"] for row in rows if row["× eager"] < least]
+        return rows, f"below {least:g} times eager: {', '.join(slow)}" if slow else ""
+
+    return read
+
+
+def read_allreduce(folder: Path) -> tuple[list[dict], str]:
+    """Every algorithm's time by size, and how many times faster than through the host by the MPI."""
+    rows, short = [], []
+    for path in sorted(folder.glob("*-ranks.json")):
+        for row in json.loads(path.read_text())["rows"]:
+            rows.append({key: row.get(key) for key in ("ranks", "algorithm", "transport", "bytes", "status")})
+            if row.get("median_s"):
+                rows[-1] |= {"ms": 1e3 * row["median_s"], "wrong": row.get("wrong")}
+    staged = {(row["ranks"], row["bytes"]): row["ms"] for row in rows if row["algorithm"] == "mpi" and "ms" in row}
+    for row in rows:
+        base = staged.get((row["ranks"], row["bytes"]))
+        if base and "ms" in row:
+            row["× mpi through the host"] = base / row["ms"]
+            if row["algorithm"] == "mapped" and base < 5 * row["ms"] and row["bytes"] >= 1 << 20:
+                short.append(f"{row['bytes'] >> 20} MiB at {row['ranks']} ranks")
+    return rows, f"mapped is less than 5 times as fast as through the host: {', '.join(short)}" if short else ""
+
+
+def read_kernels(folder: Path) -> tuple[list[dict], str]:
+    return rows_of(folder), ""
+
+
+# ── what they run ─────────────────────────────────────────────────────────────────────────────────────────────────
+def pytorch(*arguments: str) -> Callable[[Path], list]:
+    program = str(ROOT / "scripts" / "benchmarks" / "pytorch.py")
+    return lambda folder: [*PYTHON, program, "--device", "cuda", *arguments, "--json", str(folder / "rows.json")]
+
+
+def allreduce(folder: Path) -> list:
+    line = "mpirun --oversubscribe --bind-to none -np {n} {python} -m ringtrain bench-allreduce --device cuda "
+    line += "-b 1M -e 256M -f 4 --json {folder}/{n}-ranks.json"
+    each = (line.format(n=n, python=sys.executable, folder=folder) for n in (2, 4))
+    return ["bash", "-ec", "; ".join(each)]
+
+
+def tests(*before: str) -> Callable[[Path], list]:
+    return lambda folder: ["env", ON_DEVICE, *before, *PYTHON, "-m", "pytest", "-q", "-x", *DEVICE_TESTS]
+
+
+def sanitized(folder: Path) -> list:
+    tool = "compute-sanitizer --error-exitcode 9 --tool {} "
+    test = " ".join([*PYTHON, "-m", "pytest", "-q", "-x", "tests/ops", "-k", "cuda", "-p", "no:cacheprovider"])
+    return ["env", ON_DEVICE, "bash", "-ec", "; ".join(tool.format(name) + test for name in ("memcheck", "racecheck"))]
+
+
+def program(name: str, *arguments: str) -> Callable[[Path], list]:
+    return lambda folder: [*PYTHON, str(HERE / name), str(folder), *arguments]
+
+
+SAME = "the same figures as on the CPU"
+STAGES = (
+    Stage("doctor", "What the machine offers", "no line fails", 60, lambda folder: [*RINGTRAIN, "doctor"], nothing),
+    Stage("tests", "Tests of the device on the device", "all pass", 150, tests(), nothing),
+    Stage(
+        "losses",
+        "Losses of 20 iterations, 1, 2 and 4 ranks",
+        f"{SAME}, to 1e-4",
+        150,
+        program("losses.py"),
+        read_losses,
+    ),
+    Stage(
+        "resnet50",
+        "resnet50, 224 × 224, beside PyTorch",
+        "at least 1.0 of eager",
+        90,
+        pytorch("resnet50", "--batch", "128", "--precision", "bfloat16", "--compile", "--blocks", "5"),
+        read_ratios(1.0),
+    ),
+    Stage(
+        "nets",
+        "Small nets beside PyTorch",
+        "at least 1.5 of eager",
+        60,
+        pytorch("lenet", "cifar10_full", "resnet18", "mlp", "--batch", "128"),
+        read_ratios(1.5),
+    ),
+    Stage(
+        "allreduce",
+        "All-reduce of device memory, 2 and 4 ranks on one GPU",
+        "mapped at least 5 times as fast as by the host",
+        90,
+        allreduce,
+        read_allreduce,
+    ),
+    Stage(
+        "kernels",
+        "Kernels of resnet50 beside their floor",
+        "stated",
+        60,
+        program("kernels.py", "--model", "resnet50"),
+        read_kernels,
+    ),
+    Stage("sanitizer", "memcheck and racecheck of each kernel", "clean", 240, sanitized, nothing),
+)

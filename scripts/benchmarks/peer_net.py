@@ -1,0 +1,111 @@
+"""A model file's net as a PyTorch module: layer for layer, with the same weights, so that timings are of one net."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.wiring import INPUT
+
+
+class LocalResponseWithin(nn.Module):
+    """Caffe's WITHIN_CHANNEL, which torch does not have: squares are averaged over a window, zeros outside."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.size, self.alpha, self.beta = layer.size, layer.alpha, layer.beta
+
+    def forward(self, x):
+        mean = F.avg_pool2d(x * x, self.size, 1, self.size // 2)
+        return x * (1 + self.alpha * mean) ** -self.beta
+
+
+class Flatten(nn.Module):
+    """In the order height, width, channel: that of images whose channels are last."""
+
+    def forward(self, x):
+        return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1)
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean((2, 3))
+
+
+class Add(nn.Module):
+    def forward(self, first, *others):
+        return sum(others, first)
+
+
+class Concat(nn.Module):
+    def forward(self, *xs):
+        return torch.cat(xs, 1)
+
+
+def _conv(layer, shape):
+    shaped = layer.kernel, layer.stride, layer.pad, 1, layer.groups
+    return nn.Conv2d(shape[-1], layer.channels, *shaped, bias=layer.bias is not None)
+
+
+def _response(layer, shape):
+    if layer.region == "within":
+        return LocalResponseWithin(layer)
+    return nn.LocalResponseNorm(layer.size, layer.alpha, layer.beta, layer.k)
+
+
+def _norm(layer, shape):
+    kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
+    return kind(shape[-1], layer.eps, layer.rate)
+
+
+MAKERS = {
+    "Conv2D": _conv,
+    "Linear": lambda layer, shape: nn.Linear(shape[-1], layer.units, bias=layer.bias is not None),
+    "ReLU": lambda layer, shape: nn.ReLU(inplace=True),
+    "MaxPool": lambda layer, shape: nn.MaxPool2d(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil),
+    "AvgPool": lambda layer, shape: nn.AvgPool2d(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil),
+    "GlobalAvgPool": lambda layer, shape: Mean(),
+    "LRN": _response,
+    "BatchNorm": _norm,
+    "Dropout": lambda layer, shape: nn.Dropout(layer.rate),
+    "Flatten": lambda layer, shape: Flatten(),
+    "Add": lambda layer, shape: Add(),
+    "Concat": lambda layer, shape: Concat(),
+}
+
+
+class PeerNet(nn.Module):
+    """``graph``, as the model file has it. Shapes: x [N, C, H, W] → logits [N, K]"""
+
+    def __init__(self, graph: Graph):
+        super().__init__()
+        self.plan = [(node.name, node.inputs, f"m{i}") for i, node in enumerate(graph.nodes)]
+        for (_, inputs, key), node in zip(self.plan, graph.nodes, strict=True):
+            shape = graph.shapes[inputs[0]]
+            self.add_module(key, MAKERS[type(node.layer).__name__](node.layer, shape))
+
+    def forward(self, x):
+        outputs = {INPUT: x}
+        for name, inputs, key in self.plan:
+            outputs[name] = self.get_submodule(key)(*[outputs[source] for source in inputs])
+        return outputs[self.plan[-1][0]]
+
+
+# A parameter's name here → there, and how its axes lie there: [R, S, C, K] → [K, C, R, S], [D, K] → [K, D].
+NAMES = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": "running_var"}
+AXES = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
+
+
+def take_weights(net: PeerNet, arena, ops) -> None:
+    """Give the module the weights of an arena of the same graph."""
+    host = ops.to_host(arena.weights)
+    keys = {name: key for name, _, key in net.plan}
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    with torch.no_grad():
+        for span in arena.spans:
+            layer, _, parameter = span.name.rpartition(".")
+            array = host[span.start : span.start + span.count].reshape(span.shape).transpose(AXES[len(span.shape)])
+            tensors[f"{keys[layer]}.{NAMES.get(parameter, parameter)}"].copy_(
+                torch.from_numpy(np.ascontiguousarray(array))
+            )
