@@ -3,7 +3,7 @@
 import json
 import sys
 
-from ringtrain.bench import copies
+from ringtrain.bench import calibration, copies
 from ringtrain.bench.sweep import Sweep, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.cli.devices import Cuda, with_device
@@ -13,6 +13,7 @@ from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime
 
 copies.COPY_BYTES = 1 << 16
+calibration.RATE_BYTES, calibration.REPEATS, calibration.ALPHA_ROUNDS = (1 << 12,), 2, 2
 
 
 def no_nccl():
