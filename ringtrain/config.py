@@ -12,9 +12,11 @@ from pathlib import Path
 from ringtrain.errors import ConfigError, nearest
 
 
-def option(default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None):
-    """A field with what a flag needs to know: help text with its unit, and the values that are accepted."""
-    rules = {"help": help, "choices": choices, "low": low, "above": above, "below": below, "high": high, "short": short}
+def option(default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None, bare=None):
+    """A field with what a flag needs to know: help text with its unit, and the values that are accepted; ``bare``: what
+    a flag without a value means."""
+    rules = {"help": help, "choices": choices, "low": low, "above": above, "below": below, "high": high}
+    rules |= {"short": short, "bare": bare}
     if isinstance(default, tuple):
         return field(default_factory=lambda: default, metadata=rules)
     return field(default=default, metadata=rules)
@@ -190,6 +192,15 @@ class TrainConfig:
     deadline_s: float = option(300.0, "Seconds without progress of any rank until the run ends as stalled.", above=0)
     guard: bool = option(True, "Watch every collective: ranks that differ, or do not come, are named.")
 
+    trace: str | None = option(
+        None,
+        "Write what each rank does in a few iterations, moment by moment, for Perfetto or chrome://tracing: to "
+        "trace.json, or to FILE; a bare name is in the run folder.",
+        bare="trace.json",
+    )
+    trace_iterations: str | None = option(
+        None, "Of --trace: FIRST:LAST, iterations counted from 1. [the 6th to the 8th of this start]"
+    )
     slow: str | None = option(
         None, "Make a rank so many times slower at its own work, to see what a strategy makes of it: RANK:TIMES, 1:2."
     )
@@ -216,7 +227,7 @@ RECIPE_KEYS = (
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.
-OF_ONE_START = ("out", "resume", "tuning", "slow")
+OF_ONE_START = ("out", "resume", "tuning", "slow", "trace", "trace_iterations")
 
 
 def config_fields(kind=TrainConfig):

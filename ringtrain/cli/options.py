@@ -47,4 +47,5 @@ def _option(spec):
     elif default == ():
         kind = Numbers()
     names = [f"--{name}"] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
-    return click.option(*names, spec.name, type=kind, default=None, help=help)
+    bare = {} if spec.metadata["bare"] is None else {"is_flag": False, "flag_value": spec.metadata["bare"]}
+    return click.option(*names, spec.name, type=kind, default=None, help=help, **bare)

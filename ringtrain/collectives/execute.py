@@ -83,7 +83,8 @@ class Execution(Reduction):
         ]
         self._left = self._moved = 0
         self._landed: set[int] = set()  # arrived, and not yet to be added or unpacked
-        self._computing = False  # whether anything was issued to the device since the last mark
+        self._computing = False  # whether anything was issued to the device since it was last looked at
+        self._mark = None  # how far the device must be before anything starts; None: it is
 
     def _prepare(self, transport: Transport, piece: Piece, span, message, add: Callable, wire: Wire | None) -> "_Piece":
         if piece.kind in LOCAL:
@@ -136,35 +137,42 @@ class Execution(Reduction):
     def _post(self) -> bool:
         """Start every piece that may start, receives before sends. Whether there was one."""
         local, recvs, sends, held = self._local, self._recvs, self._sends, self._held
+        if not (recvs or sends or local or held):
+            return False
         moved = self._moved
         while local:
             self._moved += 1
             self._finish(local.popleft())
-        while held and held[0][0].done():
-            self._start(held.popleft()[1])
+        if held:
+            self._start_held()
         while recvs or sends:
-            self._start_or_hold((recvs or sends).popleft())
+            i = (recvs or sends).popleft()
+            piece = self._pieces[i]
+            if piece.pack:
+                piece.pack()
+                self._computing = True
+            if self._computing:  # what was issued so far is done before this piece, or any other from now on, starts
+                mark, self._computing = self._device.mark(), False
+                self._mark = mark if held or not mark.done() else None
+            if self._mark is not None:
+                held.append((self._mark, i))
+                continue
+            piece.start()
+            piece.channel.append(i)
+            self._moved += 1
+            self._release(self._plan.started[i])
         return self._moved != moved
 
-    def _start_or_hold(self, i: int) -> None:
-        """What was issued so far is done before the piece starts; and those that are held start before it."""
-        pack = self._pieces[i].pack
-        if pack:
-            pack()
-            self._computing = True
-        if self._computing:
-            self._mark, self._computing = self._device.mark(), False
-        if self._held or not self._mark.done():
-            self._held.append((self._mark, i))
-        else:
-            self._start(i)
-
-    def _start(self, i: int) -> None:
-        piece = self._pieces[i]
-        piece.start()
-        piece.channel.append(i)
-        self._moved += 1
-        self._release(self._plan.started[i])
+    def _start_held(self) -> None:
+        held = self._held
+        while held and held[0][0].done():
+            _, i = held.popleft()
+            self._pieces[i].start()
+            self._pieces[i].channel.append(i)
+            self._moved += 1
+            self._release(self._plan.started[i])
+        if not held:
+            self._mark = None
 
     def _collect(self) -> bool:
         """Take the messages that have ended, oldest first on each channel. Whether there was one."""

@@ -25,8 +25,8 @@ class Reduction(Handle):
     blocks: bool = False
 
     def announce(self) -> None:
-        """This rank will start it, when its device is so far: of what ranks do together, in whatever order it starts, it
-        is the next. Not where it ``blocks``."""
+        """This rank will start it, when its device is so far: of what ranks do together, in whatever order it starts,
+        it is the next. Not where it ``blocks``."""
 
     @property
     def moved(self) -> int:

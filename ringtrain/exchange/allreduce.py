@@ -115,6 +115,9 @@ class AllReduce(Exchange):
         self._update.take(state)
         self._summing.restore(state)
 
+    def flights(self) -> dict:
+        return {"gradients": self._sums}
+
     def traffic(self) -> Traffic:
         return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic("gradients"))
 

@@ -216,6 +216,9 @@ class Averaging(Exchange):
         for name, slot in self._outer_slots.items():
             self._ops.upload(state[name], slot)
 
+    def flights(self) -> dict:
+        return {"gradients and weights" if self._begin else "weights": self._sums}
+
     def traffic(self) -> Traffic:
         what = "gradients and weights" if self._begin else "weights"
         return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic(what))

@@ -182,6 +182,11 @@ class Exchange(ABC):
     @abstractmethod
     def traffic(self) -> Traffic: ...
 
+    def flights(self) -> dict:
+        """Once bound: of each kind of what it has under way in training, by name, the
+        :class:`~ringtrain.exchange.flight.Flight`."""
+        return {}
+
     def lag(self) -> Lag | None:
         """How far ranks have been apart; None where they were not, or this rank does not see it. Rank 0 sees it."""
         return None

@@ -129,6 +129,9 @@ class Delayed(Exchange):
         if self._pending:
             self._ops.upload(state[PENDING], self._buffer)
 
+    def flights(self) -> dict:
+        return {"gradients": self._sums}
+
     def traffic(self) -> Traffic:
         return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic("gradients"))
 

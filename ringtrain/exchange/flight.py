@@ -3,8 +3,8 @@
 Nothing here knows what is done to a bucket: an all-reduce, or one of its halves.
 
 A bucket is announced when the operations that make it final were issued, and starts when a device has done them: at
-the next look after that. On a host they are done, and it starts at once. Ranks agree on the order in which they announce
-and start, whatever comes later; a collective call of the MPI cannot come later than others: it waits for the device.
+the next look after that. On a host they are done, and it starts at once. Ranks agree on the order in which they
+announce, whenever each starts; a collective call of the MPI cannot come later than others: it waits for the device.
 """
 
 import time
@@ -49,6 +49,7 @@ class Flight:
         self.home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
         self.order: Sequence[int] = range(len(buckets))  # in which they start
         self.meters = [Meter() for _ in buckets]
+        self._tell: Callable | None = None
         self._due: deque[tuple] = deque()  # (mark, place): announced, to start when the mark is done, in this order
         self._flying: list[int] = []
         self.bytes_sent = 0
@@ -69,6 +70,11 @@ class Flight:
         """Names of the spans that are last in backward of those in their bucket, and first in forward; of none, where
         nothing starts before all are ready."""
         return frozenset(bucket.spans[0].name for bucket in self.buckets) if self._early else frozenset()
+
+    def watch(self, tell: Callable[[str, int, float, float], None] | None) -> None:
+        """``tell(verb, place, start, stop)`` from now on, of a bucket: that it was under way until it landed (land),
+        and what held the loop up for it: start, test, wait; and acquire, for its turn. None: nobody is told."""
+        self._tell = tell
 
     def reorder(self, order: Sequence[int]) -> None:
         """The order in which buckets start from the next round on: the same on all ranks."""
@@ -177,12 +183,17 @@ class Flight:
     def _land(self, place: int) -> None:
         self._flying.remove(place)
         self.meters[place].end(self._clock())
+        if self._tell:
+            self._tell("land", place, *self.meters[place].moments[-1])
 
     def _held(self, place: int, call: Callable, *arguments):
         """The value of the call, which is on account of this bucket."""
         began = self._clock()
         value = call(*arguments)
-        self.meters[place].hold(self._clock() - began)
+        ended = self._clock()
+        self.meters[place].hold(ended - began)
+        if self._tell:
+            self._tell(call.__name__, place, began, ended)
         return value
 
     @contextmanager

@@ -173,6 +173,9 @@ class Gossip(Exchange):
         self.check_names(state)
         self._update.take(state)
 
+    def flights(self) -> dict:
+        return {"means": self._sums}
+
     def traffic(self) -> Traffic:
         """Of meetings, and of means over all ranks."""
         return Traffic(self._bytes_sent + self._sums.bytes_sent, self._exposed_s + self._sums.exposed_s)

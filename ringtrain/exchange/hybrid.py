@@ -182,6 +182,9 @@ class Hybrid(Exchange):
         self._columns.begin_at(int(state[STEP]))
         self._loaded = self._newer = False
 
+    def flights(self) -> dict:
+        return self._inner.flights()
+
     def traffic(self) -> Traffic:
         """Of training; not of bringing columns together for an evaluation or a checkpoint."""
         inner, own = self._inner.traffic(), self._passes.crossings

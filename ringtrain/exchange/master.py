@@ -211,6 +211,9 @@ class Master(Exchange):
         self.check_names(state)
         self._update.take(state)
 
+    def flights(self) -> dict:
+        return {"gradients": self._sums, "weights": self._weights}
+
     def traffic(self) -> Traffic:
         both = traffic_of(self._sums, self._weights)
         sent, exposed_s = self._sent + both.bytes_sent, self._exposed_s + both.exposed_s

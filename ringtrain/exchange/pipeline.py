@@ -197,6 +197,9 @@ class Pipeline(Exchange):
         self._update.take(state)
         self._step = self._update.step
 
+    def flights(self) -> dict:
+        return {"gradients": self.sums} if self.sums is not None else {}
+
     def traffic(self) -> Traffic:
         """Of training; not of bringing weights back."""
         sums = self.sums

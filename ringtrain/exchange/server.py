@@ -192,6 +192,9 @@ class Server(Exchange):
         self.check_names(state)
         self._update.take(state)
 
+    def flights(self) -> dict:
+        return {"gradients": self._sums, "weights": self._weights}
+
     def traffic(self) -> Traffic:
         """Of training; not of gathering the state."""
         return traffic_of(self._sums, self._weights)

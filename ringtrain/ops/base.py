@@ -45,6 +45,11 @@ class Mark(ABC):
     def wait(self) -> None:
         """Block until they are."""
 
+    @abstractmethod
+    def seconds_since(self, earlier: "Mark") -> float:
+        """From when those before the earlier mark were done, by the clock of what did them: of two marks that are
+        ``timed`` and done."""
+
 
 class Ops(CompressionOps):
     """One device's arithmetic.
@@ -132,8 +137,8 @@ class Ops(CompressionOps):
         nothing else that counts. In it nothing is uploaded, read or allocated, but in the first for a key."""
 
     @abstractmethod
-    def mark(self) -> Mark:
-        """A point after all operations issued so far."""
+    def mark(self, timed: bool = False) -> Mark:
+        """A point after all operations issued so far. ``timed``: for :meth:`Mark.seconds_since`."""
 
     @abstractmethod
     def after(self, mark: Mark) -> None:

@@ -1,18 +1,26 @@
 """What operations on host memory have alike: they are done when they return, so there is nothing to wait for."""
 
+from time import perf_counter
+
 import numpy as np
 
 from ringtrain.ops.base import Mark, Ops
 
 
 class HostMark(Mark):
-    """Everything before it is done."""
+    """Everything before it is done. ``time``: in seconds, when it was made."""
+
+    def __init__(self, time: float | None = None):
+        self._time = time
 
     def done(self):
         return True
 
     def wait(self):
         """Nothing is ever pending."""
+
+    def seconds_since(self, earlier):
+        return self._time - earlier._time
 
 
 DONE = HostMark()
@@ -49,8 +57,8 @@ class HostOps(Ops):
     def segment(self, key, run):
         return run()
 
-    def mark(self):
-        return DONE
+    def mark(self, timed=False):
+        return HostMark(perf_counter()) if timed else DONE
 
     def after(self, mark):
         """It is done."""

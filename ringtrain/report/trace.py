@@ -17,8 +17,8 @@ LEAST_NS = 1000  # what is shorter is not worth a line
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One thing that was done. start_ns, stop_ns: since a moment that is the same for all ranks. ``about``: what else is
-    known of it, in words and numbers."""
+    """One thing that was done. start_ns, stop_ns: since a moment that is the same for all ranks. ``about``: what else
+    is known of it, in words and numbers."""
 
     track: str
     name: str

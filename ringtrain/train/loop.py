@@ -72,6 +72,8 @@ class Worker:
         self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
         self._told_to_stop, self._stage, self._scale = told_to_stop, stage, scale
         self.before_update = lambda: None  # called when weights are about to change
+        self.before_iteration = lambda iteration: None  # called when one begins
+        self.after_iteration = lambda: None  # called when it has ended
         self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
         self.space = Workspace(ops)
         self._add_over_ranks = add_over_ranks
@@ -97,11 +99,17 @@ class Worker:
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
         self._x = self._labels = self._dlogits = self._tapes = None
+        self.unwatched()
+
+    def unwatched(self) -> None:
+        """What an iteration calls is called as it is. Whoever watches puts itself in between."""
+        self.perform, self.need, self.ready = self.run, self.exchange.need, self.exchange.ready
 
     def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> Outcome | None:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
         part alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
+        self.before_iteration(batch.iteration)
         self._following = no_batch if self._parts.read_elsewhere else following
         batch = self._parts.own(batch)
         self._begin(batch)
@@ -111,8 +119,9 @@ class Worker:
         self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
         self._learnt = None
         for instruction in self._instructions(len(self._micro)):
-            self._run(instruction)
+            self.perform(instruction)
         self.feed.arrive(batch)
+        self.after_iteration()
         return self._learnt
 
     def drain(self) -> list[Outcome]:
@@ -126,9 +135,9 @@ class Worker:
         self._ctx.add_over_ranks = adding and (lambda numbers: None)
         self._begin(self._parts.blank(batch))
         for micro in range(len(self._micro)):
-            self._run(Load(micro))
+            self.run(Load(micro))
             self._dlogits = self._loss(self._forward(), self._labels)
-            self._run(Backward(micro, last=False))
+            self.run(Backward(micro, last=False))
         if self._stage is not None:
             self._stage.rehearse()
         self.exchange.rehearse()
@@ -154,7 +163,7 @@ class Worker:
         if self._stage is not None:
             self._stage.begin(Round(batch, self._micro, self._ctx, self._totals, self._denominator()))
 
-    def _run(self, instruction) -> None:
+    def run(self, instruction) -> None:
         match instruction:
             case Load(micro):
                 self._load(*self._micro[micro])
@@ -168,13 +177,13 @@ class Worker:
                 for span in self.graph.backward(self._ctx, self._dlogits, self._tapes):
                     if last:
                         self._send_sums()
-                        self.exchange.ready(span)
+                        self.ready(span)
                 self._look_ahead()
             case NoExamples():
                 self._send_sums()
                 self.ops.fill(self.arena.grads, 0)
                 for span in reversed(self.arena.spans):
-                    self.exchange.ready(span)
+                    self.ready(span)
             case Check():
                 self._send_sums()
                 if len(self._under_way) > self.exchange.window:
@@ -197,7 +206,7 @@ class Worker:
             self.feed.ahead(batch)
 
     def _forward(self):
-        logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.exchange.need)
+        logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.need)
         self.after_forward()
         return logits
 

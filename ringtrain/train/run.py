@@ -29,6 +29,7 @@ from ringtrain.train.meter import Meter
 from ringtrain.train.outcome import Outcome
 from ringtrain.train.pace import make_pace
 from ringtrain.train.state import Progress, capture, per
+from ringtrain.train.tracing import Tracing
 from ringtrain.transport.base import Transport
 
 
@@ -47,9 +48,11 @@ class Run:
         sink: Sink,
         folder: RunFolder | None,
         started: float,
+        tracing: Tracing | None = None,
     ):
         self._of, self._ops, self._transport = assembly, ops, transport
         self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
+        self._tracing = tracing  # until what it has found is written
         self._score: Score | None = None  # the last one
         self._saved_at = -1
         self._rates, self._meter = Rates(), Meter(assembly, transport)
@@ -63,9 +66,12 @@ class Run:
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
         first = self._progress.iteration
+        if self._tracing is not None:
+            self._tracing.align()
         with closing(make_pace(self._of, self._transport, self.lifeboat, first, self._account, self._tick)) as pace:
             while self._progress.iteration < self._of.iterations:
                 stopping = pace.train(self._progress.iteration, self._meeting())
+                self._write_trace(stopping)
                 self._after(stopping)
                 if stopping and self._progress.iteration < self._of.iterations:
                     self._end("interrupted")
@@ -73,6 +79,13 @@ class Run:
         if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
             self._save(self._is_best(self._evaluate()))
         self._end("done")
+
+    def _write_trace(self, stopping: bool) -> None:
+        """When all ranks are through the iterations that are traced, or there are no more."""
+        done, tracing = self._progress.iteration, self._tracing
+        if tracing is not None and (stopping or done >= min(tracing.stop, self._of.iterations)):
+            self._tracing = None
+            self._sink.handle(Note(text=tracing.meet()))
 
     def _meeting(self) -> int:
         """How many iterations will be finished when ranks next do something together."""

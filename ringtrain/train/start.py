@@ -26,6 +26,7 @@ from ringtrain.report.events import Compiled, Failed, Note, RunStarted
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
+from ringtrain.report.trace import write
 from ringtrain.train import norms
 from ringtrain.train.assemble import (
     Assembly,
@@ -43,6 +44,7 @@ from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag, nothing
 from ringtrain.train.state import Progress, restore
 from ringtrain.train.together import agree, on_root, take_turns, together
+from ringtrain.train.tracing import Tracing, path_of, window_of
 from ringtrain.transport.base import Transport
 
 
@@ -73,18 +75,21 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
 
     folder = _make_folder(transport, run, origin)
     sinks = _sinks(transport, folder, origin)
-    sink = Many(sinks)
+    sink, tracing = Many(sinks), None
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
         for text in filter(None, [*device.notes, tuning.remark, *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
         progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
-        training = Run(run, ops, transport, progress, sink, folder, started)
+        tracing = _tracing(run, transport, folder, progress)
+        training = Run(run, ops, transport, progress, sink, folder, started, tracing)
         stop.in_haste = training.lifeboat.launch
         training.go()
     except RingtrainError as error:
         _tell_failure(sink, error)
+        if tracing is not None:
+            tracing.end()
         if isinstance(error, StalledError):
             folder = None  # the other ranks wait for the end of this one: no time for curves
         raise
@@ -147,6 +152,16 @@ def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin) -> li
     if transport.rank != 0:
         return []
     return [JsonLines(folder.log, origin.iteration), terminal(sys.stdout)]
+
+
+def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracing | None:
+    """What ``--trace`` asks for; collective. The file is there from now on."""
+    first, stop = together(transport, lambda: window_of(run.config, progress.iteration))
+    if run.config.trace is None:
+        return None
+    path = path_of(run.config, folder.path) if folder else None
+    on_root(transport, lambda: write(path, {}))
+    return Tracing(run.worker, transport, first, stop, path)
 
 
 def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder) -> RunStarted:

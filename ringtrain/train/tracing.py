@@ -1,22 +1,24 @@
 """``--trace``: what this rank does in a few iterations, moment by moment (:mod:`ringtrain.report.trace`).
 
-For those iterations it puts itself around what the loop calls, and is told of by what the exchange has under way; before
-and after them nothing of it is in anybody's way. Times are the host's, counted from a barrier; where a device computes,
-those of its own work besides, by events of its stream.
+For those iterations it puts itself around what the loop calls, and is told what the exchange has under way; before and
+after them it is in nobody's way. Times are the host's, counted from a barrier; where a device computes, those of its
+work besides, by marks.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write
-from ringtrain.train.instructions import Backward, Forward
+from ringtrain.train.instructions import Forward, Update
 from ringtrain.train.loop import Worker
 from ringtrain.transport.base import Transport
 
+NOTHING_NS = 3000  # what lies between two marks with nothing in between, at most
 WINDOW = (6, 8)  # iterations of a run, after those that learn how the rest goes
 
 
@@ -57,10 +59,10 @@ class Tracing:
         path: Path | None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ):
-        self._worker, self._transport, self._path, self._clock = worker, transport, path, clock
+        self._worker, self._transport, self.path, self._clock = worker, transport, path, clock
         self._first, self.stop = first, stop
         self._slices: list[Slice] = []
-        self._stamps: list[tuple] = []  # (stamp, what the device did before it, or None): in order
+        self._marks: list[tuple] = []  # (mark, what the device did before it, or None), in order
         self._open = False
         self._iteration, self._began = -1, 0
         worker.before_iteration = self.iterate
@@ -73,11 +75,9 @@ class Tracing:
     def iterate(self, iteration: int) -> None:
         """The next iteration begins."""
         inside = self._first <= iteration < self.stop
-        if self._open:
-            self._add(LOOP, f"iteration {self._iteration + 1}", self._began, self._clock())
         if inside and not self._open:
             self._begin()
-        elif self._open and not inside:
+        if not inside:
             self.end()
         self._iteration, self._began = iteration, self._clock()
 
@@ -90,7 +90,7 @@ class Tracing:
             flight.watch(lambda *told, what=what, flight=flight: self._told(what, flight, *told))
         if worker.ops.records:
             worker.ops.synchronize()
-            self._device_zero, self._stamp_zero = self._clock(), worker.ops.stamp()
+            self._device_zero, self._mark_zero = self._clock(), worker.ops.mark(timed=True)
 
     def end(self) -> None:
         """No more iterations of the window: what rank 0 has is written, whatever becomes of the others."""
@@ -100,32 +100,35 @@ class Tracing:
         self._worker.unwatched()
         for flight in self._flights.values():
             flight.watch(None)
-        self._read_stamps()
-        if self._path is not None:
-            write(self._path, {self._transport.rank: self._slices})
+        self._read_marks()
+        if self.path is not None:
+            write(self.path, {self._transport.rank: self._slices})
 
-    def meet(self) -> None:
-        """Rank 0 writes what all have. Collective."""
-        if self._open:
-            self._add(LOOP, f"iteration {self._iteration + 1}", self._began, self._clock())
+    def meet(self) -> str:
+        """Rank 0 writes what all have, and says where. Collective."""
         self.end()
         every = self._transport.gather_json([each.as_json() for each in self._slices])
-        if self._path is not None:
-            write(self._path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
+        if self.path is not None:
+            write(self.path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
+        if any(every):
+            return f"the trace is in {self.path}: open it at https://ui.perfetto.dev"
+        return f"nothing was traced: the run ended before iteration {self._first + 1}, the first that was asked for"
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────
     def _perform(self, instruction) -> None:
         self._pass = type(instruction).__name__.lower()
         self._layer, self._since = None, self._clock()
         began = self._since
-        self._stamp(None)
+        self._mark()
         self._worker.run(instruction)
         now = self._clock()
         if isinstance(instruction, Forward):
             self._close_layer(now)
-        elif not isinstance(instruction, Backward):
-            self._stamp(self._pass)
+        else:
+            self._mark(self._pass)
         self._add(LOOP, self._pass, began, now)
+        if isinstance(instruction, Update):  # the last
+            self._add(LOOP, f"iteration {self._iteration + 1}", self._began, now)
 
     def _need(self, span) -> None:
         """Forward goes on with the layer of this span."""
@@ -136,19 +139,17 @@ class Tracing:
         self._worker.exchange.need(span)
 
     def _close_layer(self, now: int) -> None:
-        name = f"forward {self._layer}" if self._layer else "forward"
-        self._stamp(name)
         if self._layer:
-            self._add(LOOP, name, self._since, now)
+            self._mark("forward", self._layer)
+            self._add(LOOP, f"forward {self._layer}", self._since, now)
         self._since = now
 
     def _ready(self, span) -> None:
         """Backward has come through the layer of this span."""
         layer = _layer_of(span)
         if layer != self._layer:
-            name = f"{self._pass} {layer}"
-            self._stamp(name)
-            self._add(LOOP, name, self._since, self._clock())
+            self._mark(self._pass, layer)
+            self._add(LOOP, f"{self._pass} {layer}", self._since, self._clock())
             self._layer = layer
         self._worker.exchange.ready(span)
         self._since = self._clock()
@@ -170,23 +171,58 @@ class Tracing:
         self._add(f"{what} {place}", f"{what} {place}", *times, about)
 
     # ── the device ────────────────────────────────────────────────────────────────────────────────────────────
-    def _stamp(self, name: str | None) -> None:
-        """What the device was told since the last one is ``name``."""
+    def _mark(self, verb: str | None = None, layer: str | None = None) -> None:
+        """What the device was told since the last one is this."""
         if self._worker.ops.records:
-            self._stamps.append((self._worker.ops.stamp(), name))
+            self._marks.append((self._worker.ops.mark(timed=True), verb, layer))
 
-    def _read_stamps(self) -> None:
-        if not self._stamps:
+    def _read_marks(self) -> None:
+        if not self._marks:
             return
         self._worker.ops.synchronize()
-        moments = [
-            (self._device_zero + round(1e9 * stamp.seconds_since(self._stamp_zero)), name)
-            for stamp, name in self._stamps
+        moments = [self._device_zero + round(1e9 * mark.seconds_since(self._mark_zero)) for mark, *_ in self._marks]
+        found = [
+            Work(verb, layer, layer, start, stop)
+            for (start, stop), (_, verb, layer) in zip(pairwise(moments), self._marks[1:], strict=True)
         ]
-        for (start, _), (stop, name) in pairwise(moments):
-            if name is not None:
-                self._add(DEVICE, name, start, stop)
-        self._stamps = []
+        for work in joined([work for work in found if work.verb]):
+            self._add(DEVICE, work.name, work.start, work.stop)
+        self._marks = []
+
+
+@dataclass(slots=True)
+class Work:
+    """Of a device: of the layers from ``first`` to ``last``, or of none."""
+
+    verb: str
+    first: str | None
+    last: str | None
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        layers = dict.fromkeys(filter(None, (self.first, self.last)))
+        return " ".join(filter(None, (self.verb, " to ".join(layers))))
+
+
+def joined(found: Sequence[Work]) -> list[Work]:
+    """Of layers that a device computes at a time all time is one's: that of the last in forward, which is asked for
+    before it, and of the first in backward, which is told of after it. They become one."""
+    kept: list[Work] = []
+    for work in found:
+        if kept and _together(kept[-1], work):
+            kept[-1].last, kept[-1].stop = work.last, work.stop
+        else:
+            kept.append(work)
+    return kept
+
+
+def _together(before: Work, work: Work) -> bool:
+    if not before.last or not work.first or before.verb != work.verb:
+        return False
+    idle = before if work.verb == "forward" else work
+    return idle.stop - idle.start < NOTHING_NS
 
 
 def _layer_of(span) -> str:

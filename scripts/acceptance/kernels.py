@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from ringtrain.ops.cuda.cupy_runtime import make_runtime
 
 from ringtrain.config import recipe_layer, resolve
 from ringtrain.errors import DeviceError
 from ringtrain.nn import spec
 from ringtrain.ops.cuda import CudaOps
+from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.transport.world import connect

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringtrain.collectives import butterfly, ring, sliced, star
-from ringtrain.collectives.fused import Fused, Task, fuse, verify_fused
+from ringtrain.collectives.fused import Fused, Task, fuse, one_after_another, order_of, verify_fused
 from ringtrain.errors import ScheduleError
 
 RANKS = [*range(1, 18), 24, 32]
@@ -30,6 +30,26 @@ def test_additions_keep_the_order_of_the_schedule():
     own = plan(4).tasks[1]
     assert own[:3] == (Task((1, 1), (0, 1), True), Task((2, 1), (3, 1), True), Task((1, 1), (2, 1), True))
     assert set(own[3:]) == {Task((peer, 1), (1, 1), False) for peer in (0, 2, 3)}
+
+
+@pytest.mark.parametrize("size", RANKS)
+def test_one_after_another_is_proved_and_done_in_one_pass(size):
+    fused = one_after_another(size)
+    verify_fused(fused)
+    assert [order_of(fused, rank) for rank in range(size)] == [list(range(size))] * size if size > 1 else [[0]]
+
+
+@pytest.mark.parametrize("fused", [plan(4), plan(8)], ids=["four", "eight"])
+def test_sums_of_sums_are_not_one_pass(fused):
+    with pytest.raises(ScheduleError, match="sliced on rank 1 does not add contributions one after another and then"):
+        order_of(fused, 1)
+
+
+def test_a_sum_that_not_all_are_given_is_not_one_pass():
+    fused = one_after_another(3)
+    short = replace(fused, tasks=(fused.tasks[0][:-1], *fused.tasks[1:]))
+    with pytest.raises(ScheduleError, match="give the sum to all"):
+        order_of(short, 0)
 
 
 @pytest.mark.parametrize(

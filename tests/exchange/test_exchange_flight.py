@@ -3,15 +3,18 @@
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from ringtrain.collectives.reduction import Reduction
-from ringtrain.errors import TransportError
+from ringtrain.errors import StalledError, TransportError
+from ringtrain.exchange.beside import Beside
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.meter import KEPT, Meter
-from ringtrain.exchange.pacer import Pacer
+from ringtrain.exchange.pacer import Pacer, make_pacer
 from ringtrain.nn.base import Fill, Parameter, Span
 
 
@@ -75,6 +78,116 @@ def test_times_add_up():
         "gradients",
         "slow",
     )
+
+
+# ── on a device ───────────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass
+class Device:
+    """As far as ``performed``; ``orders`` is what it was told to wait for."""
+
+    performed: int = 0
+    issued: int = 0
+    orders: list = field(default_factory=list)
+
+    def mark(self):
+        return Point(self, self.issued)
+
+    def after(self, mark):
+        self.orders.append(mark)
+
+
+@dataclass
+class Point:
+    device: Device
+    at: int
+
+    def done(self):
+        return self.device.performed >= self.at
+
+    def wait(self):
+        self.device.performed = max(self.device.performed, self.at)
+
+
+class Logged(Slow):
+    """Writes down what becomes of it, under its name."""
+
+    def __init__(self, log, name, clock, seconds, blocks=False):
+        super().__init__(clock, seconds)
+        self._log, self._name, self.blocks = log, name, blocks
+
+    def announce(self):
+        self._log.append(f"announce {self._name}")
+
+    def start(self):
+        self._log.append(f"start {self._name}")
+        super().start()
+
+
+def on_device(*blocking):
+    """(flight of three buckets of 1 s, the network's device, the exchange's, log): nothing has been computed."""
+    clock, log, network, own = Clock(), [], Device(), Device()
+    runs = [Logged(log, i, clock, 1, i in blocking) for i in range(3)]
+    return Flight(buckets(3), runs, 5.0, orders=Beside(network, own), clock=clock), network, own, log
+
+
+def test_a_bucket_starts_when_the_device_has_made_it_final():
+    flight, network, _, log = on_device()
+    for i, bucket in enumerate(flight.buckets):
+        network.issued = i + 1
+        flight.ready(bucket.spans[0])
+    assert log == ["announce 0", "announce 1", "announce 2"] and not flight.bytes_sent
+    network.performed = 2
+    flight.test()
+    assert log[3:] == ["start 0", "start 1"] and flight.bytes_sent == 20
+    network.performed = 3
+    flight.test()
+    assert log[5:] == ["start 2"]
+
+
+def test_what_a_device_has_to_make_final_first_holds_nobody_up():
+    """Who waits for the first bucket while the device makes the others final starts those: on nobody's account."""
+    flight, network, own, log = on_device()
+    own.issued = 7
+
+    class Working(Slow):
+        def test(self):
+            network.performed += 1
+            return super().test()
+
+    flight.reductions[0] = Working(flight._clock, 50)
+    for i, bucket in enumerate(flight.buckets):
+        network.issued = i + 1
+        flight.ready(bucket.spans[0])
+    network.performed = 1
+    flight.arrive(0)
+    assert log == ["announce 1", "announce 2", "start 1", "start 2"]
+    assert flight.meters[1].exposed_s == flight.meters[2].exposed_s == 0
+    (joined,) = network.orders
+    assert (joined.device, joined.at) == (own, 7)
+
+
+def test_a_device_that_never_makes_a_bucket_final_is_told_of():
+    flight, network, _, _ = on_device()
+    network.issued = 1
+    flight._deadline_s = 0.01
+    with pytest.raises(StalledError, match=r"waiting for this rank's device to make 2.weight final"):
+        flight.land()
+
+
+def test_a_call_of_the_mpi_waits_for_the_device_and_comes_in_its_turn():
+    flight, network, _, log = on_device(1)
+    for i, bucket in enumerate(flight.buckets):
+        network.issued = i + 1
+        flight.ready(bucket.spans[0])
+    assert log == ["announce 0", "start 1", "start 0", "announce 2"] and network.performed == 2
+
+
+def test_a_device_wants_no_thread():
+    transport = SimpleNamespace(size=2, threads=True)
+    pacer, told = make_pacer("thread", transport, Beside(Device(), Device()))
+    assert pacer is None and "--progress thread is layers here: while a device computes" in told
+    same = Device()
+    assert make_pacer("thread", transport, Beside(same, same))[1] is None
 
 
 def test_figures_are_medians_of_the_last_rounds():

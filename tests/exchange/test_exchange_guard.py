@@ -206,7 +206,7 @@ def _no_end(error):
 
 def test_an_error_of_the_transport_that_is_no_mismatch_stays_what_it_is():
     class Failing:
-        algorithm, why, transport, bytes_sent, moved = "ring", "", "messages", 0, 0
+        algorithm, why, transport, bytes_sent, moved, blocks = "ring", "", "messages", 0, 0, False
 
         def start(self):
             raise TransportError("the cable is out")

@@ -95,6 +95,7 @@ class QueueMark(Mark):
 
     ops: "FakeDeviceOps"
     count: int
+    timed: bool = False
 
     def done(self):
         """Says "not yet" as often as operations are missing: each time somebody asks, one more is done; or all, where
@@ -106,6 +107,14 @@ class QueueMark(Mark):
 
     def wait(self):
         self.ops.perform(self.count)
+
+    def seconds_since(self, earlier):
+        """A device does an operation in a tenth of a millisecond."""
+        if not (self.timed and earlier.timed):
+            raise DeviceRefusal("seconds between marks of which one is not timed")
+        if max(self.count, earlier.count) > self.ops.performed:
+            raise DeviceRefusal("seconds between marks of which one is not done")
+        return (self.count - earlier.count) * 1e-4
 
 
 @dataclass
@@ -276,9 +285,9 @@ class FakeDeviceOps(Ops):
             a, b = next((a, b) for a, b in zip_longest(got, expected) if a != b)
             raise DeviceRefusal(f"segment {key} issues {a}, and issued {b} before: the key must tell them apart")
 
-    def mark(self):
+    def mark(self, timed=False):
         self._not_recorded("a mark")
-        return QueueMark(self, self.performed + len(self.queued))
+        return QueueMark(self, self.performed + len(self.queued), timed)
 
     def after(self, mark):
         self._not_recorded("a wait")

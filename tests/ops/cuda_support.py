@@ -1,6 +1,10 @@
-"""What tests of the operations on a GPU share: a device of the host, and which operations are to be tested on it."""
+"""What tests of the operations on a GPU share: a device, and which operations are to be tested on it.
+
+The device is the host's, or a real one where RINGTRAIN_TEST_DEVICE is ``cuda``.
+"""
 
 import functools
+import os
 
 import pytest
 
@@ -12,12 +16,26 @@ from tests.fakes import host_kernels
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import calls, perform
 
-needs_compiler = pytest.mark.skipif(host_kernels.compiler() is None, reason="g++ is not installed: no device to fake")
+REAL = os.environ.get("RINGTRAIN_TEST_DEVICE") == "cuda"
+needs_compiler = pytest.mark.skipif(
+    not REAL and host_kernels.compiler() is None, reason="g++ is not installed: no device to fake"
+)
+
+
+def device_runtime():
+    return _real_runtime() if REAL else HostRuntime()
+
+
+@functools.cache
+def _real_runtime():
+    from ringtrain.ops.cuda.cupy_runtime import make_runtime
+
+    return make_runtime(0)
 
 
 def cuda_ops(dtype="float32", precision="float32", runtime=None, choice=None):
     """``choice``: among ways to do the same; the first, where none is given: trials take their time here."""
-    runtime = runtime or HostRuntime()
+    runtime = runtime or device_runtime()
     active = active_dtype(precision, dtype)
     device = Device(runtime, dtype, active, precision != "tf32", choice=choice or Choice(fixed=True))
     return whole_class()(runtime, dtype, precision, device)
@@ -45,4 +63,4 @@ def calls_of(parts, dtype, n):
     return [call for call in calls(dtype, n) if call.operation in operations(*parts)]
 
 
-__all__ = ["calls_of", "cuda_ops", "needs_compiler", "operations", "perform"]
+__all__ = ["calls_of", "cuda_ops", "device_runtime", "needs_compiler", "operations", "perform"]

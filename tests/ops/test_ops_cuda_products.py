@@ -15,8 +15,7 @@ from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose, shares, worth
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes import nvrtc
-from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cuda_support import calls_of, cuda_ops, needs_compiler, perform
+from tests.ops.cuda_support import calls_of, cuda_ops, device_runtime, needs_compiler, perform
 
 # Roundings to nearest of each type are off by less than this share.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -26,7 +25,7 @@ NARROW = ("tf32", "float16", "bfloat16")
 def device_of(precision, choice=None):
     real = "float64" if precision == "float64" else "float32"
     active = active_dtype("float32" if precision == "float64" else precision, real)
-    return Device(HostRuntime(), real, active, precision != "tf32", choice=choice or Choice(fixed=True))
+    return Device(device_runtime(), real, active, precision != "tf32", choice=choice or Choice(fixed=True))
 
 
 def put(device, values):

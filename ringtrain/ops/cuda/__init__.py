@@ -110,8 +110,8 @@ class CudaOps(Ops):
     def segment(self, key, run):
         return self._segments(key, run)
 
-    def mark(self):
-        return CudaMark(self._device.stream.record())
+    def mark(self, timed=False):
+        return CudaMark(self._device.stream.record(timed))
 
     def after(self, mark):
         self._device.stream.after(mark.event)

@@ -17,6 +17,9 @@ class CudaMark(Mark):
     def wait(self):
         self.event.wait()
 
+    def seconds_since(self, earlier):
+        return self.event.seconds_since(earlier.event)
+
 
 @dataclass(slots=True)
 class _Segment:

@@ -1,0 +1,210 @@
+"""``--trace``: what is seen of an iteration, in which order, and that nothing is in the way outside of the window."""
+
+import itertools
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+from small_runs import BATCH_NORM_NET, everywhere, run_of
+
+from ringtrain.cli.options import flags_of, given
+from ringtrain.config import TrainConfig, resolve
+from ringtrain.errors import ConfigError, DivergedError, UsageError
+from ringtrain.report.trace import DEVICE, LOOP
+from ringtrain.train.start import start
+from ringtrain.train.tracing import Tracing, path_of, window_of
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.device import FakeDeviceOps
+from tests.fakes.transports import DeviceTransport
+
+COUNT = 5
+
+
+def traced(tmp_path, size=2, device=False, first=2, stop=4, **flags):
+    """The document that rank 0 writes of iterations ``first:stop``; and what it had written before ranks met."""
+    path = tmp_path / "trace.json"
+
+    def body(t):
+        ops = FakeDeviceOps() if device else None
+        end = DeviceTransport(t, ops) if device else t
+        run, _ = run_of(end, BATCH_NORM_NET, ops, iterations=COUNT, bucket_bytes=500, **flags)
+        tracing = Tracing(run.worker, end, first, stop, path if t.rank == 0 else None)
+        tracing.align()
+        with run.batches(end, 0, COUNT) as batches:
+            for batch in batches:
+                run.worker.iterate(batch)
+        run.exchange.settle()
+        alone = json.loads(path.read_text()) if t.rank == 0 and stop < COUNT else None
+        tracing.meet()
+        assert run.worker.perform == run.worker.run and run.worker.ready == run.exchange.ready
+        return alone
+
+    alone = everywhere(size, body)[0]
+    return json.loads(path.read_text()), alone
+
+
+def slices(document, rank=0, track=None):
+    """(name, start, stop) of a rank, of one track or all."""
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in document["traceEvents"] if e["name"] == "thread_name"}
+    return [
+        (e["name"], e["ts"], e["ts"] + e["dur"])
+        for e in document["traceEvents"]
+        if e["ph"] == "X" and e["pid"] == rank and track in (None, names[rank, e["tid"]])
+    ]
+
+
+def of(found, name):
+    return [(start, stop) for other, start, stop in found if other == name]
+
+
+def test_buckets_travel_while_backward_runs(tmp_path):
+    document, _ = traced(tmp_path, algorithm="ring")
+    for rank in (0, 1):
+        loop = slices(document, rank, LOOP)
+        (backward, _), (update, _) = of(loop, "backward"), of(loop, "update")
+        assert [name for name, *_ in loop if name.startswith("iteration")] == ["iteration 3", "iteration 4"]
+        starts = [of(slices(document, rank), f"gradients {place}")[0][0] for place in range(2)]
+        assert backward[0] < starts[0] < starts[1] < backward[1] < update[0]
+        (conv1, _), (fc, _) = of(loop, "backward conv1"), of(loop, "backward fc")
+        assert fc[1] < starts[0] < conv1[0] < starts[-1]  # fc's left before conv1 was computed
+
+
+def test_without_overlap_they_travel_in_the_update(tmp_path):
+    document, _ = traced(tmp_path, algorithm="ring", overlap="none")
+    (update, _) = of(slices(document, 0, LOOP), "update")
+    started = of(slices(document), "gradients 0")[0][0]
+    assert update[0] < started < update[1]
+
+
+def test_what_a_bucket_is(tmp_path):
+    document, _ = traced(tmp_path, algorithm="ring")
+    about = next(e["args"] for e in document["traceEvents"] if e["name"] == "gradients 0" and e["ph"] == "X")
+    assert about["algorithm"] == "ring" and about["bytes"] >= 500 and about["sent"] == about["bytes"]
+    assert (about["first"], about["last"]) == ("fc.weight", "fc.bias")
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize(
+    "flags", [{"overlap": "forward"}, {"sync": "sharded"}, {"sync": "delayed", "accumulate": 2}, {"sync": "gossip"}]
+)
+def test_on_a_track_times_nest(tmp_path, flags, device):
+    document, _ = traced(tmp_path, device=device, **flags)
+    tracks = {(e["pid"], e["tid"]) for e in document["traceEvents"] if e["ph"] == "X"}
+    for pid, tid in tracks:
+        found = [e for e in document["traceEvents"] if e["ph"] == "X" and (e["pid"], e["tid"]) == (pid, tid)]
+        assert all(e["dur"] > 0 for e in found)
+        for a, b in itertools.combinations([(e["ts"], e["ts"] + e["dur"]) for e in found], 2):
+            apart, within = a[1] <= b[0] + 0.01, b[1] <= a[1] + 0.01
+            assert apart or within, (a, b)  # events are in the order of their starts
+
+
+def test_a_device_has_times_of_its_own(tmp_path):
+    document, _ = traced(tmp_path, device=True)
+    found = slices(document, 1, DEVICE)
+    names = {name for name, *_ in found}
+    assert {"load", "forward conv1 to fc", "backward fc", "backward norm1 to conv1", "update"} <= names
+    assert of(found, "forward conv1 to fc")[0][1] <= of(found, "backward fc")[0][0]
+    assert of(found, "backward fc")[0][1] <= of(found, "backward norm1 to conv1")[0][0]
+    assert DEVICE not in {e["args"].get("name") for e in traced(tmp_path)[0]["traceEvents"]}
+
+
+def test_rank_0_has_written_its_own_before_ranks_meet(tmp_path):
+    document, alone = traced(tmp_path, first=1, stop=3)
+    assert {e["pid"] for e in alone["traceEvents"]} == {0}
+    assert slices(alone) == slices(document) and {e["pid"] for e in document["traceEvents"]} == {0, 1}
+
+
+def test_a_window_that_the_run_does_not_reach_is_empty(tmp_path):
+    document, _ = traced(tmp_path, first=50, stop=60)
+    assert not slices(document) and not slices(document, 1)
+
+
+@pytest.mark.parametrize("flags", [{"sync": "server", "asynchronous": True}, {"fc": "pipeline"}])
+def test_other_ways_to_train_are_traced_as_far_as_they_are_seen(tmp_path, flags):
+    document, _ = traced(tmp_path, size=2 if "fc" in flags else 1, **flags)
+    assert {name for name, *_ in slices(document, 0, LOOP)} >= {"iteration 3", "update"}
+
+
+def test_a_traced_run_learns_the_same(tmp_path):
+    def body(t, window):
+        run, ops = run_of(t, BATCH_NORM_NET, iterations=COUNT)
+        tracing = Tracing(run.worker, t, *window, None)
+        tracing.align()
+        with run.batches(t, 0, COUNT) as batches:
+            for batch in batches:
+                run.worker.iterate(batch)
+        return run.arena.hash(ops)
+
+    assert everywhere(2, lambda t: body(t, (1, 4))) == everywhere(2, lambda t: body(t, (9, 9)))
+
+
+# ── what is asked for ─────────────────────────────────────────────────────────────────────────────────────────────────
+def config(**flags):
+    return resolve(("flags", flags))
+
+
+def test_windows(tmp_path):
+    assert window_of(config(trace="t.json"), 0) == (5, 8) and window_of(config(), 100) == (105, 108)
+    assert window_of(config(trace="t.json", trace_iterations="3:3"), 2) == (2, 3)
+    assert path_of(config(trace="t.json"), tmp_path) == tmp_path / "t.json"
+    assert str(path_of(config(trace="./t.json"), tmp_path)) in ("t.json", str(tmp_path / "t.json"))
+    assert str(path_of(config(trace="a/t.json"), tmp_path)) == "a/t.json"
+
+
+@pytest.mark.parametrize("text", ["3", "0:2", "5:4", "a:b", "-1:3", "3:", "1:2:3"])
+def test_windows_that_are_none(text):
+    with pytest.raises(ConfigError, match=f"--trace-iterations is '{text}'; it wants FIRST:LAST, counted from 1"):
+        window_of(config(trace="t.json", trace_iterations=text), 0)
+
+
+def test_windows_that_cannot_be():
+    with pytest.raises(ConfigError, match="--trace-iterations 3:4 begins in iteration 3, and this run after 7"):
+        window_of(config(trace="t.json", trace_iterations="3:4"), 7)
+    with pytest.raises(ConfigError, match="--trace-iterations 3:4 says of which iterations: give --trace besides"):
+        window_of(config(trace_iterations="3:4"), 0)
+
+
+def test_a_flag_without_a_value_is_a_file_in_the_run_folder():
+    seen = {}
+    command = click.command()(flags_of(TrainConfig)(lambda **flags: seen.update(given(flags))))
+    for arguments in (["--trace", "--batch", "3"], ["--trace", "x/y.json"]):
+        done = CliRunner().invoke(command, arguments)
+        assert done.exit_code == 0, done.output
+        found = seen["trace"]
+        assert found == ("trace.json" if "--batch" in arguments else "x/y.json")
+
+
+# ── a run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def train(tmp_path, **flags):
+    alone = LoopbackWorld(1).transport(0)
+    given = {"model": str(tmp_path / "net.toml"), "data": "digits", "ops": "reference", "out": str(tmp_path / "run")}
+    (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
+    start(alone, None, {**given, **flags})
+
+
+def test_a_run_leaves_its_trace_and_says_so(tmp_path, capsys):
+    train(tmp_path, iterations=4, trace="trace.json", trace_iterations="2:3")
+    path = tmp_path / "run" / "trace.json"
+    names = [name for name, *_ in slices(json.loads(path.read_text()), 0, LOOP)]
+    assert [name for name in names if "iteration" in name] == ["iteration 2", "iteration 3"]
+    told = "".join(capsys.readouterr().out.split())
+    assert "thetraceisin" in told and "openitathttps://ui.perfetto.dev" in told
+
+
+def test_a_run_that_ends_before_says_so(tmp_path, capsys):
+    train(tmp_path, iterations=2, trace="trace.json")
+    told = " ".join(capsys.readouterr().out.split())
+    assert "nothing was traced: the run ended before iteration 6, the first that was asked for" in told
+
+
+def test_a_run_that_fails_leaves_what_was_traced(tmp_path):
+    with pytest.raises(DivergedError):
+        train(tmp_path, iterations=30, trace="trace.json", trace_iterations="1:30", lr=1e9)
+    found = json.loads((tmp_path / "run" / "trace.json").read_text())
+    assert "backward" in {name for name, *_ in slices(found, 0, LOOP)}
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path):
+    with pytest.raises(UsageError, match=r"nowhere/trace\.json\.part: No such file or directory"):
+        train(tmp_path, iterations=2, trace=str(tmp_path / "nowhere" / "trace.json"))
