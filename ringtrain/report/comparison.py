@@ -15,6 +15,7 @@ COMMON = {
     "train_examples": "numbers of training examples",
     "batch": "batches",
     "dtype": "types",
+    "precision": "precisions",
     "optimizer": "optimizers",
     "lr": "learning rates",
     "schedule": "schedules",
@@ -24,6 +25,8 @@ COMMON = {
     "device": "devices",
     "version": "versions of ringtrain",
 }
+
+BEFORE = {"precision": "float32"}  # of logs from when nobody said
 
 NOTHING = "–"
 
@@ -144,7 +147,7 @@ def notes_of(runs: Sequence[RunLog | Broken], rows: Sequence[dict]) -> list[str]
 def _difference(runs: Sequence[RunLog], key: str, what: str) -> str | None:
     holders: dict = {}
     for run in runs:
-        holders.setdefault(_words(run.start.get(key)), []).append(run.name)
+        holders.setdefault(_words(run.start.get(key, BEFORE.get(key))), []).append(run.name)
     if len(holders) < 2:
         return None
     usual = max(holders, key=lambda value: len(holders[value]))

@@ -73,7 +73,6 @@ class Worker:
         self._told_to_stop, self._stage, self._scale = told_to_stop, stage, scale
         self.before_update = lambda: None  # called when weights are about to change
         self.before_iteration = lambda iteration: None  # called when one begins
-        self.after_iteration = lambda: None  # called when it has ended
         self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
         self.space = Workspace(ops)
         self._add_over_ranks = add_over_ranks
@@ -121,7 +120,6 @@ class Worker:
         for instruction in self._instructions(len(self._micro)):
             self.perform(instruction)
         self.feed.arrive(batch)
-        self.after_iteration()
         return self._learnt
 
     def drain(self) -> list[Outcome]:

@@ -19,8 +19,27 @@ from ringtrain.transport.staged import Staged
 from ringtrain.transport.staging import PIECE_BYTES, Engine
 from ringtrain.transport.sums import Sums
 from ringtrain.transport.tally import Tally
+from ringtrain.transport.waiting import Patience, wait_for
 
 DIRECT, STAGED = "direct", "staged"
+FOREVER_S = 1e9  # a collective has no deadline: the guard has one
+
+
+class Attended(Handle):
+    """A collective on host memory, of which whoever waits for it moves messages on."""
+
+    def __init__(self, inner: Handle, engine: Engine, patience: Patience):
+        self._inner, self._engine, self._patience = inner, engine, patience
+
+    def start(self) -> None:
+        self._inner.start()
+
+    def test(self) -> bool:
+        self._engine.progress()
+        return self._inner.test()
+
+    def wait(self, deadline_s: float) -> None:
+        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce", patience=self._patience)
 
 
 class OnDevice(Transport):
@@ -33,6 +52,7 @@ class OnDevice(Transport):
         self._inner, self._runtime, self._ipc = inner, runtime, ipc
         self.apart = "" if ipc is None else ipc.why
         self._engine = Engine(runtime, piece_bytes)
+        self._pieces = way == STAGED
         self._moves = Direct(inner, runtime) if way == DIRECT else Staged(inner, self._engine)
         self._sums = Sums(inner, self._engine)
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
@@ -70,28 +90,37 @@ class OnDevice(Transport):
         return self._moves.recvs(moves, tag)
 
     # ── collectives ───────────────────────────────────────────────────────────────────────────────────────
+    def _meet(self) -> None:
+        """Before ranks block in a collective, all come to it, and until then move messages on: one that waits for a
+        piece that another has yet to hand to the MPI would not come. Sums that were started keep their order."""
+        self._hand_over()
+        if self._pieces and self.size > 1:
+            handle = self._inner.native_allreduce_start(np.zeros(1))
+            wait_for(lambda: self._advances(handle), FOREVER_S, lambda: "all ranks to meet", patience=self.patience)
+
     def _hand_over(self) -> None:
-        """First, what was started is given to the MPI: it gets on while this process blocks, and sums keep their
-        order."""
         self._engine.settle()
         self._sums.begin_all()
 
+    def _advances(self, handle: Handle) -> bool:
+        self._engine.progress()
+        return handle.test()
+
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
+        self._meet()
         if isinstance(span, np.ndarray):
-            self._hand_over()
             self._inner.native_allreduce(span, op, source)
         else:
-            self._hand_over()
             self._sums.blocking(span, op, source)
 
     def native_allreduce_start(self, span) -> Handle:
         if isinstance(span, np.ndarray):
             self._hand_over()
-            return self._inner.native_allreduce_start(span)
+            return Attended(self._inner.native_allreduce_start(span), self._engine, self.patience)
         return self._sums.started(span)
 
     def broadcast(self, span, root: int = 0) -> None:
-        self._hand_over()
+        self._meet()
         if isinstance(span, np.ndarray):
             self._inner.broadcast(span, root)
             return
@@ -109,11 +138,11 @@ class OnDevice(Transport):
         self._engine.pinned.give(memory)
 
     def gather_json(self, value) -> list:
-        self._hand_over()
+        self._meet()
         return self._inner.gather_json(value)
 
     def barrier(self) -> None:
-        self._hand_over()
+        self._meet()
         self._inner.barrier()
 
     def node_barrier(self) -> None:
@@ -135,11 +164,11 @@ class OnDevice(Transport):
         return self._inner.lane(tag)
 
     def board(self, nbytes: int) -> Rows:
-        self._hand_over()
+        self._meet()
         return self._inner.board(nbytes)
 
     def tally(self, count: int) -> Tally:
-        self._hand_over()
+        self._meet()
         return self._inner.tally(count)
 
     def _poll(self) -> None:

@@ -75,6 +75,7 @@ class StagedSum(Handle):
         self._inner = self._sums.inner.native_allreduce_start(self._host)
 
     def test(self) -> bool:
+        self._sums.engine.progress()
         if self._memory is None:
             return True
         self._sums.begin_ready()

@@ -125,9 +125,9 @@ def read(outcome: Outcome, limit_s: float) -> Trial:
 
 
 def _record(line: str) -> dict | None:
-    """mpirun may put words before a rank's line."""
+    """mpirun may put words before a rank's line, and another rank's behind it."""
     try:
-        record = json.loads(line[line.index(MARK) + len(MARK) :])
+        record, _ = json.JSONDecoder().raw_decode(line, line.index(MARK) + len(MARK))
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

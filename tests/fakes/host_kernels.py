@@ -15,7 +15,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda.signatures import parse
 
 SHIM = Path(__file__).parent / "cuda_shim.h"
-FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w")
+FLAGS = ("-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w")
 DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
 RUN = """
 static void run_{name}(void **arguments) {{ {name}({arguments}); }}

@@ -17,13 +17,19 @@ def test_device_memory_moves(mpirun, ranks):
     ("maker", "told"),
     [
         ("aware", (" yes ", " GB/s direct, ", " GB/s staged)")),
-        ("unaware", ("staged no device memory did not arrive in a trial: a child ", "in direct messages of 1 bytes")),
         ("absent", ("staged unknown no trial was possible: no device: device 0 is not there\n",)),
     ],
 )
-def test_a_child_tries_first_and_its_crash_is_its_own(mpirun, maker, told):
+def test_a_child_tries_first(mpirun, maker, told):
     """From ranks of an mpirun, whose words to them the child must not hear."""
-    done = mpirun(2, ["tries.py", maker], timeout=120)
+    done = mpirun(2, ["tries.py", maker, "auto"], timeout=120)
     assert done.returncode == 0, done.stderr
     assert all(words in done.stdout for words in told), done.stdout
     assert done.stderr == ""
+
+
+def test_the_crash_of_a_child_is_its_own_and_direct_is_refused(mpirun):
+    done = mpirun(2, ["tries.py", "unaware", "direct"], timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "ringtrain: --mpi-cuda direct: this MPI cannot be handed device memory here: a child " in done.stderr
+    assert "in direct messages of 1 bytes. Leave --mpi-cuda out" in done.stderr

@@ -38,20 +38,7 @@ def cuda_ops(dtype="float32", precision="float32", runtime=None, choice=None):
     runtime = runtime or device_runtime()
     active = active_dtype(precision, dtype)
     device = Device(runtime, dtype, active, precision != "tf32", choice=choice or Choice(fixed=True))
-    return whole_class()(runtime, dtype, precision, device)
-
-
-@functools.cache
-def whole_class():
-    missing = {name: _missing(name) for name in CudaOps.__abstractmethods__}
-    return type("CudaOps", (CudaOps,), missing) if missing else CudaOps
-
-
-def _missing(name):
-    def method(self, *_args, **_kwargs):
-        raise AssertionError(f"operation {name} is not on this device")
-
-    return method
+    return CudaOps(runtime, dtype, precision, device)
 
 
 def operations(*parts):

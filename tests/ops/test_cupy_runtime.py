@@ -253,6 +253,7 @@ UNUSABLE = {
         r"built for CUDA 13, and the driver runs up to CUDA 12\.4: pip uninstall cupy-cuda13x, then pip install "
         r"'ringtrain\[cuda12\]'",
     ),
+    "very old driver": (FakeCupy(driver=11080), 0, r"the driver runs up to CUDA 11\.8: install a newer driver$"),
     "no device": (FakeCupy(count=0), 0, r"no GPU is visible \(CUDA_VISIBLE_DEVICES=\); nvidia-smi -L"),
     "no such device": (FakeCupy(count=2), 2, "device 2 is not visible: devices 0 to 1 are"),
     "only one": (FakeCupy(), 1, "device 1 is not visible: device 0 is"),

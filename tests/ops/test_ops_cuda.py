@@ -13,6 +13,7 @@ from ringtrain.ops.cuda.strips import Strips
 from ringtrain.ops.cuda.sums import Sums
 from ringtrain.ops.cuda.wire import Wire
 from ringtrain.ops.reference import ReferenceOps
+from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call
 from tests.ops.cuda_support import calls_of, cuda_ops, needs_compiler, operations, perform
 from tests.ops.test_ops_cpu import TOLERANCE, assert_close
@@ -157,7 +158,7 @@ def test_a_kernel_with_a_mistake_is_caught(monkeypatch):
 
 
 def test_memory_goes_to_and_fro():
-    ops = cuda_ops()
+    ops = cuda_ops(runtime=HostRuntime())
     x = ops.from_host(np.arange(6).reshape(2, 3))
     assert (x.dtype, ops.empty((2,)).dtype) == ("int64", "float32")
     assert ops.to_host(ops.zeros((2,), "uint8")).tolist() == [0, 0]
@@ -177,7 +178,7 @@ def test_memory_goes_to_and_fro():
 
 
 def test_the_device_is_described():
-    ops = cuda_ops()
+    ops = cuda_ops(runtime=HostRuntime())
     assert ops.describe() == "host, float32, CUDA 13.0 (driver 13.0)"
     assert (ops.name, ops.records, ops.compile_stats()) == ("cuda", True, (0, 0))
     ops.threads(3)

@@ -10,12 +10,16 @@ import pytest
 from ringtrain.ops import cuda
 from ringtrain.ops.cuda.kernels import SOURCES, whole_source
 from ringtrain.ops.cuda.signatures import parse
+from ringtrain.ops.cuda.tiles import SMALL, TILES
 from tests.fakes import nvrtc
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
-NAMES = sorted(path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu"))
+TILED = "gemm", "convolution"  # they take long: some of them in test_ops_cuda_products.py and its like
+FOUND = {path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu")}
+NAMES = sorted(FOUND - set(TILED))
 ARCHITECTURES = "sm_80", "sm_90", "sm_100"  # A100, H100 and H200, B200
 REALS = ("float", "float"), ("double", "double"), ("float", "__half"), ("float", "__nv_bfloat16")
+TILED = "gemm", "convolution"
 # What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
 WAYS = {
     "strips": [{"UNIT": unit} for unit in ("uint4", "unsigned char")],
@@ -31,17 +35,35 @@ def types(name):
     return REALS[:2] if re.search(r"\bREAL\b|to_real", text) else REALS[:1]
 
 
+def simple_cases(name):
+    """(defines, architecture) of a source whose every way is compiled for every architecture."""
+    for way in WAYS.get(name, [{}]):
+        for real, act in types(name):
+            yield from (({"REAL": real, "ACT": act, **way}, architecture) for architecture in ARCHITECTURES)
+
+
+def tiled_cases():
+    """Of products by tiles, which take seconds each: the smallest tile of each type, and the largest, whose numbers
+    fill the registers, of two. Tensor cores are for all but float64, and float32 that is wanted whole."""
+    small, large = SMALL.defines, TILES[0].defines
+    for real, act in REALS:
+        for cores in {"float": (0, 1), "double": (0,)}.get(act, (1,)):
+            yield {"REAL": real, "ACT": act, "CORES": cores, **small}, "sm_90"
+    for architecture in ("sm_80", "sm_100"):
+        yield {"REAL": "float", "ACT": "__nv_bfloat16", "CORES": 1, **small}, architecture
+    for act, cores in (("float", 0), ("__nv_bfloat16", 1)):
+        yield {"REAL": "float", "ACT": act, "CORES": cores, **large}, "sm_90"
+
+
 CASES = [
-    pytest.param(name, {"REAL": real, "ACT": act, **way}, id="-".join((name, act, *way.values())))
+    pytest.param(name, defines, architecture, id="-".join((name, *map(str, defines.values()), architecture)))
     for name in NAMES
-    for way in WAYS.get(name, [{}])
-    for real, act in types(name)
+    for defines, architecture in (tiled_cases() if name in TILED else simple_cases(name))
 ]
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name, defines", CASES)
+@pytest.mark.parametrize("name, defines, architecture", CASES)
 def test_a_source_compiles_and_keeps_its_numbers_in_registers(name, defines, architecture):
     options = [f"-D{key}={value}" for key, value in defines.items()]
     binary, uses = nvrtc.compile_for(architecture, whole_source(name), options)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.order import Segments
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import cuda_ops, needs_compiler
@@ -14,6 +15,12 @@ pytestmark = needs_compiler
 @pytest.fixture
 def ops():
     return cuda_ops()
+
+
+@pytest.fixture
+def host_ops():
+    """Of which more is known than of a real device: when it does what, and in what words it refuses."""
+    return cuda_ops(runtime=HostRuntime())
 
 
 def ones(ops, count=4):
@@ -41,6 +48,20 @@ def test_segments_of_different_keys_are_different(ops):
     assert ops.to_host(x).tolist() == [1000] * 4
 
 
+def test_the_segments_that_were_asked_for_last_are_kept(ops):
+    x, ran = ones(ops), []
+    segments = Segments(ops._device, most=2)
+
+    def run(key):
+        ran.append(key)
+        ops.scale(x, key)
+
+    for key in (2, 2, 2, 3, 3, 3, 2, 5, 2, 3):  # 3 has given way to 5
+        segments(key, lambda key=key: run(key))
+    assert ran == [2, 2, 3, 3, 5, 3]
+    assert ops.to_host(x).tolist() == [2.0**5 * 3**4 * 5] * 4
+
+
 @pytest.mark.parametrize(
     "wish, words",
     [
@@ -53,7 +74,8 @@ def test_segments_of_different_keys_are_different(ops):
         ),
     ],
 )
-def test_a_segment_that_cannot_be_recorded_runs_each_time(ops, wish, words):
+def test_a_segment_that_cannot_be_recorded_runs_each_time(host_ops, wish, words):
+    ops = host_ops
     x, y, ran = ones(ops), ones(ops), []
 
     def run():
@@ -117,7 +139,8 @@ def test_marks_order_what_is_beside():
         assert (ops.to_host(y).tolist(), ops.to_host(x).tolist()) == ([3] * 4, [7] * 4)
 
 
-def test_nothing_but_marks_orders_what_is_beside(ops):
+def test_nothing_but_marks_orders_what_is_beside(host_ops):
+    ops = host_ops
     beside = ops.beside()
     x, y = ones(ops), ops.zeros((4,))
     ops.synchronize()

@@ -86,6 +86,7 @@ def notes(*runs):
 
 def test_runs_that_differ_in_strategy_alone_need_no_note():
     assert notes(of(), of("b", start={"strategy": "sharded"})) == []
+    assert notes(of(), of("b", start={"precision": "float32"})) == []  # of when nobody said, and of now
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,7 @@ def test_runs_that_differ_in_strategy_alone_need_no_note():
         ({"model": "mlp"}, "different models: lenet, but mlp (c)"),
         ({"lr": 1e8}, "different learning rates: 0.1, but 1e+08 (c)"),
         ({"ranks": 4}, "different numbers of ranks: 3, but 4 (c)"),
+        ({"precision": "bfloat16"}, "different precisions: float32, but bfloat16 (c)"),
         ({"batch": None}, "different batches: 64, but – (c)"),
         ({"resumed_at": 5}, "resumed, so that speed, bytes and memory are of the last part alone: c"),
     ],

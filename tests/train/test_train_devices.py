@@ -234,6 +234,8 @@ GUARDED = [
     {"sync": "sharded", "overlap": "forward"},
     {"sync": "server"},
     {"compress": "top-k", "compress_from": 2},
+    {"compress": "top-k", "algorithm": "ring", "batch_norm": "sync"},
+    {"compress": "powersgd", "algorithm": "ring", "batch_norm": "sync", "compress_rank": 1},
     {"fc": "hybrid"},
 ]
 

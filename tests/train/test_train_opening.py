@@ -1,17 +1,20 @@
 """From --device to operations: who gets which device, what is refused, and what is said of too little memory."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 
 from ringtrain.config import resolve
 from ringtrain.errors import ConfigError, DeviceError, DeviceFullError
-from ringtrain.train.device import Cuda, open_device
+from ringtrain.train.device import Cuda, open_device, real_cuda
 from ringtrain.train.fitting import rehearse
 from ringtrain.train.together import take_turns
 from tests.fakes.device import FakeDeviceOps
+from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
+from tests.ops.cuda_support import needs_compiler
 
 
 def config_of(**flags):
@@ -133,6 +136,51 @@ def test_whole_ghost_batches_fit_and_none_may():
         everywhere(1, lambda t: rehearsed(t, 2 << 20, BATCH_NORM_NET, batch=1400))
     fit = int(str(error.value).split("About ")[1].split(" fit")[0])
     assert fit and fit % 8 == 0
-    for capacity, told in ((60_000, "each example 7.98 KiB: use smaller images or"), (19_000, "Not even one example")):
-        with pytest.raises(DeviceFullError, match=told):
-            everywhere(1, lambda t, capacity=capacity: rehearsed(t, capacity, BATCH_NORM_NET, batch=1400))
+    with pytest.raises(
+        DeviceFullError, match=r"each example [\d.]+ KiB: use smaller images or another model, or --prec"
+    ):
+        everywhere(1, lambda t: rehearsed(t, 60_000, BATCH_NORM_NET, batch=1400))
+
+
+def test_not_even_one_example_may_fit():
+    def body(t):
+        ops = FakeDeviceOps()
+        run, _ = run_of(DeviceTransport(t, ops), DROPOUT_NET, ops, batch=1400)
+        ops.capacity = ops.used + 100
+        with run.batches(t, 0, 1) as batches:
+            rehearse(run, ops, next(batches))
+
+    with pytest.raises(
+        DeviceFullError, match="Not even one example fits beside weights, gradients and the optimizer's"
+    ):
+        everywhere(1, body)
+
+
+# ── the real way ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_without_cupy_all_ranks_are_told_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(
+        DeviceError, match=r"--device cuda wants CuPy, which is not installed: pip install 'ringtrain\["
+    ):
+        everywhere(2, lambda t: open_device(config_of(device="cuda"), t))
+
+
+@needs_compiler
+def test_what_is_opened_trains(monkeypatch):
+    """All of it is the real one, but the device, which is the host's."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def body(t):
+        real = real_cuda()
+        way = Cuda(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap)
+        flags = {"device": "cuda", "mpi_cuda": "staged"}
+        device = open_device(config_of(**flags), t, lambda: way)
+        found, _, _ = losses(device.transport, DROPOUT_NET, 3, ops=device.ops, **flags)
+        return found, device.notes, device.transport.describe()
+
+    host = everywhere(2, lambda t: losses(t, DROPOUT_NET, 3))[0][0]
+    found, notes, transport = everywhere(2, body)[0]
+    assert found == pytest.approx(host, abs=1e-4)
+    assert notes[0].startswith("rank 0: node 0, local rank 0, device 0, host, host-")
+    assert notes[1].startswith("rank 1: node 0, local rank 1, device 1, host, host-")
+    assert "staged" in notes[2] and "device memory" in transport

@@ -177,6 +177,36 @@ def test_what_was_started_goes_on_while_its_rank_is_in_a_collective():
     on_ranks(2, body)
 
 
+COLLECTIVES = {
+    "barrier": lambda r: r.t.barrier(),
+    "gather": lambda r: r.t.gather_json(1),
+    "sum": lambda r: r.t.native_allreduce(np.zeros(3)),
+    "started sum": lambda r: r.finish(r.t.native_allreduce_start(np.zeros(3))),
+    "sum of device memory": lambda r: r.t.native_allreduce(r.put(np.zeros(3))),
+    "started sum of device memory": lambda r: r.finish(r.t.native_allreduce_start(r.put(np.zeros(3)))),
+    "broadcast": lambda r: r.t.broadcast(np.zeros(3)),
+    "tally": lambda r: r.t.tally(1),
+    "board": lambda r: r.t.board(8),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_rank_in_a_collective_moves_on_what_another_waits_for_before_it_comes(name):
+    """More pieces than there are berths: most are still to be handed over when rank 0 comes to the collective."""
+
+    def body(r):
+        array = r.put(np.full(5 * BERTHS * PIECE + 3, r.rank, "u1"))
+        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(1 - r.rank, array)], 0)
+        handle.start()
+        if r.rank == 1:
+            r.finish(handle)
+        COLLECTIVES[name](r)
+        r.finish(handle)
+        assert not r.get(array).any()
+
+    on_ranks(2, body)
+
+
 def test_waiting_for_something_else_moves_messages_on():
     def body(r):
         peer, seen = 1 - r.rank, r.t.node_window(1)
@@ -283,7 +313,7 @@ def test_bfloat16_is_added_as_numbers():
 
     def given_float32(reduce):
         def checked(span, *rest):
-            assert span.dtype == np.float32  # an MPI would add anything else as bytes
+            assert span.size == 1 or span.dtype == np.float32  # an MPI would add anything else as bytes
             return reduce(span, *rest)
 
         return checked
@@ -334,7 +364,7 @@ def test_one_thread_may_test_while_another_starts():
 
         thread = threading.Thread(target=look)
         thread.start()
-        for _ in range(10):
+        for _ in range(3):
             recv.start()
             send.start()
             r.finish(recv, send)

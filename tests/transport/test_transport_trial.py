@@ -54,6 +54,10 @@ RATES = "say(staged_gbs=12.5, direct_gbs=40.0)\n"
             Trial(YES, "a child moved device memory both ways: 40 GB/s direct, 12.5 GB/s staged", 40.0, 12.5),
         ),
         (SAY + "say(device='no driver')", Trial(UNKNOWN, "no device: no driver")),
+        (  # lines of two ranks in one
+            SAY + "print('[1] ', end=''); print(end='x'.join(['" + MARK + """{"device": "no driver"}'] * 2))""",
+            Trial(UNKNOWN, "no device: no driver"),
+        ),
         (
             SAY + AT + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
             Trial(NO, "a child ended by a segmentation fault in direct messages of 1,000 bytes"),

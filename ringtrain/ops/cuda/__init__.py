@@ -66,6 +66,11 @@ class CudaOps(Ops):
         segments = self._segments.describe()
         return f"{words}; {segments}" if segments else words
 
+    @property
+    def choices(self):
+        """Which way is taken to each product and convolution so far, and what it took: its ``table``."""
+        return self._device.choice
+
     def compile_stats(self):
         return self.runtime.modules
 

@@ -9,6 +9,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda.faults import explain
 
 OLDEST = 8, 0  # compute capability: tensor cores of bfloat16, copies past the registers
+MAJORS = 12, 13  # versions of CUDA that CuPy is built for
 INSTALL = "pip install 'ringtrain[cuda{major}]'"
 
 
@@ -56,10 +57,10 @@ def _check_driver(cupy):
             "GPU, in a container with `--gpus all`, or use --device cpu"
         )
     if driver[0] < runtime[0]:
+        other = f"pip uninstall cupy-cuda{runtime[0]}x, then {INSTALL.format(major=driver[0])}; or "
         raise DeviceError(
             f"--device cuda: the CuPy that is installed is built for CUDA {runtime[0]}, and the driver runs up to CUDA "
-            f"{driver[0]}.{driver[1]}: pip uninstall cupy-cuda{runtime[0]}x, then {INSTALL.format(major=driver[0])}; "
-            "or install a newer driver"
+            f"{driver[0]}.{driver[1]}: {other if driver[0] in MAJORS else ''}install a newer driver"
         )
 
 

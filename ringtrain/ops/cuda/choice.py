@@ -12,11 +12,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ringtrain.errors import DeviceFullError
+
 WARMUPS, REPEATS = 2, 5
 
 
 class Unable(Exception):
-    """A way cannot do this work after all; its message says why."""
+    """A way cannot do this work after all; its message says why. So it is with one that there is no memory for."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Choice:
             for _ in range(WARMUPS):
                 trial(way)
             return median(self._measure(device, lambda: trial(way)) for _ in range(REPEATS))
-        except Unable as error:
+        except (Unable, DeviceFullError) as error:
             self.notes.setdefault(way.name, str(error))
             return None
 

@@ -6,6 +6,8 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops.base import Mark
 from ringtrain.ops.cuda.runtime import Event, Graph
 
+MOST = 1024  # segments: several for each of a few hundred layers
+
 
 class CudaMark(Mark):
     def __init__(self, event: Event):
@@ -33,14 +35,19 @@ class _Segment:
 
 class Segments:
     """The first time a segment runs as it is, which compiles and allocates; the second time it is recorded, and from
-    then on what was recorded is done. One that cannot be recorded runs as it is each time."""
+    then on what was recorded is done. One that cannot be recorded runs as it is each time. ``most`` are kept, those
+    that were asked for last: what was recorded keeps its arrays."""
 
-    def __init__(self, device):
-        self._device = device
-        self._segments: dict[object, _Segment] = {}
+    def __init__(self, device, most=MOST):
+        self._device, self._most = device, most
+        self._segments: dict[object, _Segment] = {}  # the one asked for last is the last
 
     def __call__(self, key, run):
-        segment = self._segments.setdefault(key, _Segment())
+        segment = self._segments.pop(key, None) or _Segment()
+        self._segments[key] = segment
+        if len(self._segments) > self._most:
+            self._device.stream.synchronize()  # it may be at work
+            del self._segments[next(iter(self._segments))]
         segment.runs += 1
         if segment.runs == 2:
             self._record(segment, run)

@@ -9,28 +9,29 @@ copies to shared memory, as all others, which arithmetic on the way would forbid
 product itself reads 2 for each row of tiles.
 """
 
+from ringtrain.ops.cuda.channels import Channels
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.cuda.finish import Finish
 from ringtrain.ops.cuda.gemm import matrix, products_of, turned
+from ringtrain.ops.cuda.rounding import Rounding
 
 
 class Products:
     def __init__(self, device: Device):
         self._device = device
-        self._finish = Finish(device)
+        self._rounded, self._channels = Rounding(device), Channels(device)
 
     def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
         (n, d), k = x_ND.shape, w_DK.shape[1]
-        x, y, w = matrix(x_ND, n, d), matrix(y_NK, n, k), matrix(self._finish.rounded(w_DK), d, k)
+        x, y, w = matrix(x_ND, n, d), matrix(y_NK, n, k), matrix(self._rounded(w_DK), d, k)
         self._multiply("linear", self._device.kernels, x, w, y, b_K, relu)
 
     def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
         (n, d), k = x_ND.shape, w_DK.shape[1]
-        self._finish.back(y_NK, dy_NK, db_K, k, relu, accumulate)
+        self._channels.unfinish(dy_NK, y_NK, db_K, relu, accumulate)
         x, dy, dw = matrix(x_ND, n, d), matrix(dy_NK, n, k), matrix(dw_DK, d, k)
         self._multiply("linear dw", self._device.kernels, turned(x), dy, dw, accumulate=accumulate)
         if dx_ND is not None:
-            w = matrix(self._finish.rounded(w_DK), d, k)
+            w = matrix(self._rounded(w_DK), d, k)
             self._multiply("linear dx", self._device.kernels, dy, turned(w), matrix(dx_ND, n, d))
 
     def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):

@@ -2,14 +2,20 @@
 
 import sys
 
+from ringtrain.cli.world import in_world
 from ringtrain.transport import libmpi
-from ringtrain.transport.awareness import AUTO, UNKNOWN, Rung
-from ringtrain.transport.world import choose_way, connect
+from ringtrain.transport.awareness import UNKNOWN, Rung
+from ringtrain.transport.world import choose_way
 
-transport = connect()
 # Nothing speaks against it, so that it is tried.
 libmpi.look = lambda: [Rung(name, UNKNOWN, "") for name in ("kinds", "query", "ucx")]
-choice = choose_way(transport, AUTO, transport.rank, f"tests.fakes.makers:{sys.argv[1]}")
-if transport.rank == 1:
-    print(choice.way, choice.rungs[-1].answer, choice.why)
-transport.close()
+
+
+def choose(transport):
+    maker, asked = sys.argv[1:]
+    choice = choose_way(transport, asked, transport.rank, f"tests.fakes.makers:{maker}")
+    if transport.rank == 1:
+        print(choice.way, choice.rungs[-1].answer, choice.why)
+
+
+sys.exit(in_world(choose))

@@ -11,6 +11,7 @@ The first of them is that of a choice that is fixed. The mask of max(·, 0) and 
 
 from functools import partial
 
+from ringtrain.ops.cuda.channels import Channels
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.convolution.columns import Columns
 from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
@@ -18,8 +19,8 @@ from ringtrain.ops.cuda.convolution.depthwise import Depthwise
 from ringtrain.ops.cuda.convolution.implicit import Implicit
 from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.cuda.finish import Finish
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
+from ringtrain.ops.cuda.rounding import Rounding
 from ringtrain.ops.cuda.tiles import worth
 
 FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
@@ -29,7 +30,7 @@ class Convolution:
     """``library``: passes by cuDNN; those of the library that is installed, where none are given."""
 
     def __init__(self, device: Device, library: Cudnn | None = None):
-        self._device, self._finish = device, Finish(device)
+        self._device, self._rounded, self._channels = device, Rounding(device), Channels(device)
         self._library = library or (Cudnn(device) if is_installed() else None)
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
@@ -41,17 +42,20 @@ class Convolution:
         self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
     ):
         plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
-        self._finish.back(y_NPQK, dy_NPQK, db_K, plan.features, relu, accumulate)
+        self._channels.unfinish(dy_NPQK, y_NPQK, db_K, relu, accumulate)
         if plan.pixels:
             self._back(plan, x_NHWC, w_RSCK, dy_NPQK, dw_RSCK, dx_NHWC, accumulate)
         else:
             self._empty_back(dw_RSCK, dx_NHWC, accumulate)
 
     def _back(self, plan, x, w, dy, dw, dx, accumulate):
-        trial_dw = self._device.scratch("trial", dw.size, dw.dtype) if accumulate else dw
-        self._do(WEIGHTS_BACK, plan, (x, dy, dw, accumulate), trial=(x, dy, trial_dw, False))
+        self._do(WEIGHTS_BACK, plan, (x, dy, dw, accumulate), lambda: (x, dy, self._spare(dw), False))
         if dx is not None:
             self._do(INPUT_BACK, plan, (w, dy, dx))
+
+    def _spare(self, dw):
+        """For trials: dw itself may hold what is added to."""
+        return self._device.scratch("trial", dw.size, dw.dtype)
 
     def _empty_back(self, dw, dx, accumulate):
         """Of no pixels out; there may be some in, where a kernel is larger than its image."""
@@ -61,13 +65,13 @@ class Convolution:
             self._device.runtime.clear(dx, self._device.stream)
 
     def _do(self, what: str, plan: Plan, arguments, trial=None, key=()):
-        """``trial``: other arguments for trials, where these are added to."""
+        """``trial()``: other arguments for trials, where these are added to."""
         device = self._device
         way = device.choice(
             device,
             (what, device.active.name, plan, *key),
             lambda: self._ways(what, plan),
-            lambda way: way.run(plan, *(trial or arguments)),
+            lambda way: way.run(plan, *(trial() if trial else arguments)),
             plan.flops,
         )
         way.run(plan, *arguments)
@@ -111,7 +115,7 @@ class Convolution:
         return run if what == WEIGHTS_BACK else partial(getattr(self, f"_rounded_{what}"), run)
 
     def _rounded_forward(self, run, plan, x, w, b, y, relu):
-        run(plan, x, self._finish.rounded(w), b, y, relu)
+        run(plan, x, self._rounded(w), b, y, relu)
 
     def _rounded_input_back(self, run, plan, w, dy, dx):
-        run(plan, self._finish.rounded(w), dy, dx)
+        run(plan, self._rounded(w), dy, dx)

@@ -17,6 +17,7 @@ class Columns:
 
     def __init__(self, device: Device, product):
         self._device, self._product = device, product
+        self._wide = WIDE_BYTES // device.active.itemsize
 
     def forward(self, plan: Plan, x, w, b, y, relu):
         columns = plan.group_features
@@ -56,14 +57,13 @@ class Columns:
     def _turns(self, plan):
         """(first image, end, group), such that the windows fit."""
         line = self._stride(plan) * self._device.active.itemsize
-        each = max(1, MOST_BYTES // (plan.p * plan.q * line))
+        each = plan.images if plan.direct else max(1, MOST_BYTES // (plan.p * plan.q * line))
         for start in range(0, plan.images, each):
             for group in range(plan.groups):
                 yield start, min(start + each, plan.images), group
 
     def _stride(self, plan):
-        wide = WIDE_BYTES // self._device.active.itemsize
-        return -(-plan.depth // wide) * wide
+        return -(-plan.depth // self._wide) * self._wide
 
     def _memory(self, plan, pixels):
         return self._device.scratch("columns", pixels * self._stride(plan), self._device.active)
@@ -82,7 +82,8 @@ class Columns:
         """``pixels``: of the windows to gather them, of the image to scatter to it."""
         first, depth = group * plan.group_channels, plan.group_channels
         kernel, stride = self._device.kernels("columns", name), self._stride(plan)
-        count = pixels * (stride if name == "gather" else depth)
-        self._device.each(
-            kernel, count, source, target, pixels, *plan.sizes[1:6], *plan.sizes[7:], first, depth, stride
-        )
+        given = pixels, *plan.sizes[1:6], *plan.sizes[7:], first, depth, stride
+        if name == "gather":
+            self._device.each(kernel, pixels * stride, source, target, *given, per_thread=self._wide)
+        else:
+            self._device.each(kernel, pixels * depth, source, target, *given)

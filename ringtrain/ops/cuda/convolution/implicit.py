@@ -4,7 +4,7 @@
     dx        [pixels of a phase, R·S·K] · [R·S·K, C]         groups and stride² phases at once
     dw        [R·S·C, pixels] · [pixels, K]                   groups and shares of the pixels at once, then their sum
 
-Weights come as products take them (:meth:`ringtrain.ops.cuda.finish.Finish.rounded`), w_RSCK as it lies in memory.
+Weights come as products take them (:mod:`ringtrain.ops.cuda.rounding`), w_RSCK as it lies in memory.
 """
 
 from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, Plan, divider

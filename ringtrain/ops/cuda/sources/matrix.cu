@@ -1,4 +1,4 @@
-// What products need around them: weights in the type of activations, sums of columns, sums of parts.
+// What products need around them: weights in the type of activations, sums of parts.
 #include "map.cuh"
 
 // y = x, rounded: weights as the tensor cores take them. Once for each product, so that its loads need no arithmetic.
@@ -34,31 +34,6 @@ extern "C" __global__ void turn_back(const ACT *x, REAL *y, int rows, int column
         REAL value = square[threadIdx.x][threadIdx.y + i];
         y[to] = add ? y[to] + value : value;
     }
-}
-
-// dy = 0 where y is not positive, if ``masked``; parts[block y, column] = sums of dy over each ``each`` rows, if there
-// are parts. Threads (32, 8): a warp reads 32 columns of a row.
-extern "C" __global__ void mask_and_sum(
-    const ACT *y, ACT *dy, REAL *parts, long long rows, int columns, int each, int masked
-) {
-    __shared__ REAL sums[8][32];
-    int column = blockIdx.x * 32 + threadIdx.x;
-    long long start = (long long)blockIdx.y * each, stop = start + each < rows ? start + each : rows;
-    REAL sum = 0;
-    if (column < columns) {
-        for (long long row = start + threadIdx.y; row < stop; row += 8) {
-            long long i = row * columns + column;
-            REAL value = to_real(dy[i]);
-            if (masked && !(to_real(y[i]) > (REAL)0)) value = 0, dy[i] = to_act(value);
-            sum += value;
-        }
-    }
-    if (!parts) return;
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y || column >= columns) return;
-    for (int i = 1; i < 8; i++) sum += sums[i][threadIdx.x];
-    parts[(long long)blockIdx.y * columns + column] = sum;
 }
 
 // y[i] = sum of parts[0][i], parts[1][i], ... in this order, or added to y[i].

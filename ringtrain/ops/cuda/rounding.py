@@ -1,0 +1,20 @@
+"""Weights as products take them."""
+
+from ringtrain.ops.cuda.device import Device
+
+PER_THREAD = 4
+
+
+class Rounding:
+    def __init__(self, device: Device):
+        self._device = device
+
+    def __call__(self, w):
+        """``w`` in the type of activations, kept until the next are asked for; itself where it is of that type."""
+        device = self._device
+        if device.real == device.active:
+            return w
+        rounded = device.scratch("rounded weights", w.size, device.active)
+        kernel = device.kernels("matrix", "round_weights")
+        device.each(kernel, w.size, w, rounded, w.size, per_thread=PER_THREAD)
+        return rounded
