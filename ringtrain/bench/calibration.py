@@ -16,14 +16,15 @@ more ranks than cores costs the pair some of its time.
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
+from ringtrain.bench.buffers import Buffers
 from ringtrain.bench.links import exchange, ping_pong, repeated, room, slowest_s, stream, sustained_s
+from ringtrain.exchange.numbers import TYPES
 from ringtrain.transport.base import Transport
 
 ALPHA_BYTES = 8
 RATE_BYTES = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
 STREAM_BYTES = (1 << 18, 1 << 20)  # of a message in a stream
+GAMMA_BYTES = 1 << 18  # a part that stays in cache, as a segment that has just arrived does
 REPEATS = 15
 ALPHA_ROUNDS = 50  # ping-pongs in one sample: a single one is no longer than the start's own skew
 INSIDE, BETWEEN = "inside a node", "between nodes"
@@ -100,18 +101,18 @@ def layout_of(transport: Transport) -> Layout:
     return Layout(tuple(tuple(r for r, own in enumerate(nodes) if own == node) for node in range(transport.nodes)))
 
 
-def calibrate(transport: Transport, tag: int, combine: Callable, dtype: np.dtype) -> Calibration:
-    """Collective; the same on all ranks. ``combine(a, b, y)`` is the addition, on arrays of ``dtype``."""
+def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
+    """Collective; the same on all ranks. ``transport``: of one of the ways of ``buffers``, whose memory is moved, and
+    added as float32."""
     layout = layout_of(transport)
-    memory = room(transport, max(*RATE_BYTES, *STREAM_BYTES))
+    memory = room(buffers, max(*RATE_BYTES, *STREAM_BYTES))
     rates = {INSIDE: _message_rates, BETWEEN: _stream_rates}
     links = {
         kind: Link(_alpha_s(transport, layout, kind, memory, tag), *rates[kind](transport, layout, memory, tag))
         for kind in (INSIDE, BETWEEN)
         if layout.pair(kind)
     }
-    gamma = _gamma(transport, combine, *(span.view(dtype) for span in memory))
-    return Calibration(links, gamma, layout.sharing)
+    return Calibration(links, _gamma(transport, buffers, memory), layout.sharing)
 
 
 def _alpha_s(transport: Transport, layout: Layout, kind: str, memory: tuple, tag: int) -> float:
@@ -150,8 +151,13 @@ def _stream_rates(transport: Transport, layout: Layout, memory: tuple, tag: int)
     return tuple(max(rate(*own, nbytes) for nbytes in STREAM_BYTES) for own in ends)
 
 
-def _gamma(transport: Transport, combine: Callable, a, b) -> float:
-    # A part that stays in cache, as a segment that has just arrived does.
-    count = (1 << 18) // a.dtype.itemsize
-    a, b = a[:count], b[:count]
-    return slowest_s(transport, lambda: combine(a, b, b), REPEATS) / (count * a.dtype.itemsize)
+def _gamma(transport: Transport, buffers: Buffers, memory: tuple) -> float:
+    numbers = TYPES["float32"]
+    combine, device = buffers.combining(numbers, "sum")
+    a, b = (buffers.typed(span, GAMMA_BYTES, numbers) for span in memory)
+
+    def add() -> None:
+        combine(a, b, b)
+        device.mark().wait()
+
+    return slowest_s(transport, add, REPEATS) / GAMMA_BYTES

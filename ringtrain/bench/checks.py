@@ -133,13 +133,13 @@ def judge(job: Job, trial: Trial, otherwise: Trial | None, seed: int) -> Verdict
     """Run the trial on both kinds of input, and again, and with other segments. Collective; the same everywhere."""
     exact, random = (pattern_of(job, kind, seed, trial.wire) for kind in KINDS)
     wrong = _run_on(job, trial, exact) + _run_on(job, trial, random)
-    first = digest(job.target)
+    first = digest(job.buffers.read(job.target))
     wrong += _run_on(job, trial, random)
-    again = digest(job.target)
+    again = digest(job.buffers.read(job.target))
     other = None
     if otherwise is not None:
         wrong += _run_on(job, otherwise, random)
-        other = digest(job.target)
+        other = digest(job.buffers.read(job.target))
     return verdict_of(job.transport.gather_json([wrong, first, again, other]))
 
 
@@ -159,9 +159,11 @@ def pattern_of(job: Job, kind: str, seed: int, wire: str = NONE) -> Pattern:
 
 
 def _run_on(job: Job, trial: Trial, pattern: Pattern) -> int:
-    fill(job.contribution, pattern)
+    host = job.buffers.host_of(job.contribution)
+    fill(host, pattern)
+    job.buffers.load(host, job.contribution)
     trial.run()
-    return count_wrong(job.numbers, job.target, pattern)
+    return count_wrong(job.numbers, job.buffers.read(job.target), pattern)
 
 
 def digest(span) -> str:
@@ -176,8 +178,11 @@ def self_test(job: Job, trial: Trial, seed: int) -> bool:
         if any(job.transport.gather_json(_run_on(job, trial, pattern))):
             return False
         if job.transport.rank == job.transport.size - 1:
-            spoil(job.target, seed % job.target.size)
-        noticed = sum(job.transport.gather_json(count_wrong(job.numbers, job.target, pattern)))
+            host = job.buffers.read(job.target)
+            spoil(host, seed % host.size)
+            job.buffers.load(host, job.target)
+        found = count_wrong(job.numbers, job.buffers.read(job.target), pattern)
+        noticed = sum(job.transport.gather_json(found))
         if noticed != 1:
             raise RingtrainError(
                 f"the {kind} check of {trial.name}, {job.op} of {job.numbers.name}, saw {noticed} wrong elements "

@@ -9,10 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from ringtrain.bench.buffers import CPU, NO_WAY
 from ringtrain.bench.rows import COLUMNS, KEY, OK
 from ringtrain.errors import UsageError
 
-COMPARED = {*KEY, "status", "samples_s"} - {"wire_dtype"}
+LATER = {"wire_dtype", "device", "way"}  # keys that files of before do not have
+COMPARED = {*KEY, "status", "samples_s"} - LATER
 
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
@@ -61,7 +63,9 @@ def read_json(path) -> dict:
     if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= COMPARED for row in rows):
         raise UsageError(f"{path} has no rows of bench-allreduce: give a file that its --json wrote")
     for number, row in enumerate(rows):
-        row.setdefault("wire_dtype", row["dtype"])  # a file from before there were wires
+        row.setdefault("wire_dtype", row["dtype"])
+        row.setdefault("device", CPU)
+        row.setdefault("way", NO_WAY)
         _check_row(row, f"{path}, row {number}")
     return found
 

@@ -5,8 +5,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
-
+from ringtrain.bench.buffers import Buffers
 from ringtrain.bench.timing import timed
 from ringtrain.transport.base import Transport
 
@@ -18,11 +17,11 @@ STREAM_REPEATS = 5
 MOST_MESSAGES = 1 << 14
 
 
-def room(transport: Transport, nbytes: int) -> tuple:
+def room(buffers: Buffers, nbytes: int) -> tuple:
     """Two buffers of bytes, to send from and to receive into, whose pages are there."""
-    pair = transport.allocate(nbytes, np.uint8), transport.allocate(nbytes, np.uint8)
+    pair = buffers.allocate(nbytes), buffers.allocate(nbytes)
     for span in pair:
-        span[...] = 0
+        buffers.clear(span)
     return pair
 
 

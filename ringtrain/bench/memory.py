@@ -31,3 +31,17 @@ def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> 
                     f"host {name} has {size(least)} of memory left: make -e smaller, or start fewer ranks on it"
                 )
             )
+
+
+def check_device_memory(transport: Transport, nbytes: int, free_bytes: int, device: str) -> None:
+    """The same of a device's memory, which several ranks may share; ``device`` tells it from others."""
+    found = transport.gather_json([device, free_bytes])
+    for name in dict.fromkeys(own for own, _ in found):
+        there = [free for own, free in found if own == name]
+        if nbytes * len(there) > min(there):
+            raise everywhere(
+                UsageError(
+                    f"buffers of {size(nbytes)} on {plural(len(there), 'rank')} are {size(nbytes * len(there))}, and "
+                    f"their device has {size(min(there))} of memory left: make -e smaller, or start fewer ranks on it"
+                )
+            )

@@ -3,19 +3,19 @@
 import statistics
 from collections.abc import Sequence
 
+from ringtrain.bench.buffers import Buffers
 from ringtrain.bench.calibration import ALPHA_BYTES, ALPHA_ROUNDS
 from ringtrain.bench.links import ping_pong, repeated, room, slowest_s
-from ringtrain.transport.base import Transport
 
 RATE_BYTES = 1 << 22  # well beyond what a network takes at once before it slows down
 REPEATS = 7
 STANDS_OUT = 1.3  # times worse than the others' own pairs
 
 
-def measure_pairs(transport: Transport, tag: int, progress=lambda done, total: None) -> list[dict]:
+def measure_pairs(buffers: Buffers, tag: int, progress=lambda done, total: None) -> list[dict]:
     """One row a pair, ``latency_s`` and ``bytes_per_s`` of one direction; collective, the same on all ranks. All other
     ranks wait meanwhile, so that p ranks take p(p-1)/2 turns."""
-    out, into = room(transport, RATE_BYTES)
+    transport, (out, into) = buffers.transport, room(buffers, RATE_BYTES)
     pairs = [(a, b) for a in range(transport.size) for b in range(a + 1, transport.size)]
     rows = []
     for done, (first, second) in enumerate(pairs):

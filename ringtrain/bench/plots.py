@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.bench import words
+from ringtrain.bench.bounds import MAPPED_BY_DEVICES
 from ringtrain.bench.files import check_writable
 from ringtrain.bench.rows import REFUSED, asked_name, label
 from ringtrain.errors import UsageError, nearest
@@ -89,7 +90,7 @@ def _draw_bandwidth(axes, curves: dict[str, list[dict]]) -> None:
         axes.plot(sizes, middle, label=name, **look)
         axes.fill_between(sizes, low, high, color=look["color"], alpha=0.12, linewidth=0)
     medians = [_gigabytes(row, "median_s") for rows in curves.values() for row in rows]
-    plain = [row for rows in curves.values() for row in rows if row["bound_s"] and row["wire_dtype"] == row["dtype"]]
+    plain = [row for rows in curves.values() for row in rows if row["bound_s"] and _is_plain(row)]
     bound = {row["bytes"]: _gigabytes(row, "bound_s") for row in plain}
     if bound:
         sizes = sorted(bound)
@@ -98,6 +99,11 @@ def _draw_bandwidth(axes, curves: dict[str, list[dict]]) -> None:
     top, most = max(medians, default=1), max(bound.values(), default=0)
     axes.set_ylim(0, 1.1 * most if top < most < 2 * top else 1.3 * top)  # no long band, no far bound flattens curves
     axes.set_title("bus bandwidth (GB/s), median, p5 to p95", loc="left", fontsize="medium")
+
+
+def _is_plain(row: dict) -> bool:
+    """Whether the row's bound is that of messages of the buffer's own type."""
+    return row["wire_dtype"] == row["dtype"] and row["transport"] not in MAPPED_BY_DEVICES
 
 
 def _gigabytes(row: dict, time: str) -> float:
@@ -143,4 +149,5 @@ def title_of(header: dict, kind: tuple | None) -> str:
     crowd = f", {header['crowded']}" if header["crowded"] else ""
     links = header["calibration"]["links"].values()
     busy = "".join(f", links busy {words.rate(link['busy_bytes_per_s'])}" for link in links)
-    return f"{what}{ranks} on {nodes}{crowd}\n{header['library']}{busy}"
+    device = f"buffers on {header['device']['name']}, " if header["device"] else ""
+    return f"{what}{device}{ranks} on {nodes}{crowd}\n{header['library']}{busy}"

@@ -4,6 +4,7 @@ Every row has every key; what does not apply is None. Units: ``…_s`` seconds, 
 ``…_per_s`` a second. ``wire_dtype`` is what messages hold: ``dtype``, or what they are rounded to.
 """
 
+from ringtrain.bench.buffers import NO_WAY
 from ringtrain.bench.checks import Verdict
 from ringtrain.bench.statistics import ratio, summary
 from ringtrain.bench.timing import Protocol, Samples
@@ -14,7 +15,10 @@ from ringtrain.exchange.wires import NONE
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10
 IN_PLACE, OUT_OF_PLACE = "in", "out"
-IDENTITY = ("algorithm", "transport", "ranks", "nodes", "bytes", "count", "dtype", "wire_dtype", "op", "placement")
+IDENTITY = (
+    *("algorithm", "transport", "device", "way", "ranks", "nodes"),
+    *("bytes", "count", "dtype", "wire_dtype", "op", "placement"),
+)
 KEY = tuple(name for name in IDENTITY if name not in ("count", "transport"))  # what names a row of another sweep
 MEASURED = (
     *("repeats", "median_s", "min_s", "p5_s", "p95_s", "p99_s", "cv", "skew_s"),
@@ -27,11 +31,13 @@ STATED = ("status", "reason", "unreliable", "samples_s")
 COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
-def identity(job: Job, algorithm: str, transport: str | None, wire: str = NONE) -> dict:
-    """``transport`` is what carries the algorithm; None where it does not run."""
+def identity(job: Job, algorithm: str, transport: str | None, wire: str = NONE, way: str = NO_WAY) -> dict:
+    """``transport`` is what carries the algorithm; None where it does not run. ``way``: of messages, among several."""
     return {
         "algorithm": algorithm,
         "transport": transport,
+        "device": job.buffers.device,
+        "way": way,
         "ranks": job.transport.size,
         "nodes": job.transport.nodes,
         "bytes": job.nbytes,
@@ -127,5 +133,5 @@ def asked_name(row: dict) -> str:
 
 
 def label(row: dict) -> str:
-    """The algorithm, and its wire if that rounds."""
-    return name_of(row["algorithm"], NONE if row["wire_dtype"] == row["dtype"] else row["wire_dtype"])
+    """The algorithm, its wire if that rounds, and its way if there are several."""
+    return name_of(row["algorithm"], NONE if row["wire_dtype"] == row["dtype"] else row["wire_dtype"], row["way"])

@@ -4,20 +4,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-import numpy as np
-
 from ringtrain.bench import checks, rows
-from ringtrain.bench.bound import bound_s
-from ringtrain.bench.calibration import Calibration, calibrate
+from ringtrain.bench.bounds import Bounds
+from ringtrain.bench.buffers import CPU, Buffers, HostBuffers
 from ringtrain.bench.fits import fits
 from ringtrain.bench.header import make_header
-from ringtrain.bench.memory import check_memory
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
 from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import segment_for
-from ringtrain.collectives.topology import placed
+from ringtrain.collectives.topology import Topology, placed
 from ringtrain.collectives.wire import Wire
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.numbers import TYPES
@@ -57,10 +54,10 @@ class Sweep:
     guard: Guard | None = None
     wires: Sequence[str] = (NONE,)
 
-    @property
-    def contenders(self) -> list[tuple[str, str]]:
-        """(algorithm, wire): what is compared on each job."""
-        return list(product(self.algorithms, self.wires))
+    def contenders(self, buffers: Buffers) -> list[tuple[str, str, str]]:
+        """(algorithm, wire, way): what is compared on each job."""
+        named = product(self.algorithms, self.wires)
+        return [(algorithm, wire, way) for algorithm, wire in named for way in buffers.ways_of(algorithm)]
 
 
 @dataclass(slots=True)
@@ -78,20 +75,20 @@ class Watcher:
     progress: Callable[[str, int, int], None] = lambda what, done, of: None
 
 
-def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) -> Result:
-    """Collective; the same on all ranks. Raises UsageError where the buffers are more than there is memory, and
-    RingtrainError where a check does not notice a flipped byte."""
-    watcher = watcher or Watcher()
+def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, buffers: Buffers | None = None) -> Result:
+    """Collective; the same on all ranks. ``buffers``: where they are; in host memory unless given. Raises UsageError
+    where the buffers are more than there is memory, and RingtrainError where a check does not notice a flipped byte."""
+    watcher, buffers = watcher or Watcher(), buffers or HostBuffers(transport)
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
-    check_memory(transport, _room(asked) * (2 if asked.out_of_place else 1))
-    result = Result(make_header(transport, START))
-    tag = 2 * len(asked.contenders)  # behind those of the trials
+    buffers.check_room(_room(asked) * (2 if asked.out_of_place else 1))
+    result = Result(make_header(transport, START) | buffers.describe())
+    tag = 2 * len(asked.contenders(buffers))  # behind those of the trials
     watcher.progress("calibrating links", 0, 1)
-    calibration = calibrate(transport, tag, np.add, np.dtype(np.float32))
-    result.header |= {"protocol": _protocol(asked), "calibration": calibration.as_dict(), "self_test": []}
-    result.header |= {"pairs": _map(transport, asked, tag, watcher), "fits": [], "finished": False}
+    bounds = Bounds(buffers, tag)
+    result.header |= {"protocol": _protocol(asked), **bounds.as_dict(), "self_test": []}
+    result.header |= {"pairs": _map(buffers, asked, tag, watcher), "fits": [], "finished": False}
     watcher.begun(result.header)
-    bench = _Bench(transport, asked, calibration, result.header["crowded"], watcher)
+    bench = _Bench(buffers, asked, bounds, result.header["crowded"], watcher)
     result.header["self_test"] = bench.tested  # grows with the rows
     held = []
     for job in bench.jobs():
@@ -109,15 +106,21 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None) ->
     for ready in held:
         ready.free()
     topology = placed(transport.gather_json(transport.node))
-    own = [row for row in result.rows if rows.asked_name(row) != AUTO]  # a choice is none of its own
-    result.header |= {"fits": fits(own, calibration, topology), "finished": True}
+    result.header |= {"fits": _fits(result.rows, bounds, topology), "finished": True}
     return result
 
 
-def _map(transport: Transport, asked: Sweep, tag: int, watcher: Watcher) -> list[dict] | None:
+def _fits(made: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:
+    """Of host memory: the models know messages alone, and a device's time has more in it. A choice of auto is none of
+    its own."""
+    own = [row for row in made if rows.asked_name(row) != AUTO and row["device"] == CPU]
+    return fits(own, bounds.calibration, topology)
+
+
+def _map(buffers: Buffers, asked: Sweep, tag: int, watcher: Watcher) -> list[dict] | None:
     if not asked.pairs:
         return None
-    return measure_pairs(transport, tag, lambda done, total: watcher.progress("mapping pairs", done, total))
+    return measure_pairs(buffers, tag, lambda done, total: watcher.progress("mapping pairs", done, total))
 
 
 def _protocol(asked: Sweep) -> dict:
@@ -141,9 +144,9 @@ class _Ready:
     """A job with all that can run it, and the rows of what cannot, both by the contender that was asked for."""
 
     job: Job
-    trials: dict[tuple[str, str], Trial]
-    refusals: dict[tuple[str, str], dict]
-    verdicts: dict[tuple[str, str], checks.Verdict | None]
+    trials: dict[tuple[str, str, str], Trial]
+    refusals: dict[tuple[str, str, str], dict]
+    verdicts: dict[tuple[str, str, str], checks.Verdict | None]
 
     def free(self) -> None:
         for trial in self.trials.values():
@@ -161,16 +164,15 @@ class _Bench:
     tested: the (algorithm with its wire, type, operation) whose checks have noticed a flipped byte
     """
 
-    def __init__(
-        self, transport: Transport, asked: Sweep, calibration: Calibration, crowded: str | None, watcher: Watcher
-    ):
-        self._transport, self._asked, self._calibration = transport, asked, calibration
+    def __init__(self, buffers: Buffers, asked: Sweep, bounds: Bounds, crowded: str | None, watcher: Watcher):
+        self._buffers, self._transport, self._asked, self._bounds = buffers, buffers.transport, asked, bounds
         self._crowded, self._watcher = crowded, watcher
-        self._wires = _wires(transport, asked.wires)
+        self._contenders = asked.contenders(buffers)
+        self._wires = _wires(buffers.transport, asked.wires)
         self.tested: list[list[str]] = []
         room = _room(asked)
-        self._target = transport.allocate(room, np.uint8)
-        self._source = transport.allocate(room, np.uint8) if asked.out_of_place else None
+        self._target = buffers.allocate(room)
+        self._source = buffers.allocate(room) if asked.out_of_place else None
 
     def jobs(self) -> Iterator[Job]:
         """Sizes innermost, so that a table reads like a curve."""
@@ -178,18 +180,20 @@ class _Bench:
         for dtype, op, source in product(self._asked.dtypes, self._asked.ops, placements):
             numbers = TYPES[dtype]
             for nbytes in whole_elements(self._asked.sizes, numbers.itemsize):
-                spans = [span[:nbytes].view(numbers.storage) for span in (self._target, source) if span is not None]
-                yield Job(self._transport, numbers, op, *spans, guard=self._asked.guard)
+                given = [span for span in (self._target, source) if span is not None]
+                spans = [self._buffers.typed(span, nbytes, numbers) for span in given]
+                yield Job(self._buffers, numbers, op, *spans, guard=self._asked.guard)
 
     def prepare(self, job: Job) -> _Ready:
         """All contenders ready to run the job, and judged."""
         asked, trials, refusals = self._asked, {}, {}
-        for tag, (algorithm, wire) in enumerate(asked.contenders):
-            how = (tag, asked.segment_bytes, asked.rivals, asked.tuning, self._wires[wire])
+        for tag, each in enumerate(self._contenders):
+            algorithm, wire, way = each
+            how = (tag, asked.segment_bytes, asked.rivals, asked.tuning, self._wires[wire], way)
             try:
-                trials[algorithm, wire] = prepare(job, algorithm, *how)
+                trials[each] = prepare(job, algorithm, *how)
             except Refusal as reason:
-                refusals[algorithm, wire] = rows.refused(rows.identity(job, algorithm, None, wire), str(reason))
+                refusals[each] = rows.refused(rows.identity(job, algorithm, None, wire, way), str(reason))
         verdicts = {each: self._judge(job, trial, tag) for tag, (each, trial) in enumerate(trials.items())}
         return _Ready(job, trials, refusals, verdicts)
 
@@ -203,7 +207,7 @@ class _Bench:
             each: self._row(job, trial, samples, ready.verdicts[each], _busiest(sent, trial))
             for each, trial in ready.trials.items()
         }
-        return [ready.refusals[each] if each in ready.refusals else made[each] for each in self._asked.contenders]
+        return [ready.refusals[each] if each in ready.refusals else made[each] for each in self._contenders]
 
     def _judge(self, job: Job, trial: Trial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:
@@ -223,7 +227,8 @@ class _Bench:
         if trial.bytes_sent is None:
             return None
         runs, wire = trial.algorithm.removeprefix(f"{AUTO}:"), self._wires[trial.wire]
-        return prepare(job, runs, len(self._asked.contenders) + tag, self._other_segment(job), wire=wire)
+        other = self._other_segment(job)
+        return prepare(job, runs, len(self._contenders) + tag, other, wire=wire, way=trial.way)
 
     def _other_segment(self, job: Job) -> int:
         """Cut elsewhere: in about three pieces a rank, where that is another size."""
@@ -234,9 +239,9 @@ class _Bench:
         self, job: Job, trial: Trial, samples: dict[str, Samples], verdict: checks.Verdict | None, sent: int | None
     ) -> dict:
         own, protocol = samples[trial.name], self._asked.protocol
-        named = rows.identity(job, trial.algorithm, trial.transport, trial.wire)
+        named = rows.identity(job, trial.algorithm, trial.transport, trial.wire, trial.way)
         share = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
-        bound = bound_s(self._calibration, self._transport.size, self._transport.nodes, job.nbytes, share)
+        bound = self._bounds.bound_s(trial, job.nbytes, share)
         row = rows.measured(named, own, sent, bound, self._crowded, trial.why)
         row = rows.with_slow(rows.with_late(row, own, protocol), own, protocol)
         row = rows.with_speedup(row, samples.get(NATIVE), own, protocol.seed)

@@ -93,7 +93,8 @@ def header_lines(header: dict) -> list[str]:
         f"{protocol['seed']}), ranks started by a {header['start']}; time: median of the slowest rank's",
         f"caches {'emptied' if protocol['cold_bytes'] else 'left warm'} before an iteration",
         *(f"{name}={value}" for name, value in header["environment"].items()),
-        *_calibration(header["calibration"]),
+        *_device(header["device"]),
+        *_links(header),
         *_pairs(header["pairs"], header["host_by_rank"]),
     ]
     if protocol["late_rank"] is not None:
@@ -105,6 +106,24 @@ def header_lines(header: dict) -> list[str]:
 
 def _crowd(crowded: str | None) -> str:
     return f"; {crowded}: the scheduler is measured" if crowded else ""
+
+
+def _device(device: dict | None) -> list[str]:
+    if device is None:
+        return []
+    count = words.plural(device["devices"], "device")
+    apart = f"; not mapped within a node: {device['apart']}" if device["apart"] else ""
+    return [f"buffers on {count}, {device['name']}; messages {' and '.join(device['ways'])}{apart}"]
+
+
+def _links(header: dict) -> list[str]:
+    if header["device"] is None:
+        return _calibration(header["calibration"])
+    copies, ways = header["copies"], header["calibration_by_way"]
+    peer = copies["peer_bytes_per_s"]
+    from_peer = "" if peer is None else f", from a neighbour's {words.rate(peer)}"
+    lines = [f"{way} {line}" for way, calibration in ways.items() for line in _calibration(calibration)]
+    return [*lines, f"copies on the device, all ranks at once: {words.rate(copies['own_bytes_per_s'])}{from_peer}"]
 
 
 def _calibration(calibration: dict) -> list[str]:

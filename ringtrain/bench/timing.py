@@ -62,7 +62,9 @@ def measure(
 ) -> dict[str, Samples]:
     """Samples by the trial's name; collective, the same on all ranks. ``progress(repetition, of)`` is told where it
     is."""
-    job.contribution[...] = 0  # stays 0 however often it is added in place: no overflow, and every page is there
+    job.buffers.clear(
+        job.contribution
+    )  # stays 0 however often it is added in place: no overflow, and every page is there
     scrub = np.ones(protocol.cold_bytes, np.uint8) if protocol.cold_bytes else None
     order, own = random.Random(protocol.seed), {trial.name: Samples() for trial in trials}
     began = time.perf_counter()

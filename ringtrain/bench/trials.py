@@ -6,15 +6,13 @@ A schedule joins by being in the catalogue. What cannot run here is refused with
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from ringtrain.bench.buffers import NO_WAY, Buffers
 from ringtrain.bench.slow import Slowed
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange import reductions
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.native import check_native
 from ringtrain.exchange.numbers import NumberType
 from ringtrain.exchange.reductions import AUTO, NATIVE, auto_name
 from ringtrain.exchange.shared import MAPPED
@@ -30,20 +28,25 @@ NO_RIVALS: dict = {}
 class Job:
     """What is to be all-reduced, whoever does it.
 
-    target: [count], holds the result afterwards, and in place the contribution before
-    source: [count], the contribution out of place; None in place
-    guard:  watches the all-reduces; None for none
+    buffers: where they are, and whose
+    target:  [count], holds the result afterwards, and in place the contribution before
+    source:  [count], the contribution out of place; None in place
+    guard:   watches the all-reduces; None for none
     """
 
-    transport: Transport
+    buffers: Buffers
     numbers: NumberType
     op: str
-    target: np.ndarray
-    source: np.ndarray | None = None
+    target: object
+    source: object = None
     guard: Guard | None = None
 
     @property
-    def contribution(self) -> np.ndarray:
+    def transport(self) -> Transport:
+        return self.buffers.transport
+
+    @property
+    def contribution(self):
         """Where an input is written before a run."""
         return self.target if self.source is None else self.source
 
@@ -62,6 +65,7 @@ class Trial:
     free:       gives back what was prepared; it is not run again
     why:        of a choice; None where there was none
     wire:       what messages are rounded to, by name
+    way:        of several ways in which messages of device memory may go, by name
     """
 
     algorithm: str
@@ -72,15 +76,17 @@ class Trial:
     free: Callable[[], None] = lambda: None
     why: str | None = None
     wire: str = NONE
+    way: str = NO_WAY
 
     @property
     def name(self) -> str:
-        return name_of(self.algorithm, self.wire)
+        return name_of(self.algorithm, self.wire, self.way)
 
 
-def name_of(algorithm: str, wire: str) -> str:
-    """An algorithm with its wire, for people: "ring", "ring (bfloat16)"."""
-    return algorithm if wire == NONE else f"{algorithm} ({wire})"
+def name_of(algorithm: str, wire: str, way: str = NO_WAY) -> str:
+    """An algorithm with its wire and its way, for people: "ring", "ring (bfloat16)", "ring (staged)"."""
+    told = [word for word in (wire if wire != NONE else "", way) if word]
+    return f"{algorithm} ({', '.join(told)})" if told else algorithm
 
 
 class Refusal(RingtrainError):
@@ -98,33 +104,36 @@ def prepare(
     rivals: Mapping[str, Rival] = NO_RIVALS,
     tuning: Table | None = None,
     wire: Wire | None = None,
+    way: str = NO_WAY,
 ) -> Trial:
     """The algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike.
 
     ``rivals``: all-reduces of others by name, each a function that makes a job's; it sums where a mean is wanted.
     ``tuning``: what ``auto`` chooses by. ``wire``: how messages are packed; ``auto`` then chooses among those that can.
+    ``way``: one of the buffers' ways of the algorithm.
     """
     if wire is not None:
         _check_wire(job, algorithm, wire, rivals)
-    if job.op == "mean" and job.numbers.integral:
-        raise Refusal("the mean of whole numbers is none: use sum")
+    lacking = job.buffers.lacking(job.numbers, job.op)
+    if lacking is not None:
+        raise Refusal(lacking)
     if algorithm == AUTO:
         what = (job.target, job.nbytes, job.numbers.name, _summed(job.op))
         choice = reductions.decide(job.transport, *what, tuning, wire is not None)
         chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:
-        return Trial(NATIVE, NATIVE, _finished(job, _native(job)))
+        return Trial(NATIVE, job.buffers.over(NATIVE, way), _finished(job, _native(job)))
     if algorithm in rivals:
         return Trial(algorithm, algorithm, _finished(job, rivals[algorithm](job)))
-    return _trial(job, _reduction(job, algorithm, tag, segment_bytes, wire), algorithm, wire)
+    return _trial(job, _reduction(job, algorithm, tag, segment_bytes, wire, way), algorithm, wire, way)
 
 
-def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wire | None) -> Reduction:
-    combine, op = job.numbers.combine(job.op), _summed(job.op)
+def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wire | None, way: str) -> Reduction:
+    combine, device = job.buffers.combining(job.numbers, job.op)
+    how = {"op": _summed(job.op), "tag": tag, "segment_bytes": segment_bytes, "wire": wire, "guard": job.guard}
     try:
-        how = {"op": op, "tag": tag, "segment_bytes": segment_bytes, "wire": wire, "guard": job.guard}
-        reduction = reductions.prepare(job.transport, job.target, algorithm, combine, **how)
+        reduction = reductions.prepare(job.buffers.by(way), job.target, algorithm, combine, device=device, **how)
     except RingtrainError as error:
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:
@@ -132,13 +141,13 @@ def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wir
     return reduction
 
 
-def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None) -> Trial:
+def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None, way: str) -> Trial:
     def slowed(factor: float) -> Callable[[], None]:
         return _finished(job, _reduced(job, Slowed(reduction, factor)))
 
     run = _finished(job, _reduced(job, reduction))
-    name = NONE if wire is None else wire.name
-    return Trial(algorithm, reduction.transport, run, reduction.bytes_sent, slowed, reduction.free, wire=name)
+    carried, over = NONE if wire is None else wire.name, job.buffers.over(reduction.transport, way)
+    return Trial(algorithm, over, run, reduction.bytes_sent, slowed, reduction.free, wire=carried, way=way)
 
 
 def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival]) -> None:
@@ -151,7 +160,7 @@ def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival
 def _native(job: Job) -> Callable[[], None]:
     op = _summed(job.op)
     try:
-        check_native(job.transport, job.numbers, op)
+        job.buffers.check_native(job.numbers, op)
     except UsageError as error:
         raise Refusal(str(error)) from error
     return lambda: job.transport.native_allreduce(job.target, op, job.source)
@@ -165,7 +174,7 @@ def _summed(op: str) -> str:
 def _reduced(job: Job, reduction: Handle) -> Callable[[], None]:
     def run() -> None:
         if job.source is not None:
-            np.copyto(job.target, job.source)
+            job.buffers.copy(job.source, job.target)
         reduction.start()
         reduction.wait(DEADLINE_S)
 

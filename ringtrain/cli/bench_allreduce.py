@@ -24,6 +24,9 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 @click.option(
     "--algorithm", "algorithms", default="all", show_default=True, help="Names, mpi and auto among them, or all."
 )
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the buffers lie."
+)
 @click.option("--wire", "wires", default="none", show_default=True, help="Round messages: float16, bfloat16, or all.")
 @click.option("--tuning", metavar="FILE", help="Tuning file that auto goes by. [RINGTRAIN_TUNING, or the usual place]")
 @click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
@@ -65,10 +68,10 @@ def _bench(transport, flags: dict) -> int:
     from ringtrain.bench.sweep import sweep
     from ringtrain.train.together import on_root, together
 
-    asked = _tuned(transport, flags, together(transport, lambda: _asked(flags, transport.size)))
+    asked = together(transport, lambda: _asked(flags, transport.size))
     old = on_root(transport, lambda: _prepare_files(flags))
-    transport, asked = _guarded(transport, asked) if flags["guard"] else (transport, asked)
-    result = sweep(transport, asked, _watcher(transport.rank, flags))
+    transport, asked, buffers, close = _placed(transport, _tuned(transport, flags, asked), flags)
+    result = sweep(transport, asked, _watcher(transport.rank, flags), buffers)
     if transport.rank == 0:
         _tell_end(result)
     on_root(transport, lambda: _write(flags, result))
@@ -76,9 +79,25 @@ def _bench(transport, flags: dict) -> int:
     if transport.rank == 0:
         for complaint in complaints:
             click.echo(f"ringtrain: {complaint}", err=True)
-    if asked.guard is not None:
-        asked.guard.close()
+    close()
     return 1 if complaints else 0
+
+
+def _placed(transport, asked, flags: dict):
+    """The transport, the sweep and its buffers, on a device or in host memory, there under a guard where one is wanted;
+    and what gives back what was made for it. Raises DeviceError."""
+    from ringtrain.bench.buffers import HostBuffers
+
+    if flags["device"] == "cuda":
+        from ringtrain.cli.devices import real_cuda, with_device
+
+        return with_device(transport, asked, real_cuda(transport))
+    guarded, asked = _guarded(transport, asked) if flags["guard"] else (transport, asked)
+    return guarded, asked, HostBuffers(guarded), asked.guard.close if flags["guard"] else _nothing
+
+
+def _nothing() -> None:
+    """There is nothing to give back."""
 
 
 def _guarded(transport, asked):
@@ -111,10 +130,13 @@ def _asked(flags: dict, ranks: int):
     """The sweep that the flags ask for. Raises UsageError."""
     from ringtrain.bench.choose import choose
     from ringtrain.bench.sweep import Sweep
+    from ringtrain.errors import UsageError
     from ringtrain.exchange.numbers import OPS, TYPES
     from ringtrain.exchange.wires import WIRES
 
     dtypes = choose(flags["dtypes"], TYPES, "type")
+    if flags["device"] == "cuda" and flags["guard"]:
+        raise UsageError("--guard watches the all-reduces of host memory: leave it out with --device cuda")
     return Sweep(
         sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
         algorithms=_algorithms(flags),
@@ -158,10 +180,17 @@ def _protocol(flags: dict, ranks: int):
 
 def _algorithms(flags: dict) -> list[str]:
     """Raises UsageError."""
+    from ringtrain.bench.buffers import NCCL
     from ringtrain.errors import UsageError
     from ringtrain.exchange import reductions
 
-    chosen = reductions.choose(flags["algorithms"])
+    names = [name.strip() for name in flags["algorithms"].split(",")]
+    if flags["device"] == "cpu" and NCCL in names:
+        raise UsageError(f"{NCCL} all-reduces the memory of devices: give --device cuda, or leave it out")
+    others = [name for name in names if name != NCCL]
+    chosen = reductions.choose(",".join(others)) if others else []
+    if flags["device"] == "cuda" and (NCCL in names or names == ["all"]):
+        chosen.append(NCCL)
     if flags["tuning"] is not None and reductions.AUTO not in chosen:
         raise UsageError(
             f"--tuning {flags['tuning']} is what auto chooses by: name auto in --algorithm, or leave it out"

@@ -28,6 +28,9 @@ MEASURED, INTERPOLATED, MODELLED, USUAL = "measured", "interpolated", "modelled"
 # What is taken unmeasured, the first that runs here. Small buffers are all latency, of which the MPI in C has least.
 SMALL = ("mpi",)
 ONE_NODE = ("mapped", "sliced", "ring")
+# Of a device's memory: one launch and one wait, while reading the buffers of all is little beside them.
+SMALL_DEVICE_BYTES = 256 << 10
+SMALL_DEVICE = ("one-shot",)
 SEVERAL_NODES = ("routed", "hierarchical", "ring")
 
 
@@ -37,11 +40,13 @@ class Here:
 
     candidates: names that run here, at least one, in the order in which equals are taken after the usual ones
     refused:    why other names do not run here
+    on_device:  whether the buffer is in the memory of a device
     """
 
     layout: Layout
     candidates: Sequence[str]
     refused: dict[str, str]
+    on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,11 @@ class Choice:
     times_s: dict[str, float]
 
 
-def usual_order(nbytes: int, layout: Layout) -> tuple[str, ...]:
+def usual_order(nbytes: int, layout: Layout, on_device: bool = False) -> tuple[str, ...]:
     """Names by preference where nothing was measured."""
     large = ONE_NODE if layout.nodes == 1 else SEVERAL_NODES
+    if on_device:
+        return SMALL_DEVICE + large if nbytes <= SMALL_DEVICE_BYTES else large
     return SMALL + large if nbytes <= SMALL_BYTES else large
 
 
@@ -71,8 +78,10 @@ def take(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> C
     """
     if here.layout.ranks == 1:
         return Choice(here.candidates[0], USUAL, "one rank has nothing to exchange", {})
-    usual = [name for name in usual_order(nbytes, here.layout) if name in here.candidates]
+    usual = [name for name in usual_order(nbytes, here.layout, here.on_device) if name in here.candidates]
     order = list(dict.fromkeys([*usual, *here.candidates]))
+    if here.on_device:
+        return _unmeasured(order, nbytes, here, "tuning files are of host memory")
     if table is None:
         return _unmeasured(order, nbytes, here, "no tuning file")
     group = table.group(dtype, op)
@@ -126,9 +135,10 @@ def _fastest(found: dict[str, tuple[float, str]], as_for: str) -> Choice:
 
 
 def _unmeasured(order: list[str], nbytes: int, here: Here, because: str) -> Choice:
-    wanted = usual_order(nbytes, here.layout)
+    wanted = usual_order(nbytes, here.layout, here.on_device)
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
-    size = f"up to {say_bytes(SMALL_BYTES)}" if nbytes <= SMALL_BYTES else f"above {say_bytes(SMALL_BYTES)}"
+    small = SMALL_DEVICE_BYTES if here.on_device else SMALL_BYTES
+    size = f"{'up to' if nbytes <= small else 'above'} {say_bytes(small)}"
     why = f"{because}: the usual one {size}, {here.layout.words()}"
     why += "".join(f"; not {name}: {here.refused[name]}" for name in passed if name in here.refused)
     return Choice(order[0], USUAL, why, {})

@@ -18,7 +18,7 @@ class Guarded(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
-        self.threads = inner.threads
+        self.threads, self.apart, self.closing = inner.threads, inner.apart, inner.closing
 
     # ── watched ───────────────────────────────────────────────────────────────────────────────────────────
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:

@@ -5,7 +5,7 @@ Whoever all-reduces (training, the benchmark, the Python door) asks here, and so
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.machine import Layout, layout_of
 from ringtrain.exchange.shared import (
     MAPPED,
+    ONE_SHOT,
     ROUTED,
+    WITHIN,
     check_shared,
     is_shared,
     prepare_shared,
@@ -32,7 +34,7 @@ from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
 AUTO = "auto"
-ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
+ALGORITHMS = (NATIVE, MAPPED, ONE_SHOT, ROUTED, *SCHEDULES)
 # The types that any MPI reduces. bfloat16 is not among them: kept as uint16, it would be added as whole numbers.
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
@@ -145,6 +147,7 @@ def consider(transport: Transport, span, dtype: str, wired: bool = False, tag: i
     """Among what ``auto`` chooses for such memory; collective, the same on all ranks: what one rank cannot run, no rank
     does. ``wired``: messages are packed on the way. ``tag``: of the reduction."""
     here = anywhere(layout_of(transport.gather_json(transport.node)), dtype, wired)
+    here = replace(here, on_device=not isinstance(span, np.ndarray))
     apart = {name: unavailable(transport, span, name, [tag]) for name in here.candidates if is_shared(name)}
     return _without(here, {name: reason for name, reason in apart.items() if reason})
 
@@ -156,7 +159,8 @@ def anywhere(layout: Layout, dtype: str, wired: bool = False) -> Here:
 
 
 def _without(here: Here, refused: dict[str, str]) -> Here:
-    return Here(here.layout, [name for name in here.candidates if name not in refused], here.refused | refused)
+    left = [name for name in here.candidates if name not in refused]
+    return replace(here, candidates=left, refused=here.refused | refused)
 
 
 def _unfit(layout: Layout, dtype: str, wired: bool, name: str) -> str | None:
@@ -166,7 +170,7 @@ def _unfit(layout: Layout, dtype: str, wired: bool, name: str) -> str | None:
         return "there is one rank"
     if layout.nodes == 1 and (name == ROUTED or (name in SCHEDULES and needs_nodes(name))):
         return "there is one node"
-    if layout.nodes > 1 and name == MAPPED:
+    if layout.nodes > 1 and name in WITHIN:
         return f"there are {layout.nodes} nodes"
     if name == NATIVE and dtype not in NATIVE_TYPES:
         return f"MPI has no {dtype}"

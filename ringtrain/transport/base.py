@@ -7,7 +7,7 @@ integers from 0: messages match first-in-first-out per (ordered pair of ranks, t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ringtrain.transport.board import Rows
 from ringtrain.transport.links import Links
@@ -51,6 +51,10 @@ class Transport(ABC):
     patience: Patience  # how to wait here
     links: Links  # what left the node
     threads: bool  # whether several threads of this process may call it at once
+    closing: list[
+        Callable[[], None]
+    ]  # called before it closes: of what was made with it and is closed by all ranks too
+    apart: str = ""  # why ranks of a node may lack twins here, in words, where that is known
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

@@ -12,6 +12,7 @@ import numpy as np
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.direct import Direct
+from ringtrain.transport.ipc import Ipc, grown
 from ringtrain.transport.mapped import Lane
 from ringtrain.transport.memory import ALIGNMENT, cut
 from ringtrain.transport.staged import Staged
@@ -43,10 +44,13 @@ class Attended(Handle):
 
 class OnDevice(Transport):
     """``inner``'s world, with arrays of ``runtime`` as spans. ``way``: :data:`DIRECT` hands their addresses to the MPI,
-    :data:`STAGED` copies them through pinned host memory. Host arrays go as they do without."""
+    :data:`STAGED` copies them through pinned host memory. Host arrays go as they do without.
 
-    def __init__(self, inner: Transport, runtime, way: str, piece_bytes: int = PIECE_BYTES):
-        self._inner, self._runtime = inner, runtime
+    ``ipc``: maps what is allocated by the ranks of a node on all of them; None: nothing is mapped."""
+
+    def __init__(self, inner: Transport, runtime, way: str, piece_bytes: int = PIECE_BYTES, ipc: Ipc | None = None):
+        self._inner, self._runtime, self._ipc = inner, runtime, ipc
+        self.apart = "" if ipc is None else ipc.why
         self._engine = Engine(runtime, piece_bytes)
         self._pieces = way == STAGED
         self._moves = Direct(inner, runtime) if way == DIRECT else Staged(inner, self._engine)
@@ -54,19 +58,30 @@ class OnDevice(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.links, self.threads = inner.neighbours, inner.links, inner.threads
+        self.closing = inner.closing
         self.patience = replace(inner.patience, poll=self._poll)
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     def allocate(self, count: int, dtype):
-        """An allocation of its own, which an MPI may register, and which other processes may be given."""
+        """An allocation of its own, which an MPI may register, and which other processes are given where they can map
+        it."""
         nbytes = count * np.dtype(dtype).itemsize
+        memory = self._whole(nbytes if self._ipc is None else grown(nbytes))
+        if self._ipc is not None:
+            self.apart = self._ipc.share(memory) or self.apart
+        return self._cut(memory, count, dtype)
+
+    def scratch(self, count: int, dtype):
+        return self._cut(self._whole(count * np.dtype(dtype).itemsize), count, dtype)
+
+    def _whole(self, nbytes: int):
         memory = self._runtime.whole(max(nbytes, ALIGNMENT))
         self._runtime.clear(memory, self._engine.up)
         self._engine.up.synchronize()
-        return self._runtime.view(memory[:nbytes], dtype)
+        return memory
 
-    def scratch(self, count: int, dtype):
-        return self.allocate(count, dtype)
+    def _cut(self, memory, count: int, dtype):
+        return self._runtime.view(memory[: count * np.dtype(dtype).itemsize], dtype)
 
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
         return self._moves.sends(moves, tag)
@@ -139,7 +154,11 @@ class OnDevice(Transport):
         return self._inner.node_window(nbytes)
 
     def twins(self, span) -> list | None:
-        return self._inner.twins(span) if isinstance(span, np.ndarray) else None
+        if isinstance(span, np.ndarray):
+            return self._inner.twins(span)
+        if self.local_size == 1:
+            return [span]
+        return None if self._ipc is None else self._ipc.twins(span)
 
     def lane(self, tag: int) -> Lane | None:
         return self._inner.lane(tag)
@@ -164,4 +183,6 @@ class OnDevice(Transport):
         self._inner.close()
 
     def describe(self) -> str:
-        return f"{self._inner.describe()}, device memory {self._moves.words}"
+        mapped = self._ipc is not None and self.local_size > 1 and not self.apart
+        within = ", and mapped within a node by CUDA IPC" if mapped else ""
+        return f"{self._inner.describe()}, device memory {self._moves.words}{within}"

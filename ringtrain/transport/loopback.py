@@ -162,6 +162,7 @@ class Loopback(Transport):
         self.threads = True
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[Arena] = []
+        self.closing: list[Callable[[], None]] = []
         self._sums_begun = 0
         self._lanes = Lanes(self.node_window, self.local_rank, self.local_size, _in_order)
 
@@ -238,6 +239,8 @@ class Loopback(Transport):
         raise error
 
     def close(self) -> None:
+        for action in self.closing:
+            action()
         self.barrier()
 
     def describe(self) -> str:

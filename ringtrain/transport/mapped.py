@@ -54,6 +54,11 @@ class Lane:
         self._places = [place for place in range(len(counters)) if place != own]
         self._sync = sync
 
+    @property
+    def count(self) -> int:
+        """How often this rank has advanced; the same on all ranks at the same point of what they do on this lane."""
+        return self._own[0]
+
     def advance(self) -> None:
         """What this rank has written is there for whoever sees the new count."""
         self._sync()

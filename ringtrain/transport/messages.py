@@ -145,6 +145,7 @@ class Messages(Transport):
         self._arenas: list[Arena] = []
         self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
         self._relays: list[Relay] = []
+        self.closing: list[Callable[[], None]] = []
         self._tallies: list[RemoteTally] = []
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))
@@ -277,6 +278,8 @@ class Messages(Transport):
         MPI.COMM_WORLD.Abort(code)
 
     def close(self) -> None:
+        for action in self.closing:
+            action()
         for relay in self._relays:
             relay.end()
         for tally in self._tallies:

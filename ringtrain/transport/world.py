@@ -7,6 +7,7 @@ from ringtrain.errors import UsageError
 from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
 from ringtrain.transport.base import Transport
 from ringtrain.transport.device import OnDevice
+from ringtrain.transport.ipc import Ipc
 from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
@@ -79,5 +80,6 @@ def find_way(transport: Transport, asked: str, device: int, maker: str) -> Choic
 
 
 def on_device(transport: Transport, runtime, choice: Choice) -> Transport:
-    """The same world, of spans in the memory of this rank's device."""
-    return OnDevice(transport, runtime, choice.way)
+    """The same world, of spans in the memory of this rank's device, mapped by the ranks of a node where they can.
+    Collective over the node."""
+    return OnDevice(transport, runtime, choice.way, ipc=Ipc(transport, runtime))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.bench import checks
+from ringtrain.bench.buffers import HostBuffers
 from ringtrain.bench.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
 from ringtrain.bench.trials import Job, Trial, prepare
 from ringtrain.errors import RingtrainError
@@ -85,7 +86,7 @@ def in_world(size, body):
 
 
 def job_of(transport, count=500, name="float32", op="sum"):
-    return Job(transport, TYPES[name], op, transport.allocate(count, TYPES[name].storage))
+    return Job(HostBuffers(transport), TYPES[name], op, transport.allocate(count, TYPES[name].storage))
 
 
 def test_judge_finds_a_ring_right_and_its_bits_the_same():

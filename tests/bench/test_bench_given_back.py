@@ -20,6 +20,6 @@ def test_what_was_prepared_is_given_back(monkeypatch, passes):
     asked = Sweep((64, 4096), ("mpi", "auto", "ring", "routed"), protocol=Protocol(repeats=3, warm_up=1), passes=passes)
     found = LoopbackWorld(4, nodes=2).run(lambda transport: sweep(transport, asked))[0]
     assert {row["status"] for row in found.rows} == {"ok"}
-    calibrating = 2 * len(asked.contenders)  # its tag
+    calibrating = 2 * len(asked.algorithms)  # its tag
     trials = {handle for handle in prepared if handle._tag != calibrating}
     assert trials and trials <= set(freed) and len(freed) == len(set(freed))

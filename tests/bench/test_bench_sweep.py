@@ -18,7 +18,7 @@ from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.loopback import LoopbackWorld
 
 QUICK = Protocol(repeats=3, warm_up=1)
-OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped"}  # on one node
+OVER = {"mpi": "mpi", "mapped": "mapped", "one-shot": "mapped", "routed": "mapped"}  # on one node
 
 
 def swept(size=3, nodes=1, watcher=None, **asked) -> Result:
@@ -200,7 +200,7 @@ def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
 
 
 def test_what_is_beyond_memory_is_refused_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr("ringtrain.bench.sweep.calibrate", None)  # nothing may have begun
+    monkeypatch.setattr("ringtrain.bench.bounds.calibrate", None)  # nothing may have begun
     with pytest.raises(UsageError, match=r"buffers of 2.147e\+09 GiB on 1 rank are 2.147e\+09 GiB, and host"):
         swept(1, sizes=(1 << 60,), out_of_place=True)
 

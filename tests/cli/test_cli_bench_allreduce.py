@@ -5,9 +5,13 @@ import json
 import pytest
 
 from ringtrain.bench.files import write_json
+from ringtrain.cli.devices import Cuda
 from ringtrain.cli.main import run
 from ringtrain.cli.progress import PROGRESS_EVERY_S, Progress
 from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.transport.awareness import Choice
+from tests.fakes.arithmetic import Arithmetic
+from tests.fakes.host_cuda import HostRuntime
 
 TINY = ("-b", "1K", "-e", "4K", "-f", "4", "-n", "3", "-w", "1")
 
@@ -31,6 +35,31 @@ def test_a_sweep_with_all_its_files(capfd, tmp_path):
     assert "checked " in out and " 0 wrong, " in out
     rows = json.loads(paths["json"].read_text())["rows"]
     assert len(rows) == len(ALGORITHMS) * 2 * 6 * 4 == len(paths["csv"].read_text().splitlines()) - 1
+
+
+def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
+    """Which is not there."""
+
+    def no_nccl():
+        raise ImportError("there is no device")
+
+    choice = Choice("staged", "one rank sends nothing", ())
+    made = Cuda(lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice)
+    monkeypatch.setattr("ringtrain.cli.devices.real_cuda", lambda transport: made)
+    monkeypatch.setattr("ringtrain.bench.nccl.load_from_cupy", no_nccl)
+    monkeypatch.setattr("ringtrain.bench.copies.COPY_BYTES", 1 << 16)
+    path = tmp_path / "out.json"
+    code, out, err = ringtrain(capfd, *TINY, "--device", "cuda", "--json", path)
+    assert code == 0, err
+    assert out.startswith("# device memory is staged through host memory: one rank sends nothing\n")
+    assert "# buffers on 1 device, host; messages staged\n" in out
+    found = json.loads(path.read_text())
+    assert found["header"]["device"]["name"] == "host" and found["header"]["finished"]
+    assert len(found["rows"]) == 2 * (len(ALGORITHMS) + 1) and {row["device"] for row in found["rows"]} == {"cuda"}
+    refused = {row["algorithm"]: row["reason"] for row in found["rows"] if row["status"] != "ok"}
+    assert list(refused) == ["nccl"] and refused["nccl"].startswith(
+        "NCCL is not to be had: there is no device: pip inst"
+    )
 
 
 def test_sizes_of_a_model(capfd, tmp_path):
@@ -60,6 +89,8 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
     ("arguments", "message"),
     [
         (("--algorithm", "rign"), "unknown algorithm 'rign': did you mean 'ring'?"),
+        (("--algorithm", "nccl"), "nccl all-reduces the memory of devices: give --device cuda, or leave it out"),
+        (("--device", "cuda", "--guard"), "--guard watches the all-reduces of host memory: leave it out with --device"),
         (("-d", "float31"), "unknown type 'float31'"),
         (("-o", "summ"), "unknown operation 'summ': did you mean 'sum'?"),
         (("-b", "lots"), "'lots' is not a size in bytes"),

@@ -6,7 +6,9 @@ array of another device, too many threads, too few arguments; what was written o
 
 import ctypes
 import itertools
+import json
 import os
+import weakref
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
 from tests.fakes import host_kernels
 from tests.fakes.device import DeviceArray
-from tests.fakes.host_memory import NAME_BYTES, SHARED, Allocations, poison, shared_file
+from tests.fakes.host_memory import NAME_BYTES, Allocations, SharedMemory, is_there, open_shared, poison
 from tests.fakes.host_streams import HostStream, Scheduler, recording
 
 MOST_THREADS, MOST_BLOCKS = (1024, 1024, 64), (2**31 - 1, 65535, 65535)
@@ -77,7 +79,8 @@ class HostRuntime(Runtime):
         self._allocations = Allocations()
         self._scheduler = Scheduler(hasty, self._check_bounds)
         self._pinned = PinnedMemory()
-        self._files = {}  # by address: name and bytes of what was made by whole()
+        self._wholes = weakref.WeakValueDictionary()  # memory by its address: what was made by whole()
+        self._names = {}
         self._opened = {}
         self._total = total
 
@@ -97,11 +100,11 @@ class HostRuntime(Runtime):
 
     def whole(self, nbytes):
         self._scheduler.refuse_while_recording("an array was allocated")
-        name = f"{self.facts.uuid}-{next(SERIALS)}"
-        memory = shared_file(SHARED / name, max(1, nbytes), create=True)
-        poison(memory)
-        self._files[memory.ctypes.data] = name, nbytes
-        return DeviceArray(memory[:nbytes], self)
+        shared = SharedMemory(max(1, nbytes))
+        poison(shared.memory)
+        address = shared.memory.ctypes.data
+        self._wholes[address], self._names[address] = shared.memory, shared.name
+        return DeviceArray(shared.memory[:nbytes], self)
 
     def view(self, array, dtype):
         return DeviceArray(self._memory(array).reshape(-1).view(dtype), self)
@@ -186,29 +189,31 @@ class HostRuntime(Runtime):
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     def share(self, array):
-        name, nbytes = self._files.get(self.address(array), (None, None))
-        if nbytes != array.size * array.dtype.itemsize:
+        whole = self._wholes.get(self.address(array))
+        if whole is None or whole.size != max(1, array.size * array.dtype.itemsize):
             raise DeviceError("only a whole array, of Runtime.whole, can be shared")
-        return name.encode().ljust(NAME_BYTES)
+        return json.dumps([self._names[self.address(array)], self.facts.uuid]).encode().ljust(NAME_BYTES)
 
     def open(self, name, nbytes):
         if len(name) < NAME_BYTES:
             raise DeviceError(f"a name of {len(name)} bytes; it has {NAME_BYTES}")
-        file = name.decode().rstrip()
-        if file.rpartition("-")[0] == self.facts.uuid:
+        place, owner = json.loads(name)
+        if owner == self.facts.uuid:
             raise DeviceError("an array cannot be opened by the device that shared it")
-        if file in self._opened.values():
-            raise DeviceError(f"{file} is open already")
-        try:
-            memory = shared_file(SHARED / file, max(1, nbytes), create=False)
-        except FileNotFoundError:
-            raise DeviceError(f"{file} was opened after its owner gave it up") from None
-        self._opened[memory.ctypes.data] = file
-        return DeviceArray(memory[:nbytes], self)
+        if place in self._opened.values():
+            raise DeviceError("the array is open already")
+        if not is_there(place):
+            raise DeviceError("it was opened after its owner gave it up")
+        memory = open_shared(place, max(1, nbytes))[:nbytes]
+        self._opened[memory.ctypes.data] = place
+        return DeviceArray(memory, self)
 
     def close(self, array):
-        if self._opened.pop(self.address(array), None) is None:
+        place = self._opened.pop(self.address(array), None)
+        if place is None:
             raise DeviceError("an array was closed that is not open")
+        if not is_there(place):
+            raise DeviceError("an array was closed after its owner had freed it")
 
 
 def _bytes(memory):

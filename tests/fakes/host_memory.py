@@ -1,4 +1,4 @@
-"""Memory of a device that is not there: poisoned when it is new, with guards on either side, and shared by files."""
+"""Memory of a device that is not there: poisoned when it is new, guarded on either side; and shared by processes."""
 
 import mmap
 import os
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.errors import DeviceError
+
 GUARD_BYTES, ALIGNMENT = 256, 256
 GUARD = bytes([0xC3]) * GUARD_BYTES
-SHARED = Path("/dev/shm")
 NAME_BYTES = 64  # as of a handle of CUDA's
 
 
@@ -66,15 +67,40 @@ class Allocations:
         return None
 
 
-def shared_file(path: Path, nbytes: int, create: bool) -> np.ndarray:
-    """Memory that another process can map, by the name of a file; who creates it removes it when it is given up."""
-    handle = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+class SharedMemory:
+    """Memory that other processes map by a name, which is gone with the last process that has it, however that ends:
+    it has no name in any file system. ``memory`` is uint8; the owner's goes when nothing refers to it any more."""
+
+    def __init__(self, nbytes: int):
+        handle = os.memfd_create("ringtrain-fake-device")
+        os.ftruncate(handle, nbytes)
+        self.memory = _mapped(handle, nbytes)
+        self.name = f"{os.getpid()}/fd/{handle}/{os.fstat(handle).st_ino}"
+        weakref.finalize(self.memory, os.close, handle)
+
+
+def open_shared(name: str, nbytes: int) -> np.ndarray:
+    """What another process has named. Raises OSError where it is gone."""
+    handle = os.open(_path(name), os.O_RDWR)
     try:
-        if create:
-            os.ftruncate(handle, nbytes)
-        memory = np.frombuffer(mmap.mmap(handle, nbytes), np.uint8)
+        if os.fstat(handle).st_size < nbytes:
+            raise DeviceError(f"{nbytes} bytes of shared memory of {os.fstat(handle).st_size}")
+        return _mapped(handle, nbytes)
     finally:
         os.close(handle)
-    if create:
-        weakref.finalize(memory, path.unlink, missing_ok=True)
-    return memory
+
+
+def is_there(name: str) -> bool:
+    """Whether its owner still has it."""
+    try:
+        return os.stat(_path(name)).st_ino == int(name.rpartition("/")[2])
+    except OSError:
+        return False
+
+
+def _path(name: str) -> Path:
+    return Path("/proc") / name.rpartition("/")[0]
+
+
+def _mapped(handle: int, nbytes: int) -> np.ndarray:
+    return np.frombuffer(mmap.mmap(handle, nbytes), np.uint8)

@@ -89,3 +89,14 @@ def test_a_mistake_is_told_once(mpirun):
     done = mpirun(2, arguments("--algorithm", "rign"))
     assert done.returncode == 2
     assert done.stderr.count("unknown algorithm 'rign': did you mean 'ring'?") == 1
+
+
+def test_buffers_of_devices(mpirun):
+    """By both ways of messages, and mapped; on devices that are not there."""
+    done = mpirun(2, ["benches_devices.py"], timeout=120)
+    assert done.returncode == 0, done.stderr
+    told, found = done.stdout.splitlines()
+    assert told == "# device memory is handed to the MPI: that was tried"
+    ways = [["mpi", "", "staged"], ["mapped", "", "ipc"], ["one-shot", "", "ipc"]]
+    ways += [["ring", way, way] for way in ("direct", "staged")]
+    assert json.loads(found) == 2 * [*([*own, "ok", 0] for own in ways), ["nccl", "", None, "refused", None]]

@@ -1,7 +1,7 @@
 """The device of the tests does what a device does, and says no where a device would go wrong without a word."""
 
+import json
 import multiprocessing
-import os
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from ringtrain.ops.cuda.kernels import Kernels
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.device import DeviceRefusal, span_memory
 from tests.fakes.host_cuda import HostRuntime
-from tests.fakes.host_memory import SHARED
+from tests.fakes.host_memory import is_there
 from tests.ops.cuda_support import needs_compiler
 
 
@@ -321,10 +321,11 @@ def test_what_cannot_be_shared_or_opened(runtime):
         other.close(there)
 
 
-def test_shared_memory_leaves_no_files_behind():
+def test_shared_memory_is_gone_with_its_owner():
+    """It has no name in any file system, so that a process that is killed leaves none."""
     runtime = HostRuntime()
     x = runtime.whole(8)
-    mine = f"{runtime.facts.uuid}-"
-    assert any(name.startswith(mine) for name in os.listdir(SHARED))
+    name = json.loads(runtime.share(x))[0]
+    assert is_there(name)
     del x
-    assert not any(name.startswith(mine) for name in os.listdir(SHARED))
+    assert not is_there(name)

@@ -1,0 +1,231 @@
+"""Where the buffers of a sweep lie, in host memory or on a device, and what is done to them beside all-reducing.
+
+Messages of device memory may go in several *ways*: handed to the MPI by their address (direct), or staged through host
+memory. What sends messages is measured by each way that can run; the rest once, over the first.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ringtrain.bench.memory import check_device_memory, check_memory
+from ringtrain.collectives.host import HOST
+from ringtrain.exchange.native import check_native
+from ringtrain.exchange.numbers import NumberType
+from ringtrain.exchange.reductions import AUTO, NATIVE
+from ringtrain.exchange.shared import WITHIN
+from ringtrain.transport.base import Transport
+
+NO_WAY = ""  # of what sends no messages, or has no choice
+CPU, CUDA = "cpu", "cuda"
+NCCL = "nccl"  # a rival, of devices
+DEVICE_TYPES = ("float32", "float64")  # that a device adds
+
+
+class Buffers(ABC):
+    """device:    where they are, as ``--device`` has it
+    transport: that of the first way: the ranks, and what they do together
+    """
+
+    device: str
+    transport: Transport
+
+    @abstractmethod
+    def ways_of(self, algorithm: str) -> tuple[str, ...]:
+        """In which ways it is measured, by their names."""
+
+    @abstractmethod
+    def by(self, way: str) -> Transport: ...
+
+    @abstractmethod
+    def over(self, carrier: str, way: str) -> str:
+        """What carries an all-reduce, by the name that its reduction has for it, as rows say it."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int):
+        """Bytes. Collective over the node."""
+
+    @abstractmethod
+    def typed(self, span, nbytes: int, numbers: NumberType):
+        """The first bytes of a span as numbers."""
+
+    @abstractmethod
+    def check_room(self, nbytes: int) -> None:
+        """Collective. Raises UsageError where that is more than there is memory."""
+
+    @abstractmethod
+    def describe(self) -> dict:
+        """What the header says of it: ``device``, None on a host. Collective."""
+
+    @abstractmethod
+    def host_of(self, span) -> np.ndarray:
+        """An array to be filled for :meth:`load`: the memory itself, where a host has it."""
+
+    @abstractmethod
+    def load(self, host: np.ndarray, span) -> None:
+        """It is there on return."""
+
+    @abstractmethod
+    def read(self, span) -> np.ndarray: ...
+
+    @abstractmethod
+    def clear(self, span) -> None: ...
+
+    @abstractmethod
+    def copy(self, source, target) -> None:
+        """Before what is all-reduced afterwards."""
+
+    @abstractmethod
+    def lacking(self, numbers: NumberType, op: str) -> str | None:
+        """Why nothing here all-reduces such numbers so; None where something does."""
+
+    @abstractmethod
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
+        """(combine, device) for :func:`ringtrain.exchange.reductions.prepare`."""
+
+    @abstractmethod
+    def check_native(self, numbers: NumberType, op: str) -> None:
+        """Collective. Raises UsageError where the MPI cannot."""
+
+
+class HostBuffers(Buffers):
+    """In host memory, shared by the ranks of a node where they can."""
+
+    device = CPU
+
+    def __init__(self, transport: Transport):
+        self.transport = transport
+
+    def ways_of(self, algorithm: str) -> tuple[str, ...]:
+        return (NO_WAY,)
+
+    def by(self, way: str) -> Transport:
+        return self.transport
+
+    def over(self, carrier: str, way: str) -> str:
+        return carrier
+
+    def allocate(self, nbytes: int):
+        return self.transport.allocate(nbytes, np.uint8)
+
+    def typed(self, span, nbytes: int, numbers: NumberType):
+        return span[:nbytes].view(numbers.storage)
+
+    def check_room(self, nbytes: int) -> None:
+        check_memory(self.transport, nbytes)
+
+    def describe(self) -> dict:
+        return {"device": None}
+
+    def host_of(self, span) -> np.ndarray:
+        return span
+
+    def load(self, host: np.ndarray, span) -> None:
+        """It is the same memory."""
+
+    def read(self, span) -> np.ndarray:
+        return span
+
+    def clear(self, span) -> None:
+        span[...] = 0
+
+    def copy(self, source, target) -> None:
+        np.copyto(target, source)
+
+    def lacking(self, numbers: NumberType, op: str) -> str | None:
+        return "the mean of whole numbers is none: use sum" if op == "mean" and numbers.integral else None
+
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
+        return numbers.combine(op), HOST
+
+    def check_native(self, numbers: NumberType, op: str) -> None:
+        check_native(self.transport, numbers, op)
+
+
+@dataclass(slots=True)
+class DeviceBuffers(Buffers):
+    """In the memory of this rank's device.
+
+    runtime: the device's (:mod:`ringtrain.ops.cuda.runtime`)
+    ops_of:  ops_of(dtype): its operations for numbers of that type (:class:`ringtrain.ops.base.Ops`)
+    ways:    transports by the names of their ways, of the same ranks
+    stream:  for copies of its own; a new one unless given
+    """
+
+    runtime: object
+    ops_of: Callable
+    ways: Mapping[str, Transport]
+    stream: object = None
+    device: str = CUDA
+    _ops: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.stream = self.stream or self.runtime.stream()
+
+    @property
+    def transport(self) -> Transport:
+        return next(iter(self.ways.values()))
+
+    def ways_of(self, algorithm: str) -> tuple[str, ...]:
+        alone = algorithm in (NATIVE, AUTO, NCCL, *WITHIN)
+        return (NO_WAY,) if alone else tuple(self.ways)
+
+    def by(self, way: str) -> Transport:
+        return self.ways[way] if way else self.transport
+
+    def over(self, carrier: str, way: str) -> str:
+        first = way or next(iter(self.ways))
+        return {"messages": first, "mapped": "ipc", "routed": f"ipc+{first}", NATIVE: "staged"}.get(carrier, carrier)
+
+    def allocate(self, nbytes: int):
+        return self.transport.allocate(nbytes, np.uint8)
+
+    def typed(self, span, nbytes: int, numbers: NumberType):
+        return self.runtime.view(span[:nbytes], numbers.storage)
+
+    def check_room(self, nbytes: int) -> None:
+        check_device_memory(self.transport, nbytes, self.runtime.memory()[0], self.runtime.facts.uuid)
+
+    def describe(self) -> dict:
+        facts = self.transport.gather_json([self.runtime.facts.name, self.runtime.facts.uuid])
+        names, devices = ([each[i] for each in facts] for i in (0, 1))
+        told = {"name": " | ".join(dict.fromkeys(names)), "devices": len(set(devices)), "ways": list(self.ways)}
+        return {"device": told | {"apart": self.transport.apart}}
+
+    def host_of(self, span) -> np.ndarray:
+        return np.empty(span.shape, span.dtype)
+
+    def load(self, host: np.ndarray, span) -> None:
+        ops = self.ops(span.dtype)
+        ops.upload(host, span)
+        ops.synchronize()
+
+    def read(self, span) -> np.ndarray:
+        return self.ops(span.dtype).to_host(span)
+
+    def clear(self, span) -> None:
+        self.load(np.zeros(span.shape, span.dtype), span)
+
+    def copy(self, source, target) -> None:
+        self.ops(target.dtype).copy(source, target)
+
+    def lacking(self, numbers: NumberType, op: str) -> str | None:
+        if numbers.name not in DEVICE_TYPES:
+            return f"a device adds {' and '.join(DEVICE_TYPES)}, and this is {numbers.name}"
+        return None if op == "sum" else f"a device all-reduces sums, and this is {op}"
+
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
+        ops = self.ops(numbers.storage)
+        return ops.add, ops
+
+    def check_native(self, numbers: NumberType, op: str) -> None:
+        """Any MPI adds what a device adds."""
+
+    def ops(self, dtype):
+        """Made once: each has a stream of its own, and all that is done to one buffer is in the order of one."""
+        name = np.dtype(dtype).name
+        if name not in self._ops:
+            self._ops[name] = self.ops_of(name)
+        return self._ops[name]

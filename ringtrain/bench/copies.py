@@ -1,0 +1,76 @@
+"""What the memory of devices can do, measured in the run that is judged by it: copies within a device, and from a
+neighbour's. All ranks copy at once, since they may share a device, or a link.
+
+The time is a device's own, between two events around several copies; the slowest rank's counts.
+"""
+
+import statistics
+from dataclasses import asdict, dataclass
+
+from ringtrain.bench.buffers import DeviceBuffers
+
+COPY_BYTES = 64 << 20  # more than a device's cache
+COPIES, REPEATS = 4, 7
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """own_bytes_per_s:  of copies within each rank's memory: so much is read in a second, and as much written
+    peer_bytes_per_s: of copies from a neighbour's memory; None where devices do not map it
+    """
+
+    own_bytes_per_s: float
+    peer_bytes_per_s: float | None
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def measure_copies(buffers: DeviceBuffers) -> Copies:
+    """Collective; the same on all ranks."""
+    transport = buffers.transport
+    here, there = buffers.allocate(COPY_BYTES), buffers.allocate(COPY_BYTES)
+    twins = transport.twins(here)
+    own = _rate(buffers, here, there)
+    if not all(transport.gather_json(twins is not None and len(twins) > 1)):
+        return Copies(own, None)
+    place = transport.neighbours.index(transport.rank)
+    return Copies(own, _rate(buffers, twins[(place + 1) % len(twins)], there))
+
+
+def _rate(buffers: DeviceBuffers, source, target) -> float:
+    times = [_copied_s(buffers, source, target) for _ in range(1 + REPEATS)][1:]
+    slowest = [max(own) for own in zip(*buffers.transport.gather_json(times), strict=True)]
+    return source.size / statistics.median(slowest)
+
+
+def _copied_s(buffers: DeviceBuffers, source, target) -> float:
+    """Seconds a copy."""
+    stream = buffers.stream
+    buffers.transport.barrier()
+    began = stream.record(timed=True)
+    for _ in range(COPIES):
+        buffers.runtime.copy(source, target, stream)
+    ended = stream.record(timed=True)
+    ended.wait()
+    return ended.seconds_since(began) / COPIES
+
+
+def mapped_bound_s(copies: Copies, algorithm: str, ranks: int, nbytes: int) -> float:
+    """How long an all-reduce in memory that devices map must take at least, by the bytes that its kernels move.
+
+    The memory of a rank is read, and written, so often, in multiples of the buffer:
+
+        mapped     read 1, written 1        p slices of n/p are read there and written there, by whoever owns them
+        one-shot   read p + 1, written 2    it is copied to the mail, which all ranks read; the sum is written
+
+    and a copy of n bytes reads n and writes n. Through its link pass 2(p-1)/p · n in either direction (mapped: what is
+    read of others and what others write; one-shot: (p-1) · n).
+    """
+    traffic, passed = (ranks + 3) / 2, ranks - 1.0
+    if algorithm != "one-shot":
+        traffic, passed = 1.0, 2 * (ranks - 1) / ranks
+    times = [traffic * nbytes / copies.own_bytes_per_s]
+    if copies.peer_bytes_per_s is not None:
+        times.append(passed * nbytes / copies.peer_bytes_per_s)
+    return max(times) if ranks > 1 else 0.0

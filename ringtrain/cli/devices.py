@@ -1,0 +1,75 @@
+"""From ``--device cuda`` of a benchmark to buffers in the memory of this rank's device."""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import click
+
+from ringtrain.transport.base import Transport
+
+MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
+
+
+class Cuda(NamedTuple):
+    """The way to devices.
+
+    index:   () → the number of this rank's, of those that it sees
+    runtime: (index) → its runtime
+    ops:     (runtime, dtype) → operations
+    choose:  (transport, index) → how device memory goes (:func:`ringtrain.transport.world.choose_way`); before any
+             rank uses its device
+    """
+
+    index: Callable
+    runtime: Callable
+    ops: Callable
+    choose: Callable
+
+
+def with_device(transport: Transport, asked, cuda: Cuda, load_nccl: Callable | None = None):
+    """The transport, the sweep with NVIDIA's all-reduce among its rivals, its buffers, and what gives back what was
+    made for it. Collective. Raises DeviceError."""
+    from dataclasses import replace
+
+    from ringtrain.bench.buffers import NCCL
+    from ringtrain.bench.nccl import Nccl, load_from_cupy
+
+    buffers, told = device_buffers(transport, cuda)
+    if transport.rank == 0:
+        click.echo(f"# {told}")
+    nccl = Nccl(buffers, load_nccl or load_from_cupy)
+    return buffers.transport, replace(asked, rivals={NCCL: nccl}), buffers, nccl.close
+
+
+def device_buffers(transport: Transport, cuda: Cuda):
+    """(buffers, a line for people). Collective. Raises DeviceError."""
+    from functools import partial
+
+    from ringtrain.bench.buffers import DeviceBuffers
+    from ringtrain.train.together import together
+    from ringtrain.transport.awareness import YES
+    from ringtrain.transport.device import DIRECT, STAGED, OnDevice
+    from ringtrain.transport.ipc import Ipc
+
+    index = together(transport, cuda.index)
+    choice = cuda.choose(transport, index)
+    runtime = together(transport, lambda: cuda.runtime(index))
+    tried = any(rung.name == "trial" and rung.answer == YES for rung in choice.rungs)
+    names = dict.fromkeys([choice.way, STAGED, *([DIRECT] if tried else [])])
+    ipc = Ipc(transport, runtime)
+    ways = {name: OnDevice(transport, runtime, name, ipc=ipc) for name in names}
+    told = f"{choice.words}; ranks of a node do not map one another's: {ipc.why}" if ipc.why else choice.words
+    return DeviceBuffers(runtime, partial(cuda.ops, runtime), ways), told
+
+
+def real_cuda(transport: Transport) -> Cuda:
+    from ringtrain.launch.binding import bind
+    from ringtrain.ops.cuda import CudaOps
+    from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
+    from ringtrain.transport.world import choose_way
+
+    def index() -> int:
+        return bind(os.environ, visible_devices(), transport.local_rank).index
+
+    return Cuda(index, make_runtime, CudaOps, lambda world, number: choose_way(world, "auto", number, MAKER))

@@ -1,0 +1,250 @@
+"""Memory of devices that the ranks of a node map alike, by CUDA's IPC: several devices, or one that several ranks use.
+
+Each rank names its allocation, and opens those that its neighbours name. A span of a rank's own then has a twin in
+everybody else's, as in an arena of host memory (:mod:`ringtrain.transport.mapped`), and kernels of any rank read and
+write all of them. Names are told, and ranks wait for one another, by host memory that the node shares.
+
+What goes wrong here is no error but a reason, :attr:`Ipc.why`, the same on all ranks of the node: then there are no
+twins. An allocation is opened once in a process, however often it is asked for, and closed by all before any owner lets
+go of it: CUDA does not say what becomes of memory that is freed while others have it open.
+
+Waiting is by the lanes of host memory, after an event of the device that is asked for, never waited for by a kernel:
+ranks may share a device, where one that spins would keep the others from it. Interprocess events would let the device
+wait by itself, but a peer must know that an event has been recorded before it can wait for it, which takes the host's
+word all the same.
+
+Source: CUDA C++ programming guide, "Interprocess communication"; cudaIpcOpenMemHandle in the runtime's reference.
+"""
+
+import json
+import os
+
+import numpy as np
+
+from ringtrain.errors import DeviceError, StalledError
+from ringtrain.transport.base import Transport
+from ringtrain.transport.waiting import peers, wait_for
+
+TAG = (1 << 14) - 1  # of the lane by which ranks meet: behind those of reductions
+ROW_BYTES = 2048  # of what a rank tells the others at once
+GRAIN_BYTES = 2 << 20  # CUDA cuts smaller allocations from one block, and would share, and open, that
+MEET_S = 120.0
+NAMESPACE = "/proc/self/ns/pid"
+
+
+class Opened:
+    """What this process has open of others' memory: each once, for all who asked for it."""
+
+    def __init__(self, runtime):
+        self._runtime, self._held = runtime, {}
+
+    def open(self, name: bytes, nbytes: int):
+        array, holders = self._held.get(name) or (self._runtime.open(name, nbytes), 0)
+        self._held[name] = array, holders + 1
+        return array
+
+    def close(self, name: bytes) -> None:
+        array, holders = self._held.pop(name)
+        if holders > 1:
+            self._held[name] = array, holders - 1
+        else:
+            self._runtime.close(array)
+
+
+def grown(nbytes: int) -> int:
+    """So much that an allocation of it is a block of its own."""
+    return max(-(-nbytes // GRAIN_BYTES), 1) * GRAIN_BYTES
+
+
+class Shared:
+    """One allocation of every rank of the node. pieces: uint8 arrays of one length, by place; ``own`` is this rank's
+    place, whose piece is its own memory. names: of the others' pieces."""
+
+    def __init__(self, runtime, pieces: list, own: int, names: list[bytes]):
+        self._runtime, self._pieces, self._own, self.names = runtime, pieces, own, names
+        self._start = runtime.address(pieces[own])
+
+    def twins(self, span) -> list | None:
+        """The span's elements in every piece; None where it does not lie in the own piece."""
+        nbytes, start = span.size * span.dtype.itemsize, self._runtime.address(span) - self._start
+        if not 0 <= start <= self._pieces[self._own].size - nbytes:
+            return None
+        return [self._runtime.view(piece[start : start + nbytes], span.dtype) for piece in self._pieces]
+
+
+class Ipc:
+    """Collective over the node to make: it is tried on a small allocation, which everybody reads and writes.
+
+    transport: of host memory: its ranks, and what their nodes share. This is closed when that is
+    runtime:   this rank's device (:mod:`ringtrain.ops.cuda.runtime`)
+    why:       why there are no twins, in words; "" where there are
+    """
+
+    def __init__(self, transport: Transport, runtime):
+        self._transport, self._runtime = transport, runtime
+        self._own = transport.neighbours.index(transport.rank)
+        self._opened, self._shared = Opened(runtime), []
+        self._stream = runtime.stream()
+        self.why = ""
+        transport.closing.append(self.close)
+        if transport.local_size > 1:
+            self._lane, board = transport.lane(TAG), transport.node_window(transport.local_size * ROW_BYTES)
+            if board is None or self._lane is None:
+                self.why = "the ranks of the node share no host memory, by which they would name that of devices"
+            else:
+                self._board = board.reshape(transport.local_size, ROW_BYTES)
+                self.why = self._probe()
+
+    def share(self, memory) -> str:
+        """Let the node's ranks open ``memory``, an array of Runtime.whole, and open theirs: all as long. Collective
+        over the node. Why that cannot be; "" where it can."""
+        if self._transport.local_size == 1 or self.why:
+            return self.why
+        shared, why = self._exchange(memory)
+        if shared is not None:
+            self._shared.append(shared)
+        return why
+
+    def twins(self, span) -> list | None:
+        """The span's elements on every rank of the node, by place, its own among them; None where it does not lie in
+        memory of :meth:`share`."""
+        if self._transport.local_size == 1:
+            return [span]
+        found = (shared.twins(span) for shared in self._shared)
+        return next((views for views in found if views is not None), None)
+
+    def close(self) -> None:
+        """Close what is open of others, and wait until all have done so: from then on owners may free. Collective over
+        the node. Where a rank does not come, this one's memory is kept as long as this object."""
+        if not self._shared:
+            return
+        self._stream.synchronize()
+        for shared in self._shared:
+            self._close(shared.names)
+            shared.names = []
+        try:
+            self._meet("close the memory of devices")
+        except StalledError:
+            return
+        self._shared = []
+
+    # ── how ranks agree ───────────────────────────────────────────────────────────────────────────────────
+    def _exchange(self, memory) -> tuple[Shared | None, str]:
+        """What all could open; or nothing, and why."""
+        rows = self._tell(self._offer(memory), "name memory of its device")
+        why = _first(rows, self._transport.neighbours) or _unlike(rows, self._transport.neighbours)
+        if why:
+            return None, why
+        names = [bytes.fromhex(row["name"]) for row in rows]
+        pieces, opened, error = self._open_all(names, memory)
+        why = _first(self._tell({"error": error}, "open memory of devices"), self._transport.neighbours)
+        if why:
+            self._close(opened)
+            self._meet("close memory of devices")
+            return None, why
+        return Shared(self._runtime, pieces, self._own, opened), ""
+
+    def _open_all(self, names: list[bytes], memory) -> tuple[list, list[bytes], str]:
+        """The pieces, the names of those that were opened for it, and what went wrong."""
+        pieces, opened = [], []
+        for place, name in enumerate(names):
+            if place == self._own:
+                pieces.append(memory)
+                continue
+            try:
+                pieces.append(self._opened.open(name, memory.size))
+            except (DeviceError, OSError) as error:
+                owner = peers([self._transport.neighbours[place]])
+                return pieces, opened, f"memory of {owner} cannot be opened: {error}"
+            opened.append(name)
+        return pieces, opened, ""
+
+    def _offer(self, memory) -> dict:
+        try:
+            name = self._runtime.share(memory).hex()
+        except (DeviceError, OSError) as error:
+            return {"error": f"memory of the device cannot be named: {error}"}
+        return {"error": "", "name": name, "nbytes": memory.size, "space": _namespace()}
+
+    def _close(self, names: list[bytes]) -> None:
+        for name in names:
+            self._opened.close(name)
+
+    def _tell(self, row: dict, what: str) -> list[dict]:
+        """Every rank's row, by place."""
+        row["error"] = row["error"][: ROW_BYTES // 8]  # JSON takes up to six bytes a character
+        text = json.dumps(row).encode()
+        self._board[self._own] = np.frombuffer(text.ljust(ROW_BYTES), np.uint8)
+        self._meet(what)
+        rows = [json.loads(told.tobytes()) for told in self._board]
+        self._meet(what)  # nobody writes the next before all have read this
+        return rows
+
+    def _meet(self, what: str) -> None:
+        def awaited() -> str:
+            return f"{peers(self._transport.neighbours[place] for place in self._lane.late())} to {what}"
+
+        self._lane.advance()
+        wait_for(self._lane.reached, MEET_S, awaited, patience=self._transport.patience)
+
+    # ── the trial ─────────────────────────────────────────────────────────────────────────────────────────
+    def _probe(self) -> str:
+        """Why not all ranks read and write one another's memory; "" where they do."""
+        count = self._transport.local_size
+        memory = self._runtime.whole(GRAIN_BYTES)
+        self._upload(np.full(memory.size, 1 + self._own % 250, np.uint8), memory)
+        shared, why = self._exchange(memory)
+        if shared is None:
+            return why
+        pieces = shared.twins(memory)
+        told = self._tell({"error": self._read(pieces)}, "read memory of devices")
+        for piece in pieces:
+            self._upload(np.full(1, 255 - self._own % 250, np.uint8), piece[self._own : self._own + 1])
+        self._meet("write memory of devices")
+        found = self._download(memory)[:count]
+        late = [place for place in range(count) if found[place] != 255 - place % 250]
+        error = f"what {peers(self._transport.neighbours[p] for p in late)} wrote to this rank's memory is not there"
+        written = self._tell({"error": error if late else ""}, "look what was written")
+        self._close(shared.names)
+        self._meet("close memory of devices")
+        return _first(told, self._transport.neighbours) or _first(written, self._transport.neighbours)
+
+    def _read(self, pieces: list) -> str:
+        for place, piece in enumerate(pieces):
+            if not (self._download(piece) == 1 + place % 250).all():
+                return (
+                    f"memory of {peers([self._transport.neighbours[place]])} was opened and reads otherwise than there"
+                )
+        return ""
+
+    def _upload(self, host: np.ndarray, array) -> None:
+        self._runtime.upload(host, array, self._stream)
+        self._stream.synchronize()
+
+    def _download(self, array) -> np.ndarray:
+        host = np.zeros(array.size, np.uint8)
+        self._runtime.download(array, host, self._stream)
+        return host
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink(NAMESPACE)
+    except OSError:
+        return ""
+
+
+def _first(rows: list[dict], neighbours) -> str:
+    """The first rank's error, with the ranks that have it."""
+    error = next((row["error"] for row in rows if row["error"]), "")
+    return error and f"{error}, on {peers(r for r, row in zip(neighbours, rows, strict=True) if row['error'] == error)}"
+
+
+def _unlike(rows: list[dict], neighbours) -> str:
+    if len({row["space"] for row in rows}) > 1:
+        return (
+            f"{peers(neighbours)} are in different process namespaces, across which CUDA maps no memory: start them in "
+            "one container, or let containers share one (--pid=host)"
+        )
+    sizes = sorted({row["nbytes"] for row in rows})
+    return f"ranks of the node ask for {sizes[0]} and {sizes[-1]} bytes" if len(sizes) > 1 else ""

@@ -1,0 +1,256 @@
+"""Buffers in the memory of devices that are not there: every row that there is, and every refusal."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from ringtrain.bench import copies, files, plots, rows, tables
+from ringtrain.bench.buffers import DeviceBuffers
+from ringtrain.bench.copies import Copies, mapped_bound_s
+from ringtrain.bench.nccl import Nccl
+from ringtrain.bench.sweep import Sweep, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.transport.device import DIRECT, STAGED, OnDevice
+from ringtrain.transport.ipc import Ipc
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.arithmetic import Arithmetic
+from tests.fakes.host_cuda import HostRuntime
+
+QUICK = Protocol(repeats=3, warm_up=1)
+SIZES = (4, 100, 20_000)
+
+
+@pytest.fixture(autouse=True)
+def small_copies(monkeypatch):
+    small = {"RATE_BYTES": (1 << 12,), "STREAM_BYTES": (1 << 18,), "REPEATS": 2, "ALPHA_ROUNDS": 2}
+    for name, value in small.items():
+        monkeypatch.setattr(f"ringtrain.bench.calibration.{name}", value)
+    monkeypatch.setattr(copies, "COPY_BYTES", 1 << 16)
+    monkeypatch.setattr(copies, "REPEATS", 2)
+
+
+def buffers_of(inner, ways=(STAGED,), runtime=None, ops=Arithmetic):
+    runtime = runtime or HostRuntime(hasty=inner.rank % 2 == 1)
+    ipc = Ipc(inner, runtime)
+    made = {way: OnDevice(inner, runtime, STAGED, ipc=ipc) for way in ways}  # threads hand each other no addresses
+    return DeviceBuffers(runtime, lambda dtype: ops(runtime), made)
+
+
+def swept(size=3, nodes=1, ways=(STAGED,), make=buffers_of, **asked):
+    asked = Sweep(**{"sizes": SIZES, "protocol": QUICK, **asked})
+
+    def body(inner):
+        buffers = make(inner, ways)
+        return sweep(buffers.transport, asked, buffers=buffers), inner.close()
+
+    results = LoopbackWorld(size, nodes).run(body)
+    assert all(own.rows == results[0][0].rows for own, _ in results)
+    return results[0][0]
+
+
+def by(made, **wanted):
+    return [row for row in made if all(row[key] == value for key, value in wanted.items())]
+
+
+@pytest.fixture(scope="module")
+def result():
+    with pytest.MonkeyPatch.context() as patch:
+        small_copies.__wrapped__(patch)
+        return swept(algorithms=("mpi", "mapped", "one-shot", "ring", "sliced", "auto"), out_of_place=True)
+
+
+def test_rows_of_devices(result):
+    over = {"mpi": "staged", "mapped": "ipc", "one-shot": "ipc", "ring": "staged", "sliced": "staged"}
+    assert len(result.rows) == 6 * len(SIZES) * 2
+    for row in result.rows:
+        assert (row["status"], row["wrong"], row["device"]) == ("ok", 0, "cuda"), row["reason"]
+        name = row["algorithm"].removeprefix("auto:")
+        assert row["transport"] == over[name] and row["way"] == (
+            STAGED if row["algorithm"] in ("ring", "sliced") else ""
+        )
+        assert row["same_on_ranks"] and row["same_over_repeats"] and row["bound_s"] > 0
+    assert {rows.label(row) for row in result.rows} >= {"mpi", "mapped", "one-shot", "ring (staged)"}
+    assert len(result.header["self_test"]) >= 6 and result.header["fits"] == []
+    assert result.header["device"] == {"name": "host", "devices": 3, "ways": [STAGED], "apart": ""}
+
+
+def test_text_files_and_pictures_say_what_device(result, tmp_path):
+    text = "\n".join(tables.header_lines(result.header))
+    assert "# buffers on 3 devices, host; messages staged\n" in text
+    assert "# staged links inside a node: alpha " in text and "# copies on the device, all ranks at once: " in text
+    assert ", from a neighbour's " in text
+    files.write_json(tmp_path / "a.json", result.header, result.rows)
+    files.write_csv(tmp_path / "a.csv", result.rows)
+    again = files.read_json(tmp_path / "a.json")
+    assert again["header"]["copies"]["peer_bytes_per_s"] > 0
+    assert "device,way" in (tmp_path / "a.csv").read_text().splitlines()[0]
+    before = json.loads((tmp_path / "a.json").read_text())
+    for row in before["rows"]:
+        del row["device"], row["way"]
+    (tmp_path / "old.json").write_text(json.dumps(before))
+    assert {(row["device"], row["way"]) for row in files.read_json(tmp_path / "old.json")["rows"]} == {("cpu", "")}
+    pytest.importorskip("matplotlib")
+    plots.draw(result.header, result.rows, tmp_path / "a.svg")
+    assert "sum, in place, buffers on host, 3 ranks" in plots.title_of(result.header, ("float32", "sum", "in"))
+
+
+def test_both_ways_are_rows():
+    found = swept(2, ways=(DIRECT, STAGED), algorithms=("mpi", "mapped", "ring"), sizes=(2000,)).rows
+    told = [(row["algorithm"], row["way"], row["transport"], row["status"]) for row in found]
+    assert told == [
+        ("mpi", "", "staged", "ok"),
+        ("mapped", "", "ipc", "ok"),
+        ("ring", DIRECT, DIRECT, "ok"),
+        ("ring", STAGED, STAGED, "ok"),
+    ]
+    assert len({rows.label(row) for row in found}) == 4
+
+
+def test_what_a_device_does_not_add_is_refused():
+    found = swept(2, algorithms=("ring",), dtypes=("bfloat16", "float64"), ops=("sum", "max"), sizes=(64,)).rows
+    assert {row["reason"] for row in by(found, dtype="bfloat16")} == {
+        "a device adds float32 and float64, and this is bfloat16"
+    }
+    assert by(found, dtype="float64", op="max")[0]["reason"] == "a device all-reduces sums, and this is max"
+    assert by(found, dtype="float64", op="sum")[0]["status"] == "ok"
+
+
+def test_what_is_not_mapped_is_refused_with_the_reason():
+    device = HostRuntime()  # all ranks of one process have it: CUDA opens no memory there
+
+    def make(inner, ways):
+        return buffers_of(inner, ways, device)
+
+    (mapped, ring) = swept(2, make=make, algorithms=("mapped", "ring"), sizes=(64,)).rows
+    assert mapped["status"] == "refused" and ring["status"] == "ok"
+    assert "the buffer does not lie in memory that the ranks of a node share: memory of rank 1" in mapped["reason"]
+
+
+def test_a_device_that_adds_wrongly_is_seen():
+    class Wrong(Arithmetic):
+        """Forgets the last source."""
+
+        def add_all(self, sources, targets):
+            super().add_all(sources[:-1] or sources, targets)
+
+    def make(inner, ways):
+        return buffers_of(inner, ways, ops=Wrong)
+
+    found = swept(3, make=make, algorithms=("mapped", "one-shot"), sizes=(2000,)).rows
+    assert [row["status"] for row in found] == ["wrong", "wrong"]
+
+
+def test_more_than_the_device_has_is_refused():
+    with pytest.raises(UsageError, match=r"buffers of 8 GiB on 1 rank are 8 GiB, and their device has 8 GiB of memory"):
+        swept(1, sizes=(1 << 33,))
+
+
+def test_bounds_of_mapped_memory():
+    """n bytes at 100 B/s within a device and 10 from a neighbour's; four ranks."""
+    alone, linked = Copies(100.0, None), Copies(100.0, 10.0)
+    assert mapped_bound_s(alone, "mapped", 4, 1000) == 10
+    assert mapped_bound_s(linked, "mapped", 4, 1000) == 150  # 2 · 3/4 of it through the link
+    assert mapped_bound_s(alone, "one-shot", 4, 1000) == 35  # read 5 times, written twice; a copy does each once
+    assert mapped_bound_s(linked, "one-shot", 4, 1000) == 300
+    assert mapped_bound_s(linked, "mapped", 1, 1000) == 0
+
+
+# ── NCCL ──────────────────────────────────────────────────────────────────────────────────────────────────────
+class FakeNccl:
+    """Sums memory by its addresses, when all ranks have come."""
+
+    NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = 7, 8, 0
+    destroyed = 0
+
+    def __init__(self, size):
+        self.barrier, self.parts = threading.Barrier(size), [None] * size
+
+    def get_unique_id(self):
+        return bytes(range(128))
+
+    def NcclCommunicator(self, size, name, rank):
+        assert name == bytes(range(128)) and size == len(self.parts)
+        return Communicator(self, rank)
+
+
+class Communicator:
+    def __init__(self, library, rank):
+        self.library, self.rank = library, rank
+
+    def allReduce(self, source, target, count, kind, op, stream):
+        assert (op, stream) == (FakeNccl.NCCL_SUM, 99)
+        dtype = {FakeNccl.NCCL_FLOAT32: "f4", FakeNccl.NCCL_FLOAT64: "f8"}[kind]
+        given, into = (_at(address, count, dtype) for address in (source, target))
+        self.library.parts[self.rank] = given.copy()
+        self.library.barrier.wait(20)
+        into[:] = sum(self.library.parts)
+        self.library.barrier.wait(20)
+
+    def destroy(self):
+        FakeNccl.destroyed += 1
+
+
+def _at(address, count, dtype):
+    import ctypes
+
+    nbytes = count * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype)
+
+
+class Stream:
+    ptr = 99
+
+    def synchronize(self):
+        pass
+
+
+def with_nccl(size, load, make=buffers_of, **asked):
+    asked = Sweep(**{"sizes": (64,), "protocol": QUICK, "algorithms": ("nccl", "mpi"), **asked})
+
+    def body(inner):
+        from dataclasses import replace
+
+        buffers = make(inner, (STAGED,))
+        nccl = Nccl(buffers, load)
+        found = sweep(buffers.transport, replace(asked, rivals={"nccl": nccl}), buffers=buffers)
+        nccl.close()
+        inner.close()
+        return found.rows
+
+    return LoopbackWorld(size).run(body)[0]
+
+
+def test_nccl_takes_part():
+    library = FakeNccl(2)
+    FakeNccl.destroyed = 0
+    found = with_nccl(2, lambda: (library, Stream()), dtypes=("float32", "float64"), out_of_place=True)
+    for row in by(found, algorithm="nccl"):
+        assert (row["status"], row["wrong"], row["transport"], row["way"]) == ("ok", 0, "nccl", ""), row["reason"]
+    assert FakeNccl.destroyed == 2 and len(by(found, algorithm="nccl")) == 4
+
+
+def test_nccl_is_refused_where_it_cannot_run():
+    def absent():
+        raise ImportError("CuPy does not find libnccl")
+
+    (row,) = by(with_nccl(2, absent), algorithm="nccl")
+    assert row["status"] == "refused" and row["reason"] == (
+        "NCCL is not to be had: CuPy does not find libnccl: pip install nvidia-nccl-cu13, for a CuPy of CUDA 12 "
+        "nvidia-nccl-cu12"
+    )
+    device = HostRuntime()
+    shared = with_nccl(2, lambda: (FakeNccl(2), Stream()), make=lambda inner, ways: buffers_of(inner, ways, device))
+    assert by(shared, algorithm="nccl")[0]["reason"] == (
+        "NCCL wants a device for each rank, and ranks 0, 1 have one between them"
+    )
+
+
+def test_every_algorithm_has_a_row():
+    found = swept(2, algorithms=ALGORITHMS, sizes=(64,)).rows
+    refused = {row["algorithm"]: row["reason"] for row in by(found, status="refused")}
+    assert len(found) == len(ALGORITHMS) and refused == {}
+    assert issubclass(UsageError, RingtrainError)

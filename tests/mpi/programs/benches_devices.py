@@ -1,0 +1,38 @@
+"""Under mpirun: `bench-allreduce --device cuda`, on devices that are not there: their memory is the processes' own."""
+
+import json
+import sys
+
+from ringtrain.bench import calibration, copies
+from ringtrain.bench.sweep import Sweep, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.cli.devices import Cuda, with_device
+from ringtrain.transport.awareness import YES, Choice, Rung
+from ringtrain.transport.world import connect
+from tests.fakes.arithmetic import Arithmetic
+from tests.fakes.host_cuda import HostRuntime
+
+copies.COPY_BYTES = 1 << 16
+calibration.RATE_BYTES, calibration.REPEATS, calibration.ALPHA_ROUNDS = (1 << 12,), 2, 2
+
+
+def no_nccl():
+    raise ImportError("there is no device")
+
+
+if __name__ == "__main__":
+    world = connect()
+    choice = Choice("direct", "that was tried", (Rung("trial", YES, ""),))
+    cuda = Cuda(lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice)
+    asked = Sweep((64, 70_000), ("mpi", "mapped", "one-shot", "ring", "nccl"), protocol=Protocol(repeats=3, warm_up=1))
+    transport, asked, buffers, close = with_device(world, asked, cuda, no_nccl)
+    found = sweep(transport, asked, buffers=buffers)
+    close()
+    rank, runtime = world.rank, buffers.runtime
+    world.close()
+    assert not runtime._opened
+    if rank == 0:
+        print(
+            json.dumps([[row[k] for k in ("algorithm", "way", "transport", "status", "wrong")] for row in found.rows])
+        )
+    sys.exit(0)

@@ -1,0 +1,95 @@
+"""Under mpirun: memory of devices that ranks map alike, and the all-reduces that work in it. The devices are not there:
+their memory is the processes' own, which NumPy may not read, and which is named and opened as a device's is."""
+
+import gc
+import os
+import signal
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from ringtrain.exchange.reductions import prepare
+from ringtrain.transport.device import STAGED, OnDevice
+from ringtrain.transport.ipc import Ipc
+from ringtrain.transport.world import connect
+from tests.fakes.arithmetic import Arithmetic
+from tests.fakes.host_cuda import HostRuntime
+
+DEADLINE_S = 30.0
+COUNTS = (0, 1, 2, 3, 101, 70_001)
+
+
+class Device:
+    def __init__(self, inner, make_ops):
+        self.runtime = HostRuntime(hasty=inner.rank % 2 == 1)
+        self.ipc = Ipc(inner, self.runtime)
+        self.t = OnDevice(inner, self.runtime, STAGED, ipc=self.ipc)
+        self.ops = make_ops(self.runtime)
+
+
+def maps(d):
+    t = d.t
+    assert d.ipc.why == "" and ("CUDA IPC" in t.describe()) == (t.size > 1)
+    span = t.allocate(1000, "f4")
+    d.ops.upload(np.full(1000, t.rank, "f4"), span)
+    d.ops.synchronize()
+    t.barrier()
+    twins = t.twins(span[10:20])
+    assert [set(d.ops.to_host(twin)) for twin in twins] == [{float(rank)} for rank in range(t.size)]
+    assert t.size == 1 or t.twins(t.scratch(5, "f4")) is None
+    t.barrier()
+
+
+def sums(d):
+    """Several buckets in flight, every length of interest, again and again, by both algorithms and by messages."""
+    t, ends = d.t, np.cumsum([0, *COUNTS])
+    whole = t.allocate(int(ends[-1]), "f4")
+    parts = [whole[a:b] for a, b in pairwise(ends)]
+    share = np.arange(whole.size, dtype="f4") % 251
+    for name in ("mapped", "one-shot", "ring", "auto"):
+        runs = [prepare(t, part, name, d.ops.add, tag=tag, device=d.ops) for tag, part in enumerate(parts)]
+        for turn in range(1, 7):
+            d.ops.upload((share + t.rank) * turn, whole)
+            for run in runs:
+                run.start()
+            for run in runs:
+                run.wait(DEADLINE_S)
+            want = turn * (t.size * share + t.size * (t.size - 1) // 2)
+            assert (d.ops.to_host(whole) == want).all(), (name, turn)
+
+
+def is_killed(d):
+    """With its memory open elsewhere, and others' open in it."""
+    d.t.allocate(1 << 16, "f4")
+    d.t.barrier()
+    if d.t.rank == d.t.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    d.t.barrier()
+
+
+def main(how: str) -> int:
+    from ringtrain.ops.cuda import CudaOps
+
+    inner = connect()
+    device = Device(inner, CudaOps if how == "kernels" else Arithmetic)
+    if how == "killed":
+        is_killed(device)
+    for check in (maps, sums):
+        check(device)
+    device.t.barrier()
+    rank, runtime = inner.rank, device.runtime
+    device.t.close()
+    assert not runtime._opened
+    del device, runtime
+    gc.collect()
+    left = [line for line in Path("/proc/self/maps").read_text().splitlines() if "ringtrain-fake-device" in line]
+    assert not left, left
+    if rank == 0:
+        print("2 checks passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))

@@ -1,0 +1,278 @@
+"""Memory of devices that ranks map alike: on threads, each with a device that is not there."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import DeviceError, StalledError
+from ringtrain.transport import ipc
+from ringtrain.transport.ipc import Ipc, Opened
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.host_cuda import HostRuntime
+
+FLOATS = 100
+
+
+class Rank:
+    """A rank with a device: what its tests do to its memory."""
+
+    def __init__(self, t, runtime=None):
+        self.t, self.runtime = t, runtime or HostRuntime()
+        self.stream, self.ipc = self.runtime.stream(), Ipc(t, self.runtime)
+
+    def whole(self, nbytes=4 * FLOATS):
+        return self.runtime.whole(nbytes)
+
+    def write(self, array, value):
+        self.runtime.upload(np.full(array.size, value, array.dtype), array, self.stream)
+        self.stream.synchronize()
+
+    def read(self, array):
+        host = np.zeros(array.size, array.dtype)
+        self.runtime.download(array, host, self.stream)
+        return host
+
+
+def on_ranks(size, body, nodes=1, shares=True, make=HostRuntime):
+    return LoopbackWorld(size, nodes, shares=shares).run(lambda t: body(Rank(t, make())))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_every_rank_reads_and_writes_the_memory_of_all(size):
+    def body(rank):
+        assert rank.ipc.why == ""
+        memory, other = rank.whole(), rank.whole()
+        assert (rank.ipc.share(memory), rank.ipc.share(other)) == ("", "")
+        floats = rank.runtime.view(memory, "f4")
+        rank.write(floats, rank.t.rank)
+        rank.t.barrier()
+        twins = rank.ipc.twins(floats[7:40].reshape(3, 11)[1:])
+        assert [(twin.size, twin.dtype) for twin in twins] == [(22, np.dtype("f4"))] * size
+        assert [set(rank.read(twin)) for twin in twins] == [{float(r)} for r in range(size)]
+        rank.t.barrier()
+        for twin in twins:
+            rank.write(twin[rank.t.rank : rank.t.rank + 1], 10 + rank.t.rank)
+        rank.t.barrier()
+        assert rank.read(floats)[18 : 18 + size].tolist() == [10.0 + r for r in range(size)]
+        assert (rank.read(floats)[:18] == rank.t.rank).all()
+        assert len(rank.ipc.twins(rank.runtime.view(other, "f8"))) == size
+        assert rank.ipc.twins(rank.runtime.empty((5,), "f4")) is None
+        rank.t.close()  # which closes what was made with it
+        assert not rank.runtime._opened
+
+    on_ranks(size, body)
+
+
+def test_a_rank_alone_has_itself():
+    def body(rank):
+        span = rank.runtime.empty((5,), "f4")
+        assert rank.ipc.share(rank.whole()) == rank.ipc.why == ""
+        assert [twin is span for twin in rank.ipc.twins(span)] == [True]
+        rank.ipc.close()
+
+    on_ranks(1, body)
+    on_ranks(2, body, nodes=2)
+
+
+def refused(size=2, **how):
+    """Why there are no twins: in one voice, and with nothing left open."""
+
+    def body(rank):
+        memory = rank.whole()
+        assert rank.ipc.share(memory) == rank.ipc.why and rank.ipc.twins(memory) is None
+        rank.ipc.close()
+        return rank.ipc.why, len(rank.runtime._opened)
+
+    said = on_ranks(size, body, **how)
+    assert len(set(said)) == 1 and said[0][1] == 0
+    return said[0][0]
+
+
+def failing(ranks, what, instead):
+    """Devices of which those of ``ranks`` do ``what`` by ``instead``, made from what it would be."""
+
+    def make():
+        runtime = HostRuntime()
+        if int(threading.current_thread().name.split()[1]) in ranks:
+            setattr(runtime, what, instead(runtime, getattr(runtime, what)))
+        return runtime
+
+    return make
+
+
+def raising(error):
+    def instead(runtime, right):
+        def method(*_):
+            raise error
+
+        return method
+
+    return instead
+
+
+def test_what_cannot_be_opened_is_a_reason():
+    error = DeviceError("cudaErrorPeerAccessUnsupported")
+    why = refused(3, make=failing({1}, "open", raising(error)))
+    assert why == "memory of rank 0 cannot be opened: cudaErrorPeerAccessUnsupported, on rank 1"
+    why = refused(make=failing({0, 1}, "share", raising(DeviceError("not supported"))))
+    assert why == "memory of the device cannot be named: not supported, on ranks 0, 1"
+    assert "cannot be opened" in refused(3, make=failing({2}, "open", second_fails))
+    long = refused(make=failing({1}, "open", raising(DeviceError("é" * 3000))))
+    assert long.startswith("memory of rank 0 cannot be opened: éé") and long.endswith(", on rank 1")
+
+
+def second_fails(runtime, right):
+    calls = []
+
+    def method(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise DeviceError("no more")
+        return right(*arguments)
+
+    return method
+
+
+def test_ranks_of_one_process_are_refused():
+    device = HostRuntime()
+    why = refused(make=lambda: device)
+    assert why.startswith("memory of rank 1 cannot be opened: an array cannot be opened by the device that shared it")
+
+
+def test_memory_of_a_pool_is_refused():
+    def body(rank):
+        pool = rank.runtime.empty((4 * FLOATS,), "u1")
+        why = rank.ipc.share(pool if rank.t.rank else rank.whole())
+        part = rank.ipc.share(rank.whole()[8:])
+        return why, part, rank.ipc.twins(pool), len(rank.runtime._opened)
+
+    for why, part, twins, held in on_ranks(2, body):
+        assert why == (
+            "memory of the device cannot be named: only a whole array, of Runtime.whole, can be shared, on rank 1"
+        )
+        assert part.endswith("can be shared, on ranks 0, 1") and twins is None and held == 0
+
+
+def test_ranks_ask_for_as_much():
+    said = on_ranks(2, lambda rank: rank.ipc.share(rank.whole(400 + 4 * rank.t.rank)))
+    assert said == ["ranks of the node ask for 400 and 404 bytes"] * 2
+
+
+def test_process_namespaces_are_told_apart(monkeypatch):
+    monkeypatch.setattr(ipc, "_namespace", lambda: threading.current_thread().name)
+    assert refused().startswith("ranks 0, 1 are in different process namespaces, across which CUDA maps no memory: ")
+    monkeypatch.undo()
+    monkeypatch.setattr(ipc, "NAMESPACE", "/nowhere")
+    assert refused_not()
+
+
+def refused_not():
+    return on_ranks(2, lambda rank: rank.ipc.why) == ["", ""]
+
+
+def test_no_host_memory_that_the_node_shares():
+    assert refused(shares=False).startswith("the ranks of the node share no host memory")
+
+
+def test_memory_that_reads_otherwise_is_noticed():
+    def stale(runtime, right):
+        def method(name, nbytes):
+            right(name, nbytes)
+            return runtime.whole(nbytes)
+
+        runtime.close = lambda array: runtime._opened.clear()
+        return method
+
+    why = refused(make=failing({1}, "open", stale))
+    assert why == "memory of rank 0 was opened and reads otherwise than there, on rank 1"
+
+
+def test_writes_that_do_not_arrive_are_noticed():
+    def snapshot(runtime, right):
+        def method(name, nbytes):
+            copied, stream = runtime.whole(nbytes), runtime.stream()
+            runtime.copy(right(name, nbytes), copied, stream)
+            stream.synchronize()
+            return copied
+
+        runtime.close = lambda array: runtime._opened.clear()
+        return method
+
+    why = refused(make=failing({1}, "open", snapshot))
+    assert why == "what rank 1 wrote to this rank's memory is not there, on rank 0"
+
+
+def test_an_allocation_is_opened_once_and_closed_with_its_last_holder():
+    owner, user = HostRuntime(), HostRuntime()
+    whole, opened = owner.whole(64), Opened(user)
+    name = owner.share(whole)
+    first = opened.open(name, 64)
+    assert opened.open(name, 64) is first
+    opened.close(name)
+    assert len(user._opened) == 1
+    opened.close(name)
+    assert not user._opened
+    with pytest.raises(DeviceError, match="is open already"):
+        user.open(name, 64)
+        user.open(name, 64)
+
+
+def test_the_same_allocation_twice():
+    def body(rank):
+        memory = rank.whole()
+        assert rank.ipc.share(memory) == rank.ipc.share(memory) == ""
+        assert len(rank.runtime._opened) == 1
+        rank.ipc.close()
+        rank.ipc.close()
+        return len(rank.runtime._opened)
+
+    assert on_ranks(2, body) == [0, 0]
+
+
+def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
+    """Rank 1 is late to close: rank 0 does not wait for ever, and keeps its memory. The fake refuses to close what is
+    gone."""
+    monkeypatch.setattr(ipc, "MEET_S", 0.2)
+    ended = threading.Event()
+
+    def body(rank):
+        assert rank.ipc.share(rank.whole()) == ""
+        gc.collect()
+        if rank.t.rank == 0:
+            rank.ipc.close()  # in vain: it waits for rank 1, and not for ever
+            ended.set()
+        else:
+            assert ended.wait(20)
+            rank.ipc.close()
+        return rank.ipc, rank.runtime  # else rank 0's would end with it
+
+    assert [len(runtime._opened) for _, runtime in on_ranks(2, body)] == [0, 0]
+
+
+def test_a_rank_that_does_not_come_is_named(monkeypatch):
+    def body(rank):
+        rank.t.barrier()
+        monkeypatch.setattr(ipc, "MEET_S", 0.05)
+        if rank.t.rank == 0:
+            with pytest.raises(StalledError, match="waiting for rank 1 to name memory of its device"):
+                rank.ipc.share(rank.whole())
+        rank.t.barrier()
+
+    on_ranks(2, body)
+
+
+def test_a_close_after_the_owner_freed_is_refused_by_the_fake():
+    owner, user = HostRuntime(), HostRuntime()
+    whole = owner.whole(64)
+    name = owner.share(whole)
+    array = user.open(name, 64)
+    del whole
+    gc.collect()
+    with pytest.raises(DeviceError, match="closed after its owner had freed it"):
+        user.close(array)
+    with pytest.raises(DeviceError, match="it was opened after its owner gave it up"):
+        user.open(name, 64)
+    with pytest.raises(DeviceError, match="an array was closed that is not open"):
+        user.close(array)
