@@ -4,7 +4,8 @@ from time import perf_counter
 
 import numpy as np
 
-from ringtrain.ops.base import Mark, Ops
+from ringtrain.ops.base import Ops
+from ringtrain.ops.machine import Mark
 
 
 class HostMark(Mark):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.ops.base import Mark
+from ringtrain.ops.machine import Mark
 from ringtrain.transport.base import Handle
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from ringtrain.data.batches import Batch
 from ringtrain.nn.base import Workspace
-from ringtrain.ops.base import Mark, Ops
+from ringtrain.ops.base import Ops
+from ringtrain.ops.machine import Mark
 
 RAW = ("images", "labels", "examples", "top", "left", "flip")
 

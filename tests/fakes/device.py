@@ -18,7 +18,8 @@ from itertools import zip_longest
 import numpy as np
 
 from ringtrain.errors import DeviceFullError
-from ringtrain.ops.base import Mark, Ops
+from ringtrain.ops.base import Ops
+from ringtrain.ops.machine import Mark
 from ringtrain.ops.reference import ReferenceOps
 
 POISON_BYTE = 0xAB

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops.base import Mark
 from ringtrain.ops.cuda.runtime import Event, Graph
+from ringtrain.ops.machine import Mark
 
 MOST = 1024  # segments: several for each of a few hundred layers
 
