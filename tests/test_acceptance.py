@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,31 @@ def test_a_stage_ends_as_one_of_these(room, tmp_path, program, seconds, short, s
     assert (outcome.status, outcome.said) == (status, said)
 
 
+def test_what_a_machine_cannot_do_is_left_out(room, tmp_path):
+    unable = replace(stage(room, "raise SystemExit('Device not supported')"), unable="Device not supported")
+    outcome = room["main"].run(unable, tmp_path, 100)
+    assert (outcome.status, outcome.said) == (
+        "left out", "exit code 1.  The end of its output: Device not supported"
+    )  # fmt: skip
+
+
+HOLD = """
+import fcntl, os, signal
+held = open({path!r}, "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+os.fork()
+signal.pause()
+"""
+TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
+
+
+def test_what_a_stage_has_started_ends_with_it(room, tmp_path):
+    """A lock is free when the last process that inherited it is gone."""
+    path = tmp_path / "held"
+    assert room["main"].run(stage(room, HOLD.format(path=str(path)), seconds=1.5), tmp_path, 100).status == "failed"
+    subprocess.run([sys.executable, "-c", TAKE, path], check=True, timeout=10)
+
+
 def test_what_there_is_no_time_for_is_told(room, tmp_path):
     outcome = room["main"].run(stage(room, "pass"), tmp_path, 1)
     assert (outcome.status, outcome.said[:16]) == ("left out", "no time was left")
@@ -79,9 +105,12 @@ def test_an_all_reduce_that_is_not_fast_enough_falls_short(room, tmp_path):
     large, small = 1 << 21, 1 << 20
     rows = [row("mpi", 6.0, small), row("mapped", 1.0, small), row("mpi", 4.0, large), row("mapped", 1.0, large)]
     (tmp_path / "2-ranks.json").write_text(json.dumps({"rows": rows}))
+    refused = {"ranks": 4, "algorithm": "mapped", "bytes": small, "status": "refused", "reason": "not here"}
+    (tmp_path / "4-ranks.json").write_text(json.dumps({"rows": [refused]}))
     read, short = room["stages"].read_allreduce(tmp_path)
-    assert short == "mapped is less than 5 times as fast as through the host: 2 MiB at 2 ranks"
-    assert [each["× mpi through the host"] for each in read] == [1.0, 6.0, 1.0, 4.0]
+    told = "mapped is not 5 times as fast as through the host: 2 MiB at 2 ranks, nothing measured at 4 ranks"
+    assert short == told and read[-1]["reason"] == "not here"
+    assert [each["× mpi through the host"] for each in read[:-1]] == [1.0, 6.0, 1.0, 4.0]
 
 
 def test_without_a_gpu_it_says_so(tmp_path):
@@ -93,4 +122,4 @@ def test_without_a_gpu_it_says_so(tmp_path):
 
 def test_a_stage_that_is_not_there(tmp_path):
     done = subprocess.run([sys.executable, FOLDER / "main.py", "speed"], capture_output=True, text=True)
-    assert done.returncode == 2 and "no stage is called speed: doctor, tests, losses" in done.stderr
+    assert done.returncode == 2 and "no stage is called speed: doctor, losses, resnet50" in done.stderr

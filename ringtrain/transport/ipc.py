@@ -190,24 +190,20 @@ class Ipc:
     # ── the trial ─────────────────────────────────────────────────────────────────────────────────────────
     def _probe(self) -> str:
         """Why not all ranks read and write one another's memory; "" where they do."""
-        count = self._transport.local_size
         memory = self._runtime.whole(GRAIN_BYTES)
         self._upload(np.full(memory.size, 1 + self._own % 250, np.uint8), memory)
         shared, why = self._exchange(memory)
         if shared is None:
             return why
-        pieces = shared.twins(memory)
-        told = self._tell({"error": self._read(pieces)}, "read memory of devices")
-        for piece in pieces:
-            self._upload(np.full(1, 255 - self._own % 250, np.uint8), piece[self._own : self._own + 1])
-        self._meet("write memory of devices")
-        found = self._download(memory)[:count]
-        late = [place for place in range(count) if found[place] != 255 - place % 250]
-        error = f"what {peers(self._transport.neighbours[p] for p in late)} wrote to this rank's memory is not there"
-        written = self._tell({"error": error if late else ""}, "look what was written")
+        pieces, why = shared.twins(memory), ""
+        for what, trial in (("read", self._read), ("write", self._write), ("read what was written to", self._written)):
+            rows = self._tell({"error": _tried(trial, pieces)}, f"{what} memory of devices")
+            why = _first(rows, self._transport.neighbours)
+            if why:
+                break
         self._close(shared.names)
         self._meet("close memory of devices")
-        return _first(told, self._transport.neighbours) or _first(written, self._transport.neighbours)
+        return why
 
     def _read(self, pieces: list) -> str:
         for place, piece in enumerate(pieces):
@@ -217,6 +213,17 @@ class Ipc:
                 )
         return ""
 
+    def _write(self, pieces: list) -> str:
+        for piece in pieces:
+            self._upload(np.full(1, 255 - self._own % 250, np.uint8), piece[self._own : self._own + 1])
+        return ""
+
+    def _written(self, pieces: list) -> str:
+        found = self._download(pieces[self._own])[: len(pieces)]
+        late = [place for place in range(len(pieces)) if found[place] != 255 - place % 250]
+        error = f"what {peers(self._transport.neighbours[p] for p in late)} wrote to this rank's memory is not there"
+        return error if late else ""
+
     def _upload(self, host: np.ndarray, array) -> None:
         self._runtime.upload(host, array, self._stream)
         self._stream.synchronize()
@@ -225,6 +232,14 @@ class Ipc:
         host = np.zeros(array.size, np.uint8)
         self._runtime.download(array, host, self._stream)
         return host
+
+
+def _tried(trial, pieces: list) -> str:
+    """What is wrong; also where the device itself says so."""
+    try:
+        return trial(pieces)
+    except DeviceError as error:
+        return str(error)
 
 
 def _namespace() -> str:

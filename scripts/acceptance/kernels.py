@@ -23,7 +23,8 @@ from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.train.assemble import assemble, open_data
-from ringtrain.transport.world import connect
+from ringtrain.transport.awareness import STAGED, Choice
+from ringtrain.transport.world import connect, on_device
 
 COPIED, EDGE, TIMES = 1 << 30, 8192, 10
 
@@ -117,7 +118,7 @@ def spent_in(options, ops, profile) -> dict[str, Spent]:
     model = spec.load(options.model)
     flags = {"model": options.model, "synthetic": True, "batch": options.batch, "iterations": 1, "guard": False}
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**flags, "augment": False}))
-    transport = connect()
+    transport = on_device(connect(), ops.runtime, Choice(STAGED, "", ()))
     data = open_data(config, model, transport)
     run = assemble(config, model, data, transport, ops, lambda: False)
     found = []

@@ -2,9 +2,12 @@
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from stages import STAGES, Stage, facts
 
 PASSED, FAILED, SHORT, LEFT_OUT = "passed", "failed", "fell short", "left out"
 LEAST_S = 15.0  # what a stage must at least have
+GRACE_S = 5.0  # for what is told to end
 
 
 @dataclass(slots=True)
@@ -73,16 +77,30 @@ def run(stage: Stage, folder: Path, left: float) -> Outcome:
     outcome.command, began = " ".join(map(str, command)), time.monotonic()
     limit = min(stage.seconds, left)
     with open(own / "output.txt", "w") as output:
-        try:
-            code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=limit).returncode
-        except subprocess.TimeoutExpired:
-            code = None
+        code = status(command, output, limit)
     outcome.seconds = time.monotonic() - began
     outcome.rows, short = stage.read(own)
     outcome.status = PASSED if code == 0 and not short else SHORT if code == 0 else FAILED
+    if code and stage.unable and stage.unable in (own / "output.txt").read_text(errors="replace"):
+        outcome.status = LEFT_OUT
     ended = "" if code == 0 else f"not done after {limit:.0f} s. " if code is None else f"exit code {code}. "
     outcome.said = ended + short + (f" The end of its output: {tail(own / 'output.txt')}" if code else "")
     return outcome
+
+
+def status(command: list, output, limit: float) -> int | None:
+    """Its exit code; None where it was not done in time: then all that it started is ended, as ranks would keep the GPU
+    from the stages that follow."""
+    command = list(map(str, command))
+    process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        for number in (signal.SIGTERM, signal.SIGKILL):  # mpirun hands the first on
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(GRACE_S)
+        return None
 
 
 def tail(path: Path, most: int = 600) -> str:

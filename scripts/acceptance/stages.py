@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PYTHON = [sys.executable]
 RINGTRAIN = [*PYTHON, "-m", "ringtrain"]
-DEVICE_TESTS = ["tests/ops", "tests/train", "tests/exchange", "tests/transport", "-k", "cuda", "-p", "no:cacheprovider"]
+# Those that are about the device, and not about its fakes or the compiler. A library's warning fails none of them.
+DEVICE_TESTS = ["tests/ops", "tests/train", "-k", "cuda and not compile and not shim and not host_cuda and not spilled"]
+PYTEST = ["-m", "pytest", "-q", "--maxfail", "10", "-W", "default", "-p", "no:cacheprovider"]
 ON_DEVICE = "RINGTRAIN_TEST_DEVICE=cuda"
 
 Read = Callable[[Path], tuple[list[dict], str]]
@@ -23,7 +26,8 @@ Read = Callable[[Path], tuple[list[dict], str]]
 @dataclass(frozen=True, slots=True)
 class Stage:
     """seconds: the most that it may take. ``command(folder)``: what is run, in the root of the checkout.
-    ``read(folder)``: (rows of its table, what falls short of ``wanted``; nothing where nothing does)"""
+    ``read(folder)``: (rows of its table, what falls short of ``wanted``; nothing where nothing does). ``unable``: what
+    its output says where the machine cannot do it at all."""
 
     name: str
     title: str
@@ -31,6 +35,7 @@ class Stage:
     seconds: float
     command: Callable[[Path], list]
     read: Read
+    unable: str = ""
 
 
 def facts() -> dict:
@@ -95,7 +100,8 @@ def read_allreduce(folder: Path) -> tuple[list[dict], str]:
     rows, short = [], []
     for path in sorted(folder.glob("*-ranks.json")):
         for row in json.loads(path.read_text())["rows"]:
-            rows.append({key: row.get(key) for key in ("ranks", "algorithm", "transport", "bytes", "status")})
+            kept = ("ranks", "algorithm", "transport", "way", "bytes", "status", "reason")
+            rows.append({key: row[key] for key in kept if row.get(key) not in (None, "")})
             if row.get("median_s"):
                 rows[-1] |= {"ms": 1e3 * row["median_s"], "wrong": row.get("wrong")}
     staged = {(row["ranks"], row["bytes"]): row["ms"] for row in rows if row["algorithm"] == "mpi" and "ms" in row}
@@ -105,7 +111,10 @@ def read_allreduce(folder: Path) -> tuple[list[dict], str]:
             row["× mpi through the host"] = base / row["ms"]
             if row["algorithm"] == "mapped" and base < 5 * row["ms"] and row["bytes"] >= 1 << 20:
                 short.append(f"{row['bytes'] >> 20} MiB at {row['ranks']} ranks")
-    return rows, f"mapped is less than 5 times as fast as through the host: {', '.join(short)}" if short else ""
+    for ranks in (2, 4):
+        if not any(row["ranks"] == ranks and row["algorithm"] == "mapped" and "ms" in row for row in rows):
+            short.append(f"nothing measured at {ranks} ranks")
+    return rows, f"mapped is not 5 times as fast as through the host: {', '.join(short)}" if short else ""
 
 
 def read_kernels(folder: Path) -> tuple[list[dict], str]:
@@ -120,18 +129,18 @@ def pytorch(*arguments: str) -> Callable[[Path], list]:
 
 def allreduce(folder: Path) -> list:
     line = "mpirun --oversubscribe --bind-to none -np {n} {python} -m ringtrain bench-allreduce --device cuda "
-    line += "-b 1M -e 256M -f 4 --json {folder}/{n}-ranks.json"
+    line += "-b 1M -e 256M -f 4 -n 10 -w 2 --algorithm mpi,mapped,one-shot,ring,nccl --json {folder}/{n}-ranks.json"
     each = (line.format(n=n, python=sys.executable, folder=folder) for n in (2, 4))
     return ["bash", "-ec", "; ".join(each)]
 
 
-def tests(*before: str) -> Callable[[Path], list]:
-    return lambda folder: ["env", ON_DEVICE, *before, *PYTHON, "-m", "pytest", "-q", "-x", *DEVICE_TESTS]
+def tests(folder: Path) -> list:
+    return ["env", ON_DEVICE, *PYTHON, *PYTEST, *DEVICE_TESTS]
 
 
 def sanitized(folder: Path) -> list:
     tool = "compute-sanitizer --error-exitcode 9 --tool {} "
-    test = " ".join([*PYTHON, "-m", "pytest", "-q", "-x", "tests/ops", "-k", "cuda", "-p", "no:cacheprovider"])
+    test = shlex.join([*PYTHON, *PYTEST, *(each for each in DEVICE_TESTS if each != "tests/train")])
     return ["env", ON_DEVICE, "bash", "-ec", "; ".join(tool.format(name) + test for name in ("memcheck", "racecheck"))]
 
 
@@ -141,13 +150,12 @@ def program(name: str, *arguments: str) -> Callable[[Path], list]:
 
 SAME = "the same figures as on the CPU"
 STAGES = (
-    Stage("doctor", "What the machine offers", "no line fails", 60, lambda folder: [*RINGTRAIN, "doctor"], nothing),
-    Stage("tests", "Tests of the device on the device", "all pass", 150, tests(), nothing),
+    Stage("doctor", "What the machine offers", "no line fails", 40, lambda folder: [*RINGTRAIN, "doctor"], nothing),
     Stage(
         "losses",
         "Losses of 20 iterations, 1, 2 and 4 ranks",
         f"{SAME}, to 1e-4",
-        150,
+        140,
         program("losses.py"),
         read_losses,
     ),
@@ -155,17 +163,9 @@ STAGES = (
         "resnet50",
         "resnet50, 224 × 224, beside PyTorch",
         "at least 1.0 of eager",
-        90,
+        170,
         pytorch("resnet50", "--batch", "128", "--precision", "bfloat16", "--compile", "--blocks", "5"),
         read_ratios(1.0),
-    ),
-    Stage(
-        "nets",
-        "Small nets beside PyTorch",
-        "at least 1.5 of eager",
-        60,
-        pytorch("lenet", "cifar10_full", "resnet18", "mlp", "--batch", "128"),
-        read_ratios(1.5),
     ),
     Stage(
         "allreduce",
@@ -176,6 +176,14 @@ STAGES = (
         read_allreduce,
     ),
     Stage(
+        "nets",
+        "Small nets beside PyTorch",
+        "at least 1.5 of eager",
+        70,
+        pytorch("lenet", "cifar10_full", "resnet18", "mlp", "--batch", "128"),
+        read_ratios(1.5),
+    ),
+    Stage(
         "kernels",
         "Kernels of resnet50 beside their floor",
         "stated",
@@ -183,5 +191,14 @@ STAGES = (
         program("kernels.py", "--model", "resnet50"),
         read_kernels,
     ),
-    Stage("sanitizer", "memcheck and racecheck of each kernel", "clean", 240, sanitized, nothing),
+    Stage("tests", "Operations and training by the tests, on the device", "all pass", 150, tests, nothing),
+    Stage(
+        "sanitizer",
+        "memcheck and racecheck of each kernel",
+        "clean",
+        240,
+        sanitized,
+        nothing,
+        unable="Device not supported",
+    ),
 )

@@ -34,17 +34,18 @@ def assembled(options, name: str):
     """(the run, its one batch) of a model on this one rank."""
     from ringtrain.config import recipe_layer, resolve
     from ringtrain.nn import spec
-    from ringtrain.train.assemble import assemble, open_data, ops_of
+    from ringtrain.train.assemble import assemble, open_data
+    from ringtrain.train.device import open_device
     from ringtrain.transport.world import connect
 
     model = spec.load(name)
     flags = {"model": name, "synthetic": True, "batch": options.batch, "iterations": 1, "augment": False}
     flags |= {"guard": False, **device_flags(options)}
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", flags))
-    transport = connect()
-    data = open_data(config, model, transport)
-    run = assemble(config, model, data, transport, ops_of(config), lambda: False)
-    with run.batches(transport, 0, 1) as batches:
+    opened = open_device(config, connect())
+    data = open_data(config, model, opened.transport)
+    run = assemble(config, model, data, opened.transport, opened.ops, lambda: False)
+    with run.batches(opened.transport, 0, 1) as batches:
         batch = next(batches)
     return run, batch
 
@@ -189,9 +190,9 @@ def main() -> int:
     for name in options.models:
         rows.append(measure(options, name))
         print(told(rows[-1]), flush=True)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(rows, file, indent=1)
+        if options.json:
+            with open(options.json, "w") as file:
+                json.dump(rows, file, indent=1)
     return 0
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+NOT_READY = 600
 TYPES = {0: np.float32, 1: np.float64, 2: np.float16}
 
 
@@ -80,13 +81,15 @@ class Stream:
 
 class Event:
     def __init__(self, disable_timing):
-        self.disable_timing, self.done = disable_timing, False
+        self.disable_timing, self.ptr = disable_timing, [NOT_READY]
 
     def record(self, stream):
         stream.fake.do("record", stream)
 
     def synchronize(self):
-        self.done = True
+        if self.ptr[0] not in (0, NOT_READY):
+            raise RuntimeError(f"cudaError {self.ptr[0]}")
+        self.ptr[0] = 0
 
 
 class FakeCupy:
@@ -174,6 +177,7 @@ def _runtime(fake):
         "sharedMemPerBlockOptin": 232448, "uuid": bytes(range(16)),
     }  # fmt: skip
     return SimpleNamespace(
+        eventQuery=lambda pointer: pointer[0],
         driverGetVersion=lambda: fake.driver,
         runtimeGetVersion=lambda: 13020,
         getDeviceCount=count,

@@ -34,12 +34,25 @@ def told(doing):
     return tell
 
 
+DONE, NOT_READY = 0, 600  # cudaSuccess, cudaErrorNotReady
+
+
 class CupyDevice:
-    """What streams, events and kernels of one device share. ``kept``: the arrays that recorded work is done on."""
+    """What streams, events and kernels of one device share. ``kept``: the arrays that recorded work is done on, by
+    thread."""
 
     def __init__(self, cupy, index):
-        self.cupy, self.index, self.kept = cupy, index, None
+        self.cupy, self.index = cupy, index
         self._threads = threading.local()
+
+    @property
+    def kept(self):
+        """Of what this thread records; None where it records nothing."""
+        return getattr(self._threads, "kept", None)
+
+    @kept.setter
+    def kept(self, arrays):
+        self._threads.kept = arrays
 
     def enter(self):
         """CUDA's current device is one for each thread."""
@@ -62,7 +75,10 @@ class CupyEvent(Event):
 
     @told("asking for an event")
     def done(self):
-        return bool(self.event.done)
+        status = self.device.cupy.cuda.runtime.eventQuery(self.event.ptr)
+        if status not in (DONE, NOT_READY):
+            self.event.synchronize()  # raises what a kernel did wrong; Event.done takes it for "not ready", for good
+        return status == DONE
 
     @told("waiting for an event")
     def wait(self):

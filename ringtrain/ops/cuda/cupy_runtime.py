@@ -215,7 +215,10 @@ def _headers() -> tuple[str, ...]:
     """Where cuda_fp16.h is, for the compiler; CuPy knows of others."""
     from cuda.pathfinder import find_nvidia_header_directory
 
-    folder = find_nvidia_header_directory("cudart")
+    try:
+        folder = find_nvidia_header_directory("cudart")
+    except (RuntimeError, ValueError):  # another pathfinder's names: what CuPy knows of has to do
+        return ()
     return () if folder is None else (f"-I{folder}",)
 
 
