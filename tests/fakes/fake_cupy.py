@@ -88,7 +88,7 @@ class Event:
 
     def synchronize(self):
         if self.ptr[0] not in (0, NOT_READY):
-            raise RuntimeError(f"cudaError {self.ptr[0]}")
+            raise CUDARuntimeError(f"cudaError {self.ptr[0]}")
         self.ptr[0] = 0
 
 

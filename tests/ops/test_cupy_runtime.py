@@ -3,6 +3,7 @@
 import builtins
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -175,6 +176,22 @@ def test_events(runtime):
     assert not second.done()
     second.wait()
     assert second.done() and second.seconds_since(first) == 0.25
+
+
+def test_an_event_behind_a_fault_is_not_awaited_for_ever(runtime):
+    event = runtime.stream().record()
+    event.event.ptr[0] = 700  # cudaErrorIllegalAddress
+    with pytest.raises(DeviceError, match="asking for an event failed on device 0: cudaError 700"):
+        event.done()
+
+
+def test_another_thread_allocates_while_this_one_records(runtime):
+    made = []
+    with runtime.record(runtime.stream()):
+        other = threading.Thread(target=lambda: made.append(runtime.empty(3, "float32")))
+        other.start()
+        other.join()
+    assert made[0].size == 3
 
 
 def test_memory_of_another_process(runtime, cupy):
