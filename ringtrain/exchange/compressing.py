@@ -110,10 +110,12 @@ class _Phase:
 
 
 class _Turn(Reduction):
-    """The plain sum of a bucket, or the compressed one, by the phase in which it is started."""
+    """The plain sum of a bucket, or the compressed one, by the phase in which it is announced, or started where nobody
+    announced it: the next phase may have begun when a device is so far."""
 
     def __init__(self, phase: _Phase, plain: Reduction, compressed: Reduction):
         self._phase, self._plain, self._compressed, self._now = phase, plain, compressed, plain
+        self._announced: Reduction | None = None
         self.algorithm, self.transport = compressed.algorithm, compressed.transport
 
     @property
@@ -121,17 +123,18 @@ class _Turn(Reduction):
         return self._next().bytes_sent
 
     def _next(self) -> Reduction:
-        return self._compressed if self._phase.compressed else self._plain
+        return self._announced or (self._compressed if self._phase.compressed else self._plain)
 
     @property
     def blocks(self) -> bool:
         return self._next().blocks
 
     def announce(self) -> None:
-        self._next().announce()
+        self._announced = self._next()
+        self._announced.announce()
 
     def start(self) -> None:
-        self._now = self._next()
+        self._now, self._announced = self._next(), None
         self._now.start()
 
     def test(self) -> bool:

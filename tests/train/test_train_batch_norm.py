@@ -73,7 +73,7 @@ def test_on_a_device_that_computes_later():
     def body(t, device):
         ops = FakeDeviceOps() if device else None
         transport = DeviceTransport(t, ops) if device else t
-        return trained(transport, BATCH_NORM_NET, 6, ops=ops, batch_norm="sync", batch=359)
+        return trained(transport, BATCH_NORM_NET, 6, ops=ops, batch_norm="sync", batch=359, algorithm="ring")
 
     host, device = (everywhere(4, lambda t, d=d: body(t, d)) for d in (False, True))
     assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]

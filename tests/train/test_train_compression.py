@@ -95,7 +95,7 @@ def test_on_a_device_that_computes_later(flags, sync):
     def body(t, device):
         ops = FakeDeviceOps() if device else None
         transport = DeviceTransport(t, ops) if device else t
-        return trained(transport, NETS["ghost"], 6, ops=ops, sync=sync, settle_at=(3,), **flags)
+        return trained(transport, NETS["ghost"], 6, ops=ops, sync=sync, settle_at=(3,), algorithm="ring", **flags)
 
     host, device = (everywhere(3, lambda t, d=d: body(t, d)) for d in (False, True))
     assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]
