@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -90,13 +91,15 @@ def ranks_of(process):
     return [int(child) for child in children]
 
 
-def lives(number):
-    """Whether a process is there; one that has ended and is only not yet waited for is not."""
+def lives(number, patience_s=10):
+    """Whether a process is there, and does not end: mpirun kills ranks and may be gone before they are."""
     try:
-        with open(f"/proc/{number}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        process = os.pidfd_open(number)
+    except ProcessLookupError:
         return False
+    ended, _, _ = select.select([process], [], [], patience_s)
+    os.close(process)
+    return not ended
 
 
 def test_a_signal_ends_the_run_with_a_checkpoint_that_goes_on(mpirun, mpirun_process, net, tmp_path):
