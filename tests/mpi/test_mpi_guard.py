@@ -1,6 +1,7 @@
 """The guard on real ranks: who stops, does not come, or does something else is named, and all end."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -46,7 +47,7 @@ def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, 
     done = guarded(mpirun, "is_late", "ring", SMALL, **few)
     assert done.returncode == 4
     assert "no progress for 2 s in collective 6, all-reduce of 1,000 float32 by ring (sum)" in done.stderr
-    assert "not seen from rank 0: ranks that share no memory" in done.stderr
+    assert re.search(r"not seen from rank \d: ranks that share no memory", done.stderr)  # of whoever is first to tell
 
 
 def test_a_sweep_may_be_guarded(mpirun):
