@@ -130,45 +130,13 @@ def assemble(
     exchange = make_exchange(Kit(config, transport, ops, tuning, guard, partial(share, grain=grain), scale=scale))
     roles = exchange.roles(transport.size)
     check_batch(config, len(roles.trainers), grain, data.train)
-    trained = exchange.prepare(graph)
-    arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
-    for bound in (graph, trained):
-        bound.bind(arena)
-    initialise(arena, ops, config.seed)
-    exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
+    trained, arena = _bound(config, graph, exchange, transport, ops)
 
     if guard is not None:
         transport = Guarded(transport, guard)
     feed = Feed(ops, model.input, data)
     own_feed = slowed(feed, config.slow, transport.rank, transport.size)
-    loss = SoftmaxCrossEntropy(config.label_smoothing)
-    worker = Worker(
-        ops=ops,
-        graph=trained,
-        arena=arena,
-        loss=loss,
-        exchange=exchange,
-        transport=transport,
-        feed=own_feed,
-        rate=rate.at,
-        seed=config.seed,
-        accumulate=config.accumulate,
-        grain=grain,
-        deadline_s=config.deadline_s,
-        told_to_stop=stop,
-        stage=stage_of(
-            exchange,
-            ops,
-            own_feed,
-            loss,
-            rate.at,
-            batch=config.batch,
-            accumulate=config.accumulate,
-            grain=grain,
-        ),
-        add_over_ranks=norms.adder(config, transport),
-        scale=scale,
-    )
+    worker = _worker(config, ops, trained, arena, exchange, transport, own_feed, rate, grain, scale, stop)
     return Assembly(
         config=config,
         transport=transport,
@@ -187,6 +155,48 @@ def assemble(
         augment=augment_of(config, model),
         grain=grain,
         iterations=iterations,
+        scale=scale,
+    )
+
+
+def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
+    """(the graph to train, the arena): weights are drawn, and the exchange knows what it updates."""
+    trained = exchange.prepare(graph)
+    arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
+    for bound in (graph, trained):
+        bound.bind(arena)
+    initialise(arena, ops, config.seed)
+    exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
+    return trained, arena
+
+
+def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, scale, stop) -> Worker:
+    loss = SoftmaxCrossEntropy(config.label_smoothing)
+    return Worker(
+        ops=ops,
+        graph=graph,
+        arena=arena,
+        loss=loss,
+        exchange=exchange,
+        transport=transport,
+        feed=feed,
+        rate=rate.at,
+        seed=config.seed,
+        accumulate=config.accumulate,
+        grain=grain,
+        deadline_s=config.deadline_s,
+        told_to_stop=stop,
+        stage=stage_of(
+            exchange,
+            ops,
+            feed,
+            loss,
+            rate.at,
+            batch=config.batch,
+            accumulate=config.accumulate,
+            grain=grain,
+        ),
+        add_over_ranks=norms.adder(config, transport),
         scale=scale,
     )
 
