@@ -22,7 +22,6 @@ from ringtrain.errors import DeviceError, everywhere
 from ringtrain.transport.base import Transport
 
 AUTO, DIRECT, STAGED = "auto", "direct", "staged"
-WAYS = (AUTO, DIRECT, STAGED)
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 
 

@@ -15,6 +15,7 @@ from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes import fake_cupy
 from tests.fakes.fake_cupy import FakeCupy
+from tests.ops.cuda_support import wide_matrix
 
 SOURCE = 'extern "C" __global__ void twice(const float *x, float *y, int n) {}'
 
@@ -97,24 +98,13 @@ def test_a_product_is_that_of_the_rows(runtime, cupy, given, out, orders, accumu
     a, b = random.integers(-4, 5, (3, 5)).astype(given), random.integers(-4, 5, (5, 4)).astype(given)
     c = random.integers(-4, 5, (3, 4)).astype(out)
     wanted = a.astype(float) @ b + (c if accumulate else 0)
-    left, right = (_matrix(runtime, stream, *each) for each in zip((a, b), orders, strict=True))
-    target = _matrix(runtime, stream, c, False)
+    left, right = (wide_matrix(runtime, stream, *each) for each in zip((a, b), orders, strict=True))
+    target = wide_matrix(runtime, stream, c, False)
     runtime.product(left, right, target, accumulate, precise, stream)
     rows = target.array.host()[target.start :].reshape(3, -1)[:, :4]
     assert rows.tolist() == wanted.tolist()
     kind = "float64" if given == "float64" else "float32" if precise or given == "float16" else "tf32"
     assert ("gemm", kind) in cupy.log
-
-
-def _matrix(runtime, stream, values, transposed):
-    """The values as part of a wider array, two elements after its start."""
-    stored = values.T if transposed else values
-    wide = np.full((stored.shape[0], stored.shape[1] + 3), 100, values.dtype)
-    wide[:, : stored.shape[1]] = stored
-    memory = np.concatenate([np.full(2, 100, values.dtype), wide.reshape(-1)])
-    array = runtime.empty(memory.shape, memory.dtype)
-    runtime.upload(memory, array, stream)
-    return Matrix(array, *values.shape, wide.shape[1], 2, transposed)
 
 
 def test_products_that_are_none(runtime):

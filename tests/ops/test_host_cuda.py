@@ -14,7 +14,7 @@ from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.device import DeviceRefusal, span_memory
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.host_memory import is_there
-from tests.ops.cuda_support import needs_compiler
+from tests.ops.cuda_support import needs_compiler, wide_matrix
 
 ROOT = Path(__file__).parents[2]
 
@@ -202,23 +202,12 @@ def test_what_cannot_be_recorded(runtime):
 def test_a_product(runtime, orders, accumulate):
     random, stream = np.random.default_rng(3), runtime.stream()
     a, b, c = (random.integers(-4, 5, shape).astype(np.float32) for shape in ((3, 5), (5, 4), (3, 4)))
-    left, right = (_matrix(runtime, stream, *each) for each in zip((a, b), orders, strict=True))
-    out = _matrix(runtime, stream, c, False)
+    left, right = (wide_matrix(runtime, stream, *each) for each in zip((a, b), orders, strict=True))
+    out = wide_matrix(runtime, stream, c, False)
     runtime.product(left, right, out, accumulate, True, stream)
     rows = np.reshape(read(runtime, out.array, stream)[2:], (3, -1))
     assert rows[:, :4].tolist() == (a @ b + (c if accumulate else 0)).tolist()
     assert (rows[:, 4:] == 100).all()
-
-
-def _matrix(runtime, stream, values, transposed):
-    """The values as part of a wider array, two elements after its start."""
-    stored = values.T if transposed else values
-    wide = np.full((stored.shape[0], stored.shape[1] + 3), 100, values.dtype)
-    wide[:, : stored.shape[1]] = stored
-    memory = np.concatenate([np.full(2, 100, values.dtype), wide.reshape(-1)])
-    array = runtime.empty(memory.shape, memory.dtype)
-    runtime.upload(memory, array, stream)
-    return Matrix(array, *values.shape, wide.shape[1], 2, transposed)
 
 
 def test_tf32_has_ten_bits(runtime):
