@@ -1,15 +1,9 @@
 """What a run is told: one frozen record, from which the flags of the command line are made.
 
-Every field is a flag and a key of a TOML run file. Sources are laid over one another: defaults, the recipe of the
-model file, the configuration of a run that is resumed, the run file, the flags; later ones win, and an error names
-the source that it came from.
+Every field is a flag and a key of a TOML run file. :mod:`ringtrain.resolve` lays the sources of them over one another.
 """
 
-import tomllib
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from pathlib import Path
-
-from ringtrain.errors import ConfigError, nearest
+from dataclasses import MISSING, dataclass, field, fields
 
 
 def option(default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None, bare=None):
@@ -234,61 +228,6 @@ def config_fields(kind=TrainConfig):
     return {f.name: f for f in fields(kind)}
 
 
-def parse_toml(text: str, source: str) -> dict:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not valid TOML: {error}") from None
-
-
-def read_run_file(path: str) -> dict:
-    """The flat table of a TOML run file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"run file {path} cannot be read: {error}") from None
-    return parse_toml(text, f"run file {path}")
-
-
-def resolve(*layers: tuple[str, dict]) -> TrainConfig:
-    """Lay (source, values) over one another and over the defaults, each value checked.
-
-    ``iterations`` and ``epochs`` are two words for one thing: a layer that gives one sets the other aside.
-    Raises ConfigError, naming source and key.
-    """
-    values = {}
-    for source, given in layers:
-        for key, value in given.items():
-            values[key] = _checked(source, key, value)
-        _one_length(source, given, values)
-    return TrainConfig(**values)
-
-
-def _one_length(source: str, given: dict, values: dict) -> None:
-    epochs, iterations = given.get("epochs"), given.get("iterations")
-    if epochs is not None and iterations is not None:
-        raise ConfigError(f"{source}: both epochs ({epochs}) and iterations ({iterations}) are given; give one")
-    if epochs is not None:
-        values["iterations"] = None
-    if iterations is not None:
-        values["epochs"] = None
-
-
-def _checked(source: str, key: str, value):
-    known = config_fields()
-    if key not in known:
-        raise ConfigError(f"{source}: unknown key {key!r}; {nearest(key, known)}")
-    spec = known[key]
-    where = f"{source}: {key}"
-    if value is None:
-        return None
-    if isinstance(default_of(spec), tuple):
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{where} is {value!r}; it wants a list of whole numbers")
-        return tuple(_scalar(where, int, spec.metadata, item) for item in value)
-    return _scalar(where, kind_of(spec), spec.metadata, value)
-
-
 def default_of(spec):
     """What a field is where nobody sets it."""
     return spec.default_factory() if spec.default is MISSING else spec.default
@@ -297,52 +236,3 @@ def default_of(spec):
 def kind_of(spec) -> type:
     """The scalar type of a field annotated ``T`` or ``T | None``."""
     return spec.type.__args__[0] if isinstance(spec.type, type(int | None)) else spec.type
-
-
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-
-
-def _scalar(where: str, kind: type, rules, value):
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not kind:
-        raise ConfigError(f"{where} is {value!r}; it wants {_WORDS[kind]}")
-    if kind is float and value - value != 0:
-        raise ConfigError(f"{where} is {value}; it wants a finite number")
-    if kind is str:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ConfigError(f"{where} is {value!r}, which is not text in UTF-8") from None
-    if rules["choices"] and value not in rules["choices"]:
-        raise ConfigError(f"{where} is {value!r}; {nearest(value, rules['choices'])}")
-    bounds = (
-        (rules["low"], lambda v, b: v >= b, "at least"),
-        (rules["above"], lambda v, b: v > b, "more than"),
-        (rules["below"], lambda v, b: v < b, "less than"),
-        (rules["high"], lambda v, b: v <= b, "at most"),
-    )
-    for bound, holds, word in bounds:
-        if bound is not None and not holds(value, bound):
-            raise ConfigError(f"{where} is {value}; it wants {word} {bound}")
-    return value
-
-
-def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
-    """The recipe of a model file as a layer of :func:`resolve`. Raises: ConfigError for a key that no recipe has."""
-    source = f"recipe of model {model_name}"
-    for key in recipe:
-        if key not in RECIPE_KEYS:
-            raise ConfigError(f"{source}: {key!r} is not a recipe's key; {nearest(key, RECIPE_KEYS)}")
-    return source, recipe
-
-
-def to_table(config: TrainConfig) -> dict:
-    """The keys that are set, as a run file would hold them."""
-    table = {key: value for key, value in asdict(config).items() if value is not None}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
-
-
-def for_continuation(table: dict) -> dict:
-    """A stored configuration as a layer under the flags of the run that continues it."""
-    return {key: value for key, value in table.items() if key not in OF_ONE_START}

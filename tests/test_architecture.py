@@ -11,10 +11,11 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"errors", "config"}
+LEAF = {"errors", "config", "resolve"}
 ARROWS = {
     "errors": set(),
-    "config": {"errors"},
+    "config": set(),
+    "resolve": {"errors", "config"},
     "ops": LEAF,
     "optim": LEAF,
     "lr": LEAF,

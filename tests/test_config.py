@@ -1,7 +1,8 @@
 import pytest
 
-from ringtrain.config import TrainConfig, config_fields, for_continuation, parse_toml, read_run_file, resolve, to_table
+from ringtrain.config import TrainConfig, config_fields
 from ringtrain.errors import ConfigError
+from ringtrain.resolve import for_continuation, parse_toml, read_run_file, resolve, to_table
 
 
 def test_later_layers_win():

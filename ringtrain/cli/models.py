@@ -33,8 +33,8 @@ def show(name, batch):
     Activation bytes are of a batch in float32, gradient bytes what ranks exchange in an iteration. A ReLU
     "in conv1" is computed together with that layer and has no array of its own.
     """
-    from ringtrain.config import recipe_layer, resolve
     from ringtrain.nn import spec
+    from ringtrain.resolve import recipe_layer, resolve
 
     model, console = spec.load(name), _console()
     resolve(recipe_layer(name, model.recipe))

@@ -60,9 +60,9 @@ def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json
 
 def _asked(ranks: int, name: str, given: dict):
     """(configuration, model). Raises UsageError."""
-    from ringtrain.config import recipe_layer, resolve
     from ringtrain.errors import UsageError
     from ringtrain.nn import spec
+    from ringtrain.resolve import recipe_layer, resolve
 
     model = spec.load(name)
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ringtrain.checkpoint import run_folder, store
 from ringtrain.checkpoint.run_folder import Found
-from ringtrain.config import TrainConfig, parse_toml, resolve
+from ringtrain.config import TrainConfig
 from ringtrain.data.batches import evaluation_batches
 from ringtrain.data.dataset import DataSet, Split
 from ringtrain.errors import DataError, everywhere
@@ -15,6 +15,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
+from ringtrain.resolve import parse_toml, resolve
 from ringtrain.train.assemble import check_images, open_data
 from ringtrain.train.device import open_device
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score

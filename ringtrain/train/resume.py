@@ -5,19 +5,12 @@ from pathlib import Path
 
 from ringtrain.checkpoint import run_folder, store
 from ringtrain.checkpoint.run_folder import Found, RunFolder
-from ringtrain.config import (
-    FIXED_ON_RESUME,
-    TrainConfig,
-    for_continuation,
-    parse_toml,
-    read_run_file,
-    recipe_layer,
-    resolve,
-)
+from ringtrain.config import FIXED_ON_RESUME, TrainConfig
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.catalogue import without_former
 from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
+from ringtrain.resolve import for_continuation, parse_toml, read_run_file, recipe_layer, resolve
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.state import parameter_shapes, place
 from ringtrain.train.together import on_root

@@ -15,7 +15,7 @@ import tomli_w
 from ringtrain import __version__
 from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
-from ringtrain.config import TrainConfig, to_table
+from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, Interrupted, RingtrainError, StalledError
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.reductions import AUTO
@@ -27,6 +27,7 @@ from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
 from ringtrain.report.trace import write
+from ringtrain.resolve import to_table
 from ringtrain.train import norms
 from ringtrain.train.assemble import (
     Assembly,

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 from ringtrain.bench.allocations import LEAST_BYTES, counted
-from ringtrain.config import resolve
 from ringtrain.data.gather import Gather
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
+from ringtrain.resolve import resolve
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.transport.world import connect
 

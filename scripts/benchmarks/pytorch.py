@@ -32,8 +32,8 @@ class Side:
 # ── ringtrain ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def assembled(options, name: str):
     """(the run, its one batch) of a model on this one rank."""
-    from ringtrain.config import recipe_layer, resolve
     from ringtrain.nn import spec
+    from ringtrain.resolve import recipe_layer, resolve
     from ringtrain.train.assemble import assemble, open_data
     from ringtrain.train.device import open_device
     from ringtrain.transport.world import connect

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.config import config_fields, resolve
+from ringtrain.config import config_fields
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Kit
@@ -17,6 +17,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.resolve import resolve
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
 

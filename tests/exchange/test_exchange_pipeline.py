@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ringtrain.config import resolve
 from ringtrain.errors import CheckpointError, ConfigError, UsageError
 from ringtrain.exchange.base import Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
@@ -13,6 +12,7 @@ from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.resolve import resolve
 from ringtrain.transport.loopback import LoopbackWorld
 
 TEXT = """

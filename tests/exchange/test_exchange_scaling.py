@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from ringtrain.config import resolve
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.catalogue import UNSCALABLE, check_options
 from ringtrain.exchange.scaling import GROW_AFTER, LARGEST, START, LossScale, unscale
 from ringtrain.ops.reference import ReferenceOps
+from ringtrain.resolve import resolve
 
 
 def test_a_dynamic_factor_halves_when_it_was_too_large_and_doubles_after_long():

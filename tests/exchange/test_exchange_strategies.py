@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.config import config_fields, resolve
+from ringtrain.config import config_fields
 from ringtrain.errors import CheckpointError, ConfigError, StalledError, UsageError
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.averaging import Averaging
@@ -20,6 +20,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import OPTIMIZERS, Hyper, make_optimizer
+from ringtrain.resolve import resolve
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording
 

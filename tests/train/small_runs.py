@@ -1,8 +1,8 @@
 """Small runs inside one process: the real assembly and loop over threads, for tests that compare runs."""
 
-from ringtrain.config import resolve
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
+from ringtrain.resolve import resolve
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.transport.loopback import LoopbackWorld
 

@@ -8,8 +8,8 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.checkpoint import store
-from ringtrain.config import parse_toml
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
+from ringtrain.resolve import parse_toml
 from ringtrain.train.load import load, score_of
 from ringtrain.train.predict import predict
 from ringtrain.train.signals import StopFlag

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 
-from ringtrain.config import resolve
 from ringtrain.errors import ConfigError, DeviceError, DeviceFullError
+from ringtrain.resolve import resolve
 from ringtrain.train.device import Cuda, open_device, real_cuda
 from ringtrain.train.fitting import rehearse
 from ringtrain.train.together import take_turns

@@ -9,9 +9,10 @@ from click.testing import CliRunner
 from small_runs import BATCH_NORM_NET, everywhere, run_of
 
 from ringtrain.cli.options import flags_of, given
-from ringtrain.config import TrainConfig, resolve
+from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.report.trace import DEVICE, LOOP
+from ringtrain.resolve import resolve
 from ringtrain.train.start import start
 from ringtrain.train.tracing import Tracing, path_of, window_of
 from ringtrain.transport.loopback import LoopbackWorld
