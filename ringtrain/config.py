@@ -165,6 +165,16 @@ class TrainConfig:
     compress_ratio: float = option(0.01, "Of top-k: the share of elements that goes.", above=0, high=1)
     compress_rank: int = option(4, "Of powersgd: columns of the factors.", low=1)
     compress_from: int = option(0, "Of compression: iterations of whole gradients before it begins.", low=0)
+    reproducible: bool = option(
+        False,
+        "Bitwise the same weights at any number of ranks: gradients are of --shards parts of the batch each, and added "
+        "in one fixed order.",
+    )
+    shards: int = option(
+        8,
+        "Of --reproducible: parts of the batch, of which each rank computes some; there can be no more ranks.",
+        low=1,
+    )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
     overlap: str = option(
         "backward",
@@ -209,9 +219,12 @@ class TrainConfig:
     keep: int = option(2, "Newest checkpoints that are kept; the best is kept besides.", low=1)
 
 
-# What must stay as it was when a run is resumed: the order of its examples or what the optimizer keeps hangs on it. The
+# What must stay as it was when a run is resumed: the order of its examples, what the optimizer keeps or the order in
+# which gradients are added hangs on it. The
 # model is compared layer by layer besides, and data by checksum.
-FIXED_ON_RESUME = ("synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction")
+FIXED_ON_RESUME = (
+    "synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction", "reproducible", "shards"
+)  # fmt: skip
 
 # What a model file's recipe may say: how to train it, and nothing of where.
 RECIPE_KEYS = (

@@ -100,6 +100,8 @@ class Exchange(ABC):
     handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
     all_reduces: bool = True  # whether --algorithm says how
     within_passes: bool = False  # ranks exchange within them: each makes as many as all others, with no examples too
+    # Once made: this rank's shards start:stop of the batch, where gradients of shards are added in one fixed order.
+    shards: tuple[int, int] | None = None
 
     def roles(self, size: int) -> Roles:
         return Roles(trainers=tuple(range(size)))
@@ -136,6 +138,11 @@ class Exchange(ABC):
 
     def need(self, span) -> None:  # noqa: B027
         """Forward is about to read this span's weights."""
+
+    def partial(self, span) -> None:  # noqa: B027
+        """The gradient of this span, of the shard that was computed last, is in the arena (overwritten, not
+        accumulated). Called where ``shards`` is not None: shards come in order, and of each every span once; after the
+        last of them comes :meth:`ready` besides."""
 
     @abstractmethod
     def ready(self, span) -> None:
