@@ -220,11 +220,12 @@ class TrainConfig:
 
 
 # What must stay as it was when a run is resumed: the order of its examples, what the optimizer keeps or the order in
-# which gradients are added hangs on it. The
-# model is compared layer by layer besides, and data by checksum.
+# which gradients are added hangs on it. The model is compared layer by layer besides, and data by checksum.
 FIXED_ON_RESUME = (
     "synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction", "reproducible", "shards"
 )  # fmt: skip
+# The same of a run that is reproducible: the bits of a product hang on it.
+FIXED_WHERE_REPRODUCIBLE = ("device", "precision", "threads")
 
 # What a model file's recipe may say: how to train it, and nothing of where.
 RECIPE_KEYS = (

@@ -1,7 +1,7 @@
 """A checkpoint: all that a run needs to go on, at any number of ranks, and the HDF5 file it is kept in.
 
     /                attributes: iteration, examples_seen, epoch, best, version, fingerprint
-    /text            config, model, model_name, data_name, data_checksum
+    /text            config, model, model_name, data_name, data_checksum, numerics
     /scalars         one number each
     /weights         one data set a parameter, in the model's order, "/" in a name written as %2F
     /optimizer/SLOT  likewise
@@ -49,6 +49,7 @@ class Checkpoint:
     data_name, data_checksum: the data set trained on
     best:          best test accuracy so far, a fraction; None where there was no evaluation
     version:       of the ringtrain that wrote it
+    numerics:      whose kernels computed it; "" in checkpoints of versions that did not say
     """
 
     iteration: int
@@ -65,6 +66,7 @@ class Checkpoint:
     data_checksum: str
     best: float | None
     version: str
+    numerics: str = ""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -145,7 +147,7 @@ def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
     file.attrs["best"] = np.float64(math.nan if checkpoint.best is None else checkpoint.best)
     for name in ("version", "fingerprint"):
         file.attrs[name] = np.bytes_(getattr(checkpoint, name).encode())
-    names = ("config", "model", "model_name", "data_name", "data_checksum")
+    names = ("config", "model", "model_name", "data_name", "data_checksum", "numerics")
     _write_arrays(file, "text", {name: _text(getattr(checkpoint, name)) for name in names})
     _write_arrays(file, "scalars", checkpoint.scalars)
     _write_arrays(file, "weights", checkpoint.weights)

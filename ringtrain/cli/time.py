@@ -78,7 +78,7 @@ def _rig(transport, config, graph, ops):
     from ringtrain.bench.layers import Rig
     from ringtrain.data.sampler import share
     from ringtrain.optim import make_optimizer
-    from ringtrain.train.assemble import hyper_of
+    from ringtrain.train.recipe import hyper_of
 
     hyper = hyper_of(config)
     start, stop = share(config.batch, transport.rank, transport.size)

@@ -18,7 +18,7 @@ import numpy as np
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.dataset import Split
 from ringtrain.data.gather import Batch, Gather
-from ringtrain.data.sampler import Sampler
+from ringtrain.data.sampler import Even, Sampler, Shards
 
 __all__ = ["Augment", "Batch", "Batches", "Centre", "evaluation_batches"]
 
@@ -31,7 +31,8 @@ class Batches:
 
     ``allocate``: allocate(shape, dtype) makes the arrays that batches are gathered in.
 
-    ``grain``: parts are whole multiples of so many examples (a ghost batch). ``seed`` keys the augmentation;
+    ``grain``: parts are whole multiples of so many examples (a ghost batch). ``division``: how batches are cut into
+    parts, where it is not by ``size`` and ``grain``. ``seed`` keys the augmentation;
     the sampler's own seed keys the order. An exception in the thread is raised by ``next()``. Use as a
     context manager, or call :meth:`close`.
     """
@@ -50,8 +51,9 @@ class Batches:
         depth: int = 2,
         units: Iterable[tuple[int, int | None]] | None = None,
         allocate: Callable = np.empty,
+        division: Even | Shards | None = None,
     ):
-        self._gather = Gather(split, sampler, size, grain, augment, seed)
+        self._gather = Gather(split, sampler, division or Even(size, grain), augment, seed)
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         # depth waiting, one with the caller.

@@ -7,7 +7,7 @@ import numpy as np
 from ringtrain.data import keys
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.dataset import IGNORE, Split
-from ringtrain.data.sampler import Sampler, largest_share, share
+from ringtrain.data.sampler import Even, Sampler, Shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class Slot:
 
 
 class Gather:
-    """Fills slots with one of ``parts`` parts of any iteration, one call at a time."""
+    """Fills slots with one of the parts that ``division`` makes of any iteration, one call at a time."""
 
-    def __init__(self, split: Split, sampler: Sampler, parts: int, grain: int, augment, seed: int):
+    def __init__(self, split: Split, sampler: Sampler, division: Even | Shards, augment, seed: int):
         if sampler.count != split.count:
             raise ValueError(f"a sampler of {sampler.count} examples for a split of {split.count}")
         self._split, self._sampler = split, sampler
-        self._parts, self._grain = parts, grain
+        self._division = division
         self._augment: Augment | Centre = augment or Centre(*split.shape[:2])
         self._augment.check(split.shape)
         self._seed = seed
@@ -75,7 +75,7 @@ class Gather:
 
     @property
     def capacity(self) -> int:
-        return largest_share(self._sampler.batch, self._parts, self._grain)
+        return self._division.largest(self._sampler.batch)
 
     def slot(self, allocate=np.empty) -> Slot:
         return Slot(self.capacity, self._split.shape, allocate)
@@ -84,7 +84,7 @@ class Gather:
         """``part`` None: no example, of an iteration that others have examples of."""
         epoch, start, stop = self._sampler.place(iteration)
         everyone = self._order_of(epoch)[start:stop]
-        mine = slice(*((0, 0) if part is None else share(everyone.size, part, self._parts, self._grain)))
+        mine = slice(*((0, 0) if part is None else self._division.cut(everyone.size, part)))
         batch = slot.batch(
             mine.stop - mine.start,
             iteration=iteration,

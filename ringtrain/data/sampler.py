@@ -44,6 +44,49 @@ def largest_share(batch: int, size: int, grain: int = 1) -> int:
     return min(batch, -(-grains // size) * grain)
 
 
+def shard(count: int, number: int, shards: int) -> tuple[int, int]:
+    """Shard ``number`` of a batch of ``count`` examples: (start, stop). Who computes it does not count. Shards of a
+    tail may be uneven, or empty."""
+    return number * count // shards, (number + 1) * count // shards
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Batches in ``parts`` that differ by at most one grain: see :func:`share`."""
+
+    parts: int = 1
+    grain: int = 1
+
+    def cut(self, count: int, part: int) -> tuple[int, int]:
+        """(start, stop) of a part of a batch of ``count`` examples."""
+        return share(count, part, self.parts, self.grain)
+
+    def largest(self, batch: int) -> int:
+        """The most examples of a part of a batch of up to ``batch``."""
+        return largest_share(batch, self.parts, self.grain)
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Batches in ``count`` shards, of which one rank has ``start:stop``: the only part that it is asked for."""
+
+    count: int
+    start: int
+    stop: int
+
+    def cut(self, count: int, part: int) -> tuple[int, int]:
+        return shard(count, self.start, self.count)[0], shard(count, self.stop - 1, self.count)[1]
+
+    def within(self, count: int) -> list[tuple[int, int]]:
+        """Where its shards lie in the part."""
+        first, _ = self.cut(count, 0)
+        edges = [shard(count, number, self.count) for number in range(self.start, self.stop)]
+        return [(start - first, stop - first) for start, stop in edges]
+
+    def largest(self, batch: int) -> int:
+        return -(-(self.stop - self.start) * batch // self.count)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """``count`` examples in global batches of ``batch``. ``shuffle=False`` takes them in file order:

@@ -30,6 +30,10 @@ class MachineOps(ABC):
         """What computes, in a few words for people."""
 
     @abstractmethod
+    def numerics(self) -> str:
+        """Whose kernels compute, and for which processor: what bits hang on besides sizes and order."""
+
+    @abstractmethod
     def compile_stats(self) -> tuple[int, int]:
         """(kernels compiled anew, kernels loaded from the disk cache) in this process."""
 

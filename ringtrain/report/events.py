@@ -30,6 +30,7 @@ class RunStarted:
     device:          what one rank computes on, in words
     dtype:           of weights and gradients
     precision:       of what lies between: of activations, or of products
+    reproducible:    what is fixed so that weights are the same at any number of ranks, in words; None where nothing is
     batch:           examples of one iteration, over all ranks
     optimizer:       in words, with its hyperparameters
     lr:              the learning rate that the schedule starts from, scaling by batch size included
@@ -65,6 +66,7 @@ class RunStarted:
     seed: int
     folder: str | None
     precision: str = "float32"
+    reproducible: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,7 @@ class EpochEnded:
     test_accuracy:  fraction; None likewise
     seconds:        time stamp: since the run started
     bytes_sent:     by all ranks together, by the exchange, since the run started; None where nobody counts them
+    weights_sha256: of all weights; None where each rank has its own until the next meeting
     """
 
     iteration: int
@@ -125,6 +128,7 @@ class EpochEnded:
     test_accuracy: float | None
     seconds: float
     bytes_sent: int | None = None
+    weights_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

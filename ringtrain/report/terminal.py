@@ -58,7 +58,7 @@ class Terminal(Sink):
             RunStarted: self._started,
             Compiled: lambda event: screen.line(words.compiled(event)),
             Iteration: screen.progress,
-            EpochEnded: lambda event: screen.line(words.epoch(event, self._run)),
+            EpochEnded: self._epoch_ended,
             Evaluated: lambda event: screen.line(words.evaluated(event)),
             CheckpointSaved: self._keep,
             Note: lambda event: screen.line(f"note: {event.text}"),
@@ -77,6 +77,11 @@ class Terminal(Sink):
     def _started(self, run: RunStarted) -> None:
         self._run = run
         self._screen.begin(run, words.header(run))
+
+    def _epoch_ended(self, event: EpochEnded) -> None:
+        self._screen.line(words.epoch(event, self._run))
+        if self._run.reproducible and event.weights_sha256:
+            self._screen.line(words.weights(event))
 
     def _keep(self, event: CheckpointSaved) -> None:
         # A line for each would bury the results; the last one is named when the run ends.

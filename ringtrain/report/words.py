@@ -21,6 +21,7 @@ def header(run: RunStarted) -> list[str]:
         ("length", _length(run)),
         ("seed", str(run.seed)),
         ("folder", run.folder or "none: nothing is kept"),
+        *([("fixed", run.reproducible)] if run.reproducible else []),
     ]
     return [f"ringtrain {run.version}", *(f"  {name:<10} {text}" for name, text in facts)]
 
@@ -62,6 +63,10 @@ def epoch(event: EpochEnded, run: RunStarted) -> str:
     if event.test_accuracy is not None:
         parts.append(f"test {_short_scores(event.test_loss, event.test_accuracy)}")
     return "  ".join([*parts, clock(event.seconds)])
+
+
+def weights(event: EpochEnded | Ended) -> str:
+    return f"weights sha256 {event.weights_sha256}"
 
 
 def evaluated(event: Evaluated) -> str:
@@ -118,7 +123,7 @@ def ended(event: Ended, folder: str | None, saved: str | None, besides: Iterable
     if event.test_accuracy is not None:
         lines.append(f"test {_scores(event.test_loss, event.test_accuracy)}")
     lines += [_speed(event), *besides]
-    lines.append(f"weights sha256 {event.weights_sha256}")
+    lines.append(weights(event))
     if saved is not None:
         lines.append(f"checkpoint {saved}")
     if folder is not None:

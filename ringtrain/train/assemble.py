@@ -10,7 +10,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.batches import Batches
 from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
-from ringtrain.data.sampler import Sampler, largest_share, share
+from ringtrain.data.sampler import Even, Sampler, Shards, largest_share, share
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
 from ringtrain.exchange.base import Exchange, Kit, Roles
@@ -19,18 +19,19 @@ from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.scaling import LossScale
 from ringtrain.exchange.tuning import Table
-from ringtrain.lr import LearningRate, scaled
+from ringtrain.lr import LearningRate
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim import make_optimizer
 from ringtrain.train import norms
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
+from ringtrain.train.recipe import augment_of, hyper_of, iterations_of, rate_of
 from ringtrain.train.slow import slowed
 from ringtrain.train.stages import stage_of
 from ringtrain.transport.base import Transport
@@ -61,26 +62,45 @@ class Assembly:
     scale: LossScale | None = None
 
     @property
+    def at_a_time(self) -> int:
+        """The most examples that a rank trains on at a time."""
+        if self.exchange.shards is not None:
+            return -(-self.config.batch // self.config.shards)
+        own = largest_share(self.config.batch, len(self.roles.trainers), self.grain)
+        return largest_share(own, self.config.accumulate, self.grain)
+
+    @property
     def evaluation_batch(self) -> int:
         """Examples that are scored at a time, over all ranks; on a device as many of each as are trained on at a time,
         so that the memory of that serves."""
         ranks = self.transport.size
-        if not self.worker.ops.records:
-            return max(self.sampler.batch, EVALUATION_BATCH * ranks)
-        own = largest_share(self.config.batch, len(self.roles.trainers), self.grain)
-        return ranks * largest_share(own, self.config.accumulate, self.grain)
+        if self.worker.ops.records:
+            return ranks * self.at_a_time
+        most = EVALUATION_BATCH * ranks
+        return most if self.exchange.shards is not None else max(self.sampler.batch, most)
+
+    @property
+    def evaluation_grain(self) -> int:
+        """Examples of an evaluation that stay together: where results must not depend on the number of ranks, all that
+        a rank scores at a time."""
+        return self.evaluation_batch // self.transport.size if self.exchange.shards is not None else 1
+
+    @property
+    def division(self) -> Even | Shards:
+        """Into what batches are cut for those that read them."""
+        _, parts = self.roles.reads(self.transport.rank)
+        return shards_of(self.config, self.exchange) or Even(parts, self.grain)
 
     def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
-        part, parts = self.roles.reads(transport.rank)
+        part, _ = self.roles.reads(transport.rank)
         return Batches(
             self.data.train,
             self.sampler,
             part,
-            parts,
-            self.grain,
-            self.augment,
-            self.config.seed,
+            division=self.division,
+            augment=self.augment,
+            seed=self.config.seed,
             start_iteration=start,
             stop_iteration=stop,
             units=units,
@@ -159,6 +179,11 @@ def assemble(
     )
 
 
+def shards_of(config: TrainConfig, exchange: Exchange) -> Shards | None:
+    """This rank's, where gradients are of shards."""
+    return Shards(config.shards, *exchange.shards) if exchange.shards is not None else None
+
+
 def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
     """(the graph to train, the arena): weights are drawn, and the exchange knows what it updates."""
     trained = exchange.prepare(graph)
@@ -198,49 +223,8 @@ def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, s
         ),
         add_over_ranks=norms.adder(config, transport),
         scale=scale,
+        shards=shards_of(config, exchange),
     )
-
-
-# ── what the configuration leaves open ────────────────────────────────────────────────────────────────────────
-def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
-    if config.iterations is not None:
-        return config.iterations
-    return config.epochs * sampler.iterations_per_epoch
-
-
-def rate_of(config: TrainConfig, iterations: int) -> LearningRate:
-    lr = scaled(config.lr, config.batch, config.base_batch) if config.base_batch else config.lr
-    return LearningRate(
-        lr, config.lr_policy, config.lr_steps, config.lr_gamma, config.lr_power, config.warmup, iterations
-    )
-
-
-def hyper_of(config: TrainConfig) -> Hyper:
-    """Raises ConfigError for a setting that the optimizer has no use for."""
-    for key, owners in (("trust", ("lars",)), ("trust_limit", ("lars", "lamb"))):
-        if getattr(config, key) is not None and config.optimizer not in owners:
-            raise ConfigError(
-                f"{key} = {getattr(config, key):g} is of {' and '.join(owners)}, and the optimizer is "
-                f"{config.optimizer!r}: leave it out, or set optimizer to {owners[0]!r}"
-            )
-    if config.momentum_correction and config.optimizer != "lars":
-        raise ConfigError(
-            f"momentum_correction is of lars, whose momentum holds the learning rate, and that of {config.optimizer!r} "
-            "does not: nothing is gathered at an old rate, so leave it out"
-        )
-    return Hyper(
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        decay_bias_norm=config.decay_bias_norm,
-        beta2=config.beta2,
-        correction=config.momentum_correction,
-        **{key: getattr(config, key) for key in ("trust", "trust_limit") if getattr(config, key) is not None},
-    )
-
-
-def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | Centre:
-    height, width, _ = model.input.shape
-    return Augment(model.input.pad, model.input.flip, height, width) if config.augment else Centre(height, width)
 
 
 # ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,6 +244,11 @@ def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> No
     batch = config.batch
     if batch > train.count and not config.synthetic:
         raise ConfigError(f"--batch {batch} is more than the {train.count} training examples; use at most that many")
+    if config.reproducible and batch < config.shards:
+        raise ConfigError(
+            f"--batch {batch} is smaller than the {config.shards} --shards that --reproducible cuts it into: use a "
+            "larger batch, or fewer shards"
+        )
     if batch < ranks:
         raise ConfigError(f"--batch {batch} is smaller than the {ranks} ranks it is divided among; use a larger one")
     if -(-batch // grain) < ranks:

@@ -14,6 +14,7 @@ from ringtrain.launch.binding import Bound, bind, table, to_json
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.precision import active_dtype
+from ringtrain.train.reproducible import threads_of
 from ringtrain.train.together import together
 from ringtrain.transport.base import Transport
 
@@ -25,7 +26,7 @@ class Cuda(NamedTuple):
 
     visible: () → how many this process sees
     runtime: (index) → that one's
-    ops:     (runtime, dtype, precision) → operations
+    ops:     (runtime, dtype, precision, fixed) → operations; fixed: chosen by size alone, never by a timing
     wrap:    (transport, ``--mpi-cuda``, index) → (runtime → a transport that moves its arrays, notes on how it does);
              collective, and before the device is used
     """
@@ -58,7 +59,7 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
     binding = together(transport, lambda: bind(os.environ, way.visible(), transport.local_rank))
     wrap, notes = way.wrap(transport, config.mpi_cuda, binding.index)
     runtime = together(transport, lambda: way.runtime(binding.index))
-    ops = together(transport, lambda: way.ops(runtime, config.dtype, config.precision))
+    ops = together(transport, lambda: way.ops(runtime, config.dtype, config.precision, fixed=config.reproducible))
     facts = runtime.facts
     own = Bound(transport.rank, transport.node, transport.local_rank, binding.index, facts.name, facts.uuid)
     everyone = [Bound(**told) for told in transport.gather_json(to_json(own))]
@@ -67,8 +68,9 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
 
 def host_ops(config: TrainConfig) -> Ops:
     ops = make_ops(config.ops, config.dtype)
-    if config.threads is not None:
-        ops.threads(config.threads)
+    threads = threads_of(config)
+    if threads is not None:
+        ops.threads(threads)
     return ops
 
 
@@ -86,6 +88,11 @@ def check_device(config: TrainConfig) -> None:
 
 
 def _check_host(config: TrainConfig) -> None:
+    if config.reproducible and config.ops != CPU:
+        raise ConfigError(
+            f"--ops {config.ops} multiplies by NumPy's BLAS, whose threads the environment sets, and --reproducible "
+            "fixes them: leave one of them out"
+        )
     if config.precision != "float32":
         raise ConfigError(
             f"--precision {config.precision} is of --device cuda: the CPU's kernels compute in the type of --dtype "

@@ -12,6 +12,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.train.feed import Feed
 from ringtrain.train.parts import PER_EXAMPLE
+from ringtrain.train.tally import in_order
 from ringtrain.transport.base import Transport
 
 EVALUATION_BATCH = 128  # examples a rank, at a time
@@ -42,29 +43,40 @@ class Evaluator:
         self._deadline_s = deadline_s
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False, recorded=True)
-        self._totals = ops.zeros((3,), "float64")
-        self._shared = np.zeros(3)
 
-    def score(self, split: Split, batch: int) -> Score | None:
-        """``batch``: examples at a time, over all ranks. None where no example has a label."""
-        self._ops.fill(self._totals, 0)
-        crop = self._graph.input_shape[:2]
-        with evaluation_batches(split, batch, self._transport.rank, self._transport.size, crop=crop) as batches:
+    def score(self, split: Split, batch: int, grain: int = 1) -> Score | None:
+        """``batch``: examples at a time, over all ranks; ``grain``: those that stay together. None where no example has
+        a label.
+
+        Each rank's parts have rows of their own, zeros elsewhere, so that the sum over ranks is exact; rows are then
+        added in the order of their examples. With a grain of batch/ranks the score has the same bits at any number of
+        ranks.
+        """
+        rank, size = self._transport.rank, self._transport.size
+        crop, own = self._graph.input_shape[:2], self._rows(split, batch)
+        self._ops.fill(own, 0)
+        with evaluation_batches(split, batch, rank, size, grain, crop) as batches:
             for part in batches:
                 if len(part.labels):
-                    self._add(part)
-        self._ops.download(self._totals, self._shared)
-        self._transport.native_allreduce_start(self._shared).wait(self._deadline_s)
-        loss, correct, valid = self._shared
-        return Score(float(loss / valid), float(correct / valid), int(valid)) if valid else None
+                    self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
+        rows = np.zeros((own.size // 3, size, 3))
+        rows[:, rank] = self._ops.to_host(own).reshape(-1, 3)
+        self._transport.native_allreduce_start(rows.reshape(-1)).wait(self._deadline_s)
+        loss, correct, valid = in_order(rows.reshape(-1, 3))
+        return Score(loss / valid, correct / valid, int(valid)) if valid else None
 
-    def rehearse(self, like: Batch, count: int) -> None:
-        """Run every kernel on so many examples, of zeros."""
+    def _rows(self, split: Split, batch: int):
+        """(loss, correct, valid) of each part of this rank's."""
+        return self._ctx.space("scores", (3 * -(-split.count // batch),), "float64")
+
+    def rehearse(self, like: Batch, split: Split, batch: int) -> None:
+        """Run every kernel of :meth:`score` on as many examples, of zeros."""
+        count = batch // self._transport.size
         arrays = {name: getattr(like, name) for name in PER_EXAMPLE}
         blank = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-        self._add(replace(like, **blank))
+        self._add(replace(like, **blank), self._rows(split, batch)[:3])
 
-    def _add(self, part) -> None:
+    def _add(self, part, totals) -> None:
         x, labels, self._ctx.examples = self._feed.load(self._ctx.space, part, 0, len(part.labels))
         logits, _ = self._graph.forward(self._ctx, x)
-        self._loss.forward(self._ctx, logits, labels, self._totals)
+        self._loss.forward(self._ctx, logits, labels, totals)

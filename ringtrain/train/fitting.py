@@ -32,7 +32,7 @@ def rehearse(run: Assembly, ops: Ops, batch: Batch) -> None:
     try:
         run.worker.rehearse(batch)
         if ops.records:
-            run.evaluator.rehearse(batch, run.evaluation_batch // run.transport.size)
+            run.evaluator.rehearse(batch, run.data.test or run.data.train, run.evaluation_batch)
     except DeviceFullError as error:
         raise DeviceFullError(_advice(run, ops, batch, error)) from error
 
@@ -45,7 +45,7 @@ def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
         return f"{error}. Not even one example fits beside weights, gradients and the optimizer's state{_else(run)}"
     finally:
         run.worker.forget()
-    return say(need, run, largest_share(run.config.batch, len(run.roles.trainers), run.grain))
+    return say(need, run)
 
 
 def _need(run: Assembly, ops: Ops, batch: Batch) -> Need:
@@ -57,16 +57,18 @@ def _need(run: Assembly, ops: Ops, batch: Batch) -> Need:
     return Need(fixed, run.worker.space.nbytes, ops.memory()[1])
 
 
-def say(need: Need, run: Assembly, share: int) -> str:
-    """What does not fit, what would, and how to get there. ``share``: examples of a rank."""
+def say(need: Need, run: Assembly) -> str:
+    """What does not fit, what would, and how to get there."""
     config, ranks = run.config, len(run.roles.trainers)
-    asked, fit = -(-share // config.accumulate), need.examples // run.grain * run.grain
+    share, fit = largest_share(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
     told = (
-        f"{asked} examples at a time do not fit in the {say_bytes(need.total)} of a rank's device: weights, gradients "
-        f"and optimizer take {say_bytes(need.fixed)}, and each example {say_bytes(need.each)}"
+        f"{run.at_a_time} examples at a time do not fit in the {say_bytes(need.total)} of a rank's device: weights, "
+        f"gradients and optimizer take {say_bytes(need.fixed)}, and each example {say_bytes(need.each)}"
     )
     if not fit:
         return f"{told}{_else(run)}"
+    if config.reproducible:
+        return f"{told}. About {fit} fit: give --shards {-(-config.batch // fit)}, or --batch {fit * config.shards}"
     return (
         f"{told}. About {fit} fit: give --accumulate {-(-share // fit)}, which computes the same in parts, or --batch "
         f"{fit * ranks}{_less(run)}"

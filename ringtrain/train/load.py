@@ -90,7 +90,7 @@ def score_of(transport: Transport, trained: Trained) -> Score:
     together(transport, lambda: check_classes(trained.graph, len(trained.data.classes)))
     loss, deadline_s = SoftmaxCrossEntropy(), trained.config.deadline_s
     evaluator = Evaluator(trained.ops, trained.space, trained.graph, loss, trained.feed, transport, deadline_s)
-    score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size)
+    score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH)
     if score is None:
         raise everywhere(DataError(f"no example of that part of data set {trained.data.name!r} has a label"))
     return score

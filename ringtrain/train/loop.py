@@ -3,18 +3,18 @@ interface alone; no strategy is named here."""
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from ringtrain.data.batches import Batch
+from ringtrain.data.sampler import Shards
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.scaling import LossScale
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass, Workspace
+from ringtrain.nn.base import Pass, Span, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
@@ -32,9 +32,10 @@ from ringtrain.train.instructions import (
     alone,
     instructions,
 )
-from ringtrain.train.outcome import Outcome, Sums
-from ringtrain.train.parts import Parts, micro_batches
+from ringtrain.train.outcome import Outcome
+from ringtrain.train.parts import Parts
 from ringtrain.train.stage import Round, Stage
+from ringtrain.train.tally import Tally
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
 
@@ -65,12 +66,13 @@ class Worker:
         stage: Stage | None = None,
         add_over_ranks=None,
         scale: LossScale | None = None,
+        shards: Shards | None = None,
     ):
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
-        self._seed, self._accumulate, self._grain, self._deadline_s = seed, accumulate, grain, deadline_s
-        self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate)
-        self._told_to_stop, self._stage, self._scale = told_to_stop, stage, scale
+        self._seed, self._deadline_s, self._shards = seed, deadline_s, shards
+        self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate, shards)
+        self._stage, self._scale = stage, scale
         self.before_update = lambda: None  # called when weights are about to change
         self.before_iteration = lambda iteration: None  # called when one begins
         self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
@@ -88,16 +90,15 @@ class Worker:
             waits=exchange.waits() if together else frozenset(),
         )
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
-        self._totals = ops.zeros((3,), "float64")
+        rows = shards.count if shards else 1
+        self._tally = Tally(ops, transport, told_to_stop, exchange.window, rows, deadline_s)
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
-        self._spare = [Sums(ops.pinned((4,), "float64")) for _ in range(exchange.window + 1)]
         self._following: Callable[[], Batch | None] = no_batch
-        self._under_way: deque[Sums] = deque()  # oldest first
         self._learnt: Outcome | None = None
         self._instructions = stage.instructions if stage else alone if exchange.handed_out else instructions
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
-        self._x = self._labels = self._dlogits = self._tapes = None
+        self._x = self._labels = self._dlogits = self._tapes = self._row = None
         self.unwatched()
 
     def unwatched(self) -> None:
@@ -124,7 +125,7 @@ class Worker:
 
     def drain(self) -> list[Outcome]:
         """What came of the iterations that have not been told of yet, in order. Collective."""
-        return [self._learn() for _ in range(len(self._under_way))]
+        return [self._learn() for _ in range(len(self._tally))]
 
     def rehearse(self, batch: Batch) -> None:
         """Run every kernel of an iteration, so that none is compiled inside one; weights stay as they are. No other
@@ -135,7 +136,8 @@ class Worker:
         for micro in range(len(self._micro)):
             self.run(Load(micro))
             self._dlogits = self._loss(self._forward(), self._labels)
-            self.run(Backward(micro, last=False))
+            for _ in self._backward(micro, last=False):
+                pass
         if self._stage is not None:
             self._stage.rehearse()
         self.exchange.rehearse()
@@ -154,37 +156,39 @@ class Worker:
     def _begin(self, batch: Batch) -> None:
         # Where ranks meet within passes, those without examples make them, too.
         empty = self.exchange.within_passes or self._add_over_ranks is not None
-        self._batch, self._micro = batch, micro_batches(len(batch.labels), self._accumulate, self._grain, empty)
+        self._batch, self._micro = batch, self._parts.micro(batch, empty)
         self.ops.upload(np.array([mix(self._seed, batch.iteration)], np.uint64), self._key)
         self._ctx.total = batch.total
-        self.ops.fill(self._totals, 0)
+        self._tally.begin()
         if self._stage is not None:
-            self._stage.begin(Round(batch, self._micro, self._ctx, self._totals, self._denominator()))
+            self._stage.begin(Round(batch, self._micro, self._ctx, self._tally.row(0), self._denominator()))
 
     def run(self, instruction) -> None:
         match instruction:
             case Load(micro):
                 self._load(*self._micro[micro])
+                self._row = self._tally.row(self._shards.start + micro if self._shards else 0)
             case Forward(micro):
                 self._dlogits = self.exchange.head(micro, self._forward(), self._labels, self._loss)
                 self._look_ahead()
             case Share():
-                self._share()
+                self._tally.share(self._batch)
             case Backward(micro, last):
-                self._ctx.accumulate, self._ctx.cuts = micro > 0, self._cuts if last else frozenset()
-                for span in self.graph.backward(self._ctx, self._dlogits, self._tapes):
+                for span in self._backward(micro, last):
+                    if self._shards:
+                        self.exchange.partial(span)
                     if last:
-                        self._send_sums()
+                        self._tally.send()
                         self.ready(span)
                 self._look_ahead()
             case NoExamples():
-                self._send_sums()
+                self._tally.send()
                 self.ops.fill(self.arena.grads, 0)
                 for span in reversed(self.arena.spans):
                     self.ready(span)
             case Check():
-                self._send_sums()
-                if len(self._under_way) > self.exchange.window:
+                self._tally.send()
+                if self._tally.full:
                     self._learnt = self._learn()
             case CheckOwn():
                 self._learnt = self._own_outcome()
@@ -208,9 +212,15 @@ class Worker:
         self.after_forward()
         return logits
 
+    def _backward(self, micro: int, last: bool) -> Iterator[Span]:
+        """Gradients of a shard are by themselves; those of micro-batches are added up in the arena."""
+        self._ctx.accumulate = micro > 0 and not self._shards
+        self._ctx.cuts = self._cuts if last else frozenset()
+        return self.graph.backward(self._ctx, self._dlogits, self._tapes)
+
     def _loss(self, logits, labels):
         factor = self._scale.factor if self._scale is not None else 1.0
-        return self.loss.backward(self._ctx, logits, labels, self._totals, self._denominator() / factor)
+        return self.loss.backward(self._ctx, logits, labels, self._row, self._denominator() / factor)
 
     def _denominator(self) -> float:
         """The loss's. A rank's own part of the valid labels is taken by its examples: then means of ranks that are
@@ -218,41 +228,15 @@ class Worker:
         batch = self._batch
         return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
-    def _share(self) -> None:
-        """Totals leave the device when forward is done. A device is given backward to do before they are waited for."""
-        sums = self._spare.pop()
-        self.ops.fetch(self._totals, sums.values[:3])
-        sums.fetched, sums.pending = self.ops.mark(), None
-        sums.iteration, sums.examples = self._batch.iteration, self._batch.total
-        self._under_way.append(sums)
-        if not self.ops.records:
-            self._send_sums()
-
-    def _send_sums(self) -> None:
-        """Before anything else is exchanged of this backward pass: in one order on all ranks."""
-        if not self._under_way or self._under_way[-1].pending is not None:
-            return
-        sums = self._under_way[-1]
-        sums.fetched.wait()
-        sums.values[3] = self._told_to_stop()
-        sums.pending = self.transport.native_allreduce_start(sums.values)
-
     def _learn(self) -> Outcome:
-        """Wait for the oldest sums."""
-        sums = self._under_way.popleft()
-        sums.pending.wait(self._deadline_s)
-        outcome = sums.outcome()
-        self._spare.append(sums)
+        """Wait for the oldest sums. Raises DivergedError, on every rank."""
+        outcome = self._tally.learn()
         if not math.isfinite(outcome.loss_sum):
             self._explain_divergence(outcome)
         return outcome
 
     def _own_outcome(self) -> Outcome:
-        sums, batch = self._spare[0], self._batch
-        self.ops.download(self._totals, sums.values[:3])
-        sums.values[3] = self._told_to_stop()
-        sums.iteration, sums.examples = batch.iteration, batch.total
-        outcome = sums.outcome()
+        outcome = self._tally.own(self._batch)
         if not math.isfinite(outcome.loss_sum):
             place = self._first_nonfinite()
             raise DivergedError(_diverged(outcome, self._named(place, self.transport.rank)))
@@ -270,8 +254,8 @@ class Worker:
     def _wait_for_those_behind(self) -> None:
         """All ranks learn of a loss in the same iteration, and those that are behind may want something of this one to
         come to it. They are there when the sums that are under way have come, which is the last that each starts."""
-        for sums in self._under_way:
-            wait_for(partial(self._come, sums.pending), self._deadline_s, lambda: "ranks that are behind")
+        for pending in self._tally.pending():
+            wait_for(partial(self._come, pending), self._deadline_s, lambda: "ranks that are behind")
 
     def _come(self, pending: Handle) -> bool:
         self.exchange.attend()

@@ -18,6 +18,11 @@ MODEL, SYNC, GHOST = "model", "sync", "ghost"
 def told(config: TrainConfig, graph: Graph, model: str) -> Graph:
     """The network with ghost batches as the configuration has them. Raises ConfigError."""
     kind, size = _read(config.batch_norm)
+    if kind == SYNC and config.reproducible:
+        raise ConfigError(
+            "--batch-norm sync sums statistics over ranks in every layer, in an order that is their number's, and "
+            "--reproducible wants one order at any number: leave it out, or give --batch-norm ghost:SIZE"
+        )
     if kind != MODEL and not any(isinstance(node.layer, BatchNorm) for node in graph.nodes):
         raise ConfigError(
             f"--batch-norm {config.batch_norm} is for networks with batch normalisation, and model {model!r} has none: "
@@ -52,10 +57,15 @@ def is_whole(config: TrainConfig) -> bool:
 
 
 def grain_of(config: TrainConfig, graph: Graph) -> int:
-    """Examples that must stay on one rank: a ghost batch, whose statistics are then the same at any number of ranks."""
-    if is_whole(config):
+    """Examples that must stay on one rank: a ghost batch, whose statistics are then the same at any number of ranks.
+    Ghost batches of a shard are the same whoever computes it."""
+    if is_whole(config) or config.reproducible:
         return 1
-    return math.lcm(*(node.layer.ghost for node in graph.plan if _is_norm(node)), 1)
+    return math.lcm(*_ghosts(graph), 1)
+
+
+def _ghosts(graph: Graph) -> list[int]:
+    return [node.layer.ghost for node in graph.plan if _is_norm(node)]
 
 
 def adder(config: TrainConfig, transport: Transport) -> Callable[[np.ndarray], None] | None:
@@ -75,3 +85,16 @@ def words(config: TrainConfig) -> str | None:
     if kind == SYNC:
         return "batch normalisation by statistics of the whole batch, summed over ranks in every layer"
     return f"batch normalisation by ghost batches of {size}" if kind == GHOST else None
+
+
+def smaller(config: TrainConfig, graph: Graph) -> str | None:
+    """For the header: what shards make of ghost batches that they do not hold whole ones of; None where they do."""
+    least, most = config.batch // config.shards, -(-config.batch // config.shards)
+    uneven = [ghost for ghost in _ghosts(graph) if least % ghost or most % ghost]
+    if not config.reproducible or not uneven:
+        return None
+    shards = f"{least}" if least == most else f"{least} or {most}"
+    return (
+        f"ghost batches of batch normalisation end with a shard: of {shards} examples here, where {max(uneven)} were "
+        f"asked for. --shards {max(1, config.batch // max(uneven))} would hold whole ones, on as many ranks at most"
+    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import share
+from ringtrain.data.sampler import Shards, share
 from ringtrain.exchange.base import Cut, Exchange
 
 PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip")
@@ -23,10 +23,14 @@ class Parts:
     size, rank: of the world
     grain:      examples that must stay on one rank
     accumulate: micro-batches of an iteration
+    shards:     of the batch, each of which is a micro-batch; None where a rank has one part of it
     """
 
-    def __init__(self, exchange: Exchange, size: int, rank: int, grain: int, accumulate: int):
+    def __init__(
+        self, exchange: Exchange, size: int, rank: int, grain: int, accumulate: int, shards: Shards | None = None
+    ):
         self._exchange, self._rank, self._grain, self._accumulate = exchange, rank, grain, accumulate
+        self._shards = shards
         self._roles = exchange.roles(size)
 
     @property
@@ -48,6 +52,13 @@ class Parts:
         count = sum(stop - start for start, stop in self.cuts(batch.total)[self._rank])
         arrays = {name: getattr(batch, name) for name in PER_EXAMPLE}
         return replace(batch, **{n: np.zeros((count, *a.shape[1:]), a.dtype) for n, a in arrays.items()})
+
+    def micro(self, batch: Batch, empty: bool) -> list[Cut]:
+        """Where micro-batches lie in this rank's part; ``empty``: those without examples count, too."""
+        count = len(batch.labels)
+        if self._shards:  # a batch of fewer examples than it has shows what one example takes
+            return [(min(start, count), min(stop, count)) for start, stop in self._shards.within(batch.total)]
+        return micro_batches(count, self._accumulate, self._grain, empty)
 
     def cuts(self, total: int) -> dict[int, list[Cut]]:
         """Trainer → where its micro-batches lie in a batch of ``total``."""

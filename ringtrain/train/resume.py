@@ -1,5 +1,6 @@
 """Where a run begins: anew, or at a checkpoint. Rank 0 looks; all ranks decide by what it found."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.resolve import for_continuation, parse_toml, read_run_file, recipe_layer, resolve
 from ringtrain.train.assemble import Assembly
+from ringtrain.train.reproducible import numerics_of
 from ringtrain.train.state import parameter_shapes, place
 from ringtrain.train.together import on_root
 from ringtrain.transport.base import Transport
@@ -117,6 +119,17 @@ def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
             raise ConfigError(
                 f"the run that goes on has {key} = {getattr(before, key)!r}, not {getattr(now, key)!r}: the order of "
                 "its examples or its optimizer's state hangs on that, so leave it out; to change it, start a new run"
+            )
+    if before.reproducible:
+        _check_numerics(numerics_of(before), numerics_of(now))
+
+
+def _check_numerics(before: Mapping, now: Mapping) -> None:
+    for key in before:
+        if before[key] != now[key]:
+            raise ConfigError(
+                f"the run that goes on is reproducible, and has {key} = {before[key]!r}, not {now[key]!r}: the bits of "
+                "its products hang on that, so leave it out; to change it, start a new run"
             )
 
 

@@ -149,7 +149,7 @@ class Run:
         if self._of.data.test is None:
             return None
         self._of.exchange.settle()
-        self._score = self._of.evaluator.score(self._of.data.test, self._of.evaluation_batch)
+        self._score = self._of.evaluator.score(self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain)
         if self._score and not math.isfinite(self._score.loss):
             raise self._diverged(f"the test loss is {self._score.loss:g}")
         return self._score
@@ -162,9 +162,17 @@ class Run:
                 train_accuracy=accuracy,
                 test_loss=score and score.loss,
                 test_accuracy=score and score.accuracy,
+                weights_sha256=self._digest(settled=score is not None),
                 **self._met(),
             )
         )
+
+    def _digest(self, settled: bool) -> str | None:
+        """Of the weights, on rank 0, which alone tells of it. Ranks that are apart do not meet for it."""
+        if not settled and not self._of.exchange.exact:
+            return None
+        self._of.exchange.settle()
+        return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None
 
     def _met(self) -> dict:
         """What is told of a meeting: where the run is, and what it took to send. Collective."""

@@ -28,18 +28,18 @@ from ringtrain.report.sinks import JsonLines, Many, Sink
 from ringtrain.report.terminal import terminal
 from ringtrain.report.trace import write
 from ringtrain.resolve import to_table
-from ringtrain.train import norms
+from ringtrain.train import norms, reproducible
 from ringtrain.train.assemble import (
     Assembly,
     assemble,
     check_replicas,
-    hyper_of,
     open_data,
     spread_from_root,
 )
 from ringtrain.train.device import open_device
 from ringtrain.train.fitting import rehearse
 from ringtrain.train.meter import forget_peak
+from ringtrain.train.recipe import hyper_of
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
 from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag, nothing
@@ -69,6 +69,7 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     agree(transport, {"data checksum": data.checksum})
     device = open_device(config, transport)
     ops, transport = device.ops, device.transport
+    reproducible.check_kernels(config, transport, ops)
     tuning = together(transport, lambda: tuning_of(config, transport))
     run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
     transport = run.transport  # from here on what ranks do together is watched
@@ -79,7 +80,8 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     sink, tracing = Many(sinks), None
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
-        for text in filter(None, [*device.notes, tuning.remark, *_notes(run, transport, origin)]):
+        moved = reproducible.moved(config, ops, origin.place and origin.place["numerics"])
+        for text in filter(None, [*device.notes, tuning.remark, moved, *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
         progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
@@ -191,13 +193,14 @@ def _header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folde
         resumed_at=origin.iteration or 0,
         seed=config.seed,
         folder=str(folder.path) if folder else None,
+        reproducible=reproducible.words(config, ops),
     )
 
 
 def _notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
     notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
-    notes += filter(None, [norms.words(run.config)])
+    notes += filter(None, [norms.words(run.config), norms.smaller(run.config, run.graph)])
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     if run.guard is not None and run.guard.gap:

@@ -89,13 +89,14 @@ def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -
         data_checksum=run.data.checksum,
         best=progress.best,
         version=__version__,
+        numerics=ops.numerics(),
     )
 
 
 def place(checkpoint: Checkpoint) -> dict:
     """What every rank must know of a checkpoint that rank 0 has read: JSON-able."""
     names = ("iteration", "examples_seen", "best", "config", "model", "model_name", "data_name", "data_checksum")
-    return {name: getattr(checkpoint, name) for name in names} | {
+    return {name: getattr(checkpoint, name) for name in (*names, "numerics")} | {
         "scalars": dict(checkpoint.scalars),
         "slots": sorted(checkpoint.optimizer),
     }

@@ -59,12 +59,16 @@ def agree(transport: Transport, facts: dict) -> None:
 
 
 def _difference(key: str, values: list) -> str | None:
-    holders: dict[str, list[int]] = {}
+    told = [json.dumps(value) for value in values]
+    return f"  {key}: {holders(told)}" if len(set(told)) > 1 else None
+
+
+def holders(values: list[str]) -> str:
+    """Each value of those that ranks hold, and who: "a on rank 0; b on ranks 1, 2"."""
+    ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
-        holders.setdefault(json.dumps(value), []).append(rank)
-    if len(holders) == 1:
-        return None
-    return f"  {key}: " + "; ".join(f"{value} on {_ranks(ranks)}" for value, ranks in holders.items())
+        ranks.setdefault(value, []).append(rank)
+    return "; ".join(f"{value} on {_ranks(own)}" for value, own in ranks.items())
 
 
 def _ranks(ranks: list[int]) -> str:

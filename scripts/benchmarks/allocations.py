@@ -27,7 +27,7 @@ def measure(transport, name: str) -> list[int]:
     config = resolve(("recipe", model.recipe), ("flags", flags))
     ops = make_ops(config.ops, config.dtype)
     run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
-    gather = Gather(run.data.train, run.sampler, transport.size, run.grain, run.augment, config.seed)
+    gather = Gather(run.data.train, run.sampler, run.division, run.augment, config.seed)
     slot = gather.slot()
 
     def iterate(iteration: int) -> None:

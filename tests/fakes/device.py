@@ -177,6 +177,9 @@ class FakeDeviceOps(Ops):
         self._recording: str = ""  # what is recorded, in words
 
     def describe(self):
+        return self.numerics()
+
+    def numerics(self):
         return "a fake device"
 
     def compile_stats(self):

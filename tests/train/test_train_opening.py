@@ -34,7 +34,7 @@ class FakeCuda:
         self.asked.append(index)
         return SimpleNamespace(facts=SimpleNamespace(name="H200", uuid=f"GPU-{index}"))
 
-    def ops(self, runtime, dtype, precision):
+    def ops(self, runtime, dtype, precision, fixed):
         return FakeDeviceOps(dtype, precision)
 
     def wrap(self, transport, mpi_cuda, index):

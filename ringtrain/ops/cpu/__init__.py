@@ -40,6 +40,9 @@ class CpuOps(HostOps):
         """The matrix library, the core it picked kernels for, and its threads."""
         return self._blas.describe()
 
+    def numerics(self) -> str:
+        return self._blas.numerics()
+
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────
     def empty(self, shape, dtype=None):
         return aligned(shape, self.dtype if dtype is None else dtype)

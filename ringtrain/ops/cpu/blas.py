@@ -33,10 +33,14 @@ class Blas:
 
     def describe(self) -> str:
         """Version, the core whose kernels are used, and threads."""
+        count = self._library.scipy_openblas_get_num_threads()
+        return f"{self.numerics()}, {count} thread{'s' * (count != 1)}"
+
+    def numerics(self) -> str:
+        """Version, and the core whose kernels are used: by them a product's sums are ordered."""
         config, core = self._library.scipy_openblas_get_config, self._library.scipy_openblas_get_corename
         config.restype = core.restype = ctypes.c_char_p
-        count = self._library.scipy_openblas_get_num_threads()
-        return f"{' '.join(config().decode().split()[:2])} ({core().decode()}), {count} thread{'s' * (count != 1)}"
+        return f"{' '.join(config().decode().split()[:2])} ({core().decode()})"
 
 
 def _gemm_types(scalar):

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from ringtrain.ops.base import Ops
+from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.compression import Compression
 from ringtrain.ops.cuda.convolution import Convolution
 from ringtrain.ops.cuda.device import Device
@@ -46,15 +47,16 @@ PARTS = (
 
 @composed(*PARTS)
 class CudaOps(Ops):
-    """One object serves one thread of the program at a time; its operations are done on a stream of its own."""
+    """One object serves one thread of the program at a time; its operations are done on a stream of its own. ``fixed``:
+    ways to do the same are chosen by size alone, and never by a timing: kernels of ringtrain's own."""
 
     name = "cuda"
     records = True
 
-    def __init__(self, runtime, dtype="float32", precision="float32", device=None):
+    def __init__(self, runtime, dtype="float32", precision="float32", device=None, fixed=False):
         super().__init__(dtype, precision)
-        self.runtime = runtime
-        self._device = device or Device(runtime, self.dtype, self.active, precise=precision != "tf32")
+        self.runtime, choice = runtime, Choice(fixed)
+        self._device = device or Device(runtime, self.dtype, self.active, precision != "tf32", choice=choice)
         self._segments = Segments(self._device)
         self._parts = {part: part(self._device) for part in PARTS}
 
@@ -65,6 +67,10 @@ class CudaOps(Ops):
         words = f"{facts.name}, {self.precision}, CUDA {cuda} (driver {driver})"
         segments = self._segments.describe()
         return f"{words}; {segments}" if segments else words
+
+    def numerics(self):
+        facts = self.runtime.facts
+        return f"{facts.name}, CUDA {'.'.join(map(str, facts.runtime))}"
 
     @property
     def choices(self):

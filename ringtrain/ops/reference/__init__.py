@@ -15,6 +15,9 @@ class ReferenceOps(HostOps):
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     def describe(self):
+        return self.numerics()
+
+    def numerics(self):
         return f"NumPy {np.__version__}"
 
     def compile_stats(self):

@@ -6,6 +6,7 @@ from ringtrain.ops import keys
 from ringtrain.ops.cpu.kernels.jit import kernel, u
 
 GOLDEN, FIRST, SECOND = np.uint64(keys.GOLDEN), np.uint64(keys.FIRST), np.uint64(keys.SECOND)
+LANES = 64  # of a sum: so many additions need not wait for one another
 DROPPED_BITS = np.uint64(64 - keys.DROPOUT_BITS)
 
 
@@ -126,10 +127,19 @@ def approach(w, g, rate):
 
 @kernel
 def square_sum(x):
-    total = 0.0
-    for i in range(x.size):
+    """Element i is added in lane i mod LANES; then lanes one after another."""
+    lanes = np.zeros(LANES)
+    whole = x.size - x.size % LANES
+    for o in range(0, whole, LANES):
+        for j in range(LANES):
+            v = np.float64(x[u(o + j)])
+            lanes[u(j)] += v * v
+    for i in range(whole, x.size):
         v = np.float64(x[u(i)])
-        total += v * v
+        lanes[u(i - whole)] += v * v
+    total = 0.0
+    for j in range(LANES):
+        total += lanes[u(j)]
     return total
 
 

@@ -1,4 +1,9 @@
-"""How kernels are compiled, and how many were."""
+"""How kernels are compiled, and how many were.
+
+Without fast-math: what is added to what is as the source has it, at any width of vectors. So an element has the same
+bits wherever in an array it lies, and a sum has those of its order, which kernels write down: lanes of their own where
+one sum after another would be slow.
+"""
 
 import numba
 import numpy as np
@@ -8,7 +13,6 @@ OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
     "boundscheck": False,
-    "fastmath": {"contract", "reassoc", "arcp", "nsz"},
 }
 
 u = np.uint64
@@ -19,6 +23,13 @@ _kernels: list = []
 def kernel(function):
     """Compile on first use for each combination of array types, and keep the result on disk."""
     compiled = numba.njit(**OPTIONS)(function)
+    _kernels.append(compiled)
+    return compiled
+
+
+def fused(function):
+    """As :func:`kernel`, but a product that is added to something may be rounded with the sum, once."""
+    compiled = numba.njit(fastmath={"contract"}, **OPTIONS)(function)
     _kernels.append(compiled)
     return compiled
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ringtrain.ops.cpu.kernels.jit import kernel, u
+from ringtrain.ops.cpu.kernels.jit import fused, u
 
 
-@kernel
+@fused
 def times_power(x, xo, scale, so, y, yo, count, beta):
     """y = x · scale^-beta, ``count`` elements from the given offsets. The usual beta, 3/4, takes square roots."""
     if beta == 0.75:
@@ -19,7 +19,7 @@ def times_power(x, xo, scale, so, y, yo, count, beta):
             y[u(yo + i)] = x[u(xo + i)] * scale[u(so + i)] ** exponent
 
 
-@kernel
+@fused
 def across(x, y, scale, line, rows, C, size, alpha, beta, k):
     """``line`` holds the squares of one pixel between zeros: C + size - 1 elements."""
     before = (size - 1) // 2
@@ -36,7 +36,7 @@ def across(x, y, scale, line, rows, C, size, alpha, beta, k):
     times_power(x, 0, scale, 0, y, 0, rows * C, beta)
 
 
-@kernel
+@fused
 def across_back(x, y, scale, dy, dx, line, rows, C, size, alpha, beta):
     after = size - 1 - (size - 1) // 2
     factor = x.dtype.type(2.0 * alpha * beta / size)
@@ -51,7 +51,7 @@ def across_back(x, y, scale, dy, dx, line, rows, C, size, alpha, beta):
                 dx[u(o + c)] -= x[u(o + c)] * line[u(t + c)]
 
 
-@kernel
+@fused
 def add_lines(image, line, h, before, H, W, C, size):
     """Sum of those of the ``size`` lines of the image around line h that exist, into ``line`` between zeros."""
     zero = line.dtype.type(0)
@@ -64,7 +64,7 @@ def add_lines(image, line, h, before, H, W, C, size):
             line[u(start + i)] += image[u(o + i)]
 
 
-@kernel
+@fused
 def within(x, y, scale, image, line, N, H, W, C, size, alpha, beta):
     """``image`` holds squares of one example; ``line`` a sum of lines between zeros, (W + size - 1) · C."""
     before = (size - 1) // 2
@@ -86,7 +86,7 @@ def within(x, y, scale, image, line, N, H, W, C, size, alpha, beta):
             times_power(x, o, scale, o, y, o, length, beta)
 
 
-@kernel
+@fused
 def within_back(x, y, scale, dy, dx, image, line, N, H, W, C, size, alpha, beta):
     after = size - 1 - (size - 1) // 2
     factor = x.dtype.type(2.0 * alpha * beta / (size * size))
