@@ -36,7 +36,7 @@ def concat(name: str, parts: Sequence[Schedule], goal: str = ALL_REDUCE, owner=N
             yield from part.make(rank)
 
     first = parts[0]
-    return Schedule(name, first.size, first.chunks, steps, lambda rank: _total(parts, rank), goal, owner)
+    return Schedule(name, first.size, first.chunks, steps, lambda rank: _total(parts, rank), goal, owner, first.lanes)
 
 
 def _total(parts: Sequence[Schedule], rank: int) -> int:

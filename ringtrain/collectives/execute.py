@@ -50,6 +50,8 @@ class Execution(Reduction):
     wire:          how messages are packed; None: they are not. It may round, and then wants a schedule for that
     edges:         where the chunks begin, and the end; None: they are even. What one rank sends of a chunk must be as
                    long as where the other puts it
+    lanes:         what this rank brings besides the buffer, where the schedule has more of it: arrays as long as that,
+                   which are overwritten
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Execution(Reduction):
         allocate: Callable | None = None,
         wire: Wire | None = None,
         edges: Sequence[int] | None = None,
+        lanes: Sequence = (),
     ):
         self.algorithm, self.transport = schedule.name, MESSAGES
         self._name, self._rank, self._tag = repr(schedule), transport.rank, tag
@@ -71,7 +74,7 @@ class Execution(Reduction):
         travels = wire.dtype if wire else buffer.dtype
         segment = max(segment_bytes // travels.itemsize, 1)
         plan = make_plan(schedule, transport.rank, buffer.size, segment, packed=wire is not None, edges=edges)
-        spans, messages = _views(plan, buffer, travels, allocate or transport.scratch)
+        spans, messages = _views(plan, [buffer, *lanes], travels, allocate or transport.scratch)
         self.bytes_sent = travels.itemsize * sum(p.stop - p.start for p in plan.pieces if p.kind == SEND)
         self._plan = plan
         self._sends, self._recvs, self._local = deque(), deque(), deque()  # pieces that may start
@@ -257,16 +260,18 @@ def _round(wire: Wire, message, span) -> None:
     wire.unpack(message, span)
 
 
-def _views(plan: Plan, buffer, travels, allocate: Callable) -> tuple[list, list]:
-    """For every piece the elements that it is about, in the buffer or in scratch; and what comes to them, or
-    travels: those elements themselves, their place in staging, whose type is ``travels``, or other elements of this
-    rank."""
-    count = buffer.size
-    scratch = allocate(plan.scratch, buffer.dtype) if plan.scratch else None
+def _views(plan: Plan, lanes: Sequence, travels, allocate: Callable) -> tuple[list, list]:
+    """For every piece the elements that it is about, in the buffer, which is the first of the lanes, in another of them
+    or in scratch; and what comes to them, or travels: those elements themselves, their place in staging, whose type is
+    ``travels``, or other elements of this rank."""
+    count = lanes[0].size
+    scratch = allocate(plan.scratch, lanes[0].dtype) if plan.scratch else None
     staging = allocate(plan.stages * plan.segment, travels) if plan.segment else None
+    held = [*lanes, scratch]
 
     def elements(start: int, stop: int):
-        return buffer[start:stop] if start < count else scratch[start - count : stop - count]
+        place = min(start // count, len(lanes))
+        return held[place][start - place * count : stop - place * count]
 
     def message(piece: Piece):
         if piece.stage >= 0:

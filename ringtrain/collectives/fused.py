@@ -17,13 +17,15 @@ every contribution, once each. The order of additions is the schedule's, and so 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
+from ringtrain.collectives.expressions import Brought, contributions
 from ringtrain.collectives.messages import Message, Steps, all_steps, is_local, messages
 from ringtrain.collectives.schedule import Move, Schedule, Step
-from ringtrain.collectives.verify import Sums
 from ringtrain.errors import ScheduleError
 
-Place = tuple[int, int]  # whose buffer, and which chunk of it
+# Whose buffer, and which chunk of it: counted on, from the buffer's end, through what the rank brings besides.
+Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """``tasks[rank]``: what the rank does between the two waits, in this order: all of it to chunk ``rank``."""
+    """``tasks[rank]``: what the rank does between the two waits, in this order: all of it to chunk ``rank``.
+    ``brings[rank]``: how many arrays it has to be added (:meth:`ringtrain.collectives.schedule.Schedule.brings`)."""
 
     name: str
     size: int
     chunks: int
     tasks: tuple[tuple[Task, ...], ...]
+    brings: tuple[int, ...]
 
 
 def fuse(name: str, scatter: Schedule, gather: Schedule) -> Fused:
@@ -54,13 +58,19 @@ def fuse(name: str, scatter: Schedule, gather: Schedule) -> Fused:
     for message in messages(gather, all_steps(gather)):
         _check(gather, message)
         tasks[message.source] += _copies(message)
-    return Fused(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)))
+    return Fused(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)), _brings(scatter))
+
+
+def _brings(scatter: Schedule) -> tuple[int, ...]:
+    return tuple(map(scatter.brings, range(scatter.size)))
 
 
 def _homes(scatter: Schedule, steps: Steps) -> list[dict[int, Place]]:
     """For each rank, where that lies which the schedule has in one of its chunks before it adds: its own
-    contributions in its buffer, others in scratch; and now each in the buffer that it came from."""
-    homes = [{chunk: (rank, chunk) for chunk in range(scatter.chunks)} for rank in range(scatter.size)]
+    contributions in its lanes, others in scratch; and now each in the buffer that it came from."""
+    homes = [
+        {chunk: (rank, chunk) for chunk in range(lanes * scatter.chunks)} for rank, lanes in enumerate(_brings(scatter))
+    ]
     for message in messages(scatter, steps):
         if message.source != message.target:
             _check(scatter, message)
@@ -104,53 +114,68 @@ def one_after_another(size: int) -> Fused:
         )
         for rank in range(size)
     ]
-    return Fused("one after another", size, size, tuple(tasks))
+    return Fused("one after another", size, size, tuple(tasks), (1,) * size)
 
 
 def order_of(fused: Fused, rank: int) -> list[int]:
     """Whose contributions to its chunk the rank adds, one after another, before it writes the sum into the buffers of
     all of them. Raises ScheduleError where its tasks are not that."""
-    additions = [task for task in fused.tasks[rank] if task.add]
-    order = [*(task.target[0] for task in additions[:1]), *(task.source[0] for task in additions)] or [rank]
-    home = (order[0], rank)
-    summed = [Task(home, (source, rank), add=True) for source in order[1:]]
-    given = {Task((target, rank), home, add=False) for target in order[1:]}
-    tasks = fused.tasks[rank]
-    if tasks[: len(summed)] != tuple(summed) or set(tasks[len(summed) :]) != given:
+    if not is_one_pass(fused, rank):
         raise ScheduleError(
             f"{fused.name} on rank {rank} does not add contributions one after another and then give the sum to all: a "
             "device that does it in one pass wants a plan of that kind"
         )
-    return order
+    return _sources(fused, rank)
 
 
-def verify_fused(fused: Fused) -> None:
+def is_one_pass(fused: Fused, rank: int) -> bool:
+    """Whether the rank adds contributions one after another, and then writes the sum into the buffers of all of
+    them."""
+    order, tasks = _sources(fused, rank), fused.tasks[rank]
+    home = (order[0], rank)
+    summed = [Task(home, (source, rank), add=True) for source in order[1:]]
+    given = {Task((target, rank), home, add=False) for target in order[1:]}
+    return tasks[: len(summed)] == tuple(summed) and set(tasks[len(summed) :]) == given
+
+
+def _sources(fused: Fused, rank: int) -> list[int]:
+    """Whose contributions are added, in this order."""
+    additions = [task for task in fused.tasks[rank] if task.add]
+    return [*(task.target[0] for task in additions[:1]), *(task.source[0] for task in additions)] or [rank]
+
+
+def verify_fused(fused: Fused, brought: Brought | None = None) -> None:
     """Proves that no two ranks touch one place, and that every rank ends with the sum of every chunk, each contribution
-    once, added in one order. Raises ScheduleError, with rank and chunk."""
+    once, added in one order. ``brought``: as in :func:`ringtrain.collectives.verify.verify`. Raises ScheduleError, with
+    rank and chunk."""
     _check_touching(fused)
-    sums = Sums(fused.size)
-    values = {(rank, chunk): rank for rank in range(fused.size) for chunk in range(fused.chunks)}
+    brought = brought or contributions(fused.brings)
+    sums = brought.sums
+    values = {
+        (rank, chunk): value
+        for rank in range(fused.size)
+        for chunk, value in brought.values(rank, fused.chunks).items()
+    }
     for own in fused.tasks:  # nobody touches what others do: one rank after the other is as good as any order
         for task in own:
             value = values[task.source]
             values[task.target] = sums.add(values[task.target], value) if task.add else value
-    for (rank, chunk), value in values.items():
-        held = sums.leaves[value]
-        for source in range(fused.size):
-            if held[source] != 1:
-                raise ScheduleError(
-                    f"{fused.name}, rank {rank}, chunk {chunk} ends with rank {source}'s contribution "
-                    f"{held[source]} times"
-                )
+    for rank, chunk in product(range(fused.size), range(fused.chunks)):
+        value, where = values[rank, chunk], f"{fused.name}, rank {rank}, chunk {chunk}"
+        if wrong := brought.miscount(value):
+            raise ScheduleError(f"{where} {wrong}")
         if value != values[0, chunk]:
-            raise ScheduleError(f"{fused.name}, rank {rank}, chunk {chunk} is added in another order than on rank 0")
+            raise ScheduleError(f"{where} is added in another order than on rank 0")
+        if wrong := brought.disorder(value):
+            raise ScheduleError(f"{where} {wrong}")
 
 
 def _check_touching(fused: Fused) -> None:
-    """A rank touches the chunk of its own number alone, in whatever buffer, and so nothing that others touch."""
+    """A rank touches the chunk of its own number alone, in whatever buffer or lane, and so nothing that others
+    touch."""
     for rank, own in enumerate(fused.tasks):
         for owner, chunk in {place for task in own for place in (task.target, task.source)}:
-            if chunk != rank:
+            if chunk % fused.chunks != rank:
                 raise ScheduleError(
                     f"{fused.name}: hazard: rank {rank} touches chunk {chunk} of rank {owner}'s buffer, which is rank "
                     f"{chunk}'s to touch between the waits"

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ringtrain.collectives.fused import Fused, Task, order_of
+from ringtrain.collectives.fused import Fused, Place, Task, is_one_pass, order_of
 from ringtrain.collectives.host import HOST
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import bounds
@@ -25,6 +25,9 @@ LEAST_BYTES = 1 << 14  # of each twin, however many there are: below that, calls
 IDLE, FINAL, COMING, MOVING, WORKING, LEAVING = range(6)
 
 
+Work = list[tuple[Callable, tuple]]  # functions with their arguments
+
+
 class Mapped(Reduction):
     """One fused plan on one buffer, which lies in memory that the node shares. Collective over the node.
 
@@ -34,6 +37,8 @@ class Mapped(Reduction):
     device:      what computes, as for :class:`ringtrain.collectives.execute.Execution`; where the buffer is not in host
                  memory it adds by its add_all(sources, targets), and ``combine`` is that addition
     piece_bytes: of a chunk, added and pushed at once on a host; None: as suits the caches
+    lanes:       what ranks bring besides, where the plan has more of them: of each further lane the twins, as of the
+                 buffer. They are overwritten
     """
 
     algorithm = transport = "mapped"
@@ -47,21 +52,23 @@ class Mapped(Reduction):
         combine: Callable,
         device=HOST,
         piece_bytes: int | None = None,
+        lanes: Sequence[Sequence] = (),
     ):
         place = transport.neighbours.index(transport.rank)
         start, stop = spans(twins[place].size, fused.chunks)[place]
+        arrays = [twins, *lanes]
         if on_host(twins):
-            longest = (piece_bytes or piece_bytes_for(len(twins))) // twins[place].itemsize
+            longest = (piece_bytes or piece_bytes_for(sum(fused.brings))) // twins[place].itemsize
             self._work = [
                 action
                 for a, b in pieces(start, stop, longest)
-                for action in actions(fused.tasks[place], [twin[a:b] for twin in twins], combine)
+                for action in actions(fused.tasks[place], elements(arrays, fused.chunks, a, b), combine)
             ]
         else:
-            own = [twins[source][start:stop] for source in order_of(fused, place)]
-            self._work = summed(device, own, own)
-        # Each contribution to the own chunk is fetched, and its sum written to where that came from.
-        self.bytes_sent = 2 * (len(twins) - 1) * (stop - start) * twins[place].dtype.itemsize
+            self._work = launches(device, fused, place, elements(arrays, fused.chunks, start, stop))
+        # What others bring to the own chunk is fetched, and the sum written to where it is wanted.
+        moved = sum(fused.brings) - fused.brings[place] + len(twins) - 1
+        self.bytes_sent = moved * (stop - start) * twins[place].dtype.itemsize
         self._lane, self._device, self._patience = lane, device, transport.patience
         self._neighbours, self._rank = transport.neighbours, transport.rank
         self._state = IDLE
@@ -114,7 +121,7 @@ def on_host(twins: Sequence) -> bool:
     return isinstance(twins[0], np.ndarray)
 
 
-def summed(device, sources: Sequence, targets: Sequence) -> list[tuple[Callable, tuple]]:
+def summed(device, sources: Sequence, targets: Sequence) -> Work:
     """The sum of the sources into every target, in one operation of a device: as :func:`actions`."""
     return [(device.add_all, (sources, targets))] if sources[0].size and targets else []
 
@@ -135,10 +142,27 @@ def pieces(start: int, stop: int, longest: int) -> list[tuple[int, int]]:
     return [(at, min(at + longest, stop)) for at in range(start, stop, longest)]
 
 
-def actions(tasks: Sequence[Task], twins: Sequence, combine: Callable) -> list[tuple[Callable, tuple]]:
-    """The tasks on a piece of a chunk, whose elements on every rank are ``twins``: functions with their arguments."""
+def elements(arrays: Sequence[Sequence], chunks: int, start: int, stop: int) -> Callable[[Place], object]:
+    """Where these elements of a chunk lie, by place; ``arrays[lane][rank]``: all there is."""
+    return lambda place: arrays[place[1] // chunks][place[0]][start:stop]
+
+
+def actions(tasks: Sequence[Task], at: Callable[[Place], object], combine: Callable) -> Work:
+    """The tasks on a piece of a chunk, whose elements in any place are ``at(place)``."""
     made = []
     for task in tasks:
-        a, b = twins[task.target[0]], twins[task.source[0]]
+        a, b = at(task.target), at(task.source)
         made.append((combine, (a, b, a)) if task.add else (np.copyto, (a, b)))
     return made
+
+
+def launches(device, fused: Fused, rank: int, at: Callable[[Place], object]) -> Work:
+    """The same on a device: one operation where the plan adds one contribution after another; else one for each
+    addition, of which the last writes the sum to all who want it."""
+    if is_one_pass(fused, rank):
+        own = [at((source, rank)) for source in order_of(fused, rank)]
+        return summed(device, own, own)
+    additions = [(at(task.target), at(task.source)) for task in fused.tasks[rank] if task.add]
+    given = [at(task.target) for task in fused.tasks[rank] if not task.add]
+    targets = [[target] for target, _ in additions[:-1]] + [[additions[-1][0], *given]]
+    return [work for pair, into in zip(additions, targets, strict=True) for work in summed(device, pair, into)]

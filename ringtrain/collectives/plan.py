@@ -35,7 +35,7 @@ STAGES = 4  # places in staging for each peer whose contributions are added, or 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Elements ``start:stop`` of the buffer, or of scratch, which is counted on from the buffer's end.
+    """Elements ``start:stop`` of the buffer; or of further lanes and of scratch, counted on from the buffer's end.
     ``stage`` is its place in staging, counted in segments; ``source`` is where the elements lie that a piece within
     the rank reads. Both are -1 where they mean nothing."""
 
@@ -87,15 +87,26 @@ class Plan:
 
 
 class Layout:
-    """Where chunks lie: the buffer's own first, then the scratch chunks that these steps use, one after the
-    other."""
+    """Where chunks lie: those of the buffer and of the other ``lanes`` first, then the scratch chunks that these steps
+    use, one after the other."""
 
-    def __init__(self, steps: tuple[Step, ...], chunks: int, count: int, edges: Sequence[int] | None = None):
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        chunks: int,
+        count: int,
+        edges: Sequence[int] | None = None,
+        lanes: int = 1,
+    ):
         edges = edges or bounds(count, chunks)
-        self.spans = {i: (edges[i], edges[i + 1]) for i in range(chunks)}
-        self.stop = count
+        self.spans = {
+            lane * chunks + i: (lane * count + edges[i], lane * count + edges[i + 1])
+            for lane in range(lanes)
+            for i in range(chunks)
+        }
+        self.stop = lanes * count
         moves = [move for step in steps for move in (*step.sends, *step.recvs)]
-        for index in sorted({i for move in moves for i in range(move.start, move.stop) if i >= chunks}):
+        for index in sorted({i for move in moves for i in range(move.start, move.stop) if i >= lanes * chunks}):
             room = edges[index % chunks + 1] - edges[index % chunks]
             self.spans[index] = (self.stop, self.stop + room)
             self.stop += room
@@ -115,11 +126,12 @@ def make_plan(
     """The plan of ``rank`` for a buffer of ``count`` elements, in segments of at most ``segment``
     elements. ``packed``: whether messages are. ``edges``: where chunks begin, and the end, unless they are even."""
     steps = schedule.steps(rank)
-    layout = Layout(steps, schedule.chunks, count, edges)
+    lanes = schedule.brings(rank)
+    layout = Layout(steps, schedule.chunks, count, edges, lanes)
     stages = _Stages(packed)
     pieces = [piece for k, step in enumerate(steps) for piece in _pieces(k, rank, step, layout, segment, stages)]
     longest = max((p.stop - p.start for p in pieces if p.stage >= 0), default=0)
-    plan = Plan(pieces, layout.stop - count, stages.count, longest)
+    plan = Plan(pieces, layout.stop - lanes * count, stages.count, longest)
     _keep_channels(plan)
     _keep_stages(plan)
     _keep_elements(plan)

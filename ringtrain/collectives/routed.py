@@ -109,7 +109,8 @@ def make_piece(
     views = [twin[portion.start : portion.stop] for twin in twins]
     if on_host(views):
         additions, copies = (
-            actions([task for task in fused.tasks[place] if task.add == adds], views, combine) for adds in (True, False)
+            actions([task for task in fused.tasks[place] if task.add == adds], lambda home: views[home[0]], combine)
+            for adds in (True, False)
         )
     else:
         order, own = order_of(fused, place), views[place]

@@ -50,6 +50,10 @@ class Schedule:
     reduce-scatter ``owner(chunk)`` holds it, and what the others hold there means nothing; an all-gather
     copies each chunk from its owner to everybody. One rank may own many chunks, or none: a reduction to one
     root is a reduce-scatter, and a broadcast is an all-gather.
+
+    ``lanes`` is how many arrays a rank brings to be added: the buffer, and so many others less that one, which lie in
+    the first scratch, each as long as the buffer. They are the rank's own to use; where it is None, each rank brings
+    the buffer alone.
     """
 
     name: str
@@ -59,6 +63,11 @@ class Schedule:
     wire: Callable[[int], int]
     goal: str = ALL_REDUCE
     owner: Callable[[int], int] | None = None
+    lanes: Callable[[int], int] | None = None
+
+    def brings(self, rank: int) -> int:
+        """How many arrays the rank brings, the buffer among them."""
+        return 1 if self.lanes is None else self.lanes(rank)
 
     def steps(self, rank: int) -> tuple[Step, ...]:
         return tuple(self.make(rank))

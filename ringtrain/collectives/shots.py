@@ -21,7 +21,7 @@ and waiting on the host, are ours.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringtrain.collectives.verify import Sums
+from ringtrain.collectives.expressions import Sums
 from ringtrain.errors import ScheduleError
 
 PUT, SAY, WAIT, ADD = "put", "say", "wait", "add"

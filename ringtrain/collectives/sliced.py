@@ -38,7 +38,7 @@ def reduce_scatter(size: int) -> Schedule:
     """The first half: rank r ends with the sum of slice r."""
 
     def steps(rank: int) -> Iterator[Step]:
-        peers = _peers(rank, size)
+        peers = others(rank, size)
         if peers:
             yield Step(_slices(peers, peers), tuple(Move(peer, at, at + 1) for peer, at in _places(rank, size)))
         yield from _additions(rank, size)
@@ -50,7 +50,7 @@ def all_gather(size: int) -> Schedule:
     """The second half: rank r begins with slice r."""
 
     def steps(rank: int) -> Iterator[Step]:
-        peers = _peers(rank, size)
+        peers = others(rank, size)
         if peers:
             yield Step(_slices(peers, [rank] * len(peers)), _slices(peers, peers))
 
@@ -61,7 +61,7 @@ def _half(name: str, size: int, steps, goal: str) -> Schedule:
     return Schedule(name, size, size, steps, lambda rank: size - 1, goal, lambda chunk: chunk)
 
 
-def _peers(rank: int, size: int) -> list[int]:
+def others(rank: int, size: int) -> list[int]:
     """All others, from rank + 1 on."""
     return [(rank + k) % size for k in range(1, size)]
 
@@ -76,7 +76,7 @@ def _place(source: int, rank: int, size: int) -> int:
 
 
 def _places(rank: int, size: int) -> list[tuple[int, int]]:
-    return [(peer, _place(peer, rank, size)) for peer in _peers(rank, size)]
+    return [(peer, _place(peer, rank, size)) for peer in others(rank, size)]
 
 
 def _additions(rank: int, size: int) -> Iterator[Step]:

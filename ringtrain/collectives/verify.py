@@ -1,8 +1,7 @@
 """Proof that a schedule reaches its goal (all-reduce, reduce-scatter or all-gather), by running it on symbols.
 
-A value is an expression: a leaf is one rank's contribution, a node is a sum of two expressions. Equal
-expressions, up to the order of the two operands, are one number, so that comparing trees is comparing
-integers.
+A value is an expression (:mod:`ringtrain.collectives.expressions`): a leaf is one rank's contribution, a node is a sum
+of two expressions.
 
 What is proved, for every rank and chunk:
 
@@ -13,6 +12,7 @@ What is proved, for every rank and chunk:
                   doubled one; after a reduce-scatter on the chunk's owner; of an all-gather, the owner's value
                   and nothing else
 *same rounding*   the final expression of a chunk is the same on all ranks that are to have it
+*wanted order*    where an expression is wanted, the final one is that: what ranks begin with may be sums itself
 *in range*        spans are not empty, lie in the buffer or in scratch, and match the peer's
 *within bounds*   no rank sends more chunks than the schedule states
 
@@ -28,6 +28,7 @@ Raises ScheduleError where it is not so, with the rank, step, peer or chunk.
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
+from ringtrain.collectives.expressions import Brought, contributions
 from ringtrain.collectives.messages import Message, Steps, all_steps, is_local, messages, span
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 from ringtrain.errors import ScheduleError
@@ -47,8 +48,9 @@ class Proof:
     messages: tuple[int, ...]
 
 
-def verify(schedule: Schedule, rounds: bool = False) -> Proof:
-    """The proof; of a wire that ``rounds``, if so. Raises ScheduleError."""
+def verify(schedule: Schedule, rounds: bool = False, brought: Brought | None = None) -> Proof:
+    """The proof; of a wire that ``rounds``, if so. ``brought``: what ranks begin with, and what is wanted of it; None:
+    each lane of each is a contribution, and any sum will do. Raises ScheduleError."""
     steps = all_steps(schedule)
     for rank, own in enumerate(steps):
         for number, step in enumerate(own):
@@ -58,7 +60,9 @@ def verify(schedule: Schedule, rounds: bool = False) -> Proof:
     for rank, chunks in enumerate(sent):
         if chunks > schedule.wire(rank):
             raise ScheduleError(f"{schedule!r}, rank {rank} sends {chunks} chunks; stated: {schedule.wire(rank)}")
-    run = _Run(schedule, steps, needs, rounds)
+    run = _Run(
+        schedule, steps, needs, rounds, brought or contributions(list(map(schedule.brings, range(schedule.size))))
+    )
     rounds = run.to_the_end()
     run.check_result()
     return Proof(rounds, sent, tuple(len(_wired(rank, own)) for rank, own in enumerate(steps)))
@@ -116,37 +120,13 @@ def _needs(steps: Steps, met: list[Message]) -> list[list[set[tuple[int, int]]]]
     return needs
 
 
-class Sums:
-    """Expressions as integers. The first ``size`` are the ranks' contributions."""
-
-    def __init__(self, size: int):
-        self.leaves: list[Counter] = [Counter([rank]) for rank in range(size)]
-        self._known: dict[tuple[int, int], int] = {}
-        self._rounded: dict[int, int] = {}
-
-    def round(self, a: int) -> int:
-        """Q(a)."""
-        if a not in self._rounded:
-            result = self._rounded[a] = len(self.leaves)
-            self.leaves.append(self.leaves[a])
-            self._rounded[result] = result
-        return self._rounded[a]
-
-    def add(self, a: int, b: int) -> int:
-        key = (a, b) if a < b else (b, a)
-        if key not in self._known:
-            self._known[key] = len(self.leaves)
-            self.leaves.append(self.leaves[a] + self.leaves[b])
-        return self._known[key]
-
-
 class _Run:
     """All ranks at once, each as far as it can go."""
 
-    def __init__(self, schedule: Schedule, steps, needs, rounds: bool):
+    def __init__(self, schedule: Schedule, steps, needs, rounds: bool, brought: Brought):
         self.schedule, self.steps, self.needs, self.rounds = schedule, steps, needs, rounds
-        self.sums = Sums(schedule.size)
-        self.values = [dict.fromkeys(range(schedule.chunks), rank) for rank in range(schedule.size)]
+        self.brought, self.sums = brought, brought.sums
+        self.values = [brought.values(rank, schedule.chunks) for rank in range(schedule.size)]
         self.at = [0] * schedule.size  # the step that each rank has posted; those before it have ended
         self.wires: dict[tuple[int, int], deque] = defaultdict(deque)
 
@@ -225,15 +205,16 @@ class _Run:
 
     def _check_sum(self, rank: int, chunk: int, first: int) -> None:
         value = self.values[rank][chunk]
-        where, held = f"{self.schedule!r}, rank {rank}, chunk {chunk}", self.sums.leaves[value]
-        for source in range(self.schedule.size):
-            if held[source] != 1:
-                raise ScheduleError(f"{where} ends with rank {source}'s contribution {held[source]} times")
+        where = f"{self.schedule!r}, rank {rank}, chunk {chunk}"
+        if wrong := self.brought.miscount(value):
+            raise ScheduleError(f"{where} {wrong}")
         if value != self.values[first][chunk]:
             done = "added or rounded" if self.rounds else "added"
             raise ScheduleError(
                 f"{where} is {done} in another order than on rank {first}: replicas would round differently"
             )
+        if wrong := self.brought.disorder(value):
+            raise ScheduleError(f"{where} {wrong}")
 
     def _check_copy(self, rank: int, chunk: int, owner: int) -> None:
         value, where = self.values[rank][chunk], f"{self.schedule!r}, rank {rank}, chunk {chunk}"

@@ -8,11 +8,15 @@ before. All ranks start buckets in the same order, whatever the order in which t
 With ``overlap`` none they all start after backward. With forward an update is made when the next forward pass reads
 what it changes (:mod:`ringtrain.exchange.applying`).
 
+Sums may be of shards of the batch instead of ranks, in one tree: bitwise the same at any number of ranks
+(:mod:`ringtrain.exchange.canonical`).
+
 Over a wire of 16 bits they are rounded on their way, and so is the sum: replicas stay equal, but not to one rank alone.
 """
 
 from ringtrain.exchange.applying import BACKWARD, Applying
 from ringtrain.exchange.base import Exchange, Kit, Traffic
+from ringtrain.exchange.canonical import Canonical
 from ringtrain.exchange.compressing import Compression
 from ringtrain.exchange.compressions import compression_of, make_summing
 from ringtrain.exchange.scaling import LossScale
@@ -29,6 +33,7 @@ class AllReduce(Exchange):
     beside:      see :class:`ringtrain.exchange.base.Kit`
     compression: of what travels; None for none
     scale:       of the loss; None for none
+    shards:      in how many a batch is cut whose gradients are added in one tree; None: gradients are of ranks
     how:         arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
@@ -43,11 +48,14 @@ class AllReduce(Exchange):
         beside=float,
         compression: Compression | None = None,
         scale: LossScale | None = None,
+        shards: int | None = None,
         **how,
     ):
         self._transport, self._ops, self._clip_norm, self._overlap = transport, ops, clip_norm, overlap
-        self._scale = scale
-        self._beside, self._summing = beside, make_summing(compression, transport, ops, overlap=overlap, **how)
+        self._scale, self._beside = scale, beside
+        self._parts = Canonical(shards, transport, ops, overlap=overlap, **how) if shards else None
+        self._summing = self._parts or make_summing(compression, transport, ops, overlap=overlap, **how)
+        self.shards, self._least = (self._parts.shards, shards) if self._parts else (None, 1)
         self.exact, self.terms = self._summing.exact, self._summing.terms
         self.state_is_local = self._summing.state_is_local
 
@@ -78,13 +86,17 @@ class AllReduce(Exchange):
         self._updates.rehearse()
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        """A rank without examples runs no forward pass, and is about to write its gradients."""
-        if not examples:
+        """A rank without examples, or with a shard without, runs no forward pass there, and is about to write its
+        gradients."""
+        if not examples or total < self._least:
             self._updates.settle()
         self._summing.before(iteration)
 
     def need(self, span) -> None:
         self._updates.need(span)
+
+    def partial(self, span) -> None:
+        self._parts.partial(span)
 
     def ready(self, span) -> None:
         self._sums.ready(span)
@@ -129,4 +141,5 @@ class AllReduce(Exchange):
 def make(kit: Kit) -> AllReduce:
     config = kit.config
     limits = {"clip_norm": config.clip_norm, "beside": kit.beside, "scale": kit.scale}
-    return AllReduce(kit.transport, kit.ops, **limits, compression=compression_of(config), **settings(kit))
+    summing = {"compression": compression_of(config), "shards": config.shards if config.reproducible else None}
+    return AllReduce(kit.transport, kit.ops, **limits, **summing, **settings(kit))

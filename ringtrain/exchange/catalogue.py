@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ringtrain.collectives.canonical import NAME as CANONICAL
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, server, sharded
@@ -58,6 +59,14 @@ UNSCALABLE = {
     "top-k": "what is kept back for later was made with another factor",
     "powersgd": "what is kept back for later was made with another factor",
 }
+# What --reproducible wants of other options, and why: gradients of whole shards, each added once in one order.
+IN_ONE_ORDER = {
+    "sync": ("allreduce", "the sum over all shards is made in one order, and then every rank updates by it"),
+    "fc": ("data", "what is divided among ranks is added in an order that depends on how many there are"),
+    "wire": (NONE, "what is rounded on its way depends on which sums travel, and so on the number of ranks"),
+    "compress": (NONE, "what is left out for later depends on which sums travel, and so on the number of ranks"),
+    "accumulate": (1, "each of its shards is a micro-batch already: more --shards are smaller ones"),
+}
 IN_STEP = ("allreduce", "sharded", "delayed")  # every rank goes through every layer, at the same weights as all others
 
 
@@ -84,6 +93,32 @@ def check_options(config: TrainConfig) -> None:
         _check_whole_batch(config)
     _check_activations(config)
     check_scaling(config)
+    _check_reproducible(config)
+
+
+def _check_reproducible(config: TrainConfig) -> None:
+    if not config.reproducible:
+        _check_unshared(config)
+        return
+    for name, (wanted, why) in IN_ONE_ORDER.items():
+        if getattr(config, name) != wanted:
+            raise ConfigError(
+                f"--reproducible does not go with --{name} {getattr(config, name)}: {why}. Give --{name} {wanted}, or "
+                "leave --reproducible out"
+            )
+
+
+def _check_unshared(config: TrainConfig) -> None:
+    if config.algorithm == CANONICAL:
+        raise ConfigError(
+            f"--algorithm {CANONICAL} adds gradients of shards in one tree, and there are shards with --reproducible "
+            "alone: give that, or another algorithm"
+        )
+    if config.shards != default_of(config_fields()["shards"]):
+        raise ConfigError(
+            f"shards is {config.shards}, for which a run without --reproducible has no use: give --reproducible, or "
+            "leave it out"
+        )
 
 
 def _check_overlap(config: TrainConfig) -> None:

@@ -59,15 +59,18 @@ class Summing:
         self.algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, self.orders.own)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
-        self._bucket_bytes, self._segment_bytes, self.deadline_s = bucket_bytes, segment_bytes, deadline_s
-        self._guard, self.early, self._progress = guard, overlap != "none", progress
+        self._bucket_bytes, self.segment_bytes, self.deadline_s = bucket_bytes, segment_bytes, deadline_s
+        self.guard, self.early, self._progress = guard, overlap != "none", progress
         self.notes: Sequence[str] = ()
         self.terms, self.held, self.state_is_local = "", (), True  # nothing is kept from sum to sum
 
     def bind(self, spans, buffer) -> Flight:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
         buckets = self.buckets(spans, buffer.dtype)
-        sums = self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0)
+        return self.fly(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0))
+
+    def fly(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Flight:
+        """What starts these sums and lets them get on."""
         pacer, lacking = make_pacer(self._progress, self._transport, self.orders)
         self.notes = [*self.notes, *filter(None, [lacking])]
         return Flight(buckets, sums, self.deadline_s, self.early, self.orders, pacer)
@@ -86,7 +89,7 @@ class Summing:
 
     def halves(self, name: str, buckets: Sequence[Bucket]) -> Halves:
         """The halves of the schedule ``name`` on other buckets, in the same way."""
-        return Halves(name, self._transport, self.orders.own, buckets, self._segment_bytes, self._guard)
+        return Halves(name, self._transport, self.orders.own, buckets, self.segment_bytes, self.guard)
 
     def _prepare(self, algorithm: str, tag: int, part) -> Reduction:
         if not part.size:
@@ -97,11 +100,11 @@ class Summing:
             algorithm,
             self.orders.own.add,
             tag=tag,
-            segment_bytes=self._segment_bytes,
+            segment_bytes=self.segment_bytes,
             device=self.orders.own,
             wire=self._wire,
             tuning=self._tuning,
-            guard=self._guard,
+            guard=self.guard,
         )
 
     def _choices(self, pieces: Sequence[Piece], sums: Sequence[Reduction], itemsize: int) -> list[str]:

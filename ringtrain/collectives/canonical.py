@@ -1,0 +1,100 @@
+"""The canonical all-reduce: sums of shards in one tree (:mod:`ringtrain.collectives.shards`), at any number of ranks.
+
+Steps: 2, for any p. Bytes: a rank with l partials sends (l + 1)(p - 1)/p · n; with one, as few as can be. That is the
+sliced all-reduce (:mod:`ringtrain.collectives.sliced`) of all partials of a rank in place of one contribution.
+
+The buffer is cut into p slices, and rank r owns slice r. A rank's last partial lies in the buffer, where the sum is
+wanted; those before lie in arrays of their own, its further lanes.
+
+1.  Every rank sends to each other rank that one's slice of all of its partials, raw, to rank r + 1 first.
+2.  Each owner adds the partials of all to its slice as the tree has it. No message is waited for.
+3.  Every rank sends its slice, which is now whole, to each other rank, from r + 1 on.
+
+Three ranks, eight shards; b is the slice of rank 1::
+
+    rank 0    01              b01 to 1
+    rank 1    23   4          arrived b01 and b5 b67:  (b01 + b23) + ((b4 + b5) + b67)
+    rank 2    5    67         b5 and b67 to 1
+
+Every addition is one of the tree's, on one rank, and its operands are what the tree has below it: so the bits of a sum
+depend neither on p, nor on who owns a slice or where it begins.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+
+from ringtrain.collectives import sliced
+from ringtrain.collectives.compose import all_reduce
+from ringtrain.collectives.fused import Fused, fuse
+from ringtrain.collectives.schedule import REDUCE_SCATTER, Move, Schedule, Step
+from ringtrain.collectives.shards import Node, are_siblings, partials
+
+NAME = "canonical"
+
+
+def canonical(size: int, shards: int) -> Schedule:
+    """All-reduce of the sums of so many shards, by ``size`` ranks, of which there are no more."""
+    return all_reduce(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
+
+
+def plan(size: int, shards: int) -> Fused:
+    """The same in memory that the ranks share."""
+    return fuse(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
+
+
+def reduce_scatter(size: int, shards: int) -> Schedule:
+    """The first half: rank r ends with the sum of slice r."""
+    brought = [partials(rank, size, shards) for rank in range(size)]
+
+    def steps(rank: int) -> Iterator[Step]:
+        places, others = _places(rank, brought), sliced.others(rank, size)
+        if others:
+            sends = (_one(peer, lane * size + peer) for peer in others for lane in _lanes(brought[rank]))
+            yield Step(tuple(sends), tuple(_one(peer, at) for peer in others for at in places[peer]))
+        yield from _additions(rank, brought, places, shards)
+
+    return Schedule(
+        f"{NAME}-reduce-scatter",
+        size,
+        size,
+        steps,
+        lambda rank: (size - 1) * len(brought[rank]),
+        REDUCE_SCATTER,
+        lambda chunk: chunk,
+        lambda rank: len(brought[rank]),
+    )
+
+
+def _one(peer: int, chunk: int, add: bool = False) -> Move:
+    return Move(peer, chunk, chunk + 1, add)
+
+
+def _lanes(own: list[Node]) -> list[int]:
+    """In which lane each of a rank's partials lies: the last in the buffer, which is lane 0."""
+    return [*range(1, len(own)), 0]
+
+
+def _places(rank: int, brought: list[list[Node]]) -> list[list[int]]:
+    """The chunks in which ``rank`` has the partials of everybody, its slice of them: its own in its lanes, those of
+    others in scratch behind."""
+    size, at, places = len(brought), len(brought[rank]), []
+    for source, own in enumerate(brought):
+        if source == rank:
+            places.append([lane * size + rank for lane in _lanes(own)])
+        else:
+            places.append([(at + i) * size + rank for i in range(len(own))])
+            at += len(own)
+    return places
+
+
+def _additions(rank: int, brought: list[list[Node]], places: list[list[int]], shards: int) -> Iterator[Step]:
+    """One after another, from the first shard on, each as soon as the tree has it. A sum lies where its left half lay;
+    or in the buffer, if that is in it."""
+    held: list[tuple[Node, int]] = []
+    for node, at in zip(chain(*brought), chain(*places), strict=True):
+        while held and are_siblings(held[-1][0], node, shards):
+            (start, _), left = held.pop()
+            source, target = (left, at) if at == rank else (at, left)
+            yield Step((_one(rank, source),), (_one(rank, target, add=True),))
+            node, at = (start, node[1]), target
+        held.append((node, at))

@@ -1,0 +1,91 @@
+"""Sums as expressions, which are what proofs compute with: not numbers, but in which order they were added.
+
+A leaf is something that is added; a node is a sum of two expressions. Equal expressions, up to the order of the two
+operands, are one number, so that comparing trees is comparing integers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+LONGEST = 200  # characters of an expression in an error
+
+
+class Sums:
+    """Expressions as integers. The first ``count`` are the leaves."""
+
+    def __init__(self, count: int):
+        self.count = count
+        self.leaves: list[Counter] = [Counter([leaf]) for leaf in range(count)]
+        self._known: dict[tuple[int, int], int] = {}
+        self._rounded: dict[int, int] = {}
+
+    def round(self, a: int) -> int:
+        """Q(a)."""
+        if a not in self._rounded:
+            result = self._rounded[a] = len(self.leaves)
+            self.leaves.append(self.leaves[a])
+            self._rounded[result] = result
+        return self._rounded[a]
+
+    def add(self, a: int, b: int) -> int:
+        key = (a, b) if a < b else (b, a)
+        if key not in self._known:
+            self._known[key] = len(self.leaves)
+            self.leaves.append(self.leaves[a] + self.leaves[b])
+        return self._known[key]
+
+    def say(self, value: int) -> str:
+        """ "(0 + 1) + 2", from the lowest leaf on; cut where that is long."""
+        text = self._say(value, {made: parts for parts, made in self._known.items()})
+        text = text[1:-1] if text.startswith("(") else text
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+    def _say(self, value: int, parts: dict[int, tuple[int, int]]) -> str:
+        if value not in parts:
+            return str(min(self.leaves[value]))
+        both = sorted(parts[value], key=lambda part: min(self.leaves[part]))
+        return f"({' + '.join(self._say(part, parts) for part in both)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What ranks begin with, and what is wanted of it.
+
+    sums:  the expressions
+    lanes: ``lanes[rank][lane]``: of what the rank has in its buffer, and in its further lanes
+    name:  ``name(leaf)``, in words
+    total: the expression that every sum must be; None: any of each leaf once, the same everywhere
+    """
+
+    sums: Sums
+    lanes: Sequence[Sequence[int]]
+    name: Callable[[int], str]
+    total: int | None = None
+
+    def values(self, rank: int, chunks: int) -> dict[int, int]:
+        """What lies in each chunk of the rank's lanes."""
+        return {lane * chunks + i: value for lane, value in enumerate(self.lanes[rank]) for i in range(chunks)}
+
+    def miscount(self, value: int) -> str | None:
+        """The first leaf that is not in there once, in words."""
+        held = self.sums.leaves[value]
+        wrong = next((leaf for leaf in range(self.sums.count) if held[leaf] != 1), None)
+        return None if wrong is None else f"ends with {self.name(wrong)} {held[wrong]} times"
+
+    def disorder(self, value: int) -> str | None:
+        """What it is, in words, where that is not the total that is wanted."""
+        if self.total in (None, value):
+            return None
+        return f"is added as {self.sums.say(value)}; wanted {self.sums.say(self.total)}"
+
+
+def contributions(brings: Sequence[int]) -> Brought:
+    """Of ranks that bring so many arrays each: every array is a leaf, those of the buffers first."""
+    names = [f"rank {rank}'s contribution" for rank in range(len(brings))]
+    lanes = [[rank] for rank in range(len(brings))]
+    for rank, count in enumerate(brings):
+        for lane in range(1, count):
+            lanes[rank].append(len(names))
+            names.append(f"rank {rank}'s contribution in lane {lane}")
+    return Brought(Sums(len(names)), lanes, names.__getitem__)
