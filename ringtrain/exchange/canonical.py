@@ -138,6 +138,6 @@ def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
             return schedule
     others = ", ".join(qualifying(size, count))
     raise ConfigError(
-        f"--algorithm {algorithm} does not add gradients of {count} shards in the order of --reproducible at {size} ranks: "
+        f"--algorithm {algorithm} does not add gradients of {count} shards as --reproducible does, at {size} ranks: "
         f"{why}. Give {AUTO}, {MAPPED} or {NAME}" + (f", or one that does: {others}" if others else "")
     )
