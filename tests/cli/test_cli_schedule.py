@@ -59,9 +59,9 @@ def test_shards_are_added_in_one_tree():
     assert "shards" not in run("verify", "sliced", "-n", 4)
     lanes = {shards: run("show", "canonical", "-n", 3, "--shards", shards, "--rank", 1) for shards in (3, 8)}
     assert "  0  →2 2:3  →0 0:1  ←2" in lanes[3] and "  0  →2 5:6  →2 2:3  →0 3:4  →0 0:1  ←2" in lanes[8]
-    found = run("qualify", "--shards", 4)
-    assert cells(found, "3") == ["3", "1", "canonical"]
-    assert cells(found, "4") == ["4", "1", "canonical, tree, butterfly, recursive-doubling, sliced"]
+    found = run("qualify", "--shards", 7)
+    assert cells(found, "2") == ["2", "2", "canonical"] and cells(found, "4")[1] == "1 to 2"
+    assert cells(found, "7") == ["7", "1", "canonical, tree, butterfly, recursive-doubling, sliced"]
 
 
 def test_rounded_schedules():
