@@ -49,6 +49,7 @@ class Guard:
         self.board = Board(transport)
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and will tell what it sees
+        self.before_end = nothing  # before_end(error): called by the thread before it ends the run
         self._rank, self._turn_s, self._end = transport.rank, turn_s, end or _ending(transport)
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._watched: list[weakref.ref[Watched]] = []  # which know how far a collective has got
@@ -219,6 +220,7 @@ class Guard:
         self._write_moves()
         error = None if self._told else self._error(self.board.inside())
         if error is not None:
+            self.before_end(error)
             self._end(error)
         return error is not None
 
@@ -240,6 +242,10 @@ class Guard:
         if inside and self.watchdog.still_s() > patience_s:
             return self._stalled(self.deadline_s)
         return None
+
+
+def nothing(error: RingtrainError) -> None:
+    pass
 
 
 def _ending(transport: Transport) -> Callable[[RingtrainError], None]:

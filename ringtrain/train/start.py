@@ -9,6 +9,7 @@ import hashlib
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import tomli_w
 
@@ -38,6 +39,7 @@ from ringtrain.train.assemble import (
     spread_from_root,
 )
 from ringtrain.train.device import open_device
+from ringtrain.train.ending import Ending
 from ringtrain.train.fitting import rehearse
 from ringtrain.train.meter import forget_peak
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
@@ -74,25 +76,32 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
-    folder = _make_folder(transport, run, origin)
+    folder, ending = _make_folder(transport, run, origin)
     sinks = _sinks(transport, folder, origin)
     sink, tracing = Many(sinks), None
+    if run.guard is not None:
+        run.guard.before_end = ending.failed
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
         for text in filter(None, [*device.notes, tuning.remark, *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
-        progress = _first_weights(run, ops, transport, origin)
+        ending.progress = progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
         tracing = _tracing(run, transport, folder, progress)
         training = Run(run, ops, transport, progress, sink, folder, started, tracing)
         stop.in_haste = training.lifeboat.launch
         training.go()
+        ending.done()
     except RingtrainError as error:
         _tell_failure(sink, error)
+        ending.failed(error)
         if tracing is not None:
             tracing.end()
         if isinstance(error, StalledError):
             folder = None  # the other ranks wait for the end of this one: no time for curves
+        raise
+    except BaseException as error:
+        ending.failed(error)
         raise
     finally:
         sink.close()
@@ -131,21 +140,27 @@ def tuning_of(config: TrainConfig, transport: Transport) -> Found:
 
 
 # ── run folder and sinks: rank 0's ────────────────────────────────────────────────────────────────────────────
-def _make_folder(transport: Transport, run: Assembly, origin: Origin) -> RunFolder | None:
+def _make_folder(transport: Transport, run: Assembly, origin: Origin) -> tuple[RunFolder | None, Ending]:
+    """The folder, on rank 0; what the run comes to will be written there by whoever knows it."""
     made: list[RunFolder] = []
 
-    def make() -> bool:
+    def make() -> tuple[str, bool]:
         folder = run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues)
         if origin.place is not None:
             folder.supersede(origin.iteration)
         folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
+        _ending(folder.path, run, transport).running(origin.iteration or 0)
         made.append(folder)
-        return folder.best.exists()
+        return str(folder.path), folder.best.exists()
 
-    has_best = on_root(transport, make)
+    path, has_best = on_root(transport, make)
     if origin.place is not None and not has_best:
         origin.place["best"] = None  # its file is in another folder, or was of a later iteration: the next one is best
-    return made[0] if made else None
+    return made[0] if made else None, _ending(Path(path), run, transport)
+
+
+def _ending(folder: Path, run: Assembly, transport: Transport) -> Ending:
+    return Ending(folder, transport.rank == 0, run.iterations, transport.size)
 
 
 def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin) -> list[Sink]:
