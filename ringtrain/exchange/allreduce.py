@@ -29,6 +29,7 @@ class AllReduce(Exchange):
     beside:      see :class:`ringtrain.exchange.base.Kit`
     compression: of what travels; None for none
     scale:       of the loss; None for none
+    elastic:     see :class:`ringtrain.exchange.applying.Applying`
     how:         arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
@@ -43,13 +44,15 @@ class AllReduce(Exchange):
         beside=float,
         compression: Compression | None = None,
         scale: LossScale | None = None,
+        elastic: bool = False,
         **how,
     ):
         self._transport, self._ops, self._clip_norm, self._overlap = transport, ops, clip_norm, overlap
-        self._scale = scale
+        self._scale, self._elastic = scale, elastic
         self._beside, self._summing = beside, make_summing(compression, transport, ops, overlap=overlap, **how)
         self.exact, self.terms = self._summing.exact, self._summing.terms
         self.state_is_local = self._summing.state_is_local
+        self.outlives = elastic and self.state_is_local
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
@@ -66,6 +69,7 @@ class AllReduce(Exchange):
             self._overlap,
             self._beside,
             self._scale,
+            self._elastic,
         )
         self.notes = [*self._summing.notes, *filter(None, [self._updates.note])]
 
@@ -129,4 +133,5 @@ class AllReduce(Exchange):
 def make(kit: Kit) -> AllReduce:
     config = kit.config
     limits = {"clip_norm": config.clip_norm, "beside": kit.beside, "scale": kit.scale}
+    limits["elastic"] = config.elastic is not None
     return AllReduce(kit.transport, kit.ops, **limits, compression=compression_of(config), **settings(kit))

@@ -15,7 +15,7 @@ from contextlib import suppress
 import numpy as np
 
 from ringtrain.collectives.reduction import NATIVE, Reduction
-from ringtrain.errors import MismatchError, RingtrainError, StalledError, TransportError
+from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.exchange import diagnosis
 from ringtrain.exchange.watchdog import Watchdog
 from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
@@ -58,6 +58,7 @@ class Guard:
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
         self.watchdog = Watchdog(self.board, deadline_s, self._look)
         self.watchdog.start()
+        transport.leaving.append(self.close)
 
     @property
     def gap(self) -> str:
@@ -141,6 +142,8 @@ class Guard:
 
     def explained(self, word: int, error: TransportError) -> TransportError:
         """A mismatch, where that is why the transport failed; else the error itself."""
+        if isinstance(error, RankLostError):
+            return error
         since = time.monotonic()
         while not self.board.differs(word) and time.monotonic() - since < self._reach_s:
             time.sleep(SEEN_S / 5)

@@ -22,6 +22,7 @@ class Ending:
         self._folder, self._writes = folder, writes
         self._iterations, self._ranks, self._lost = iterations, ranks, lost
         self.progress = Progress()
+        self._told = False
 
     def running(self, iteration: int) -> None:
         """Raises: RingtrainError, UsageError where that cannot be written."""
@@ -33,6 +34,9 @@ class Ending:
 
     def failed(self, error: BaseException) -> None:
         """By an error of ours, a second Ctrl-C, or a defect. A folder that cannot be written may be the very error."""
+        if self._told:
+            return
+        self._told = True
         if self._writes or not (isinstance(error, RingtrainError) and error.everywhere):
             with suppress(RingtrainError):
                 self._write(*_known(error), self.progress.iteration, _text(error))
