@@ -196,6 +196,13 @@ class TrainConfig:
     deadline_s: float = option(300.0, "Seconds without progress of any rank until the run ends as stalled.", above=0)
     guard: bool = option(True, "Watch every collective: ranks that differ, or do not come, are named.")
 
+    elastic: str | None = option(
+        None,
+        "Survive the death of ranks, under `mpirun --with-ft ulfm`: shrink, the others go on (a bare --elastic means "
+        "that); replace, and new ranks are started in place of the dead.",
+        choices=("shrink", "replace"),
+        bare="shrink",
+    )
     trace: str | None = option(
         None,
         "Write what each rank does in a few iterations, moment by moment, for Perfetto or chrome://tracing: to "
@@ -235,7 +242,7 @@ RECIPE_KEYS = (
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.
-OF_ONE_START = ("out", "resume", "tuning", "slow", "trace", "trace_iterations")
+OF_ONE_START = ("out", "resume", "elastic", "tuning", "slow", "trace", "trace_iterations")
 
 
 def config_fields(kind=TrainConfig):

@@ -11,7 +11,8 @@
     ├── DivergedError                  3   the loss is not finite
     ├── StalledError                   4   a rank made no progress before its deadline
     ├── TransportError                 1   bytes could not be moved
-    │   └── MismatchError                  ranks made different calls where all must make the same
+    │   ├── MismatchError                  ranks made different calls where all must make the same
+    │   └── RankLostError                  another rank has died, where the MPI tells of that
     ├── ScheduleError                  1   a schedule that does not do what it says
     └── Interrupted                   75   stopped by a signal, checkpoint written, to be requeued
 
@@ -70,6 +71,10 @@ class TransportError(RingtrainError):
 
 
 class MismatchError(TransportError):
+    pass
+
+
+class RankLostError(TransportError):
     pass
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": ("ringtrain.cli.compare", "Runs side by side: strategies, bytes, speed, accuracy."),
     "evaluate": ("ringtrain.cli.evaluate", "Loss and accuracy of a checkpoint on a data set."),
     "predict": ("ringtrain.cli.predict", "Classes, probabilities or a layer's features of every example."),
+    "outcome": ("ringtrain.cli.outcome", "What became of a run: a line, and its exit code."),
     "models": ("ringtrain.cli.models", "The models that come with ringtrain."),
     "time": ("ringtrain.cli.time", "Forward and backward time of each layer of a model."),
     "schedule": ("ringtrain.cli.schedule", "How an all-reduce goes: steps, proof, predicted time, picture."),

@@ -1,5 +1,7 @@
 """``ringtrain train``"""
 
+import sys
+
 import click
 
 from ringtrain.cli.options import flags_of, given
@@ -15,7 +17,8 @@ def train(run_file, **flags):
     With no arguments: the model `digits` on the handwritten digits that come with ringtrain. The recipe of the model
     file sets what is not given here. Results go to a run folder: configuration, log, curves, checkpoints.
     """
-    from ringtrain.cli.world import in_world
-    from ringtrain.train.start import start
+    from ringtrain.cli.world import in_worlds
+    from ringtrain.train.elastic import start
 
-    return in_world(lambda transport: start(transport, run_file, given(flags)))
+    command = [sys.executable, "-m", "ringtrain.cli.replacement", *sys.argv[1:]]
+    return in_worlds(lambda world: start(world, run_file, given(flags), command))

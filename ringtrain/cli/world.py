@@ -3,41 +3,54 @@
 import os
 import sys
 import traceback
+from contextlib import suppress
 
 import click
 
-from ringtrain.errors import RingtrainError
+from ringtrain.errors import RankLostError, RingtrainError
 from ringtrain.transport.launcher import read_launch
 
 
 def in_world(action) -> int:
-    """``action(transport)`` on every rank; its exit code.
+    """``action(transport)`` on every rank; its exit code."""
+    return in_worlds(lambda world: action(world.transport))
+
+
+def in_worlds(action) -> int:
+    """``action(world)`` on every rank, which may change its transport; its exit code.
 
     An error that every rank raises is told by rank 0, and all end in good order. An error of one rank alone is told by
     that rank, which then aborts the others: they may be waiting for it.
     """
-    from ringtrain.transport.world import connect
+    from ringtrain.transport.world import World
 
-    transport = connect()
+    world = World()
     try:
-        code = action(transport) or 0
+        code = action(world) or 0
     except RingtrainError as error:
         code = error.exit_code
         if not error.everywhere:
-            _tell(f"ringtrain: rank {transport.rank}: {error}")
-            transport.abort(code)
-        elif transport.rank == 0:
+            _tell(f"ringtrain: rank {world.transport.rank}: {error}")
+            world.transport.abort(code)
+        elif world.transport.rank == 0:
             _tell(f"ringtrain: {error}")
     except KeyboardInterrupt:
         code = 130
-        transport.abort(code)
+        world.transport.abort(code)
     except BaseException:
-        _tell(f"ringtrain: rank {transport.rank} failed:\n{traceback.format_exc()}")
-        transport.abort(1)
+        _tell(f"ringtrain: rank {world.transport.rank} failed:\n{traceback.format_exc()}")
+        world.transport.abort(1)
         raise
-    transport.barrier()  # a rank that ends with an error code makes mpirun end the others: not before it is told
-    transport.close()
+    _meet(world.transport)
+    world.end(code)
     return code
+
+
+def _meet(transport) -> None:
+    """A rank that ends with an error code makes mpirun end the others: not before it is told. One that has died since
+    has no more to say."""
+    with suppress(RankLostError):
+        transport.barrier()
 
 
 def end_with(error: RingtrainError) -> int:

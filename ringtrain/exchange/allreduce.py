@@ -34,6 +34,7 @@ class AllReduce(Exchange):
     compression: of what travels; None for none
     scale:       of the loss; None for none
     shards:      in how many a batch is cut whose gradients are added in one tree; None: gradients are of ranks
+    elastic:     see :class:`ringtrain.exchange.applying.Applying`
     how:         arguments of :class:`ringtrain.exchange.summing.Summing`
     """
 
@@ -49,15 +50,17 @@ class AllReduce(Exchange):
         compression: Compression | None = None,
         scale: LossScale | None = None,
         shards: int | None = None,
+        elastic: bool = False,
         **how,
     ):
         self._transport, self._ops, self._clip_norm, self._overlap = transport, ops, clip_norm, overlap
-        self._scale, self._beside = scale, beside
+        self._scale, self._beside, self._elastic = scale, beside, elastic
         self._parts = Canonical(shards, transport, ops, overlap=overlap, **how) if shards else None
         self._summing = self._parts or make_summing(compression, transport, ops, overlap=overlap, **how)
         self.shards, self._least = (self._parts.shards, shards) if self._parts else (None, 1)
         self.exact, self.terms = self._summing.exact, self._summing.terms
         self.state_is_local = self._summing.state_is_local
+        self.outlives = elastic and self.state_is_local
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
@@ -75,6 +78,7 @@ class AllReduce(Exchange):
             self._overlap,
             self._beside,
             self._scale,
+            self._elastic,
         )
         self.notes = [*self._summing.notes, *filter(None, [self._updates.note])]
 
@@ -143,4 +147,5 @@ def make(kit: Kit) -> AllReduce:
     config = kit.config
     limits = {"clip_norm": config.clip_norm, "beside": kit.beside, "scale": kit.scale}
     summing = {"compression": compression_of(config), "shards": config.shards if config.reproducible else None}
-    return AllReduce(kit.transport, kit.ops, **limits, **summing, **settings(kit))
+    elastic = config.elastic is not None
+    return AllReduce(kit.transport, kit.ops, elastic=elastic, **limits, **summing, **settings(kit))

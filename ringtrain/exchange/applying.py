@@ -19,6 +19,8 @@ class Applying:
                has arrived: with ``clip_norm`` it is as BACKWARD
     beside:    see :class:`ringtrain.exchange.base.Kit`
     scale:     of the loss, which is divided out; None for none. As with ``clip_norm``, all of the sums decide
+    elastic:   the state is always that of an iteration, whenever another rank dies: all buckets are updated at once,
+               when the last has arrived
 
     ``note``: that overlap is as BACKWARD, or None.
     """
@@ -34,12 +36,13 @@ class Applying:
         overlap: str,
         beside=float,
         scale: LossScale | None = None,
+        elastic: bool = False,
     ):
         self._transport, self._ops, self._arena, self._update, self._sums = transport, ops, arena, update, sums
         self._trained, self._clip_norm, self._beside = trained_runs(arena.spans), clip_norm, beside
-        self._scale, self._whole = scale, clip_norm is not None or scale is not None
+        self._scale, self._whole = scale, clip_norm is not None or scale is not None or elastic
         self._later = overlap == FORWARD and not self._whole
-        self.note = _fallback(clip_norm) if overlap == FORWARD and self._whole else None
+        self.note = _fallback(clip_norm, scale) if overlap == FORWARD and self._whole else None
         self._owed: set[int] = set()  # places of buckets whose update is left to need()
         self._lr, self._rounds = 0.0, 0
 
@@ -58,15 +61,17 @@ class Applying:
     def finish(self, lr: float) -> None:
         """Gradients are final, announced or not. Buckets are updated as they arrive, or are needed; all at once where
         the whole decides."""
+        if self._whole:
+            self._sums.land()
+            self._update.step += 1  # a rank that dies before leaves the state of the last iteration
+            self._apply_whole(lr)
+            return
         self._update.step += 1
         if self._later:
             self._leave(lr)
             return
         for bucket in self._sums.arrivals():
-            if not self._whole:
-                self._update.apply(lr, bucket.start, bucket.stop)
-        if self._whole:
-            self._apply_whole(lr)
+            self._update.apply(lr, bucket.start, bucket.stop)
 
     def _apply_whole(self, lr: float) -> None:
         if self._scale is not None and not unscale(self._ops, self._arena.grads, self._trained, self._scale):
@@ -110,6 +115,8 @@ class Applying:
         self._sums.reorder(self._transport.gather_json(order)[0])
 
 
-def _fallback(clip_norm: float | None) -> str:
+def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:
+    if clip_norm is None and scale is None:
+        return "--overlap forward is backward here: with --elastic no update is left half made"
     known = f"the factor of --clip-norm {clip_norm:g}" if clip_norm is not None else SCALED
     return f"--overlap forward is backward here: {known} is known when all gradients have arrived"

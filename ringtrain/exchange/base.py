@@ -94,6 +94,7 @@ class Exchange(ABC):
     exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether rank 0 holds the whole of state(), and can save it alone
+    outlives: bool = False  # whether every rank holds it, of the last finished iteration, also when another one died
     state_bytes: int | None = None  # once bound: kept by this rank besides weights and gradients
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
     late: bool = False  # after finish(): whether some of its updates are left to need(), or settle()

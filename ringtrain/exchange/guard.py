@@ -15,7 +15,7 @@ from contextlib import suppress
 import numpy as np
 
 from ringtrain.collectives.reduction import NATIVE, Reduction
-from ringtrain.errors import MismatchError, RingtrainError, StalledError, TransportError
+from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.exchange import diagnosis
 from ringtrain.exchange.watchdog import Watchdog
 from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
@@ -49,6 +49,7 @@ class Guard:
         self.board = Board(transport)
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and will tell what it sees
+        self.before_end = nothing  # before_end(error): called by the thread before it ends the run
         self._rank, self._turn_s, self._end = transport.rank, turn_s, end or _ending(transport)
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._watched: list[weakref.ref[Watched]] = []  # which know how far a collective has got
@@ -57,6 +58,7 @@ class Guard:
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
         self.watchdog = Watchdog(self.board, deadline_s, self._look)
         self.watchdog.start()
+        transport.leaving.append(self.close)
 
     @property
     def gap(self) -> str:
@@ -140,6 +142,8 @@ class Guard:
 
     def explained(self, word: int, error: TransportError) -> TransportError:
         """A mismatch, where that is why the transport failed; else the error itself."""
+        if isinstance(error, RankLostError):
+            return error
         since = time.monotonic()
         while not self.board.differs(word) and time.monotonic() - since < self._reach_s:
             time.sleep(SEEN_S / 5)
@@ -219,6 +223,7 @@ class Guard:
         self._write_moves()
         error = None if self._told else self._error(self.board.inside())
         if error is not None:
+            self.before_end(error)
             self._end(error)
         return error is not None
 
@@ -240,6 +245,10 @@ class Guard:
         if inside and self.watchdog.still_s() > patience_s:
             return self._stalled(self.deadline_s)
         return None
+
+
+def nothing(error: RingtrainError) -> None:
+    pass
 
 
 def _ending(transport: Transport) -> Callable[[RingtrainError], None]:

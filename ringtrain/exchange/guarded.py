@@ -19,6 +19,7 @@ class Guarded(Transport):
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
         self.threads, self.apart, self.closing = inner.threads, inner.apart, inner.closing
+        self.leaving, self.frailty = inner.leaving, inner.frailty
 
     # ── watched ───────────────────────────────────────────────────────────────────────────────────────────
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:

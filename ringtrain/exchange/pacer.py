@@ -79,5 +79,7 @@ def make_pacer(progress: str, transport: Transport, orders: Beside) -> tuple[Pac
             "on all the time"
         )
     if transport.threads:
-        return Pacer(), None
+        pacer = Pacer()
+        transport.leaving.append(pacer.end)
+        return pacer, None
     return None, "--progress thread is layers here: this transport takes calls of one thread at a time"

@@ -165,6 +165,26 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksLost:
+    """Ranks have died, and the others go on.
+
+    lost:       their numbers in the world that they were part of; those of the others may change
+    ranks:      how many there are now
+    replaced:   how many of these were started in place of the dead
+    resumed_at: iterations that were finished where training goes on
+    source:     what it goes on from: memory, of a survivor; checkpoint, the newest on the disk; anew, without any
+    seconds:    from when the death was seen until training goes on
+    """
+
+    lost: list[int]
+    ranks: int
+    replaced: int
+    resumed_at: int
+    source: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
     """What each rank did and held: lists by rank, of this process, told when training ends.
 
@@ -287,6 +307,7 @@ Event = (
     | Evaluated
     | CheckpointSaved
     | Note
+    | RanksLost
     | Exchanged
     | Ranks
     | Failed
@@ -294,6 +315,8 @@ Event = (
 )
 # What is told of a whole run: no longer true of one that is resumed.
 OF_THE_END = ("exchange", "ranks", "failed", "end")
+# What is told after an iteration: of its epoch's end, evaluation and checkpoint.
+OF_A_MEETING = ("epoch", "evaluation", "checkpoint")
 
 KINDS = {
     RunStarted: "start",
@@ -303,6 +326,7 @@ KINDS = {
     Evaluated: "evaluation",
     CheckpointSaved: "checkpoint",
     Note: "note",
+    RanksLost: "lost",
     Exchanged: "exchange",
     Ranks: "ranks",
     Failed: "failed",

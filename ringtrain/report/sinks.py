@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from ringtrain.errors import RingtrainError
-from ringtrain.report.events import OF_THE_END, Event, record
+from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, record
 
 
 class Sink(ABC):
@@ -48,16 +48,17 @@ class JsonLines(Sink):
     last event.
 
     With ``resumed_at`` the file of the run so far is continued: it is first cut at the first record that the
-    resumed run will write again or that is no longer true (see :func:`cut`). Without, the file is made anew.
+    resumed run will write again or that is no longer true (see :func:`cut`). Without, the file is made anew. ``again``:
+    what followed that iteration (its epoch's end, evaluation, checkpoint) is written again, too.
 
     Raises: RingtrainError where the file cannot be written, saying why.
     """
 
-    def __init__(self, path, resumed_at: int | None = None):
+    def __init__(self, path, resumed_at: int | None = None, again: bool = False):
         self._path = os.fspath(path)
         try:
             if resumed_at is not None and os.path.exists(self._path):
-                cut(self._path, resumed_at)
+                cut(self._path, resumed_at, again)
             # Unbuffered: one write a line, so no half line of ours is left behind but by a full disk.
             self._file = open(self._path, "wb" if resumed_at is None else "ab", buffering=0)  # noqa: SIM115
         except OSError as error:
@@ -80,7 +81,7 @@ class JsonLines(Sink):
         )
 
 
-def cut(path, iteration: int) -> None:
+def cut(path, iteration: int, again: bool = False) -> None:
     """Shorten a log to what holds for a run that is resumed at ``iteration``.
 
     Events come in order, so the log of the resumed run is what stands before the first record that is of a
@@ -90,14 +91,16 @@ def cut(path, iteration: int) -> None:
     with open(path, "rb") as log:
         kept = 0
         for line in log:
-            if not _stays(line, iteration):
+            if not _stays(line, iteration, again):
                 break
             kept += len(line)
     os.truncate(path, kept)
 
 
-def _stays(line: bytes, iteration: int) -> bool:
+def _stays(line: bytes, iteration: int, again: bool) -> bool:
     found = parse(line)
+    if again and found is not None and found["event"] in OF_A_MEETING and found.get("iteration") == iteration:
+        return False
     return found is not None and found["event"] not in OF_THE_END and found.get("iteration", 0) <= iteration
 
 

@@ -22,6 +22,7 @@ from ringtrain.report.events import (
     Iteration,
     Note,
     Ranks,
+    RanksLost,
     RunStarted,
 )
 from ringtrain.report.sinks import Sink
@@ -61,6 +62,7 @@ class Terminal(Sink):
             EpochEnded: self._epoch_ended,
             Evaluated: lambda event: screen.line(words.evaluated(event)),
             CheckpointSaved: self._keep,
+            RanksLost: lambda event: screen.line(words.lost(event)),
             Note: lambda event: screen.line(f"note: {event.text}"),
             Ranks: self._ranked,
             Failed: _nothing,  # whoever started the run tells its error

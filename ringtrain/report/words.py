@@ -2,7 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 
-from ringtrain.report.events import Compiled, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Ranks, RunStarted
+from ringtrain.report.events import (
+    Compiled,
+    Ended,
+    EpochEnded,
+    Evaluated,
+    Exchanged,
+    Iteration,
+    Ranks,
+    RanksLost,
+    RunStarted,
+)
 
 HEADER_LINES = 12  # at most
 PREPARING = "preparing: kernels are compiled where the cache lacks them"
@@ -49,6 +59,22 @@ def compiled(event: Compiled) -> str:
     if event.kernels == 0:
         return f"kernels loaded from the cache in {event.seconds:.1f} s"
     return f"{plural(event.kernels, 'kernel')} compiled in {event.seconds:.1f} s, kept for the next run"
+
+
+SOURCES = {
+    "memory": "from the memory of a survivor",
+    "checkpoint": "from the newest checkpoint, as no survivor holds the whole state",
+    "anew": "anew, as no survivor holds the whole state and there is no checkpoint",
+}
+
+
+def lost(event: RanksLost) -> str:
+    numbers = ", ".join(map(str, event.lost))
+    replaced = f", {event.replaced} of them new" if event.replaced else ""
+    return (
+        f"lost rank{'s' * (len(event.lost) != 1)} {numbers}: {plural(event.ranks, 'rank')}{replaced}, on "
+        f"after iteration {event.resumed_at:,} {SOURCES[event.source]}; it took {event.seconds:.2f} s"
+    )
 
 
 def iteration(event: Iteration, run: RunStarted) -> str:

@@ -44,7 +44,7 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
     seen: list[Origin] = []
 
     def look() -> dict:
-        given = resolve(*_own_layers(run_file, flags))
+        given = resolve(*own_layers(run_file, flags))
         seen.append(_origin_of(given.resume, given.out))
         return {key: value for key, value in asdict(seen[0]).items() if key != "found"}
 
@@ -52,7 +52,20 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
     return seen[0] if seen else Origin(**told)
 
 
-def _own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
+def go_on(folder: str | None, run_file: str | None, flags: dict) -> Origin:
+    """Where a run goes on whose state died with its ranks: at its newest good checkpoint, or as it began, in the folder
+    that it has, if it had come so far. Raises CheckpointError."""
+    given = resolve(*own_layers(run_file, flags))
+    if folder is None:
+        return _origin_of(given.resume, given.out)
+    if not RunFolder(folder).is_empty():
+        return _continued(RunFolder(folder).latest(), folder, True)
+    begun = _origin_of(None if given.resume == "auto" else given.resume, folder)
+    begun.continues = True
+    return begun
+
+
+def own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
     own = [(f"run file {run_file}", read_run_file(run_file))] if run_file else []
     return [*own, ("flags", flags)]
 
@@ -89,7 +102,7 @@ def _lies_in(path: Path, folder: str) -> bool:
 
 def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
     """Lay the sources of the configuration over one another. A run that goes on keeps the network it has."""
-    own = _own_layers(run_file, flags)
+    own = own_layers(run_file, flags)
     before = parse_toml(origin.config, "the run that goes on") if origin.config else {}
     given = {key: value for _, values in own for key, value in values.items()}
     layers = [("the run that goes on", without_former(for_continuation(before), given)), *own]

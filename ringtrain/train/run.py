@@ -2,10 +2,13 @@
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import DivergedError, Interrupted, everywhere
 from ringtrain.exchange.base import Traffic
 from ringtrain.ops.base import Ops
@@ -28,15 +31,29 @@ from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.meter import Meter
 from ringtrain.train.outcome import Outcome
 from ringtrain.train.pace import make_pace
-from ringtrain.train.state import Progress, capture, per
+from ringtrain.train.state import Progress, capture, checkpoint_of, per
 from ringtrain.train.tracing import Tracing
 from ringtrain.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """What a rank could go on from, when another has died.
+
+    due:     whether evaluation and checkpoint of that iteration are still to be made
+    capture: () → the state. Not collective
+    """
+
+    iteration: int
+    due: bool
+    capture: Callable[[], Checkpoint]
 
 
 class Run:
     """Every rank runs this; rank 0 alone has sinks that show or keep anything, and a folder.
 
-    ``started``: when the process began, by ``time.perf_counter``; time stamps count from there.
+    started: when the process began, by ``time.perf_counter``; time stamps count from there
+    due:     whether evaluation and checkpoint of the last finished iteration are still to be made
     """
 
     def __init__(
@@ -49,10 +66,13 @@ class Run:
         folder: RunFolder | None,
         started: float,
         tracing: Tracing | None = None,
+        due: bool = False,
     ):
         self._of, self._ops, self._transport = assembly, ops, transport
         self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
         self._tracing = tracing  # until what it has found is written
+        self._due_at_once = due
+        self._before: Progress | None = None  # of the meeting that is under way: as it was found
         self._score: Score | None = None  # the last one
         self._saved_at = -1
         self._rates, self._meter = Rates(), Meter(assembly, transport)
@@ -65,6 +85,8 @@ class Run:
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
+        if self._due_at_once:
+            self._after(stopping=False)
         first = self._progress.iteration
         if self._tracing is not None:
             self._tracing.align()
@@ -126,6 +148,7 @@ class Run:
     # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
     def _after(self, stopping: bool) -> None:
         """Evaluate, tell and save what is due. A run that is told to stop has little time: it only saves."""
+        self._before = replace(self._progress)
         done, config = self._progress.iteration, self._of.config
         epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
         last = done == self._of.iterations
@@ -138,6 +161,18 @@ class Run:
         is_best = self._is_best(score)
         if last or stopping or is_best or self._due(config.checkpoint_every, epoch_ends):
             self._save(is_best)
+        self._before = None
+
+    def salvage(self) -> Salvage | None:
+        """What this rank has of the last finished iteration, whatever became of the others; None where the strategy
+        keeps no whole state on it."""
+        if not self._of.exchange.outlives:
+            return None
+        progress, due = self._before or self._progress, self._before is not None
+        return Salvage(progress.iteration, due, partial(self._capture_alone, progress))
+
+    def _capture_alone(self, progress: Progress) -> Checkpoint:
+        return checkpoint_of(self._of, self._ops, progress, self._of.exchange.state())
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends

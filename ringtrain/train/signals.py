@@ -33,6 +33,11 @@ class StopFlag:
         if number != signal.SIGUSR1:
             self.in_haste()
 
+    @property
+    def ending(self) -> bool:
+        """Whether a launcher, or a user, is about to end the process."""
+        return self._name is not None and self._name != "SIGUSR1"
+
     def __call__(self) -> bool:
         return self._name is not None
 

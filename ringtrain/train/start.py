@@ -7,8 +7,8 @@ iteration, by all ranks together (:mod:`ringtrain.train.together`).
 import datetime
 import hashlib
 import sys
-import time
 from contextlib import suppress
+from pathlib import Path
 
 import tomli_w
 
@@ -16,7 +16,7 @@ from ringtrain import __version__
 from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError, Interrupted, RingtrainError, StalledError
+from ringtrain.errors import ConfigError, Interrupted, RankLostError, RingtrainError, StalledError
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.tuning_file import Found, find_tuning
@@ -37,7 +37,9 @@ from ringtrain.train.assemble import (
     spread_from_root,
 )
 from ringtrain.train.device import open_device
+from ringtrain.train.ending import Ending
 from ringtrain.train.fitting import rehearse
+from ringtrain.train.journey import Journey, check_elastic, for_devices
 from ringtrain.train.meter import forget_peak
 from ringtrain.train.recipe import hyper_of
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
@@ -58,16 +60,18 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
         stop.remove()
 
 
-def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag) -> None:
-    """The same, of a process that may train again, and keeps its own watch over signals."""
-    started = time.perf_counter()
+def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey=None) -> None:
+    """The same, of a process that may train again, and keeps its own watch over signals. ``journey``: what outlives a
+    world that has lost a rank."""
+    alone, journey = journey is not None, journey or Journey()
     forget_peak()
-    origin = find_origin(transport, run_file, flags)
+    origin = journey.origin or find_origin(transport, run_file, flags)
     config, model = together(transport, lambda: decide(origin, run_file, flags))
     agree(transport, _facts(config, model))
+    together(transport, lambda: check_elastic(config, transport, alone))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
-    device = open_device(config, transport)
+    device = open_device(for_devices(config), transport)
     ops, transport = device.ops, device.transport
     reproducible.check_kernels(config, transport, ops)
     tuning = together(transport, lambda: tuning_of(config, transport))
@@ -75,26 +79,41 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
-    folder = _make_folder(transport, run, origin)
-    sinks = _sinks(transport, folder, origin)
+    folder = _make_folder(transport, run, origin, journey)
+    ending = journey.ending
+    sinks = _sinks(transport, folder, origin, journey)
     sink, tracing = Many(sinks), None
+    if run.guard is not None:
+        run.guard.before_end = ending.failed
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
         moved = reproducible.moved(config, ops, origin.place and origin.place["numerics"])
         for text in filter(None, [*device.notes, tuning.remark, moved, *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
-        progress = _first_weights(run, ops, transport, origin)
+        ending.progress = progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
         tracing = _tracing(run, transport, folder, progress)
-        training = Run(run, ops, transport, progress, sink, folder, started, tracing)
+        due = origin.place is not None and origin.place.get("due", False)
+        training = Run(run, ops, transport, progress, sink, folder, journey.started, tracing, due)
+        journey.begin(training)
         stop.in_haste = training.lifeboat.launch
+        if journey.news is not None:
+            sink.handle(journey.take_news())
         training.go()
+        ending.done()
+    except RankLostError:
+        folder = None  # the others go on, and draw at their end; or all are about to be ended
+        raise
     except RingtrainError as error:
         _tell_failure(sink, error)
+        ending.failed(error)
         if tracing is not None:
             tracing.end()
         if isinstance(error, StalledError):
             folder = None  # the other ranks wait for the end of this one: no time for curves
+        raise
+    except BaseException as error:
+        ending.failed(error)
         raise
     finally:
         sink.close()
@@ -133,28 +152,39 @@ def tuning_of(config: TrainConfig, transport: Transport) -> Found:
 
 
 # ── run folder and sinks: rank 0's ────────────────────────────────────────────────────────────────────────────
-def _make_folder(transport: Transport, run: Assembly, origin: Origin) -> RunFolder | None:
+def _make_folder(transport: Transport, run: Assembly, origin: Origin, journey: Journey) -> RunFolder | None:
+    """The folder, on rank 0. All ranks know of it before it holds a run: what the run comes to will be written there by
+    whoever knows it, and survivors of a death go on in it."""
     made: list[RunFolder] = []
 
-    def make() -> bool:
-        folder = run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues)
-        if origin.place is not None:
-            folder.supersede(origin.iteration)
-        folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
-        made.append(folder)
-        return folder.best.exists()
+    def make() -> str:
+        made.append(run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues))
+        return str(made[0].path)
 
-    has_best = on_root(transport, make)
+    journey.folder, journey.iterations = on_root(transport, make), run.iterations
+    journey.ending = Ending(Path(journey.folder), transport.rank == 0, run.iterations, transport.size, journey.lost)
+    has_best = on_root(transport, lambda: _begin(made[0], run, origin, journey.ending))
     if origin.place is not None and not has_best:
         origin.place["best"] = None  # its file is in another folder, or was of a later iteration: the next one is best
     return made[0] if made else None
 
 
-def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin) -> list[Sink]:
+def _begin(folder: RunFolder, run: Assembly, origin: Origin, ending: Ending) -> bool:
+    """Write what a run's folder holds from its start. Whether it has a best checkpoint."""
+    if origin.place is not None:
+        folder.supersede(origin.iteration)
+    folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
+    ending.running(origin.iteration or 0)
+    return folder.best.exists()
+
+
+def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journey: Journey) -> list[Sink]:
     """The log and the terminal, in that order."""
     if transport.rank != 0:
         return []
-    return [JsonLines(folder.log, origin.iteration), terminal(sys.stdout)]
+    resumed_at = 0 if origin.iteration is None and journey.lost else origin.iteration  # the log goes on after a death
+    again = origin.place is not None and origin.place.get("due", False)
+    return [JsonLines(folder.log, resumed_at, again), terminal(sys.stdout)]
 
 
 def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracing | None:

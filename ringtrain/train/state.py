@@ -67,8 +67,11 @@ def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -
     """The state between two iterations, on rank 0. Collective: a strategy may have to gather what it keeps in parts."""
     run.exchange.settle()
     state = run.exchange.state()
-    if transport.rank != 0:
-        return None
+    return checkpoint_of(run, ops, progress, state) if transport.rank == 0 else None
+
+
+def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> Checkpoint:
+    """``state``: the exchange's, whole. Not collective."""
     slots = {name: by_name(run.arena, flat) for name, flat in state.items() if name != "step"}
     return Checkpoint(
         iteration=progress.iteration,

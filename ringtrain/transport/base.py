@@ -54,6 +54,8 @@ class Transport(ABC):
     closing: list[
         Callable[[], None]
     ]  # called before it closes: of what was made with it and is closed by all ranks too
+    leaving: list[Callable[[], None]]  # called before it is left after a death, when nobody is met any more
+    frailty: str  # why the death of a rank cannot be survived here, and what to do; empty where it can
     apart: str = ""  # why ranks of a node may lack twins here, in words, where that is known
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────

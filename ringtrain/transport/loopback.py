@@ -20,6 +20,7 @@ from ringtrain.transport.links import Links
 from ringtrain.transport.local import LocalTally, Sum, SumHandle
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import aligned_zeros, as_bytes
+from ringtrain.transport.tolerance import START
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
@@ -163,6 +164,8 @@ class Loopback(Transport):
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[Arena] = []
         self.closing: list[Callable[[], None]] = []
+        self.leaving: list[Callable[[], None]] = []
+        self.frailty = f"there is one process here, and no other that would survive: {START}"
         self._sums_begun = 0
         self._lanes = Lanes(self.node_window, self.local_rank, self.local_size, _in_order)
 

@@ -10,14 +10,15 @@ import json
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
-from ringtrain.errors import TransportError
+from ringtrain.errors import RankLostError, TransportError
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
@@ -27,6 +28,8 @@ from ringtrain.transport.memory import MESSAGE_BYTES, Raw, aligned_zeros, as_byt
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
 from ringtrain.transport.relay import Relay, relayed
 from ringtrain.transport.remote import RemoteTally
+from ringtrain.transport.shared import Fence, share
+from ringtrain.transport.tolerance import end_job, frailty, tolerant
 from ringtrain.transport.waiting import SPIN_S, Patience, peers, wait_for
 
 THREAD_LEVELS = {
@@ -39,8 +42,17 @@ ABORT_S = 10.0
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
+LOST = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+REDUCES_KEPT = 16  # more than are ever under way at once
+
+
 def _told(what: str, error: MPI.Exception) -> TransportError:
     """An MPI error as one that says what was being done, and with whom."""
+    if error.Get_error_class() in LOST:
+        return RankLostError(
+            f"a rank has died (seen while {what}: {error.Get_error_string()}). Go on from the last checkpoint with "
+            "--resume auto; with --elastic the others go on by themselves"
+        )
     return TransportError(f"MPI failed while {what}: {error.Get_error_string()}")
 
 
@@ -142,10 +154,14 @@ class Messages(Transport):
         self._shares = allocate is None and self._node_comm.size > 1
         self._handles: set[PersistentHandle] = set()
         self._windows: list = []
+        self._tolerant = tolerant(os.environ)
+        self._fence = Fence()
         self._arenas: list[Arena] = []
         self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
         self._relays: list[Relay] = []
+        self._reduces: deque[ReduceHandle] = deque(maxlen=REDUCES_KEPT)
         self.closing: list[Callable[[], None]] = []
+        self.leaving: list[Callable[[], None]] = []
         self._tallies: list[RemoteTally] = []
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))
@@ -155,6 +171,7 @@ class Messages(Transport):
         self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
         self.links = Links(self.neighbours)
         self.threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.frailty = frailty(os.environ, library())
         self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
 
     def allocate(self, count: int, dtype):
@@ -168,6 +185,9 @@ class Messages(Transport):
 
     def _share(self, sizes: Sequence[int]) -> list | None:
         """Arrays of so many bytes, by place in the node, that all of its ranks read and write."""
+        if self._tolerant:
+            with _telling("sharing memory"):
+                return share(self._node_comm, sizes)
         # The memory is the window's: it is gone after close, also for arrays that still point to it.
         window = shared_window(self._node_comm, sizes[self._node_comm.rank])
         if window is None:
@@ -202,6 +222,7 @@ class Messages(Transport):
 
     def native_allreduce_start(self, span) -> Handle:
         handle = ReduceHandle(self._comm, span)
+        self._reduces.append(handle)
         handle.start()
         return handle
 
@@ -236,6 +257,8 @@ class Messages(Transport):
     def _sync(self) -> None:
         if self._windows:
             self._windows[0].Sync()  # one orders the memory of all
+        else:
+            self._fence()
 
     def _poll(self) -> None:
         with _telling("polling"):
@@ -245,16 +268,15 @@ class Messages(Transport):
         shared = self.node_window(self.size * nbytes)
         rows = np.zeros(self.size * nbytes, np.uint8) if shared is None else shared
         rows = rows.reshape(self.size, nbytes)
-        group = np.zeros(self._node_comm.size, np.int64)
-        self._node_comm.Allgather(np.array([self.rank], np.int64), group)
-        near = [self.rank] if shared is None else group.tolist()
+        near = [self.rank] if shared is None else list(self.neighbours)
         if not self._any(len(near) < self.size):
             return Rows(rows, near)
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             level = THREAD_LEVELS[MPI.Query_thread()]
             gap = f"ranks that share no memory with it: that takes a thread, and this MPI gives thread level {level}"
             return Rows(rows, near, gap)
-        relay = relayed(self._comm, near, rows)
+        with _telling("preparing the board"):
+            relay = relayed(self._comm, near, rows)
         if relay is not None:
             self._relays.append(relay)
         return Rows(rows, near)
@@ -264,11 +286,13 @@ class Messages(Transport):
         return self._tallies[-1]
 
     def _any(self, own: bool) -> bool:
-        every = np.zeros(1, np.int64)
-        self._comm.Allreduce(np.array([own], np.int64), every, MPI.MAX)
+        every = np.array([own], np.int64)
+        self.native_allreduce(every, "max")
         return bool(every[0])
 
     def abort(self, code: int) -> None:
+        if self._tolerant:
+            end_job()
         # Called by a thread while another is in an MPI call, some MPIs do not come to it.
         backstop = threading.Timer(ABORT_S, os._exit, [code])
         backstop.daemon = True
@@ -276,6 +300,22 @@ class Messages(Transport):
         sys.stdout.flush()
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(code)
+
+    def abandon(self) -> None:
+        """After a death: wake those who wait in this world, and end what runs in it here; its requests and memory stay
+        as they are. Not collective, as :meth:`close` is."""
+        for comm in (self._comm, self._node_comm):
+            with suppress(MPI.Exception):
+                comm.Revoke()
+        for action in self.leaving:
+            action()
+        for relay in self._relays:
+            relay.leave()
+
+    @property
+    def comm(self):
+        """The MPI's communicator of this world."""
+        return self._comm
 
     def close(self) -> None:
         for action in self.closing:

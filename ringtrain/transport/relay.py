@@ -7,6 +7,7 @@ each, and no one waits for anyone: where a machine hangs, only its own rows stan
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from mpi4py import MPI
@@ -70,6 +71,10 @@ class Relay:
         self._thread.start()
 
     def _run(self) -> None:
+        with suppress(MPI.Exception):  # a rank has died: the main thread learns that where it waits
+            self._hand_over()
+
+    def _hand_over(self) -> None:
         looks = 0
         while not (self._given_up or all(peer.ended for peer in self._peers)):
             ending = self._ending.is_set()
@@ -79,6 +84,14 @@ class Relay:
                     peer.send(self._rows[self._ours], ending)
             looks += 1
             _pause(self._ending)
+
+    def leave(self) -> None:
+        """After a death: end the thread, and wait for nobody. What it has under way is kept."""
+        self._given_up = True
+        self._ending.set()
+        with suppress(MPI.Exception):
+            self._comm.Revoke()
+        self._thread.join()
 
     def end(self) -> None:
         """Collective over the relays; one that does not answer is not waited for long."""

@@ -2,6 +2,8 @@
 explained."""
 
 import os
+import sys
+from collections.abc import Callable, Sequence
 
 from ringtrain.errors import UsageError
 from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
@@ -12,6 +14,7 @@ from ringtrain.transport.launcher import check_without_mpi, check_world, local_c
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
 from ringtrain.transport.sight import sees, sight
+from ringtrain.transport.tolerance import MARK
 
 
 def connect(allocate=None, comm=None) -> Transport:
@@ -42,6 +45,44 @@ def connect(allocate=None, comm=None) -> Transport:
             f"{comm!r} is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD or a part of it, or none"
         )
     return Messages(comm, local_claims(os.environ), allocate)
+
+
+class World:
+    """This process's world, and those that follow it where ranks die.
+
+    joined:   whether this process was started in place of a lost rank
+    survived: what became of the last death; None before there was one
+    """
+
+    def __init__(self):
+        self.joined = os.environ.pop(MARK, None) is not None
+        self.survived = None
+        self.transport = _joined() if self.joined else connect()
+
+    def survive(self, facts: dict, order: Callable, wanted: int, command: Sequence[str], expired: Callable) -> None:
+        """Leave a world that has lost a rank, for one of the survivors, as :mod:`ringtrain.transport.survival` does.
+        Collective over these."""
+        from ringtrain.transport.survival import survive
+
+        self.survived = survive(self.transport, facts, order, wanted, command, expired)
+        self.transport = self.survived.transport
+
+    def end(self, code: int) -> None:
+        """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: the MPI
+        would wait for the dead."""
+        if self.survived is None and not self.joined:
+            self.transport.close()
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _joined() -> Transport:
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    from ringtrain.transport.survival import join
+
+    return join()
 
 
 def look() -> list[Rung]:

@@ -175,6 +175,7 @@ class DeviceTransport(Transport):
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
         self.apart, self.closing = inner.apart, inner.closing
+        self.leaving, self.frailty = inner.leaving, inner.frailty
         self.threads = False  # the fake device's queue is for one
 
     def allocate(self, count, dtype):

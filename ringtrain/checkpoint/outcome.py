@@ -1,0 +1,94 @@
+"""What became of a run, in its folder: ``outcome.json``, for scripts that must not guess from a launcher's status.
+
+    {"outcome": "running", "exit_code": null, "iteration": 0, "iterations": 3000, "ranks": 4, "lost": [], "text": ""}
+
+It is replaced whole, at the start and at the end. One that still says "running" when no process is left is of a run
+that was killed before it could say a word.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ringtrain.checkpoint import files
+from ringtrain.errors import UsageError
+
+NAME = "outcome.json"
+RUNNING, DONE, FAILED = "running", "done", "failed"
+WORDS = {0: DONE, 1: FAILED, 2: "usage", 3: "diverged", 4: "stalled", 75: "interrupted", 130: "interrupted"}
+KILLED = 1  # the exit code of a run that ended without a word
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """outcome:    one of :data:`WORDS`, or "running"
+    exit_code:  what every rank ends with; None while it runs
+    iteration:  the last one that was finished, of ``iterations``
+    ranks:      with which it runs, or ended
+    lost:       ranks that died on the way, each by its number in the world that lost it
+    text:       why it ended, where it is not done
+    """
+
+    outcome: str
+    exit_code: int | None
+    iteration: int
+    iterations: int
+    ranks: int
+    lost: tuple[int, ...] = ()
+    text: str = ""
+
+    def words(self) -> str:
+        """One line for people."""
+        lost = f", {len(self.lost)} lost on the way" if self.lost else ""
+        line = f"{self.outcome}: iteration {self.iteration:,} of {self.iterations:,}, {_ranks(self.ranks)}{lost}"
+        if self.exit_code is not None:
+            line += f", exit code {self.exit_code}"
+        return f"{line}: {_first_line(self.text)}" if self.text else line
+
+
+def write(folder: Path, outcome: RunOutcome) -> None:
+    """Raises: RingtrainError, UsageError as ``files.write``."""
+    files.write(folder / NAME, (json.dumps(asdict(outcome)) + "\n").encode())
+
+
+def read(folder) -> RunOutcome:
+    """The outcome in the folder of a run. Raises UsageError where there is none, or one that is no outcome."""
+    path = Path(folder) / NAME
+    try:
+        return _of(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {error.strerror}; give the folder of a run of this version, which holds it from its start"
+        ) from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is no outcome of a run: {error}; it was changed, or another program wrote it"
+        ) from error
+
+
+def _of(held) -> RunOutcome:
+    if not isinstance(held, dict):
+        raise ValueError("it is no JSON object")
+    counts = {key: _count(held, key) for key in ("iteration", "iterations", "ranks")}
+    code, word = held["exit_code"], held["outcome"]
+    if word not in {RUNNING, *WORDS.values()}:
+        raise ValueError(f"outcome {word!r}")
+    if code is not None and (type(code) is not int or not 0 <= code <= 255):
+        raise ValueError(f"exit_code {code!r}")
+    if type(held["lost"]) is not list or not all(type(rank) is int for rank in held["lost"]):
+        raise ValueError(f"lost {held['lost']!r}")
+    return RunOutcome(word, code, **counts, lost=tuple(held["lost"]), text=str(held["text"]))
+
+
+def _count(held: dict, key: str) -> int:
+    if type(held[key]) is not int or held[key] < 0:
+        raise ValueError(f"{key} {held[key]!r}")
+    return held[key]
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank" + "s" * (count != 1)
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n")[0]

@@ -1,0 +1,11 @@
+"""How survivors start a rank in place of a lost one: ``python -m ringtrain.cli.replacement``, and a run's arguments."""
+
+import os
+import sys
+
+from ringtrain.cli.main import run
+from ringtrain.transport.tolerance import MARK
+
+if __name__ == "__main__":
+    os.environ[MARK] = "1"
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""``--elastic``: training that survives the death of ranks.
+
+The survivors leave the old world, find one another in a new one, and train there as a resumed run does, from the newest
+state that one of them holds, or from the newest checkpoint. Whoever holds it becomes rank 0, which has the run folder,
+the log and the terminal.
+"""
+
+import gc
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from ringtrain.checkpoint.run_folder import Found
+from ringtrain.errors import RankLostError, RingtrainError
+from ringtrain.report.events import RanksLost
+from ringtrain.train.ending import Ending
+from ringtrain.train.journey import REPLACE, Journey, wanted
+from ringtrain.train.resume import Origin, go_on
+from ringtrain.train.signals import StopFlag
+from ringtrain.train.start import train
+from ringtrain.train.state import place
+from ringtrain.train.together import on_root
+from ringtrain.transport.world import World
+
+MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"
+NOTHING = -1  # finished iterations of a rank that holds no whole state
+KILLED_S = 10.0  # by when a launcher that was told to end has ended all ranks
+
+
+def start(world: World, run_file: str | None, flags: dict, command: Sequence[str]) -> None:
+    """Train as flags and run file say, in this world and those that follow it where ranks die. ``command``: by which a
+    rank is started anew. Raises RingtrainError."""
+    stop = StopFlag().install()
+    try:
+        Elastic(world, run_file, flags, command, stop).train()
+    finally:
+        stop.remove()
+
+
+def newest_first(facts: dict) -> tuple:
+    """The order of survivors: who has finished the most iterations, and of those the lowest rank."""
+    return -facts["done"], facts["rank"]
+
+
+class Elastic:
+    def __init__(self, world: World, run_file: str | None, flags: dict, command: Sequence[str], stop: StopFlag):
+        self._world, self._run_file, self._flags, self._stop = world, run_file, flags, stop
+        self._mode = wanted(run_file, flags)
+        self._command = command if self._mode == REPLACE else ()
+        self._ranks = world.transport.size  # that are wanted
+        self._journey = Journey()
+
+    def train(self) -> None:
+        lost = self._attempt(self._world.joined)  # a replacement comes into a world that has lost a rank
+        while lost:
+            lost = self._attempt(True)
+
+    def _attempt(self, resuming: bool) -> bool:
+        """Whether a rank was lost on the way."""
+        try:
+            if resuming:
+                self._enter()
+            train(self._world.transport, self._run_file, self._flags, self._stop, self._journey)
+        except RankLostError as error:
+            self._check_survivable(error)
+            self._journey.lost_at = time.perf_counter()
+        except RingtrainError as error:
+            self._tell(error)
+            raise
+        else:
+            return False
+        self._leave()  # here, where the error has let go of the old world's arrays
+        return True
+
+    def _check_survivable(self, error: RankLostError) -> None:
+        if self._stop.ending:
+            time.sleep(KILLED_S)  # the launcher was told to end all, and is at it
+        if self._mode is None or self._world.transport.frailty or self._stop.ending:
+            self._tell(error)
+            raise error
+
+    def _tell(self, error: RingtrainError) -> None:
+        if self._journey.ending is not None:
+            self._journey.ending.failed(error)
+
+    # ── from the old world to the new one ─────────────────────────────────────────────────────────────────
+    def _leave(self) -> None:
+        """Find the other survivors."""
+        journey = self._journey
+        journey.keep()
+        done = NOTHING if journey.salvage is None else journey.salvage.iteration
+        facts = {"done": done, "folder": journey.folder, "lost": journey.lost}
+        self._world.survive(facts, newest_first, self._ranks, self._command, self._expired)
+
+    def _expired(self, error: RingtrainError) -> None:
+        self._tell(error)
+
+    def _enter(self) -> None:
+        """All ranks learn from the new rank 0 where to go on. Collective."""
+        journey, transport = self._journey, self._world.transport
+        held: list[Origin] = []
+        told = on_root(transport, lambda: self._decide(held))
+        journey.origin = held[0] if held else Origin(**told["origin"])
+        journey.folder, journey.lost = told["origin"]["folder"], tuple(told["lost"])
+        journey.news = RanksLost(**told["news"])
+        if journey.folder is not None:
+            journey.ending = Ending(
+                Path(journey.folder), transport.rank == 0, journey.iterations, transport.size, journey.lost
+            )
+        gc.collect()  # the old world's objects hold one another in rings
+
+    def _decide(self, held: list[Origin]) -> dict:
+        """On rank 0; JSON-able. What was known to any survivor counts: not all learn the same before a death."""
+        survived = self._world.survived
+        folder = next((facts["folder"] for facts in survived.facts if facts["folder"]), None)
+        origin, source = self._origin(folder)
+        held.append(origin)
+        before = max((facts["lost"] for facts in survived.facts), key=len)
+        news = RanksLost(
+            lost=list(survived.lost),
+            ranks=self._world.transport.size,
+            replaced=survived.replaced,
+            resumed_at=origin.iteration or 0,
+            source=source,
+            seconds=0.0,
+        )
+        told = {key: value for key, value in asdict(origin).items() if key != "found"}
+        return {"origin": told, "lost": [*before, *survived.lost], "news": asdict(news)}
+
+    def _origin(self, folder: str | None) -> tuple[Origin, str]:
+        """(where to go on, one of :data:`MEMORY`, :data:`CHECKPOINT`, :data:`ANEW`)"""
+        salvage = self._journey.salvage
+        if salvage is None:
+            origin = go_on(folder, self._run_file, self._flags)
+            return origin, ANEW if origin.place is None else CHECKPOINT
+        checkpoint = salvage.capture()
+        known = {**place(checkpoint), "due": salvage.due}
+        found = Found(Path("the memory of a survivor"), checkpoint)
+        return Origin(known, folder, True, checkpoint.config, found), MEMORY

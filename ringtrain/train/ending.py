@@ -1,0 +1,58 @@
+"""What a run writes of its own state for scripts, in ``outcome.json``: at its start, and at every end that it sees."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from ringtrain.checkpoint import outcome
+from ringtrain.checkpoint.outcome import DONE, FAILED, RUNNING, WORDS, RunOutcome
+from ringtrain.errors import RingtrainError
+from ringtrain.train.state import Progress
+
+INTERRUPTED_AGAIN = 130  # what a second Ctrl-C ends with
+
+
+class Ending:
+    """Every rank has one: an error of one rank alone is written by that rank, since others do not know of it.
+
+    folder: of the run
+    writes: whether this rank writes what all ranks come to together
+    """
+
+    def __init__(self, folder: Path, writes: bool, iterations: int, ranks: int, lost: tuple[int, ...] = ()):
+        self._folder, self._writes = folder, writes
+        self._iterations, self._ranks, self._lost = iterations, ranks, lost
+        self.progress = Progress()
+        self._told = False
+
+    def running(self, iteration: int) -> None:
+        """Raises: RingtrainError, UsageError where that cannot be written."""
+        self._write(RUNNING, None, iteration)
+
+    def done(self) -> None:
+        if self._writes:
+            self._write(DONE, 0, self.progress.iteration)
+
+    def failed(self, error: BaseException) -> None:
+        """By an error of ours, a second Ctrl-C, or a defect. A folder that cannot be written may be the very error."""
+        if self._told:
+            return
+        self._told = True
+        if self._writes or not (isinstance(error, RingtrainError) and error.everywhere):
+            with suppress(RingtrainError):
+                self._write(*_known(error), self.progress.iteration, _text(error))
+
+    def _write(self, word: str, code: int | None, iteration: int, text: str = "") -> None:
+        told = RunOutcome(word, code, iteration, self._iterations, self._ranks, self._lost, text)
+        outcome.write(self._folder, told)
+
+
+def _known(error: BaseException) -> tuple[str, int]:
+    """(word, exit code)"""
+    if isinstance(error, KeyboardInterrupt):
+        return WORDS[INTERRUPTED_AGAIN], INTERRUPTED_AGAIN
+    code = error.exit_code if isinstance(error, RingtrainError) else 1
+    return WORDS.get(code, FAILED), code
+
+
+def _text(error: BaseException) -> str:
+    return str(error) if isinstance(error, RingtrainError) else f"{type(error).__name__}: {error}"

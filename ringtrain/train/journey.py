@@ -1,0 +1,90 @@
+"""A run's way through several worlds: what of it outlives the death of a rank (``--elastic``)."""
+
+import time
+from dataclasses import dataclass, field, replace
+
+from ringtrain.config import TrainConfig
+from ringtrain.errors import ConfigError
+from ringtrain.report.events import RanksLost
+from ringtrain.resolve import resolve
+from ringtrain.train.ending import Ending
+from ringtrain.train.resume import Origin, own_layers
+from ringtrain.train.run import Run, Salvage
+from ringtrain.transport.base import Transport
+
+SHRINK, REPLACE = "shrink", "replace"
+
+
+@dataclass(slots=True)
+class Journey:
+    """started:  when this process began, by ``time.perf_counter``
+    folder:   of the run, once there is one
+    training: once there is one: what a survivor may go on from
+    salvage:  what it has kept of the last world's, until there is training in this one
+    ending:   of this world, once there is a folder
+    iterations: of the run, once that is known
+    lost:     ranks, each by its number in the world that lost it
+    origin:   where the run goes on in this world; None: as flags say
+    news:     what is to be told of the death that ended the last world
+    lost_at:  when that was met
+    """
+
+    started: float = field(default_factory=time.perf_counter)
+    folder: str | None = None
+    training: Run | None = None
+    salvage: Salvage | None = None
+    ending: Ending | None = None
+    iterations: int = 0
+    lost: tuple[int, ...] = ()
+    origin: Origin | None = None
+    news: RanksLost | None = None
+    lost_at: float = 0.0
+
+    def begin(self, training: Run) -> None:
+        """What was kept of the last world is in this one."""
+        self.training, self.salvage = training, None
+
+    def keep(self) -> None:
+        """This world is left."""
+        if self.training is not None:
+            self.salvage, self.training = self.training.salvage(), None
+
+    def take_news(self) -> RanksLost | None:
+        """To be told when all is ready to go on."""
+        news, self.news = self.news, None
+        return news and replace(news, seconds=time.perf_counter() - self.lost_at)
+
+
+def wanted(run_file: str | None, flags: dict) -> str | None:
+    """What ``--elastic`` says: known before ranks do anything together, in which one may die."""
+    return resolve(*own_layers(run_file, flags)).elastic
+
+
+def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> None:
+    """Raises ConfigError where the death of a rank cannot be survived. ``alone``: the run is one of several of this
+    process."""
+    if config.elastic is None:
+        return
+    if transport.frailty:
+        raise ConfigError(f"--elastic {config.elastic}: {transport.frailty}; or leave --elastic out")
+    if not alone:
+        raise ConfigError(
+            f"--elastic {config.elastic} is of `ringtrain train`: in a comparison runs must be alike, so leave it out"
+        )
+    if config.asynchronous:
+        raise ConfigError(
+            f"--elastic {config.elastic} does not go with --asynchronous: parts are handed out by rank 0's memory, and "
+            "what a dead rank had taken would be lost. Leave one of them out"
+        )
+    if config.device == "cuda" and config.mpi_cuda == "direct":
+        raise ConfigError(
+            f"--elastic {config.elastic} does not go with --mpi-cuda direct: an MPI that takes device memory moves it "
+            "by UCX, which does not outlive a rank. Give --mpi-cuda staged, or leave --elastic out"
+        )
+
+
+def for_devices(config: TrainConfig) -> TrainConfig:
+    """With ``--elastic``, device memory goes by way of host memory."""
+    if config.elastic is not None and config.device == "cuda":
+        return replace(config, mpi_cuda="staged")
+    return config

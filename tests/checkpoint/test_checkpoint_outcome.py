@@ -1,0 +1,81 @@
+"""outcome.json: what is written is read, and what is no outcome is refused by name."""
+
+import json
+
+import pytest
+
+from ringtrain.checkpoint import outcome
+from ringtrain.checkpoint.outcome import RunOutcome
+from ringtrain.cli.main import run
+from ringtrain.errors import DivergedError, Interrupted, RingtrainError, everywhere
+from ringtrain.train.ending import Ending
+
+DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more")
+
+
+def test_what_is_written_is_read(tmp_path):
+    outcome.write(tmp_path, DIVERGED)
+    assert outcome.read(tmp_path) == DIVERGED
+
+
+def test_the_command_prints_a_line_and_ends_with_the_runs_code(tmp_path, capsys):
+    outcome.write(tmp_path, DIVERGED)
+    assert run(["outcome", str(tmp_path)]) == 3
+    told = "diverged: iteration 1,500 of 3,000, 3 ranks, 1 lost on the way, exit code 3: the loss is nan\n"
+    assert capsys.readouterr().out == told
+
+
+def test_a_run_that_still_runs_has_ended_without_a_word(tmp_path, capsys):
+    outcome.write(tmp_path, RunOutcome("running", None, 0, 10, 1))
+    assert run(["outcome", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == "running: iteration 0 of 10, 1 rank\n"
+
+
+def test_a_folder_without_one_is_told(tmp_path, capsys):
+    assert run(["outcome", str(tmp_path)]) == 2
+    assert "give the folder of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"outcome": "fine"}, {"exit_code": 300}, {"exit_code": True}, {"lost": 1}, {"lost": ["x"]}, {"ranks": -1}],
+)
+def test_values_that_are_none_are_refused(tmp_path, capsys, changed):
+    outcome.write(tmp_path, DIVERGED)
+    path = tmp_path / outcome.NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    assert run(["outcome", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "is no outcome of a run" in error and str(next(iter(changed))) in error
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
+def test_files_that_are_none_are_refused(tmp_path, capsys, content):
+    (tmp_path / outcome.NAME).write_bytes(content)
+    assert run(["outcome", str(tmp_path)]) == 2
+    assert "is no outcome of a run" in capsys.readouterr().err
+
+
+def ended(folder, error, writes=True) -> RunOutcome | None:
+    ending = Ending(folder, writes, 10, 4, (2,))
+    ending.progress.iteration = 6
+    ending.failed(error)
+    return outcome.read(folder) if (folder / outcome.NAME).exists() else None
+
+
+def test_errors_end_with_their_words_and_codes(tmp_path):
+    assert ended(tmp_path, DivergedError("nan")) == RunOutcome("diverged", 3, 6, 10, 4, (2,), "nan")
+    assert ended(tmp_path, everywhere(Interrupted("stopped"))).outcome == "interrupted"
+    assert ended(tmp_path, KeyboardInterrupt()).exit_code == 130
+    assert ended(tmp_path, ZeroDivisionError("by 0")) == RunOutcome(
+        "failed", 1, 6, 10, 4, (2,), "ZeroDivisionError: by 0"
+    )
+
+
+def test_an_error_of_one_rank_is_written_by_that_rank_and_one_of_all_by_the_first(tmp_path):
+    assert ended(tmp_path, everywhere(RingtrainError("of all")), writes=False) is None
+    assert ended(tmp_path, RingtrainError("of one"), writes=False).text == "of one"
+
+
+def test_a_folder_that_is_gone_does_not_hide_the_error(tmp_path):
+    assert ended(tmp_path / "gone", RingtrainError("first")) is None
