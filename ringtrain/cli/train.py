@@ -15,7 +15,10 @@ def train(run_file, **flags):
     With no arguments: the model `digits` on the handwritten digits that come with ringtrain. The recipe of the model
     file sets what is not given here. Results go to a run folder: configuration, log, curves, checkpoints.
     """
-    from ringtrain.cli.world import in_world
-    from ringtrain.train.start import start
+    from ringtrain.train.signals import watching
 
-    return in_world(lambda transport: start(transport, run_file, given(flags)))
+    with watching() as stop:  # before anything is loaded: what is told to stop then stops where all ranks can
+        from ringtrain.cli.world import in_world
+        from ringtrain.train.start import start
+
+        return in_world(lambda transport: start(transport, run_file, given(flags), stop))

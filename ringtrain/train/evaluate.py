@@ -1,5 +1,6 @@
 """Loss and accuracy on a split: each example counted once, at any number of ranks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,9 +11,15 @@ from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
+from ringtrain.train.asking import Asked, never
 from ringtrain.train.feed import Feed
 from ringtrain.train.parts import PER_EXAMPLE
 from ringtrain.transport.base import Transport
+
+
+class BrokenOff(Exception):
+    """A rank was told to stop."""
+
 
 EVALUATION_BATCH = 128  # examples a rank, at a time
 
@@ -38,21 +45,28 @@ class Evaluator:
         feed: Feed,
         transport: Transport,
         deadline_s: float,
+        told_to_stop: Callable[[], bool] = never,
     ):
-        self._deadline_s = deadline_s
+        self._deadline_s, self._told_to_stop = deadline_s, told_to_stop
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False, recorded=True)
         self._totals = ops.zeros((3,), "float64")
         self._shared = np.zeros(3)
 
     def score(self, split: Split, batch: int) -> Score | None:
-        """``batch``: examples at a time, over all ranks. None where no example has a label."""
+        """``batch``: examples at a time, over all ranks. None where no example has a label. Raises BrokenOff, on every
+        rank, where one was told to stop."""
         self._ops.fill(self._totals, 0)
+        stop = Asked(self._transport, self._told_to_stop, self._deadline_s)
         crop = self._graph.input_shape[:2]
         with evaluation_batches(split, batch, self._transport.rank, self._transport.size, crop=crop) as batches:
             for part in batches:
                 if len(part.labels):
                     self._add(part)
+                if stop():
+                    stop.answer()
+                    raise BrokenOff
+        stop.answer()
         self._ops.download(self._totals, self._shared)
         self._transport.native_allreduce_start(self._shared).wait(self._deadline_s)
         loss, correct, valid = self._shared
