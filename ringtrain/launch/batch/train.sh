@@ -1,29 +1,31 @@
 # ── the run folder ──────────────────────────────────────────────────────────────────────────────────────────────────
 # It is named by the job, which keeps its number when it is queued again, and so goes on where it was.
 folder="$runs/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}"
-own_resume=no
+own_resume=no own_folder=no
 for ((i = 0; i < ${#flags[@]}; i++)); do
     case "${flags[i]}" in
-        --out | -o) folder="${flags[i + 1]:-}" ;;
-        --out=*) folder="${flags[i]#*=}" ;;
-        -o?*) folder="${flags[i]#-o}" ;;
+        --out | -o) folder="${flags[i + 1]:-}" own_folder=yes ;;
+        --out=*) folder="${flags[i]#*=}" own_folder=yes ;;
+        -o?*) folder="${flags[i]#-o}" own_folder=yes ;;
         --resume | --resume=*) own_resume=yes ;;
     esac
 done
+[ "$own_folder" = yes ] || flags+=(--out "$folder")
 mkdir -p "$folder" || stop "the run folder $folder cannot be made"
 
-# newest_checkpoint: the iteration of the newest one; nothing where there is none.
+# newest_checkpoint: the iteration of the newest one, or "none".
 newest_checkpoint() {
     local path
     path="$(find "$folder/checkpoints" -name 'iteration-*.h5' 2>/dev/null | sort | tail -n 1)"
     path="${path##*/iteration-}"
-    printf '%s' "${path%.h5}"
+    path="${path%.h5}"
+    [ -n "$path" ] && echo $((10#$path)) || echo none
 }
 
 # train_command: what each rank runs. A --resume among the flags is how the run began; then it goes on from its own.
 train_command() {
-    train=("${ringtrain[@]}" train "${flags[@]}" --out "$folder")
-    [ "$own_resume" = yes ] && [ -z "$(newest_checkpoint)" ] || train+=(--resume auto)
+    train=("${ringtrain[@]}" train "${flags[@]}")
+    [ "$own_resume" = yes ] && [ "$(newest_checkpoint)" = none ] || train+=(--resume auto)
 }
 
 # ── one start ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -63,16 +65,16 @@ count_start() {
     local job="" before="" count=0 now
     now="$(newest_checkpoint)"
     [ ! -e "$folder/slurm.starts" ] || read -r job before count <"$folder/slurm.starts"
-    [ "$job $before" = "$SLURM_JOB_ID ${now:-none}" ] || count=0
+    [ "$job $before" = "$SLURM_JOB_ID $now" ] || count=0
     idle="$count"
-    printf '%s %s %s\n' "$SLURM_JOB_ID" "${now:-none}" $((count + 1)) >"$folder/slurm.starts"
+    printf '%s %s %s\n' "$SLURM_JOB_ID" "$now" $((count + 1)) >"$folder/slurm.starts"
 }
 
 queue_again() {
     if [ "$asked" = TERM ]; then
         say "Slurm ends the job: it is queued again only if Slurm does that"
     elif [ "$requeue" = scontrol ] && scontrol requeue "$SLURM_JOB_ID"; then
-        say "queued again, to go on from iteration $(newest_checkpoint)"
+        say "queued again; newest checkpoint: $(newest_checkpoint)"
     elif [ "$requeue" = scontrol ]; then
         say "scontrol requeue failed: go on with sbatch and --out $folder"
     fi
@@ -114,7 +116,7 @@ while :; do
     say "${mpi[*]} ${train[*]}"
     start "${mpi[@]}" "${train[@]}"
     how="$(outcome)"
-    say "ended as ${how:-not begun}, status $status, newest checkpoint of iteration $(newest_checkpoint)"
+    say "ended as ${how:-not begun}, status $status; newest checkpoint: $(newest_checkpoint)"
 
     case "$how" in
         done) exit 0 ;;
