@@ -223,6 +223,13 @@ class TrainConfig:
     )
     evaluate_every: int = option(0, "Iterations between evaluations. [0: each epoch's end]", low=0)
     checkpoint_every: int = option(0, "Iterations between checkpoints. [0: each epoch's end]", low=0)
+    stop_before_s: float | None = option(
+        None,
+        "Seconds before the end of its job at which a run stops by itself, its checkpoint written, with exit code 75; "
+        "0: never. [120, or a tenth of what is left at the start if that is less, where Slurm or RINGTRAIN_JOB_END "
+        "tells the end]",
+        low=0,
+    )
     keep: int = option(2, "Newest checkpoints that are kept; the best is kept besides.", low=1)
 
 
@@ -242,7 +249,7 @@ RECIPE_KEYS = (
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.
-OF_ONE_START = ("out", "resume", "elastic", "tuning", "slow", "trace", "trace_iterations")
+OF_ONE_START = ("out", "resume", "elastic", "tuning", "slow", "trace", "trace_iterations", "stop_before_s")
 
 
 def config_fields(kind=TrainConfig):

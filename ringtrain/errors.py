@@ -14,7 +14,7 @@
     │   ├── MismatchError                  ranks made different calls where all must make the same
     │   └── RankLostError                  another rank has died, where the MPI tells of that
     ├── ScheduleError                  1   a schedule that does not do what it says
-    └── Interrupted                   75   stopped by a signal, checkpoint written, to be requeued
+    └── Interrupted                   75   told to stop, by a signal or its job's end: to be requeued
 
 A message names the thing, what it got, what it wanted and what to do. These errors are shown to the user
 without a traceback; anything else is a defect of ringtrain and keeps its traceback.

@@ -23,6 +23,7 @@ COMMANDS = {
     "schedule": ("ringtrain.cli.schedule", "How an all-reduce goes: steps, proof, predicted time, picture."),
     "bench-allreduce": ("ringtrain.cli.bench_allreduce", "All-reduce algorithms against the MPI's own, under mpirun."),
     "tune": ("ringtrain.cli.tune", "Measure which all-reduce is fastest here, under mpirun."),
+    "slurm": ("ringtrain.cli.slurm", "Write a batch script for Slurm."),
     "doctor": ("ringtrain.cli.doctor", "What is here, and whether it will do: MPI, cores, memory, devices."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }

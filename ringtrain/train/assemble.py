@@ -171,7 +171,7 @@ def assemble(
         roles=roles,
         worker=worker,
         told_to_stop=stop,
-        evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport, config.deadline_s),
+        evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport, config.deadline_s, stop),
         augment=augment_of(config, model),
         grain=grain,
         iterations=iterations,

@@ -28,14 +28,10 @@ NOTHING = -1  # finished iterations of a rank that holds no whole state
 KILLED_S = 10.0  # by when a launcher that was told to end has ended all ranks
 
 
-def start(world: World, run_file: str | None, flags: dict, command: Sequence[str]) -> None:
+def start(world: World, run_file: str | None, flags: dict, command: Sequence[str], stop: StopFlag) -> None:
     """Train as flags and run file say, in this world and those that follow it where ranks die. ``command``: by which a
     rank is started anew. Raises RingtrainError."""
-    stop = StopFlag().install()
-    try:
-        Elastic(world, run_file, flags, command, stop).train()
-    finally:
-        stop.remove()
+    Elastic(world, run_file, flags, command, stop).train()
 
 
 def newest_first(facts: dict) -> tuple:

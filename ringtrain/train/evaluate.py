@@ -1,5 +1,6 @@
 """Loss and accuracy on a split: each example counted once, at any number of ranks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +11,16 @@ from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
+from ringtrain.train.asking import Asked, never
 from ringtrain.train.feed import Feed
 from ringtrain.train.parts import PER_EXAMPLE
 from ringtrain.train.tally import in_order
 from ringtrain.transport.base import Transport
+
+
+class BrokenOff(Exception):
+    """A rank was told to stop."""
+
 
 EVALUATION_BATCH = 128  # examples a rank, at a time
 
@@ -39,14 +46,15 @@ class Evaluator:
         feed: Feed,
         transport: Transport,
         deadline_s: float,
+        told_to_stop: Callable[[], bool] = never,
     ):
-        self._deadline_s = deadline_s
+        self._deadline_s, self._told_to_stop = deadline_s, told_to_stop
         self._ops, self._graph, self._loss, self._feed, self._transport = ops, graph, loss, feed, transport
         self._ctx = Pass(ops, space, training=False, recorded=True)
 
     def score(self, split: Split, batch: int, grain: int = 1) -> Score | None:
         """``batch``: examples at a time, over all ranks; ``grain``: those that stay together. None where no example has
-        a label.
+        a label. Raises BrokenOff, on every rank, where one was told to stop.
 
         Each rank's parts have rows of their own, zeros elsewhere, so that the sum over ranks is exact; rows are then
         added in the order of their examples. With a grain of batch/ranks the score has the same bits at any number of
@@ -54,11 +62,16 @@ class Evaluator:
         """
         rank, size = self._transport.rank, self._transport.size
         crop, own = self._graph.input_shape[:2], self._rows(split, batch)
+        stop = Asked(self._transport, self._told_to_stop, self._deadline_s)
         self._ops.fill(own, 0)
         with evaluation_batches(split, batch, rank, size, grain, crop) as batches:
             for part in batches:
                 if len(part.labels):
                     self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
+                if stop():
+                    stop.answer()
+                    raise BrokenOff
+        stop.answer()
         rows = np.zeros((own.size // 3, size, 3))
         rows[:, rank] = self._ops.to_host(own).reshape(-1, 3)
         self._transport.native_allreduce_start(rows.reshape(-1)).wait(self._deadline_s)

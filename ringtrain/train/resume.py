@@ -38,6 +38,13 @@ class Origin:
     def iteration(self) -> int | None:
         return self.place and self.place["iteration"]
 
+    @property
+    def words(self) -> str:
+        """What a run that ends before it has begun goes on from."""
+        if self.place is None:
+            return "there is no checkpoint of it yet"
+        return f"its checkpoint of iteration {self.iteration} is as it was"
+
 
 def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Origin:
     """Look for the checkpoint that run file and flags ask for. Collective."""

@@ -26,11 +26,13 @@ from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.report.words import plural
 from ringtrain.train.assemble import Assembly, check_replicas
-from ringtrain.train.evaluate import Score
+from ringtrain.train.evaluate import BrokenOff, Score
+from ringtrain.train.heeding import JobEnd, reason
 from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.meter import Meter
 from ringtrain.train.outcome import Outcome
 from ringtrain.train.pace import make_pace
+from ringtrain.train.signals import StopFlag
 from ringtrain.train.state import Progress, capture, checkpoint_of, per
 from ringtrain.train.tracing import Tracing
 from ringtrain.transport.base import Transport
@@ -65,11 +67,14 @@ class Run:
         sink: Sink,
         folder: RunFolder | None,
         started: float,
+        stop: StopFlag,
+        end: JobEnd,
         tracing: Tracing | None = None,
         due: bool = False,
     ):
         self._of, self._ops, self._transport = assembly, ops, transport
         self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
+        self._stop, self._job_end = stop, end
         self._tracing = tracing  # until what it has found is written
         self._due_at_once = due
         self._before: Progress | None = None  # of the meeting that is under way: as it was found
@@ -86,7 +91,7 @@ class Run:
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
         if self._due_at_once:
-            self._after(stopping=False)
+            self._end_early(self._after(stopping=False))
         first = self._progress.iteration
         if self._tracing is not None:
             self._tracing.align()
@@ -94,13 +99,17 @@ class Run:
             while self._progress.iteration < self._of.iterations:
                 stopping = pace.train(self._progress.iteration, self._meeting())
                 self._write_trace(stopping)
-                self._after(stopping)
-                if stopping and self._progress.iteration < self._of.iterations:
-                    self._end("interrupted")
-                    raise self._interrupted()
+                self._end_early(self._after(stopping))
         if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
-            self._save(self._is_best(self._evaluate()))
+            score, told = self._evaluated()
+            self._save(self._is_best(score))
+            self._end_early(told)
         self._end("done")
+
+    def _end_early(self, told: bool) -> None:
+        if told:
+            self._end("interrupted")
+            raise self._interrupted()
 
     def _write_trace(self, stopping: bool) -> None:
         """When all ranks are through the iterations that are traced, or there are no more."""
@@ -146,22 +155,24 @@ class Run:
         self._sink.handle(Note(text=f"{left_out}: {why}"))
 
     # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
-    def _after(self, stopping: bool) -> None:
-        """Evaluate, tell and save what is due. A run that is told to stop has little time: it only saves."""
+    def _after(self, stopping: bool) -> bool:
+        """Evaluate, tell and save what is due. A run that is told to stop has little time: it only saves, and breaks an
+        evaluation off. Whether something is left to be done."""
         self._before = replace(self._progress)
         done, config = self._progress.iteration, self._of.config
         epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
         last = done == self._of.iterations
         evaluating = last or (self._due(config.evaluate_every, epoch_ends) and not stopping)
-        score = self._evaluate() if evaluating else None
+        score, told = self._evaluated() if evaluating else (None, False)
         if epoch_ends:
             self._tell_epoch(score)
         elif score:
             self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._met()))
         is_best = self._is_best(score)
-        if last or stopping or is_best or self._due(config.checkpoint_every, epoch_ends):
+        if last or stopping or told or is_best or self._due(config.checkpoint_every, epoch_ends):
             self._save(is_best)
         self._before = None
+        return told or (stopping and not last)
 
     def salvage(self) -> Salvage | None:
         """What this rank has of the last finished iteration, whatever became of the others; None where the strategy
@@ -179,6 +190,13 @@ class Run:
 
     def _is_best(self, score: Score | None) -> bool:
         return score is not None and (self._progress.best is None or score.accuracy > self._progress.best)
+
+    def _evaluated(self) -> tuple[Score | None, bool]:
+        """The score, and whether a rank was told to stop meanwhile: there is none then."""
+        try:
+            return self._evaluate(), False
+        except BrokenOff:
+            return None, True
 
     def _evaluate(self) -> Score | None:
         if self._of.data.test is None:
@@ -233,9 +251,9 @@ class Run:
         if checkpoint is None:
             return
         path = self._folder.save(checkpoint, self._of.config.keep, is_best)
-        self._sink.handle(
-            CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=time.perf_counter() - began)
-        )
+        seconds = time.perf_counter() - began
+        self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
+        self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
 
     def _save_in_haste(self) -> None:
         """In a copy of this process: what no other rank is needed for."""
@@ -294,8 +312,8 @@ class Run:
     def _interrupted(self) -> Interrupted:
         where = self._folder.path if self._folder else "the run folder"
         told = (
-            f"stopped by a signal after iteration {self._progress.iteration}; a checkpoint is in {where}: go on with "
-            f"--out {where} --resume auto"
+            f"stopped {reason(self._transport, self._stop)} after iteration {self._progress.iteration}; a checkpoint "
+            f"is in {where}: go on with --out {where} --resume auto"
         )
         return everywhere(Interrupted(told))
 

@@ -1,20 +1,30 @@
-"""Ctrl-C, SIGTERM and a scheduler's SIGUSR1: note them, and let the loop stop where all ranks can."""
+"""What may tell a rank to stop, noted, so that the loop stops where all ranks can: Ctrl-C, SIGTERM, a scheduler's
+SIGUSR1, and the end of the job that the run is in."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+ENDING = ("by SIGINT", "by SIGTERM")  # what follows those ends the process; SIGUSR1 is a request
+
+
+def nothing() -> None:
+    pass
 
 
 class StopFlag:
-    """Set by the first stopping signal. The second Ctrl-C is Python's own again: it ends the process at once.
+    """Set by the first stopping signal, or by what ``other()`` says. The second Ctrl-C is Python's own again: it ends
+    the process at once; any other second signal is no more than the first.
 
     ``in_haste`` is called by the handler of SIGINT and SIGTERM: what follows those may be soon. (SIGUSR1 is a request.)
+    ``other()``: another reason to stop, in words; None where there is none.
     """
 
     def __init__(self):
-        self._name = None
+        self._why: str | None = None
         self.in_haste: Callable[[], None] = nothing
+        self.other: Callable[[], str | None] = nothing
         self._before = {}
 
     def install(self) -> "StopFlag":
@@ -23,12 +33,15 @@ class StopFlag:
         return self
 
     def remove(self) -> None:
+        """Signals do what they did before; but a SIGUSR1 that comes late, which would kill, is passed over: whoever
+        sends it wants the end that is coming."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            late = number == signal.SIGUSR1 and handler == signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if late else handler)
         self._before.clear()
 
     def _note(self, number, frame) -> None:
-        self._name = signal.Signals(number).name
+        self._why = self._why or f"by {signal.Signals(number).name}"
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if number != signal.SIGUSR1:
             self.in_haste()
@@ -36,11 +49,22 @@ class StopFlag:
     @property
     def ending(self) -> bool:
         """Whether a launcher, or a user, is about to end the process."""
-        return self._name is not None and self._name != "SIGUSR1"
+        return self._why in ENDING
 
     def __call__(self) -> bool:
-        return self._name is not None
+        return self.why() is not None
+
+    def why(self) -> str | None:
+        """What told this rank to stop: "by SIGUSR1"; None where nothing has."""
+        self._why = self._why or self.other()
+        return self._why
 
 
-def nothing() -> None:
-    pass
+@contextmanager
+def watching() -> Iterator[StopFlag]:
+    """Signals are noted, in place of what they do otherwise."""
+    stop = StopFlag().install()
+    try:
+        yield stop
+    finally:
+        stop.remove()

@@ -6,8 +6,9 @@ iteration, by all ranks together (:mod:`ringtrain.train.together`).
 
 import datetime
 import hashlib
+import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import tomli_w
@@ -39,25 +40,26 @@ from ringtrain.train.assemble import (
 from ringtrain.train.device import open_device
 from ringtrain.train.ending import Ending
 from ringtrain.train.fitting import rehearse
+from ringtrain.train.heeding import find_job_end, heed
 from ringtrain.train.journey import Journey, check_elastic, for_devices
 from ringtrain.train.meter import forget_peak
 from ringtrain.train.recipe import hyper_of
 from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
 from ringtrain.train.run import Run
-from ringtrain.train.signals import StopFlag, nothing
+from ringtrain.train.signals import StopFlag, nothing, watching
 from ringtrain.train.state import Progress, restore
 from ringtrain.train.together import agree, on_root, take_turns, together
 from ringtrain.train.tracing import Tracing, path_of, window_of
 from ringtrain.transport.base import Transport
 
 
-def start(transport: Transport, run_file: str | None, flags: dict) -> None:
-    """Train as flags and run file say. Raises RingtrainError, on every rank alike wherever that is possible."""
-    stop = StopFlag().install()
-    try:
-        train(transport, run_file, flags, stop)
-    finally:
-        stop.remove()
+def start(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag | None = None) -> None:
+    """Train as flags and run file say. Raises RingtrainError, on every rank alike wherever that is possible.
+
+    stop: what has noted signals since the process began, where something has
+    """
+    with watching() if stop is None else nullcontext(stop) as noted:
+        train(transport, run_file, flags, noted)
 
 
 def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey=None) -> None:
@@ -69,8 +71,10 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     config, model = together(transport, lambda: decide(origin, run_file, flags))
     agree(transport, _facts(config, model))
     together(transport, lambda: check_elastic(config, transport, alone))
+    stop.other = end = find_job_end(transport, config, os.environ)
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
+    heed(transport, stop, origin.words)
     device = open_device(for_devices(config), transport)
     ops, transport = device.ops, device.transport
     reproducible.check_kernels(config, transport, ops)
@@ -88,13 +92,14 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
         moved = reproducible.moved(config, ops, origin.place and origin.place["numerics"])
-        for text in filter(None, [*device.notes, tuning.remark, moved, *_notes(run, transport, origin)]):
+        for text in filter(None, [*device.notes, tuning.remark, moved, end.words(), *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
         ending.progress = progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
+        heed(transport, stop, origin.words)
         tracing = _tracing(run, transport, folder, progress)
         due = origin.place is not None and origin.place.get("due", False)
-        training = Run(run, ops, transport, progress, sink, folder, journey.started, tracing, due)
+        training = Run(run, ops, transport, progress, sink, folder, journey.started, stop, end, tracing, due)
         journey.begin(training)
         stop.in_haste = training.lifeboat.launch
         if journey.news is not None:

@@ -1,0 +1,111 @@
+"""``ringtrain slurm``"""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("-N", "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes.")
+@click.option("--gpus", type=click.IntRange(1), help="GPUs of a node, with a rank for each.")
+@click.option("--ranks-per-node", type=click.IntRange(1), help="Ranks of a node. [as many as GPUs; or sbatch's word]")
+@click.option("--cpus-per-task", type=click.IntRange(1), help="Cores of a rank, and its threads. [the site's]")
+@click.option("--mem", "memory", metavar="SIZE", help="Memory of a node, as 64G. [the site's]")
+@click.option("-t", "--time", default="1:00:00", show_default=True, help="Limit of a start: minutes, 4:00:00, 1-12.")
+@click.option("-p", "--partition", help="Partition. [the site's]")
+@click.option("-A", "--account", help="Account that is charged. [yours]")
+@click.option("--qos", help="Quality of service. [the site's]")
+@click.option("-J", "--name", help="Of the job, and so of its run folder. [ringtrain]")
+@click.option("--sbatch", multiple=True, metavar="OPTION", help="One more option of sbatch: --sbatch=--constraint=a100")
+@click.option("--module", "modules", multiple=True, metavar="NAME", help="A module to load; may be given again.")
+@click.option("--venv", metavar="DIR", help="Virtual environment with ringtrain in it. [ringtrain on PATH]")
+@click.option("--container", metavar="IMAGE.sif", help="Apptainer image with ringtrain in it.")
+@click.option("--launcher", type=click.Choice(["auto", "mpirun", "srun"]), help="What starts ranks. [mpirun if there]")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the script to this file. [to the terminal]"
+)
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.argument("words", metavar="[train|bench] [-- FLAGS...]", nargs=-1, type=click.UNPROCESSED)
+def slurm(output, force, words, **given):
+    """Write a batch script for Slurm, and submit nothing.
+
+    \b
+    ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 -- --model resnet20 --data cifar10.h5 --device cuda
+    ringtrain slurm bench --nodes 2 --ranks-per-node 8 --output bench.sbatch -- --end 64M
+
+    train, unless you say else: a run that stops in time, is queued again and outlives a node that dies; bench: the
+    all-reduce measured and tuned. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`: they
+    are checked here, before the job waits in a queue.
+    """
+    from ringtrain.launch.slurm import Job, script
+
+    kind, flags = _kind_and_flags(words)
+    job = Job(kind=kind, flags=flags, **given)
+    text = script(job)
+    for remark in _check_flags(job):
+        click.echo(f"ringtrain: {remark}", err=True)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        _write(output, text, force)
+        click.echo(f"{output} is written: submit it with sbatch {output}")
+
+
+def _kind_and_flags(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The kind may be left out. click has taken the -- away."""
+    if words and not words[0].startswith("-"):
+        return words[0], words[1:]
+    return "train", words
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    from ringtrain.checkpoint import files
+    from ringtrain.errors import UsageError
+
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already: name another with --output, or replace it with --force")
+    files.write(path, text.encode())
+    path.chmod(0o755)
+
+
+def _check_flags(job) -> list[str]:
+    """What the user should know of flags that are good. Raises UsageError, click's own errors."""
+    if job.kind == "bench":
+        from ringtrain.cli.bench_allreduce import bench_allreduce
+
+        _parsed(bench_allreduce, job.flags)
+        return []
+    from ringtrain.cli.train import train
+
+    return _check_run(job, _parsed(train, job.flags))
+
+
+def _parsed(command, flags: tuple[str, ...]) -> dict:
+    return command.make_context(f"ringtrain {command.name}", list(flags)).params
+
+
+def _check_run(job, params: dict) -> list[str]:
+    from ringtrain.cli.options import given
+    from ringtrain.errors import ConfigError
+    from ringtrain.train.resume import Origin, decide
+
+    run_file = params.pop("run_file")
+    config, model = decide(Origin(), run_file, given(params))
+    if job.ranks is not None and config.batch < job.ranks:
+        raise ConfigError(
+            f"--batch {config.batch} is smaller than the {job.ranks} ranks it is divided among; use a larger one"
+        )
+    if config.device == "cuda" and job.gpus is None:
+        raise ConfigError("--device cuda, and the job asks for no GPUs: give --gpus, how many of a node")
+    if config.data is None and not config.synthetic and model.name != "digits":
+        raise ConfigError(f"model {model.name!r} has no data set of its own: give --data F.h5, or --synthetic")
+    return list(_remarks(job, config))
+
+
+def _remarks(job, config):
+    if job.gpus is not None and config.device == "cpu":
+        yield "the job asks for GPUs, and the run would leave them alone: add --device cuda"
+    if config.data not in (None, "digits") and not Path(config.data).exists():
+        yield f"there is no {config.data} here: see that the nodes have it"
+    if job.container is not None and not Path(job.container).exists():
+        yield f"there is no {job.container} here: see that the nodes have it"

@@ -1,0 +1,133 @@
+# ── the run folder ──────────────────────────────────────────────────────────────────────────────────────────────────
+# It is named by the job, which keeps its number when it is queued again, and so goes on where it was.
+folder="$runs/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}"
+own_resume=no own_folder=no
+for ((i = 0; i < ${#flags[@]}; i++)); do
+    case "${flags[i]}" in
+        --out | -o) folder="${flags[i + 1]:-}" own_folder=yes ;;
+        --out=*) folder="${flags[i]#*=}" own_folder=yes ;;
+        -o?*) folder="${flags[i]#-o}" own_folder=yes ;;
+        --resume | --resume=*) own_resume=yes ;;
+    esac
+done
+[ "$own_folder" = yes ] || flags+=(--out "$folder")
+mkdir -p "$folder" || stop "the run folder $folder cannot be made"
+
+# newest_checkpoint: the iteration of the newest one, or "none".
+newest_checkpoint() {
+    local path
+    path="$(find "$folder/checkpoints" -name 'iteration-*.h5' 2>/dev/null | sort | tail -n 1)"
+    path="${path##*/iteration-}"
+    path="${path%.h5}"
+    [ -n "$path" ] && echo $((10#$path)) || echo none
+}
+
+# train_command: what each rank runs. A --resume among the flags is how the run began; then it goes on from its own.
+train_command() {
+    train=("${ringtrain[@]}" train "${flags[@]}")
+    [ "$own_resume" = yes ] && [ "$(newest_checkpoint)" = none ] || train+=(--resume auto)
+}
+
+# ── one start ───────────────────────────────────────────────────────────────────────────────────────────────────────
+asked="" child="" again=no
+# Both mean: stop. USR1 comes before the time is up (--signal) or before others take the nodes; TERM when they do, or by
+# scancel. What starts ranks hands USR1 on to all of them; of TERM it would kill them.
+forward() {
+    asked="$1" again=yes
+    say "told to stop by $1: the ranks are told"
+    [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null
+}
+trap 'forward USR1' USR1
+trap 'forward TERM' TERM
+
+# start COMMAND...: to its end; sets `status`. In the background, since bash runs no trap while it waits in the front.
+start() {
+    "$@" &
+    child=$!
+    while :; do
+        again=no
+        wait "$child"
+        status=$?
+        [ "$again" = yes ] || break  # a signal ends the wait, not the child
+    done
+    child=""
+}
+
+# outcome: in a word, what the run says of its own end, which a launcher's status does not: mpirun may end with 0 when a
+# node died. `running`: it was killed; nothing: it had not begun.
+outcome() { sed -n 's/.*"outcome": *"\([a-z]*\)".*/\1/p' "$folder/outcome.json" 2>/dev/null; }
+exit_code() { sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$folder/outcome.json" 2>/dev/null; }
+
+# ── starts in a row ─────────────────────────────────────────────────────────────────────────────────────────────────
+# count_start: `idle` is how many starts of this job came before since there was a new checkpoint. Kept in the run's
+# folder, since a job that is queued again forgets what its script knew.
+count_start() {
+    local job="" before="" count=0 now
+    now="$(newest_checkpoint)"
+    [ ! -e "$folder/slurm.starts" ] || read -r job before count <"$folder/slurm.starts"
+    [ "$job $before" = "$SLURM_JOB_ID $now" ] || count=0
+    idle="$count"
+    printf '%s %s %s\n' "$SLURM_JOB_ID" "$now" $((count + 1)) >"$folder/slurm.starts"
+}
+
+queue_again() {
+    if [ "$asked" = TERM ]; then
+        say "Slurm ends the job: it is queued again only if Slurm does that"
+    elif [ "$requeue" = scontrol ] && scontrol requeue "$SLURM_JOB_ID"; then
+        say "queued again; newest checkpoint: $(newest_checkpoint)"
+    elif [ "$requeue" = scontrol ]; then
+        say "scontrol requeue failed: go on with sbatch and --out $folder"
+    fi
+    exit 75  # which slurm.conf may name in RequeueExit
+}
+
+# drop_lost_nodes: leave out those that no longer start anything; true where there was one.
+drop_lost_nodes() {
+    local i probes=() alive=() on=() lost=()
+    for i in "${!nodes[@]}"; do
+        timeout "$probe_s" srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist="${nodes[i]}" true &>/dev/null &
+        probes+=($!)
+    done
+    for i in "${!nodes[@]}"; do
+        if wait "${probes[i]}"; then
+            alive+=("${nodes[i]}") on+=("${ranks[i]}")
+        else
+            lost+=("${nodes[i]}")
+        fi
+    done
+    [ ${#lost[@]} -gt 0 ] || return
+    say "lost ${lost[*]}: ${#alive[@]} of ${#nodes[@]} nodes are left"
+    nodes=("${alive[@]}") ranks=("${on[@]}")
+}
+
+# ── the job ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+say "start $((${SLURM_RESTART_COUNT:-0} + 1)) on ${nodes[*]}, run folder $folder"
+while :; do
+    count_start
+    if [ "$idle" -ge "$idle_starts" ]; then
+        say "no new checkpoint in $idle starts: this job gives up"
+        exit 1
+    fi
+    [ -z "$asked" ] || queue_again
+    tell_job_end
+    mpi_command
+    train_command
+    rm -f "$folder/outcome.json"
+    say "${mpi[*]} ${train[*]}"
+    start "${mpi[@]}" "${train[@]}"
+    how="$(outcome)"
+    say "ended as ${how:-not begun}, status $status; newest checkpoint: $(newest_checkpoint)"
+
+    case "$how" in
+        done) exit 0 ;;
+        interrupted) queue_again ;;
+        usage | diverged) exit "$(exit_code)" ;;
+    esac
+    if [ "$status" = 75 ] || [ -n "$asked" ]; then queue_again; fi
+    if drop_lost_nodes; then
+        [ ${#nodes[@]} -ge "$min_nodes" ] || queue_again
+    elif [ "$how" != running ] && [ "$how" != stalled ]; then
+        exit $((status ? status : 1))  # it said what is wrong, or could not begin; the nodes are well
+    fi
+    say "starting again on ${nodes[*]}"
+done

@@ -1,0 +1,62 @@
+"""When the job that this process is in will be ended by its scheduler.
+
+::
+    RINGTRAIN_JOB_END      seconds since 1970: a job script says it, under any scheduler
+    SLURM_JOB_END_TIME     the same, of Slurm 23.02 and later
+    SLURM_JOB_ID           an older Slurm is asked: squeue -h -j ID -o %e
+"""
+
+import datetime
+import subprocess
+from collections.abc import Callable, Mapping
+
+from ringtrain.errors import UsageError
+
+OWN, SLURM, JOB = "RINGTRAIN_JOB_END", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"
+ASKING_S = 20  # a busy Slurm takes its time
+FAR_S = 10 * 365 * 86400  # an end beyond this is Slurm's word for none
+
+Ask = Callable[[str], str]  # the number of a job → when it ends, in squeue's words
+
+
+def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:
+    """Seconds since 1970; None where there is no job, or none that has an end.
+
+    Raises: UsageError for a ``RINGTRAIN_JOB_END`` that is no time
+    """
+    own = environ.get(OWN)
+    if own:
+        if not own.isdigit():
+            raise UsageError(
+                f"{OWN} is {own!r}; it wants the second at which the job ends, counted from 1970: "
+                "$(($(date +%s) + SECONDS)) at the top of the job's script"
+            )
+        return float(own)
+    told = environ.get(SLURM, "")
+    if told.isdigit():
+        return _near(float(told), now)
+    return _near(_moment(ask(environ[JOB])), now) if environ.get(JOB, "").isdigit() else None
+
+
+def ask_squeue(job: str) -> str:
+    """What squeue says of the job's end; nothing where there is no squeue (in a container), or no answer."""
+    command = ["squeue", "-h", "-j", job, "-o", "%e"]
+    try:
+        # A format of the user's own choice could not be read.
+        command = ["env", "SLURM_TIME_FORMAT=standard", *command]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASKING_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def _moment(text: str) -> float | None:
+    """squeue's words are in this machine's own time; "N/A" and the like are no time."""
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def _near(end: float | None, now: float) -> float | None:
+    return None if end is None or end > now + FAR_S else end

@@ -1,0 +1,171 @@
+"""Batch scripts for Slurm, written from one text: those in scripts/, and those for a job of one's own.
+
+A script is its #SBATCH lines, then what differs from site to site as variables, then the text of ``batch/``. What is
+not said of a job is left to sbatch's own command line, to the environment, or to the site.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringtrain.errors import ConfigError, nearest
+
+BATCH = Path(__file__).with_name("batch")
+NAMES = {"train": "ringtrain", "bench": "ringtrain-bench"}
+WIDTH = 48  # where comments of settings begin
+_TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
+_MEMORY = re.compile(r"\d+[KMGT]?")
+_NAME = re.compile(r"[\w./:@%+=,~^-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is said of a job; None and empty: nothing.
+
+    flags:  of `ringtrain train`, or of `ringtrain bench-allreduce`
+    sbatch: more options of sbatch, as they are
+    """
+
+    kind: str = "train"
+    nodes: int | None = 1
+    gpus: int | None = None
+    ranks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    memory: str | None = None
+    time: str | None = "1:00:00"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    name: str | None = None
+    sbatch: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    venv: str | None = None
+    container: str | None = None
+    launcher: str | None = None
+    flags: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> int | None:
+        """How many there will be; None where that is left open."""
+        on_node = self.ranks_per_node or self.gpus
+        return None if on_node is None or self.nodes is None else on_node * self.nodes
+
+
+def check(job: Job) -> None:
+    """Raises ConfigError for what sbatch would refuse, or a shell would take for more than a name."""
+    if job.kind not in NAMES:
+        raise ConfigError(f"there is no script {job.kind!r}; {nearest(job.kind, NAMES)}")
+    if job.time is not None and not _TIME.fullmatch(job.time):
+        raise ConfigError(f"--time {job.time}: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00")
+    if job.memory is not None and not _MEMORY.fullmatch(job.memory):
+        raise ConfigError(f"--mem {job.memory}: wanted a number and K, M, G or T, as 64G; 0 for all of a node's")
+    named = {option: getattr(job, option) for option in ("partition", "account", "qos", "name", "venv", "container")}
+    for option, value in [*named.items(), *(("module", module) for module in job.modules)]:
+        if value is not None and not _NAME.fullmatch(value):
+            raise ConfigError(f"--{option} {value!r}: wanted a name without blanks and without signs of the shell")
+    if job.container is not None and job.venv is not None:
+        raise ConfigError("--container holds what --venv would bring: give one of them")
+    for line in job.sbatch:
+        if not line.startswith("-") or "\n" in line:
+            raise ConfigError(f"--sbatch {line!r}: wanted one option of sbatch, as --sbatch=--constraint=a100")
+
+
+def script(job: Job) -> str:
+    """The whole script. Raises ConfigError as :func:`check`."""
+    check(job)
+    parts = ["#!/usr/bin/env bash", *_about(job), *_directives(job), "", *_settings(job), "", *_flags(job), ""]
+    return "\n".join(parts) + (BATCH / "common.sh").read_text() + "\n" + (BATCH / f"{job.kind}.sh").read_text()
+
+
+# ── its head ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+ABOUT = {
+    "train": (
+        "Train under Slurm: stops in time, is queued again, goes on; outlives a node that dies.",
+        "sbatch [options] scripts/train.sbatch --model resnet20 --data cifar10.h5",
+    ),
+    "bench": (
+        "Measure the all-reduce over the nodes of a job, and tune `--algorithm auto` for them.",
+        "sbatch [options] scripts/bench.sbatch --end 64M",
+    ),
+}
+
+
+def _about(job: Job) -> list[str]:
+    what, usage = ABOUT[job.kind]
+    return [
+        f"# {what}",
+        "#",
+        f"#   {usage}",
+        "#",
+        "# Options of sbatch win over the #SBATCH lines here, and flags after the script's name go to ringtrain.",
+        "# `ringtrain slurm` writes this script for a job of your own; docs/slurm.md explains it.",
+        "",
+    ]
+
+
+def _directives(job: Job) -> list[str]:
+    given = {
+        "job-name": job.name or NAMES[job.kind],
+        "nodes": job.nodes,
+        "ntasks-per-node": job.ranks_per_node or job.gpus,
+        "gpus-per-node": job.gpus,
+        "cpus-per-task": job.cpus_per_task,
+        "mem": job.memory,
+        "time": job.time,
+        "partition": job.partition,
+        "account": job.account,
+        "qos": job.qos,
+        "output": "%x-%j.log",
+    }
+    lines = [f"#SBATCH --{key}={value}" for key, value in given.items() if value is not None]
+    if job.kind == "train":
+        lines += [
+            "#SBATCH --open-mode=append   # one log, however often the job is started",
+            "#SBATCH --requeue",
+            "#SBATCH --signal=B:USR1@120  # to this script, 120 s before the time is up, or others take the nodes",
+            "#SBATCH --no-kill            # a node that dies does not end the job: the others go on",
+        ]
+    return lines + [f"#SBATCH {line}" for line in job.sbatch]
+
+
+# ── what differs from site to site ────────────────────────────────────────────────────────────────────────────────────
+def _settings(job: Job) -> list[str]:
+    common = [
+        ("modules", " ".join(job.modules), "of the site: gcc openmpi/5.0"),
+        ("venv", job.venv or "", "a virtual environment [ringtrain on PATH, or .venv or venv here]"),
+        ("container", job.container or "", "an Apptainer image with ringtrain in it, in place of both"),
+        ("container_flags", "", "of apptainer exec: --bind /scratch"),
+        ("launcher", job.launcher or "auto", "mpirun or srun; auto: mpirun where there is one"),
+        ("launcher_flags", "", "more flags for it"),
+        ("mapping", "", "of Open MPI's mpirun: --map-by and --bind-to, in place of ours"),
+        ("srun_mpi", "pmix", "pmix for Open MPI, pmi2 for MPICH: srun --mpi=list"),
+        ("ranks_per_node", "", "[--ntasks-per-node, or one a GPU]"),
+    ]
+    train = [
+        ("runs", "runs", "run folders are RUNS/NAME-JOB, where flags name no --out"),
+        ("requeue", "scontrol", "how a job is queued again: scontrol; exit, by RequeueExit=75; no"),
+        ("idle_starts", "3", "starts without a new checkpoint, after which a job gives up"),
+        ("min_nodes", "1", "with fewer left alive, the job is queued again for all"),
+        ("probe_s", "30", "seconds in which a node that lives answers srun"),
+    ]
+    bench = [
+        ("results", "bench", "results are in RESULTS/NAME-JOB"),
+        ("tune", "yes", "whether to write tuning.json too"),
+    ]
+    lines = ["# ── what differs from site to site: edit it, or sbatch --export=ALL,RINGTRAIN_VENV=… " + "─" * 34]
+    return lines + [_setting(*each) for each in common + (train if job.kind == "train" else bench)]
+
+
+def _setting(name: str, value: str, comment: str) -> str:
+    line = f'{name}="${{RINGTRAIN_{name.upper()}:-{value}}}"'
+    return f"{line:<{WIDTH}}  # {comment}"
+
+
+def _flags(job: Job) -> list[str]:
+    verb = "train" if job.kind == "train" else "bench-allreduce"
+    words = shlex.join(job.flags)
+    return [
+        f"# Flags of `ringtrain {verb}`; those on sbatch's command line come after them, and win.",
+        f'flags=({words + " " if words else ""}"$@")',
+    ]

@@ -1,0 +1,154 @@
+"""A real Slurm of pretended nodes on this machine, by scripts/slurm-cluster. Skipped, with the reason, where it is not
+asked for, or cannot be had."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = ROOT / "scripts" / "slurm-cluster"
+PAUSE_S = 0.2
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,sm,tcp",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "RINGTRAIN_MAPPING": "--map-by :OVERSUBSCRIBE --bind-to none",  # pretended nodes have the same cores
+}
+NET = """
+summary = "for tests"
+[input]
+shape = [8, 8, 1]
+mean = "image"
+std = "channel"
+pad = 1
+flip = true
+[[layers]]
+name = "flat"
+kind = "Flatten"
+[[layers]]
+name = "drop"
+kind = "Dropout"
+rate = 0.3
+[[layers]]
+name = "fc"
+kind = "Linear"
+units = 10
+[recipe]
+batch = 30
+lr = 0.05
+momentum = 0.9
+"""
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """One cluster, and the folder where its jobs are submitted."""
+
+    state: Path
+    work: Path
+    environ: dict
+
+    def call(self, *command, **more) -> str:
+        done = subprocess.run(
+            [str(word) for word in command],
+            capture_output=True,
+            text=True,
+            cwd=self.work,
+            env=self.environ,
+            timeout=120,
+            **more,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def submit(self, script: str, *flags, options=(), **environ) -> "Job":
+        environ = {**self.environ, **environ}
+        command = ["sbatch", "--parsable", *options, ROOT / "scripts" / script, *flags]
+        done = subprocess.run(
+            [str(word) for word in command], capture_output=True, text=True, cwd=self.work, env=environ, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return Job(self, int(done.stdout))
+
+    def kill_node(self, name: str) -> None:
+        self.call(CLUSTER, "kill-node", self.state, name)
+
+
+@dataclass(frozen=True)
+class Job:
+    slurm: Slurm
+    number: int
+
+    @property
+    def state(self) -> str:
+        return re.search(r"JobState=(\w+)", self.slurm.call("scontrol", "show", "job", self.number))[1]
+
+    @property
+    def code(self) -> int:
+        return int(re.search(r"ExitCode=(\d+):", self.slurm.call("scontrol", "show", "job", self.number))[1])
+
+    @property
+    def log(self) -> str:
+        found = list(self.slurm.work.glob(f"*-{self.number}.log"))
+        return found[0].read_text(errors="replace") if found else ""
+
+    @property
+    def folder(self) -> Path:
+        return self.slurm.work / "runs" / f"ringtrain-{self.number}"
+
+    def records(self, kind: str) -> list[dict]:
+        path = self.folder / "log.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [record for record in found if record["event"] == kind]
+
+    @property
+    def iterations(self) -> list[int]:
+        return [record["iteration"] for record in self.records("iteration")]
+
+    def until(self, holds, timeout: float = 120) -> None:
+        """Wait until ``holds()``; fail with the job's log."""
+        deadline = time.monotonic() + timeout
+        while not holds():
+            assert time.monotonic() < deadline, f"{self.state} after {timeout} s:\n{self.log}"
+            threading.Event().wait(PAUSE_S)
+
+    def end(self, timeout: float = 180) -> str:
+        """Its last state."""
+        self.until(lambda: self.state in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"), timeout)
+        return self.state
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """A cluster of two nodes with two pretended GPUs each."""
+    if os.environ.get("RINGTRAIN_TEST_SLURM") != "1":
+        pytest.skip("takes minutes, and starts Slurm's daemons: asked for by RINGTRAIN_TEST_SLURM=1")
+    checked = subprocess.run([CLUSTER, "check"], capture_output=True, text=True, timeout=60)
+    if checked.returncode:
+        pytest.skip(checked.stderr.strip())
+    state, work = tmp_path / "slurm", tmp_path / "work"
+    (work / "bin").mkdir(parents=True)
+    program = work / "bin" / "ringtrain"  # this checkout's, on all nodes
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ringtrain "$@"\n')
+    program.chmod(0o755)
+    (work / "net.toml").write_text(NET)
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "RINGTRAIN_"))}
+    path = os.pathsep.join([str(work / "bin"), str(Path(sys.executable).parent), environ["PATH"]])
+    python = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
+    environ |= {**ENVIRONMENT, "PATH": path, "PYTHONPATH": python, "SLURM_CONF": str(state / "slurm.conf")}
+    made = subprocess.run([CLUSTER, "up", state, "2", "2"], capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+    yield Slurm(state, work, environ)
+    subprocess.run([CLUSTER, "down", state], capture_output=True, timeout=120)

@@ -1,0 +1,172 @@
+"""scripts/train.sbatch and bench.sbatch under a real slurmctld and slurmd: what is interrupted goes on to the same
+weights as a run that is not."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slurm
+RUN = ("--model", "net.toml", "--data", "digits", "--evaluate-every", "100000", "--algorithm", "ring", "--keep", "50")
+TWO = ("-N2", "--ntasks-per-node=1", "--time=5")
+
+
+def flags(iterations: int, *more) -> tuple:
+    return (*RUN, "--checkpoint-every", "100000", "--iterations", iterations, *more)
+
+
+def whole(slurm, iterations: int) -> str:
+    """The weights' sha256 of a run of two ranks that nobody interrupts."""
+    given = [str(word) for word in flags(iterations, "--out", "whole")]
+    slurm.call(
+        "mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", sys.executable, "-m", "ringtrain", "train", *given
+    )
+    lines = (slurm.work / "whole/log.jsonl").read_text().splitlines()
+    return json.loads(lines[-1])["weights_sha256"]
+
+
+def check_same(job, iterations: int, sha256: str) -> None:
+    assert job.end() == "COMPLETED", job.log
+    assert job.iterations == list(range(1, iterations + 1))
+    assert job.records("end")[-1]["weights_sha256"] == sha256, job.log
+    assert json.loads((job.folder / "outcome.json").read_text())["outcome"] == "done"
+
+
+# ── stopped, queued again, gone on ────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("launcher", "to"),
+    [("mpirun", ["--batch"]), ("srun", ["--batch"]), ("srun", [])],
+    ids=["mpirun", "srun", "srun ranks"],
+)
+def test_a_signal_is_a_checkpoint_and_the_job_goes_on(slurm, launcher, to):
+    """Sent to the script, which hands it on; or to the ranks themselves."""
+    iterations = 4000
+    job = slurm.submit("train.sbatch", *flags(iterations), options=TWO, RINGTRAIN_LAUNCHER=launcher)
+    job.until(lambda: len(job.iterations) > 50)
+    slurm.call("scancel", *to, "--signal=USR1", job.number)
+    check_same(job, iterations, whole(slurm, iterations))
+    assert "stopped by SIGUSR1 after iteration" in job.log and "queued again; newest checkpoint: " in job.log
+    assert ("told to stop by USR1" in job.log) == bool(to)
+    assert f"job {job.number}: start 2 on n1 n2" in job.log
+    assert [record["resumed_at"] > 50 for record in job.records("start")] in ([False, True], [True])
+
+
+def test_a_run_stops_before_its_time_is_up(slurm):
+    """Of two minutes it takes 20 s at a time."""
+    iterations = 20_000
+    job = slurm.submit(
+        "train.sbatch",
+        *flags(iterations, "--stop-before-s", 100),
+        options=["-N2", "--ntasks-per-node=1", "--time=2", "--signal=B:USR1@1"],
+    )
+    check_same(job, iterations, whole(slurm, iterations))
+    assert " s before the end of the job after iteration" in job.log
+    assert "note: the job ends at" in job.log and "told to stop" not in job.log
+
+
+def test_slurm_signals_before_the_time_is_up(slurm):
+    iterations = 60_000
+    options = ["-N2", "--ntasks-per-node=1", "--time=2", "--signal=B:USR1@60"]
+    job = slurm.submit("train.sbatch", *flags(iterations, "--stop-before-s", 0), options=options)
+    job.until(lambda: "queued again" in job.log, 150)
+    assert "told to stop by USR1" in job.log and "stopped by SIGUSR1 after iteration" in job.log
+    slurm.call("scancel", job.number)
+
+
+def test_who_takes_the_nodes_leaves_time_for_a_checkpoint(slurm):
+    iterations = 6000
+    job = slurm.submit("train.sbatch", *flags(iterations), options=TWO)
+    job.until(lambda: len(job.iterations) > 50)
+    urgent = slurm.submit(
+        "bench.sbatch", "--end", "1K", options=["-N2", "-purgent", "--exclusive", "--time=1"], RINGTRAIN_TUNE="no"
+    )
+    assert urgent.end() == "COMPLETED", urgent.log
+    check_same(job, iterations, whole(slurm, iterations))
+    assert "stopped by SIGUSR1 after iteration" in job.log and "start 2 on n1 n2" in job.log
+
+
+def test_a_job_that_gets_nowhere_is_not_queued_for_ever(slurm):
+    """It stops itself long before a time that is longer than it has."""
+    job = slurm.submit("train.sbatch", *flags(100, "--stop-before-s", 10_000), options=TWO)
+    assert job.end() == "FAILED"
+    assert "no new checkpoint in 3 starts: this job gives up" in job.log
+    assert job.log.count("before the first iteration") == 3 and "start 4" in job.log
+
+
+# ── what ends a job ───────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_mistake_ends_the_job_at_once(slurm):
+    job = slurm.submit("train.sbatch", "--model", "lennet", options=TWO)
+    assert job.end() == "FAILED" and job.code == 2
+    assert "did you mean 'lenet'?" in job.log and "start 2" not in job.log
+
+
+def test_scancel_ends_the_job_and_a_checkpoint_is_left(slurm):
+    job = slurm.submit("train.sbatch", *flags(50_000), options=TWO)
+    job.until(lambda: len(job.iterations) > 50)
+    slurm.call("scancel", job.number)
+    assert job.end() == "CANCELLED"
+    job.until(lambda: list((job.folder / "checkpoints").glob("iteration-*.h5")), 20)
+    assert "start 2" not in job.log
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_a_node_that_dies_is_left_out(slurm, launcher):
+    iterations = 6000
+    given = (*RUN, "--checkpoint-every", 200, "--iterations", iterations)
+    job = slurm.submit(
+        "train.sbatch", *given, options=[*TWO, "--no-kill"], RINGTRAIN_LAUNCHER=launcher, RINGTRAIN_PROBE_S="8"
+    )
+    job.until(lambda: len(job.iterations) > 450)
+    slurm.kill_node("n2")
+    assert job.end(300) == "COMPLETED", job.log
+    assert "lost n2: 1 of 2 nodes are left" in job.log and "starting again on n1" in job.log
+    assert job.iterations == list(range(1, iterations + 1))
+    starts = job.records("start")
+    assert starts[-1]["resumed_at"] >= 400 and starts[-1]["ranks"] == 1
+
+
+# ── ranks and devices ─────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_a_job_that_asks_for_gpus_has_a_rank_for_each(slurm, launcher):
+    options = ["-N2", "--gpus-per-node=2", "--time=5"]
+    job = slurm.submit("train.sbatch", *flags(20), options=options, RINGTRAIN_LAUNCHER=launcher)
+    assert job.end() == "COMPLETED", job.log
+    assert job.records("start")[0]["ranks"] == 4
+
+
+def test_ranks_that_find_themselves_alone_are_told_what_to_do(slurm):
+    job = slurm.submit("train.sbatch", *flags(20), options=TWO, RINGTRAIN_LAUNCHER="srun", RINGTRAIN_SRUN_MPI="none")
+    assert job.end() == "FAILED" and job.code == 2
+    assert "srun did not speak" in job.log and "Use `srun --mpi=pmix` with Open MPI" in job.log
+
+
+def test_the_bench_leaves_its_results(slurm):
+    job = slurm.submit("bench.sbatch", "--end", "4K", "--algorithm", "ring,tree", options=TWO, RINGTRAIN_TUNE="no")
+    assert job.end() == "COMPLETED", job.log
+    folder = slurm.work / "bench" / f"ringtrain-bench-{job.number}"
+    assert {path.name for path in folder.iterdir()} == {
+        "allreduce.csv",
+        "allreduce.json",
+        "allreduce.txt",
+        "doctor.txt",
+        "job.txt",
+    }
+    assert json.loads((folder / "allreduce.json").read_text())
+
+
+def test_a_script_that_is_written_is_one_that_runs(slurm):
+    given = ["--nodes", "2", "--ranks-per-node", "1", "--time", "5", "--name", "own", "--output", "own.sbatch"]
+    written = slurm.call("ringtrain", "slurm", *given, "--", *flags(20))
+    assert written == "own.sbatch is written: submit it with sbatch own.sbatch\n"
+    number = subprocess.run(
+        ["sbatch", "--parsable", "own.sbatch"],
+        cwd=slurm.work,
+        env=slurm.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout.strip()
+    job = slurm.submit("bench.sbatch", options=["--hold", "-N1"])  # to look at the other by
+    job.until(lambda: (slurm.work / f"runs/own-{number}/outcome.json").exists())
+    job.until(lambda: '"done"' in (slurm.work / f"runs/own-{number}/outcome.json").read_text())

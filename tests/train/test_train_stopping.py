@@ -1,0 +1,288 @@
+"""Runs that are told to stop: when, by what, and what they end with."""
+
+import json
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+from small_runs import DROPOUT_NET, run_of
+
+from ringtrain.config import TrainConfig
+from ringtrain.data.dataset import open_dataset
+from ringtrain.errors import Interrupted, UsageError
+from ringtrain.resolve import resolve
+from ringtrain.train import evaluate, heeding, start
+from ringtrain.train.asking import Asked
+from ringtrain.train.evaluate import BrokenOff
+from ringtrain.train.heeding import JobEnd, find_job_end, heed, reason
+from ringtrain.train.signals import StopFlag, watching
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+@pytest.fixture
+def alone():
+    return LoopbackWorld(1).transport(0)
+
+
+@pytest.fixture
+def train(alone, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+
+    def run(stop=None, **flags):
+        flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto", **flags}
+        start.start(alone, None, flags, stop)
+
+    return run
+
+
+def records(folder, kind):
+    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [record for record in found if record["event"] == kind]
+
+
+def on_ranks(size, work):
+    """``work(transport)`` on each rank of a loopback world; what each returned, or the error it raised."""
+    world, found = LoopbackWorld(size), [None] * size
+
+    def rank(number):
+        try:
+            found[number] = work(world.transport(number))
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+# ── the flag ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_first_signal_is_noted_and_the_second_changes_nothing():
+    with watching() as stop:
+        assert not stop() and stop.why() is None
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop() and stop.why() == "by SIGUSR1"
+
+
+def test_only_what_may_be_followed_by_an_end_makes_haste():
+    with watching() as stop:
+        launched = []
+        stop.in_haste = lambda: launched.append(stop.why())
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert launched == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert launched == ["by SIGUSR1"]
+
+
+def test_a_second_ctrl_c_ends_the_process():
+    with pytest.raises(KeyboardInterrupt), watching():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_request_that_comes_when_all_is_over_does_not_kill():
+    before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    try:
+        with watching():
+            pass
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_another_reason_is_kept_once_it_has_held():
+    stop, told = StopFlag(), iter([None, "since it rains"])
+    stop.other = lambda: next(told)
+    assert not stop()
+    assert stop() and stop() and stop.why() == "since it rains"
+
+
+# ── the end of a job ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_job_end_is_a_reason_when_less_is_left_than_is_wanted():
+    now = [0.0]
+    end = JobEnd(1000.0, 120.0, lambda: now[0])
+    now[0] = 880.0
+    assert end() is None
+    now[0] = 881.0
+    assert end() == "119 s before the end of the job"
+    assert JobEnd(None, 120.0)() is None and JobEnd(None, 0).words() is None
+
+
+def test_the_slowest_checkpoint_must_fit_twice():
+    end = JobEnd(1000.0, 120.0, lambda: 700.0)
+    assert end() is None
+    end.slowest_s = 149.0
+    assert end() is None
+    end.slowest_s = 151.0
+    assert end() == "300 s before the end of the job"
+
+
+@pytest.mark.parametrize(
+    ("given", "left", "before"), [(None, 7200, 120.0), (None, 600, 60.0), (30.0, 600, 30.0), (None, -5, 0.0)]
+)
+def test_how_long_before_the_end_a_run_stops(alone, given, left, before):
+    end = find_job_end(
+        alone, TrainConfig(stop_before_s=given), {"RINGTRAIN_JOB_END": str(10_000 + left)}, str, lambda: 1e4
+    )
+    assert (end.end, end.before_s) == (10_000 + left, before)
+    assert end.words().startswith("the job ends at 19") and end.words().endswith(
+        f"this run stops {before:.0f} s before that"
+    )
+
+
+def test_it_can_be_left_off_and_then_nobody_is_asked(alone):
+    assert find_job_end(alone, TrainConfig(stop_before_s=0.0), {"SLURM_JOB_ID": "1"}, None).end is None
+
+
+def test_one_asked_for_without_an_end_that_is_known_is_said_so(alone):
+    told = find_job_end(alone, TrainConfig(stop_before_s=60.0), {}, str).words()
+    assert told.startswith("--stop-before-s 60: no end of a job is known here: export RINGTRAIN_JOB_END=")
+
+
+def test_all_ranks_hear_of_an_end_that_is_no_time():
+    def look(transport):
+        return find_job_end(transport, TrainConfig(), {"RINGTRAIN_JOB_END": "x"} if transport.rank == 0 else {}, str)
+
+    assert [type(found) for found in on_ranks(3, look)] == [UsageError] * 3
+
+
+def test_a_run_stops_before_the_end_of_its_job(train, tmp_path, monkeypatch):
+    """By a clock that goes 10 s with every look at it."""
+    clock = iter(range(0, 100_000, 10))
+    monkeypatch.setenv("RINGTRAIN_JOB_END", "400")
+    monkeypatch.setattr(heeding.find_job_end, "__defaults__", (None, lambda: float(next(clock))))
+    with pytest.raises(Interrupted, match=r"^stopped \d+ s before the end of the job after iteration \d+;") as error:
+        train(iterations=2000, stop_before_s=100.0)
+    assert error.value.exit_code == 75
+    (end,) = records(tmp_path / "run", "end")
+    assert end["reason"] == "interrupted" and 5 < end["iterations"] < 35
+    notes = [record["text"] for record in records(tmp_path / "run", "note")]
+    assert any(text.startswith("the job ends at 1970-01-01") for text in notes)
+    monkeypatch.delenv("RINGTRAIN_JOB_END")
+    train(iterations=end["iterations"] + 2)
+
+
+# ── before the first iteration ────────────────────────────────────────────────────────────────────────────────────────
+def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
+    def opened(*given):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return open_dataset("digits")
+
+    monkeypatch.setattr(start, "open_data", opened)
+    with pytest.raises(Interrupted, match=r"^stopped by SIGUSR1 before the first iteration; there is no checkpoint"):
+        train(iterations=5)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_signal_while_kernels_are_compiled(train, tmp_path, monkeypatch):
+    train(iterations=2)
+
+    def compiled(*given):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(start, "_prepare", compiled)
+    told = "^stopped by SIGTERM before the first iteration; its checkpoint of iteration 2 is as it was: start it again"
+    with pytest.raises(Interrupted, match=told):
+        train(iterations=5)
+    outcome = json.loads((tmp_path / "run/outcome.json").read_text())
+    assert (outcome["outcome"], outcome["exit_code"], outcome["iteration"]) == ("interrupted", 75, 2)
+
+
+def test_a_signal_that_came_before_all_of_it(train, tmp_path):
+    with watching() as stop:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        with pytest.raises(Interrupted, match="before the first iteration"):
+            train(stop, iterations=5)
+        os.kill(os.getpid(), signal.SIGUSR1)  # it is still noted, and kills nobody
+
+
+def test_one_rank_that_is_told_ends_all_and_is_named():
+    def told(transport):
+        stop = StopFlag()
+        stop.other = lambda: "by SIGUSR1" if transport.rank == 2 else None
+        heed(transport, stop, "there is no checkpoint of it yet")
+
+    found = on_ranks(3, told)
+    assert {str(error) for error in found} == {
+        "stopped by SIGUSR1 to rank 2 before the first iteration; there is no checkpoint of it yet: start it again by "
+        "the same command"
+    }
+    assert all(error.everywhere for error in found)
+
+
+def test_what_all_are_told_names_none():
+    def told(transport):
+        stop = StopFlag()
+        stop.other = lambda: "by SIGTERM"
+        return reason(transport, stop)
+
+    assert on_ranks(2, told) == ["by SIGTERM"] * 2
+    assert on_ranks(2, lambda transport: reason(transport, StopFlag())) == [None] * 2
+
+
+# ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_question_is_answered_when_the_next_is_put():
+    """Rank 1 is told to stop before its third question."""
+
+    def ask(transport):
+        told = iter([False, False] + [True] * 9)
+        asked = Asked(transport, (lambda: next(told)) if transport.rank == 1 else lambda: False, 30)
+        return [asked() for _ in range(4)] + [asked.answer(), asked.answer()]
+
+    assert on_ranks(3, ask) == [[False, False, False, True, True, False]] * 3
+
+
+def test_an_evaluation_is_broken_off_by_all_ranks(monkeypatch):
+    def score(transport):
+        run, _ = run_of(transport, DROPOUT_NET)
+        seen, told = [], iter([False, False] + [True] * 99)
+        evaluator = run.evaluator
+        monkeypatch.setattr(evaluator, "_told_to_stop", lambda: transport.rank == 1 and next(told))
+        monkeypatch.setattr(evaluator, "_add", seen.append)
+        with pytest.raises(BrokenOff):
+            evaluator.score(run.data.test, 16)
+        return len(seen)
+
+    assert on_ranks(2, score) == [4, 4]
+
+
+@pytest.mark.parametrize("iterations", [4, 40])
+def test_a_run_that_is_told_while_it_is_scored_saves_and_goes_on_to_the_same_weights(
+    train, tmp_path, monkeypatch, iterations
+):
+    """In an evaluation on the way, and in the last one, which is made when the run goes on."""
+    train(iterations=iterations, out="whole", evaluate_every=4)
+    add = evaluate.Evaluator._add
+
+    def told(self, part):
+        if not signalled:
+            signalled.append(os.kill(os.getpid(), signal.SIGUSR1))
+        add(self, part)
+
+    signalled = []
+    monkeypatch.setattr(evaluate, "EVALUATION_BATCH", 16)
+    monkeypatch.setattr(evaluate.Evaluator, "_add", told)
+    monkeypatch.setattr(start, "rehearse", lambda *given: None)
+    monkeypatch.setattr("ringtrain.train.assemble.EVALUATION_BATCH", 16)
+    with pytest.raises(Interrupted, match=r"^stopped by SIGUSR1 after iteration 4; a checkpoint is in run"):
+        train(iterations=iterations, evaluate_every=4)
+    train(iterations=iterations, evaluate_every=4)
+    ends = [records(tmp_path / name, "end")[-1] for name in ("whole", "run")]
+    assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
+    assert ends[0]["test_accuracy"] == ends[1]["test_accuracy"] is not None
+    assert np.isfinite(ends[1]["test_loss"])
+
+
+# ── what is not handed on ─────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_end_of_one_job_is_not_that_of_the_next(train):
+    train(iterations=2, stop_before_s=50.0)
+    train(iterations=3)
+    assert resolve(("flags", {"stop_before_s": 1})).stop_before_s == 1.0
