@@ -4,6 +4,7 @@ import ctypes
 import os
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 ROW_MAJOR = 101
 PLAIN, TRANSPOSED = 111, 112
@@ -33,10 +34,28 @@ class Blas:
 
     def describe(self) -> str:
         """Version, the core whose kernels are used, and threads."""
-        config, core = self._library.scipy_openblas_get_config, self._library.scipy_openblas_get_corename
-        config.restype = core.restype = ctypes.c_char_p
-        count = self._library.scipy_openblas_get_num_threads()
-        return f"{' '.join(config().decode().split()[:2])} ({core().decode()}), {count} thread{'s' * (count != 1)}"
+        found = _about(self._library)
+        return f"{found.version} ({found.core}), {found.threads} thread{'s' * (found.threads != 1)}"
+
+
+class About(NamedTuple):
+    """version: "OpenBLAS 0.3.30"; core: whose kernels are used; threads: of a product"""
+
+    version: str
+    core: str
+    threads: int
+
+
+def describe() -> About:
+    """The library as it is loaded, or is now."""
+    return _about(_load())
+
+
+def _about(library) -> About:
+    config, core = library.scipy_openblas_get_config, library.scipy_openblas_get_corename
+    config.restype = core.restype = ctypes.c_char_p
+    version = " ".join(config().decode().split()[:2])
+    return About(version, core().decode(), library.scipy_openblas_get_num_threads())
 
 
 def _gemm_types(scalar):
