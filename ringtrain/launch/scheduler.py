@@ -1,7 +1,7 @@
 """What a batch system says of the job that this is a part of: Slurm, PBS (also Torque), LSF.
 
-Of Slurm's variables those of the job are read, and of the first rank alone: what mpirun's daemons hand down to ranks of
-other nodes speaks of the daemons. Slurm before 22.05 does not say when the job ends: squeue is asked then.
+An mpirun that starts its daemons by srun hands Slurm's count of the daemons down to its ranks: it is no number of tasks
+then. Slurm before 23.02 does not say when the job ends: squeue is asked then.
 """
 
 import os
@@ -17,7 +17,7 @@ from ringtrain.launch.doctor import OK, WARN, Line, Visit
 from ringtrain.transport.launcher import read_launch
 from ringtrain.transport.trial import run
 
-SOON_S = 600.0
+SOON_S = 120.0
 ASK_S = 5.0
 
 
@@ -44,9 +44,10 @@ def read_job(environ: Mapping[str, str], ask: Callable[[str], float | None], now
 def _slurm(environ: Mapping[str, str], ask: Callable[[str], float | None], now: float) -> Job:
     end, number = _number(environ, "SLURM_JOB_END_TIME"), environ["SLURM_JOB_ID"]
     nodes = _number(environ, "SLURM_JOB_NUM_NODES") or _number(environ, "SLURM_NNODES")
+    daemons = "SLURM_STEP_NUM_TASKS" in environ and read_launch(environ).by not in ("", "srun")
     tasks = _number(environ, "SLURM_NTASKS") or expand(environ.get("SLURM_TASKS_PER_NODE", ""))
     left_s = ask(number) if end is None else end - now
-    return Job("Slurm", number, nodes, tasks, _number(environ, "SLURM_CPUS_PER_TASK"), left_s)
+    return Job("Slurm", number, nodes, None if daemons else tasks, _number(environ, "SLURM_CPUS_PER_TASK"), left_s)
 
 
 def _pbs(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
@@ -106,7 +107,8 @@ def scheduler(visit: Visit) -> list[Line]:
     job = Job(**told)
     findings = _findings(job, transport.nodes, transport.size, min(cores))
     if findings:
-        return [Line(WARN, "batch system", f"{_words(job)}; {text}", advice) for text, advice in findings]
+        texts, advice = (dict.fromkeys(said) for said in zip(*findings, strict=True))
+        return [Line(WARN, "batch system", "; ".join([_words(job), *texts]), "; ".join(advice))]
     return [Line(OK, "batch system", _words(job))]
 
 

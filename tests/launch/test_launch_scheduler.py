@@ -88,9 +88,24 @@ def test_fewer_cores_than_a_task_was_given_are_a_warning(job):
 
 
 def test_an_end_that_is_near_is_a_warning(job):
-    line = job(4, 2, SLURM_JOB_END_TIME="540")
-    assert line.status == WARN and line.text.endswith("9 min left; it ends soon") and "--time" in line.advice
-    assert job(4, 2, SLURM_JOB_END_TIME="600").status == OK
+    line = job(4, 2, SLURM_JOB_END_TIME="119")
+    assert line.status == WARN and line.text.endswith("1 min left; it ends soon") and "--time" in line.advice
+    assert job(4, 2, SLURM_JOB_END_TIME="120").status == OK
+
+
+def test_all_that_is_wrong_is_one_line(job):
+    line = job(4, 1, SLURM_JOB_END_TIME="0", SLURM_CPUS_PER_TASK="8")
+    assert line.text.endswith(
+        "0 min left; ranks are on 1 of them; a task has 8 cores, and a rank runs on 4; it ends soon"
+    )
+    assert line.advice.count(";") == 2
+
+
+def test_the_daemons_of_mpirun_are_no_tasks():
+    step = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}
+    assert read_job(step, never, 0).tasks == 2
+    under = {**step, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}
+    assert read_job(under, never, 0).tasks is None
 
 
 def test_outside_of_a_job_the_launcher_is_told(tmp_path):
