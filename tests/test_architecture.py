@@ -29,7 +29,7 @@ ARROWS = {
     "bench": LEAF | {"collectives", "transport", "exchange", "nn", "ops", "data", "optim", "lr"},
     "train": LEAF
     | {"nn", "ops", "exchange", "collectives", "transport", "launch", "data", "checkpoint", "report", "optim", "lr"},
-    "launch": LEAF | {"transport", "ops", "bench"},
+    "launch": LEAF | {"transport", "ops", "bench", "checkpoint"},
     "door": LEAF | {"exchange", "collectives", "transport"},
     "communicator": LEAF | {"door", "exchange", "transport", "bench"},
     "cli": {"*"},

@@ -2,6 +2,8 @@
 
 import click
 
+STALLED = 4  # as of every command: ringtrain.errors
+
 
 @click.command()
 @click.option(
@@ -18,31 +20,44 @@ import click
     show_default=True,
     help="How device memory is to go between ranks, as of `train`.",
 )
+@click.option(
+    "--path",
+    type=click.Path(),
+    default="runs",
+    show_default=True,
+    help="Where run folders are to be: a checkpoint is tried there, and the disk.",
+)
+@click.option("--quick", is_flag=True, help="Measure nothing: neither the disk nor the links between ranks.")
+@click.option("--strict", is_flag=True, help="End with 1 where a line is warn, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-def doctor(device, mpi_cuda, as_json):
+def doctor(device, mpi_cuda, path, quick, strict, as_json):
     """What is here, and whether it will do.
 
     Under mpirun, of all ranks together: where they differ, they are named. Each line is ok, warn (a run goes, but not
-    as well as it could) or fail, with what to do. Ends with 1 where a line is fail, else with 0.
+    as well as it could) or fail, with what to do. Ends with 0; with 1 where a line is fail; with 4 where something does
+    not answer. docs/doctor.md says what each line means.
     """
+    from pathlib import Path
+
     from ringtrain.cli.world import in_world
 
-    return in_world(lambda transport: _doctor(transport, device, mpi_cuda, as_json))
+    return in_world(lambda transport: _doctor(transport, device, mpi_cuda, Path(path), quick, strict, as_json))
 
 
-def _doctor(transport, device: str, mpi_cuda: str, as_json: bool) -> int:
+def _doctor(transport, device: str, mpi_cuda: str, path, quick: bool, strict: bool, as_json: bool) -> int:
     import os
-    import socket
 
-    from ringtrain.launch.checks import CHECKS
-    from ringtrain.launch.doctor import FAIL, Visit, examine, show, worst
+    from ringtrain.launch import checks
+    from ringtrain.launch.doctor import FAIL, OK, Visit, examine, worst
+    from ringtrain.launch.limit import Limit
 
-    visit = Visit(transport, os.environ, device, mpi_cuda, _visible, _make, MAKER)
-    lines = examine(visit, CHECKS)
-    hosts = transport.gather_json(socket.gethostname())
+    visit = Visit(transport, os.environ, device, mpi_cuda, _visible, _make, MAKER, path=path)
+    chosen = checks.CHECKS if quick else (*checks.CHECKS, *checks.MEASURED)
+    lines = examine(visit, chosen, Limit(lambda words: _give_up(visit, words)))
+    hosts = transport.gather_json(visit.host)
     if transport.rank == 0:
-        click.echo(_as_json(lines, hosts) if as_json else "\n".join(show(lines, hosts)))
-    return int(worst(lines) == FAIL)
+        click.echo(_as_json(lines, hosts) if as_json else _as_text(lines, hosts))
+    return int(worst(lines) == FAIL or (strict and worst(lines) != OK))
 
 
 MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
@@ -58,6 +73,28 @@ def _make(number: int):
     from ringtrain.ops.cuda.cupy_runtime import make_runtime
 
     return make_runtime(number)
+
+
+def _give_up(visit, words: str) -> None:
+    """Called by a thread, while the process may be where nothing reaches it."""
+    import os
+
+    click.echo(f"ringtrain doctor: rank {visit.transport.rank} on {visit.host}: {words}", err=True)
+    if visit.transport.size > 1:
+        visit.transport.abort(STALLED)
+    os._exit(STALLED)
+
+
+PLAIN_WIDTH = 100  # where the output is no terminal, as under mpirun
+
+
+def _as_text(lines, hosts) -> str:
+    import shutil
+
+    from ringtrain.launch.doctor import show, summary
+
+    width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
+    return "\n".join([*show(lines, hosts, width), summary(lines)])
 
 
 def _as_json(lines, hosts) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ringtrain.errors import DeviceError
 from ringtrain.launch.binding import bind
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
+from ringtrain.launch.places import beside_device
 from ringtrain.transport.awareness import STAGED, Rung
 from ringtrain.transport.world import find_way, look
 
@@ -109,7 +110,7 @@ def device(visit: Visit) -> list[Line]:
     try:
         number = number_of(visit)
         runtime = visit.make(number)
-        return [_facts(number, runtime), _staging(runtime)]
+        return [_facts(number, runtime), beside_device(visit.root, runtime.facts.uuid), _staging(runtime)]
     except DeviceError as error:
         return [Line(FAIL if visit.device == "cuda" else WARN, "device", str(error))]
 

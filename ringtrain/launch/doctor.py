@@ -5,8 +5,11 @@ its lines are compared over ranks, and told once where they are the same. One mo
 list of those that run.
 """
 
+import socket
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ringtrain.errors import RingtrainError
@@ -37,7 +40,9 @@ class Visit:
     visible:  how many devices this process sees; raises DeviceError
     make:     makes the Runtime of a device's number; raises DeviceError
     maker:    "module:name" of the same, for a child
-    root:     of the file system: where /proc and /dev are looked for
+    root:     of the file system: where /proc, /sys and /dev are looked for
+    path:     where run folders are to be
+    host:     the name of this one
     """
 
     transport: Transport
@@ -48,14 +53,23 @@ class Visit:
     make: Callable[[int], object]
     maker: str
     root: Path = Path("/")
+    path: Path = Path("runs")
+    host: str = field(default_factory=socket.gethostname)
 
 
 Check = Callable[[Visit], Sequence[Line]]
 
 
-def examine(visit: Visit, checks: Sequence[Check]) -> list[Line]:
-    """The lines of all ranks, on every rank; collective."""
-    own = [line for check in checks for line in _attempt(check, visit)]
+def examine(
+    visit: Visit,
+    checks: Sequence[Check],
+    within: Callable[[str], AbstractContextManager] = lambda name: nullcontext(),
+) -> list[Line]:
+    """The lines of all ranks, on every rank; collective. ``within``: around each check, by its name."""
+    own = []
+    for check in checks:
+        with within(check.__name__):
+            own += _attempt(check, visit)
     every = visit.transport.gather_json([asdict(line) for line in own])
     return merge([[Line(**{**line, "ranks": ()}) for line in lines] for lines in every])
 
@@ -66,6 +80,12 @@ def _attempt(check: Check, visit: Visit) -> Sequence[Line]:
         return check(visit)
     except RingtrainError as error:
         return [Line(FAIL, check.__name__.replace("_", " "), str(error))]
+
+
+def from_first(visit: Visit, lines: Sequence[Line]) -> list[Line]:
+    """Rank 0's lines, on every rank; collective."""
+    found = visit.transport.gather_json([asdict(line) for line in lines])[0]
+    return [Line(**{**line, "ranks": ()}) for line in found]
 
 
 def merge(every: Sequence[Sequence[Line]]) -> list[Line]:
@@ -89,20 +109,34 @@ def worst(lines: Sequence[Line]) -> str:
     return max((line.status for line in lines), key=SEVERITY.index, default=OK)
 
 
-def show(lines: Sequence[Line], hosts: Sequence[str]) -> list[str]:
-    """For people. ``hosts``: by rank, named where ranks differ."""
-    width = max((len(line.name) for line in lines), default=0)
+def show(lines: Sequence[Line], hosts: Sequence[str], width: int = 10**6) -> list[str]:
+    """For people. ``hosts``: by rank, named where ranks differ; ``width``: characters of a line."""
+    indent = 6 + max((len(line.name) for line in lines), default=0) + 2
     shown = []
     for line in lines:
-        shown.append(f"{line.status:<4}  {line.name:<{width}}  {line.text}{_where(line.ranks, hosts)}")
+        head = f"{line.status:<4}  {line.name}".ljust(indent)
+        shown += _wrapped(head, f"{line.text}{_where(line.ranks, hosts)}", indent, width)
         if line.advice:
-            shown.append(f"{'':<4}  {'':<{width}}  → {line.advice}")
+            shown += _wrapped(" " * indent + "→ ", line.advice, indent + 2, width)
     return shown
+
+
+def _wrapped(head: str, text: str, indent: int, width: int) -> list[str]:
+    """``text`` after its head, and below itself; a word that is longer than a line, as a path is, stays whole."""
+    room = max(width - indent, 20)
+    first, *rest = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return [head + first, *(" " * indent + line for line in rest)]
+
+
+def summary(lines: Sequence[Line]) -> str:
+    counts = [(sum(line.status == status for line in lines), status) for status in reversed(SEVERITY)]
+    return ", ".join(f"{count} {status}" for count, status in counts if count)
 
 
 def _where(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     if not ranks:
         return ""
-    places = ", ".join(dict.fromkeys(hosts[rank] for rank in ranks))
+    places = list(dict.fromkeys(hosts[rank] for rank in ranks))
+    told = ", ".join(places[:4]) + (" …" if len(places) > 4 else "")
     numbers = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
-    return f" [{'rank' if len(ranks) == 1 else 'ranks'} {numbers} on {places}]"
+    return f" [{'rank' if len(ranks) == 1 else 'ranks'} {numbers} on {told}]"

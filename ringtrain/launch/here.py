@@ -3,20 +3,19 @@
 import os
 import platform
 import shutil
-import socket
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
 import ringtrain
-from ringtrain.bench.header import crowded, ranges
 from ringtrain.bench.words import plural
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
 from ringtrain.transport.launcher import local_claims, local_rank_source
 
 WANTED_BYTES = 64 << 20  # what containers give, and too little for most models
 MIB = 1 << 20
+MOST_HOSTS = 8  # that are named
 
 
 def python(visit: Visit) -> list[Line]:
@@ -35,20 +34,14 @@ def mpi(visit: Visit) -> list[Line]:
 
 
 def ranks(visit: Visit) -> list[Line]:
-    """Where ranks are, and on which cores; collective."""
+    """Where ranks are; collective."""
     transport = visit.transport
-    placements = transport.gather_json({"host": socket.gethostname(), "cores": sorted(os.sched_getaffinity(0))})
-    hosts = [placement["host"] for placement in placements]
-    counts = ", ".join(f"{host} {hosts.count(host)}" for host in dict.fromkeys(hosts))
-    told = f"{plural(transport.size, 'rank')} on {plural(transport.nodes, 'node')}: {counts}"
-    cores = " | ".join(ranges(placement["cores"]) for placement in placements)
-    crowd = crowded(placements)
-    if crowd:
-        advice = "give each rank a core of its own: fewer ranks, or more slots; mpirun --bind-to core"
-        binding = Line(WARN, "cores", f"by rank {cores}: {crowd}", advice)
-    else:
-        binding = Line(OK, "cores", f"by rank {cores}")
-    return [Line(OK, "ranks", told), binding]
+    hosts = transport.gather_json(visit.host)
+    names = list(dict.fromkeys(hosts))
+    counts = ", ".join(f"{host} {hosts.count(host)}" for host in names[:MOST_HOSTS])
+    more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
+    told = f"{plural(transport.size, 'rank')} on {plural(transport.nodes, 'node')}: {counts}{more}"
+    return [Line(OK, "ranks", told)]
 
 
 def local_ranks(visit: Visit) -> list[Line]:
@@ -60,12 +53,13 @@ def local_ranks(visit: Visit) -> list[Line]:
 
 
 def shared_memory(visit: Visit) -> list[Line]:
-    """Whether the ranks of a node share memory, and how much of it there is; collective over the node."""
-    folder = visit.root / "dev/shm"
-    window = visit.transport.node_window(4096)
-    free = shutil.disk_usage(folder).free if folder.is_dir() else None
+    """Whether the ranks of a node share memory, and how much of it there is; collective."""
+    folder, transport = visit.root / "dev/shm", visit.transport
+    window = transport.node_window(4096)
+    own = shutil.disk_usage(folder).free if folder.is_dir() else None
+    free = transport.gather_json(own)[transport.neighbours[0]]  # one number of a node, whoever looks when
     room = "" if free is None else f", {free // MIB:,} MiB free in /dev/shm"
-    if window is None and visit.transport.local_size > 1:
+    if window is None and transport.local_size > 1:
         advice = "ranks of a node will send messages instead: use an MPI with shared windows, and give /dev/shm room"
         return [Line(WARN, "shared memory", f"none between ranks{room}", advice)]
     if free is not None and free < WANTED_BYTES:

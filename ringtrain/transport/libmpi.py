@@ -74,6 +74,24 @@ def ucx_rung(path: Path | None) -> Rung:
     return Rung("ucx", NO, f"{path} has no module for CUDA")
 
 
+def fault_tolerance() -> tuple[bool, bool]:
+    """Whether ULFM, which lets the survivors of a rank go on, is built in, and whether it is on: Open MPI's, which
+    mpirun turns on. MPICH has its functions, but its launcher ends all ranks with the first."""
+    path = loaded(LIBMPI)
+    if path is None or vendor() != "Open MPI":
+        return False, False
+    return ulfm(ctypes.CDLL(str(path)))
+
+
+def ulfm(library) -> tuple[bool, bool]:
+    """The same of a library, by its names."""
+    built = getattr(library, "MPIX_Comm_revoke", None) is not None
+    try:
+        return built, built and ctypes.c_bool.in_dll(library, "ompi_ftmpi_enabled").value
+    except ValueError:  # one that keeps this to itself
+        return built, False
+
+
 def look() -> list[Rung]:
     """What this process can see without touching a device."""
     return [kinds(), query(), ucx()]

@@ -25,9 +25,10 @@ class RemoteTally(Tally):
     def __init__(self, comm, count: int):
         self._comm, self._count = comm, count
         held = count * ITEM_BYTES if comm.rank == 0 else 0
-        self._window = MPI.Win.Allocate(held, ITEM_BYTES, comm=comm)
+        with _telling():
+            self._window = MPI.Win.Allocate(held, ITEM_BYTES, comm=comm)
+            self._window.Lock_all()
         self._old = np.zeros(1)
-        self._window.Lock_all()
         self.clear()
 
     def take(self, place: int, amount: float) -> float:
@@ -43,8 +44,9 @@ class RemoteTally(Tally):
 
     def read(self) -> np.ndarray:
         found = np.zeros(self._count)
-        self._window.Get([found, MPI.DOUBLE], 0)
-        self._window.Flush(0)
+        with _telling():
+            self._window.Get([found, MPI.DOUBLE], 0)
+            self._window.Flush(0)
         return found
 
     def clear(self) -> None:

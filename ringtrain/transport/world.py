@@ -92,6 +92,13 @@ def look() -> list[Rung]:
     return libmpi.look()
 
 
+def fault_tolerance() -> tuple[bool, bool]:
+    """Whether the MPI of this process has ULFM, and was started with it."""
+    from ringtrain.transport import libmpi
+
+    return libmpi.fault_tolerance()
+
+
 def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Choice:
     """How device memory is to go, the same on all ranks; collective, and before any of them uses its device, which may
     not take a second process.

@@ -7,10 +7,11 @@ import pytest
 from ringtrain.errors import DeviceError
 from ringtrain.launch import devices, here
 from ringtrain.launch.checks import CHECKS
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, worst
+from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, summary, worst
 from ringtrain.transport.awareness import NO, UNKNOWN, Rung
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
+from tests.fakes.visits import Messaging, refuse
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\nGCC version: 12\n"
 
@@ -37,17 +38,21 @@ def visits(root, size=1, device="auto", mpi_cuda="staged", environ=None, make=No
 
     def body(t):
         visit = Visit(
-            t, {"HOME": str(root), **(environ or {})}, device, mpi_cuda, lambda: visible, make or refuse, "a:b", root
+            t,
+            {"HOME": str(root), **(environ or {})},
+            device,
+            mpi_cuda,
+            lambda: visible,
+            make or refuse,
+            "a:b",
+            root,
+            root,
         )
         return examine(visit, CHECKS)
 
     every = LoopbackWorld(size).run(body)
     assert all(lines == every[0] for lines in every)
     return {line.name: line for line in every[0]}
-
-
-def refuse(*number):
-    raise AssertionError("a device was opened that nobody asked for")
 
 
 def test_a_machine_without_a_device_is_well(machine):
@@ -104,18 +109,9 @@ def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
 
 def visits_cpu(machine):
     (lines,) = LoopbackWorld(1).run(
-        lambda t: examine(Visit(t, {"HOME": "/"}, "cpu", "auto", refuse, refuse, "a:b", machine()), CHECKS)
+        lambda t: examine(Visit(t, {"HOME": "/"}, "cpu", "auto", refuse, refuse, "a:b", machine(), machine()), CHECKS)
     )
     return lines
-
-
-class Messaging:
-    """A world that says it has an MPI."""
-
-    def __init__(self, inner):
-        self.describe = lambda: "Some MPI, thread level multiple"
-        self.gather_json, self.node, self.size = inner.gather_json, inner.node, inner.size
-        self.local_rank, self.rank = inner.local_rank, inner.rank
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -196,9 +192,9 @@ def test_kernels_that_are_not_kept_are_a_warning(machine):
 
 def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):
     monkeypatch.setattr(here.os, "sched_getaffinity", lambda process: {4, 5})
-    assert visits(machine(), size=2)["cores"] == Line(OK, "cores", "by rank 4-5 | 4-5")
+    assert visits(machine(), size=2)["cores"] == Line(OK, "cores", "by rank 4-5, the same of all")
     line = visits(machine(), size=3)["cores"]
-    assert (line.status, line.text) == (WARN, "by rank 4-5 | 4-5 | 4-5: 3 ranks on 2 cores")
+    assert (line.status, line.text) == (WARN, "by rank 4-5, the same of all: 3 ranks on 2 cores")
 
 
 def test_where_the_local_rank_comes_from(machine):
@@ -239,3 +235,47 @@ def test_ranks_that_differ_are_named():
         "ok    c  more [rank 2 on n1]",
     ]
     assert worst(lines) == WARN and worst([]) == OK and worst([*lines, Line(FAIL, "d", "")]) == FAIL
+
+
+def test_lines_are_as_wide_as_the_terminal():
+    lines = [Line(WARN, "name", "one two three four five six seven", "do this and that and more", (1,))]
+    assert show(lines, ["n0", "n1"], 36) == [
+        "warn  name  one two three four five",
+        "            six seven [rank 1 on n1]",
+        "            → do this and that and",
+        "              more",
+    ]
+    path = "/a/long/path/that/cannot/be/broken/anywhere"
+    assert show([Line(OK, "name", path)], ["n0"], 30) == [f"ok    name  {path}"]
+    assert show([Line(OK, "name", "")], ["n0"], 30) == ["ok    name  "]
+
+
+def test_the_summary_begins_with_the_worst():
+    lines = [Line(OK, "a", ""), Line(FAIL, "b", ""), Line(OK, "c", "")]
+    assert summary(lines) == "1 fail, 2 ok"
+
+
+def test_many_ranks_and_hosts_are_not_all_named():
+    (line,) = show([Line(OK, "a", "b", "", tuple(range(9)))], [f"n{rank}" for rank in range(10)])
+    assert line.endswith("b [ranks 0, 1, 2, 3, 4, 5, 6, 7 … on n0, n1, n2, n3 …]")
+
+
+def test_each_check_is_within_its_limit():
+    seen = []
+
+    class Within:
+        def __init__(self, name):
+            seen.append(name)
+
+        def __enter__(self):
+            seen.append("in")
+
+        def __exit__(self, *error):
+            seen.append("out")
+
+    def check(visit):
+        seen.append("check")
+        return []
+
+    LoopbackWorld(1).run(lambda t: examine(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check], Within))
+    assert seen == ["check", "in", "check", "out"]

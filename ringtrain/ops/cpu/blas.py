@@ -4,6 +4,7 @@ import ctypes
 import os
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 ROW_MAJOR = 101
 PLAIN, TRANSPOSED = 111, 112
@@ -33,14 +34,36 @@ class Blas:
 
     def describe(self) -> str:
         """Version, the core whose kernels are used, and threads."""
-        count = self._library.scipy_openblas_get_num_threads()
-        return f"{self.numerics()}, {count} thread{'s' * (count != 1)}"
+        found = _about(self._library)
+        return f"{found.numerics}, {found.threads} thread{'s' * (found.threads != 1)}"
 
     def numerics(self) -> str:
-        """Version, and the core whose kernels are used: by them a product's sums are ordered."""
-        config, core = self._library.scipy_openblas_get_config, self._library.scipy_openblas_get_corename
-        config.restype = core.restype = ctypes.c_char_p
-        return f"{' '.join(config().decode().split()[:2])} ({core().decode()})"
+        return _about(self._library).numerics
+
+
+class About(NamedTuple):
+    """version: "OpenBLAS 0.3.30"; core: whose kernels are used; threads: of a product"""
+
+    version: str
+    core: str
+    threads: int
+
+    @property
+    def numerics(self) -> str:
+        """What the order of a product's sums hangs on."""
+        return f"{self.version} ({self.core})"
+
+
+def describe() -> About:
+    """The library as it is loaded, or is now."""
+    return _about(_load())
+
+
+def _about(library) -> About:
+    config, core = library.scipy_openblas_get_config, library.scipy_openblas_get_corename
+    config.restype = core.restype = ctypes.c_char_p
+    version = " ".join(config().decode().split()[:2])
+    return About(version, core().decode(), library.scipy_openblas_get_num_threads())
 
 
 def _gemm_types(scalar):

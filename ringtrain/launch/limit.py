@@ -1,0 +1,46 @@
+"""A check ends, or the doctor says which one does not.
+
+A file system, a driver or a rank that does not answer would hold every rank for good, and a wait in the system cannot
+be broken off from within. So a thread beside it says what is waited for, and ends the process.
+"""
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LIMIT_S = 60.0
+LONGER_S = {"mpi_cuda": 240.0, "device": 120.0}  # a child with a device of its own; a device that wakes
+HERE = str(Path(__file__).parent)
+
+
+class Limit:
+    """``give_up``: called with what to tell, by the thread; it ends the process."""
+
+    def __init__(self, give_up: Callable[[str], None], limit_s: float = LIMIT_S):
+        self._give_up, self._limit_s = give_up, limit_s
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        seconds = max(self._limit_s, LONGER_S.get(name, 0.0))
+        watched = threading.get_ident()
+        timer = threading.Timer(seconds, lambda: self._give_up(_words(name, seconds, watched)))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _words(name: str, seconds: float, watched: int) -> str:
+    return f"the check of {name.replace('_', ' ')} has not ended after {seconds:g} s, in {_place(watched)}"
+
+
+def _place(thread: int) -> str:
+    """The innermost function of a check in which this thread is."""
+    frames = traceback.extract_stack(sys._current_frames()[thread])
+    inner = next((frame for frame in reversed(frames) if frame.filename.startswith(HERE)), frames[-1])
+    return f"{inner.name} ({Path(inner.filename).name}:{inner.lineno})"

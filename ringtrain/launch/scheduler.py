@@ -1,0 +1,138 @@
+"""What a batch system says of the job that this is a part of: Slurm, PBS (also Torque), LSF.
+
+An mpirun that starts its daemons by srun hands Slurm's count of the daemons down to its ranks: it is no number of tasks
+then. Slurm before 23.02 does not say when the job ends: squeue is asked then.
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ringtrain.bench.words import plural
+from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.transport.launcher import read_launch
+from ringtrain.transport.trial import run
+
+SOON_S = 120.0
+ASK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """by: the batch system; nodes, tasks, left_s: what it gave, None where it does not say; cores: of one task"""
+
+    by: str
+    number: str
+    nodes: int | None = None
+    tasks: int | None = None
+    cores: int | None = None
+    left_s: float | None = None
+
+
+def read_job(environ: Mapping[str, str], ask: Callable[[str], float | None], now: float) -> Job | None:
+    """``ask``: seconds that Slurm's job of this number has left; ``now``: since 1970."""
+    for name, read in (("SLURM_JOB_ID", _slurm), ("PBS_JOBID", _pbs), ("LSB_JOBID", _lsf)):
+        if environ.get(name):
+            return read(environ, ask, now)
+    return None
+
+
+def _slurm(environ: Mapping[str, str], ask: Callable[[str], float | None], now: float) -> Job:
+    end, number = _number(environ, "SLURM_JOB_END_TIME"), environ["SLURM_JOB_ID"]
+    nodes = _number(environ, "SLURM_JOB_NUM_NODES") or _number(environ, "SLURM_NNODES")
+    daemons = "SLURM_STEP_NUM_TASKS" in environ and read_launch(environ).by not in ("", "srun")
+    tasks = _number(environ, "SLURM_NTASKS") or expand(environ.get("SLURM_TASKS_PER_NODE", ""))
+    left_s = ask(number) if end is None else end - now
+    return Job("Slurm", number, nodes, None if daemons else tasks, _number(environ, "SLURM_CPUS_PER_TASK"), left_s)
+
+
+def _pbs(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
+    """A line of the node file is a place for a task. OpenPBS does not tell the time, Torque how long it was to be."""
+    file = Path(environ.get("PBS_NODEFILE", ""))
+    places = file.read_text().split() if file.is_file() and os.access(file, os.R_OK) else []
+    nodes = len(set(places)) or _number(environ, "PBS_NUM_NODES")
+    return Job("PBS", environ["PBS_JOBID"], nodes, len(places) or _number(environ, "PBS_NP"))
+
+
+def _lsf(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
+    """Hosts and slots in turns: "node1 4 node2 4"."""
+    words = environ.get("LSB_MCPU_HOSTS", "").split()
+    slots = [int(word) for word in words[1::2] if word.isdigit()]
+    tasks = _number(environ, "LSB_DJOB_NUMPROC") or sum(slots) or None
+    return Job("LSF", environ["LSB_JOBID"], len(set(words[::2])) or None, tasks)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isdigit() else None
+
+
+def expand(text: str) -> int | None:
+    """The sum of "2(x3),1": 7; None of anything else."""
+    parts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
+    return sum(int(part[1]) * int(part[2] or 1) for part in parts) if all(parts) else None
+
+
+def ask_slurm(number: str) -> float | None:
+    """Seconds that a job has left; None where squeue is not to be had, or does not say."""
+    program = shutil.which("squeue")
+    if program is None:
+        return None
+    found = run([program, "--noheader", "--jobs", number, "--format", "%L"], os.environ, ASK_S)
+    return seconds_of(found.output.strip())
+
+
+def seconds_of(text: str) -> float | None:
+    """Of "1-02:03:04", "02:03:04", "03:04"."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def scheduler(visit: Visit) -> list[Line]:
+    """The job, and whether the ranks are all over what it was given; collective."""
+    transport = visit.transport
+    own = read_job(visit.environ, ask_slurm, time.time()) if transport.rank == 0 else None
+    told = transport.gather_json(own and asdict(own))[0]
+    cores = transport.gather_json(len(os.sched_getaffinity(0)))
+    if told is None:
+        by = read_launch(visit.environ).by
+        return [Line(OK, "batch system", f"none; ranks are started by {by}" if by else "none")]
+    job = Job(**told)
+    findings = _findings(job, transport.nodes, transport.size, min(cores))
+    if findings:
+        texts, advice = (dict.fromkeys(said) for said in zip(*findings, strict=True))
+        return [Line(WARN, "batch system", "; ".join([_words(job), *texts]), "; ".join(advice))]
+    return [Line(OK, "batch system", _words(job))]
+
+
+def _words(job: Job) -> str:
+    given = [plural(count, word) for count, word in ((job.nodes, "node"), (job.tasks, "task")) if count is not None]
+    left = "" if job.left_s is None else f", {_span(job.left_s)} left"
+    return f"{job.by} job {job.number}{': ' if given else ''}{', '.join(given)}{left}"
+
+
+def _span(seconds: float) -> str:
+    minutes = max(0, int(seconds // 60))
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _findings(job: Job, nodes: int, size: int, cores: int) -> list[tuple[str, str]]:
+    """(what is wrong, what to do)"""
+    found = []
+    if job.nodes is not None and nodes < job.nodes:
+        found.append((f"ranks are on {nodes} of them", "start ranks on all: mpirun without --host, or srun"))
+    elif job.tasks is not None and size < job.tasks:
+        found.append((f"there {'is' if size == 1 else 'are'} {plural(size, 'rank')}", "start as many by mpirun, srun"))
+    if job.cores is not None and cores < job.cores:
+        text = f"a task has {plural(job.cores, 'core')}, and a rank runs on {cores}"
+        found.append((text, f"mpirun --map-by slot:PE={job.cores}, or srun --cpus-per-task={job.cores}"))
+    if job.left_s is not None and job.left_s < SOON_S:
+        found.append(("it ends soon", "ask for more: --time of Slurm"))
+    return found

@@ -1,0 +1,56 @@
+"""Visits of the doctor to machines that are not there: a folder is the root of their file system."""
+
+from pathlib import Path
+
+from ringtrain.launch.doctor import Line, Visit
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+def refuse(*number):
+    raise AssertionError("a device was opened that nobody asked for")
+
+
+class Messaging:
+    """A world that says it has an MPI."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def describe(self):
+        return "Some MPI, thread level multiple"
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+def put(root: Path, files: dict[str, str]) -> None:
+    """Files under a root: path → text."""
+    for name, text in files.items():
+        write(root, name, text)
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def lines_of(check, root: Path, size=1, environ=None, nodes=1, mpi=False, hosts=None, path=None) -> list[list[Line]]:
+    """What a check says on every rank."""
+
+    def body(transport):
+        world = Messaging(transport) if mpi else transport
+        host = hosts[transport.rank] if hosts else f"n{transport.node}"
+        where = path(transport.rank) if path else root
+        more = {"root": root, "path": where, "host": host}
+        return list(check(Visit(world, environ or {}, "cpu", "staged", lambda: 1, refuse, "a:b", **more)))
+
+    return LoopbackWorld(size, nodes).run(body)
+
+
+def line_of(check, root: Path, size=1, **how) -> Line:
+    """The one line that all ranks say."""
+    every = lines_of(check, root, size, **how)
+    assert all(lines == every[0] for lines in every), every
+    (line,) = every[0]
+    return line

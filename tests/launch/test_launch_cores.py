@@ -1,0 +1,170 @@
+"""Cores, their time and memory, as machines that are not there tell of them."""
+
+import resource
+
+import pytest
+
+from ringtrain.launch import cores, memory
+from ringtrain.launch.cgroup import Limits, read_limits
+from ringtrain.launch.doctor import OK, WARN, Line
+from ringtrain.ops.cpu import blas
+from tests.fakes.visits import line_of, lines_of, put, write
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def affinity(monkeypatch):
+    def set_to(*cpus):
+        monkeypatch.setattr(cores.os, "sched_getaffinity", lambda process: set(cpus))
+
+    return set_to
+
+
+def grouped(root, line, files):
+    write(root, "proc/self/cgroup", line)
+    put(root / "sys/fs/cgroup", files)
+
+
+# ── control groups ────────────────────────────────────────────────────────────────────────────────────────────
+def test_no_group_has_no_limit(tmp_path):
+    assert read_limits(tmp_path) == Limits()
+    grouped(tmp_path, "0::/\n", {"cpu.max": "max 100000", "memory.max": "max"})
+    assert read_limits(tmp_path) == Limits()
+
+
+def test_the_least_limit_of_a_group_and_those_above_it_counts(tmp_path):
+    grouped(
+        tmp_path,
+        "0::/a/b\n",
+        {
+            "a/b/cpu.max": "400000 100000",
+            "a/cpu.max": "150000 100000",
+            "a/b/memory.max": str(3 * GIB),
+            "a/b/memory.current": str(GIB),
+            "a/memory.max": str(5 * GIB),
+        },
+    )
+    assert read_limits(tmp_path) == Limits(1.5, 3 * GIB, GIB)
+
+
+def test_version_1_is_read_too_and_a_container_sees_its_own_at_the_top(tmp_path):
+    grouped(
+        tmp_path,
+        "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n",
+        {
+            "cpu/cpu.cfs_quota_us": "200000",
+            "cpu/cpu.cfs_period_us": "100000",
+            "memory/memory.limit_in_bytes": str(2 * GIB),
+            "memory/memory.usage_in_bytes": "7",
+        },
+    )
+    assert read_limits(tmp_path) == Limits(2.0, 2 * GIB, 7)
+    grouped(
+        tmp_path,
+        "4:memory:/\n3:cpu:/\n",
+        {"cpu/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": "9223372036854771712"},
+    )
+    assert read_limits(tmp_path) == Limits()
+
+
+# ── cores ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_numbers_as_linux_writes_them():
+    assert cores.numbers_of("0-3,8\n") == {0, 1, 2, 3, 8}
+    assert cores.numbers_of("") == set()
+
+
+def test_two_threads_of_one_core_are_not_two_cores(tmp_path, affinity):
+    for cpu in (0, 1, 2, 3):
+        siblings = f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        put(tmp_path, {siblings: f"{cpu % 2},{cpu % 2 + 2}"})
+    affinity(0, 2)
+    assert cores.whole_cores(tmp_path, [0, 2]) == [0]
+    line = line_of(cores.cores, tmp_path, 2)
+    assert line.status == WARN and line.text.endswith("2 ranks on 1 core, of two threads each")
+    assert "nomultithread" in line.advice
+    affinity(0, 1, 2, 3)
+    assert line_of(cores.cores, tmp_path, 2) == Line(OK, "cores", "by rank 0-3, the same of all")
+
+
+def test_cores_of_many_ranks_are_not_all_told():
+    assert cores._told([str(n) for n in range(9)]) == "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9"
+    assert cores._told(["0-3"]) == "0-3"
+
+
+def test_a_quota_below_the_ranks_is_a_warning(tmp_path):
+    assert lines_of(cores.quota, tmp_path, 3)[0] == []
+    grouped(tmp_path, "0::/\n", {"cpu.max": "250000 100000"})
+    assert line_of(cores.quota, tmp_path, 2) == Line(OK, "core quota", "2.5 of time on n0, for 2 ranks")
+    line = line_of(cores.quota, tmp_path, 3)
+    assert (line.status, line.text) == (WARN, "2.5 of time on n0, for 3 ranks") and "--cpus" in line.advice
+
+
+# ── matrix products ───────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def library(monkeypatch):
+    def be(core="Haswell", threads=1):
+        monkeypatch.setattr(blas, "describe", lambda: blas.About("OpenBLAS 0.3.30", core, threads))
+
+    return be
+
+
+def test_the_library_here_says_who_it_is(tmp_path):
+    about = blas.describe()
+    assert about.version.startswith("OpenBLAS 0.") and about.core and about.threads >= 1
+
+
+def test_more_threads_than_cores_are_a_warning(tmp_path, library, affinity):
+    affinity(0, 1, 2, 3)
+    library(threads=2)
+    assert line_of(cores.blas, tmp_path, 2) == Line(OK, "BLAS", "OpenBLAS 0.3.30 (Haswell), 2 threads")
+    line = line_of(cores.blas, tmp_path, 3, environ={"OMP_NUM_THREADS": "2"})
+    assert line.status == WARN and line.text.endswith("6 threads of 3 ranks on 4 cores of n0")
+    assert "OMP_NUM_THREADS=2" in line.advice
+    library(threads=1)
+    assert line_of(cores.blas, tmp_path, 5).status == OK  # the cores' line tells of ranks without a core
+
+
+def test_kernels_of_an_old_core_on_a_new_one_are_a_warning(tmp_path, library):
+    library("Prescott")
+    assert line_of(cores.blas, tmp_path).status == OK
+    put(tmp_path, {"proc/cpuinfo": "processor: 0\nflags\t\t: fpu sse2 avx2\n"})
+    line = line_of(cores.blas, tmp_path, environ={"OPENBLAS_CORETYPE": "Prescott"})
+    assert line.status == WARN and "older processor" in line.text and line.advice == "unset OPENBLAS_CORETYPE"
+    assert "newer scipy-openblas32" in line_of(cores.blas, tmp_path).advice
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_what_is_free_for_a_rank(tmp_path):
+    assert line_of(memory.room, tmp_path).text == "this system does not tell how much is free"
+    put(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    4194304 kB\n"})
+    assert line_of(memory.room, tmp_path, 2) == Line(OK, "memory", "4.0 GiB free, 2.0 a rank")
+    line = line_of(memory.room, tmp_path, 12)
+    assert (line.status, line.text) == (WARN, "4.0 GiB free, 0.3 a rank") and "fewer ranks a node" in line.advice
+    grouped(tmp_path, "0::/\n", {"memory.max": str(3 * GIB), "memory.current": str(GIB)})
+    line = line_of(memory.room, tmp_path, 3, nodes=[0, 1, 1])
+    assert line.text == "2.0 GiB free on n1, which has least, 1.0 a rank"
+
+
+def limited(monkeypatch, limit):
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (limit, limit))
+
+
+def test_memory_that_an_adapter_cannot_lock_is_a_warning(tmp_path, monkeypatch):
+    limited(monkeypatch, 8 << 20)
+    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", "at most 8 MiB")
+    (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+    line = line_of(memory.locked, tmp_path)
+    assert line.status == WARN and "mlx5_0" in line.text and "ulimit -l unlimited" in line.advice
+    limited(monkeypatch, resource.RLIM_INFINITY)
+    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", "without limit")
+
+
+def test_few_open_files_are_a_warning(tmp_path, monkeypatch):
+    for limit, status in ((130, WARN), (131, OK)):
+        limited(monkeypatch, limit)
+        assert line_of(memory.open_files, tmp_path, 3).status == status
+    limited(monkeypatch, 130)
+    assert line_of(memory.open_files, tmp_path, 3).advice.startswith("ulimit -n 262")
+    limited(monkeypatch, resource.RLIM_INFINITY)
+    assert line_of(memory.open_files, tmp_path).text == "without limit"

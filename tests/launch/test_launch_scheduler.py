@@ -1,0 +1,115 @@
+"""What batch systems say of a job, and where ranks do not fit what it was given."""
+
+import pytest
+
+from ringtrain.launch import scheduler
+from ringtrain.launch.doctor import OK, WARN, Line
+from ringtrain.launch.scheduler import Job, expand, read_job, seconds_of
+from ringtrain.transport.trial import Outcome
+from tests.fakes.visits import line_of
+
+SLURM = {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4", "SLURM_JOB_END_TIME": "10000"}
+
+
+def never(number):
+    raise AssertionError("nobody is to be asked")
+
+
+def test_no_job():
+    assert read_job({"SLURM_JOB_ID": ""}, never, 0) is None
+
+
+def test_slurm_tells_nodes_tasks_and_the_end():
+    assert read_job(SLURM, never, 6400.0) == Job("Slurm", "71", 2, 4, None, 3600.0)
+    older = {"SLURM_JOB_ID": "71", "SLURM_NNODES": "3", "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_CPUS_PER_TASK": "8"}
+    assert read_job(older, lambda number: 5.0, 0) == Job("Slurm", "71", 3, 5, 8, 5.0)
+
+
+@pytest.mark.parametrize("text, total", [("2(x3),1", 7), ("4", 4), ("", None), ("2(x", None), ("a", None)])
+def test_tasks_by_node(text, total):
+    assert expand(text) == total
+
+
+@pytest.mark.parametrize(
+    "text, seconds", [("1-02:03:04", 93784.0), ("2:00:00", 7200.0), ("0:09", 9.0), ("UNLIMITED", None), ("", None)]
+)
+def test_the_time_that_squeue_tells(text, seconds, monkeypatch):
+    assert seconds_of(text) == seconds
+    monkeypatch.setattr(scheduler.shutil, "which", lambda name: "/bin/squeue")
+    monkeypatch.setattr(scheduler, "run", lambda line, environ, limit: Outcome(0, f"{text}\n"))
+    assert scheduler.ask_slurm("71") == seconds
+    monkeypatch.setattr(scheduler.shutil, "which", lambda name: None)
+    assert scheduler.ask_slurm("71") is None
+
+
+def test_pbs_tells_by_a_file(tmp_path):
+    (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
+    environ = {"PBS_JOBID": "9.server", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    assert read_job(environ, never, 0) == Job("PBS", "9.server", 2, 4)
+    torque = {"PBS_JOBID": "9", "PBS_NODEFILE": str(tmp_path / "gone"), "PBS_NUM_NODES": "3", "PBS_NP": "12"}
+    assert read_job(torque, never, 0) == Job("PBS", "9", 3, 12)
+    assert read_job({"PBS_JOBID": "9"}, never, 0) == Job("PBS", "9")
+
+
+def test_lsf_tells_hosts_and_slots():
+    environ = {"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "n1 4 n2 2"}
+    assert read_job(environ, never, 0) == Job("LSF", "5", 2, 6)
+    assert read_job({"LSB_JOBID": "5", "LSB_DJOB_NUMPROC": "8"}, never, 0) == Job("LSF", "5", None, 8)
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """job(size, nodes, variables) → the line, at time 0, on four cores."""
+    monkeypatch.setattr(scheduler.time, "time", lambda: 0.0)
+    monkeypatch.setattr(scheduler.os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+
+    def line(size, nodes, **variables):
+        return line_of(scheduler.scheduler, tmp_path, size, nodes=nodes, environ={**SLURM, **variables})
+
+    return line
+
+
+def test_a_world_of_the_whole_job_is_well(job):
+    assert job(4, 2) == Line(OK, "batch system", "Slurm job 71: 2 nodes, 4 tasks, 2 h 46 min left")
+    assert job(6, 2).status == OK
+
+
+def test_nodes_or_tasks_without_ranks_are_a_warning(job):
+    line = job(4, 1)
+    assert line.status == WARN and line.text.endswith("; ranks are on 1 of them") and "without --host" in line.advice
+    line = job(2, 2)
+    assert line.status == WARN and line.text.endswith("; there are 2 ranks") and "by mpirun, srun" in line.advice
+
+
+def test_fewer_cores_than_a_task_was_given_are_a_warning(job):
+    line = job(4, 2, SLURM_CPUS_PER_TASK="8")
+    assert line.status == WARN and line.text.endswith("; a task has 8 cores, and a rank runs on 4")
+    assert "slot:PE=8" in line.advice and job(4, 2, SLURM_CPUS_PER_TASK="4").status == OK
+
+
+def test_an_end_that_is_near_is_a_warning(job):
+    line = job(4, 2, SLURM_JOB_END_TIME="119")
+    assert line.status == WARN and line.text.endswith("1 min left; it ends soon") and "--time" in line.advice
+    assert job(4, 2, SLURM_JOB_END_TIME="120").status == OK
+
+
+def test_all_that_is_wrong_is_one_line(job):
+    line = job(4, 1, SLURM_JOB_END_TIME="0", SLURM_CPUS_PER_TASK="8")
+    assert line.text.endswith(
+        "0 min left; ranks are on 1 of them; a task has 8 cores, and a rank runs on 4; it ends soon"
+    )
+    assert line.advice.count(";") == 2
+
+
+def test_the_daemons_of_mpirun_are_no_tasks():
+    step = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}
+    assert read_job(step, never, 0).tasks == 2
+    under = {**step, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}
+    assert read_job(under, never, 0).tasks is None
+
+
+def test_outside_of_a_job_the_launcher_is_told(tmp_path):
+    assert line_of(scheduler.scheduler, tmp_path, 2) == Line(OK, "batch system", "none")
+    environ = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    line = line_of(scheduler.scheduler, tmp_path, 2, environ=environ)
+    assert line == Line(OK, "batch system", "none; ranks are started by mpirun")
