@@ -12,7 +12,7 @@ from ringtrain.data.batches import Batches
 from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.data.sampler import Sampler, largest_share, share
 from ringtrain.data.synthetic import synthetic
-from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
+from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.guard import Guard
@@ -31,6 +31,7 @@ from ringtrain.train import norms
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
+from ringtrain.train.replicas import Replicas, check_period
 from ringtrain.train.slow import slowed
 from ringtrain.train.stages import stage_of
 from ringtrain.transport.base import Transport
@@ -58,6 +59,7 @@ class Assembly:
     augment: Augment | Centre
     grain: int
     iterations: int
+    replicas: Replicas
     scale: LossScale | None = None
 
     @property
@@ -117,6 +119,7 @@ def assemble(
 ) -> Assembly:
     """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop. ``tuning``:
     what ``--algorithm auto`` chooses by."""
+    check_period(config)
     graph = norms.told(config, model.graph(), model.name)
     check_images(model, data)
     check_classes(graph, len(data.classes))
@@ -155,6 +158,7 @@ def assemble(
         augment=augment_of(config, model),
         grain=grain,
         iterations=iterations,
+        replicas=Replicas(ops, arena, exchange, transport),
         scale=scale,
     )
 
@@ -282,15 +286,3 @@ def spread_from_root(transport: Transport, ops: Ops, flat) -> None:
     host = ops.to_host(flat)
     transport.broadcast(host)
     ops.upload(np.ascontiguousarray(host), flat)
-
-
-def check_replicas(transport: Transport, digest: str) -> None:
-    """Raises RingtrainError, on every rank, naming the ranks whose weights are not those of rank 0."""
-    everyone = transport.gather_json(digest)
-    differing = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
-    if differing:
-        told = (
-            f"weights differ from rank 0's on ranks {differing} although every rank made the same updates: memory, the "
-            "network or a processor of another kind is at fault; check those nodes"
-        )
-        raise everywhere(RingtrainError(told))

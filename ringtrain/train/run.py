@@ -22,7 +22,7 @@ from ringtrain.report.events import (
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.report.words import plural
-from ringtrain.train.assemble import Assembly, check_replicas
+from ringtrain.train.assemble import Assembly
 from ringtrain.train.evaluate import Score
 from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.meter import Meter
@@ -54,7 +54,7 @@ class Run:
         self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
         self._tracing = tracing  # until what it has found is written
         self._score: Score | None = None  # the last one
-        self._saved_at = -1
+        self._saved_at = self._checked_at = -1
         self._rates, self._meter = Rates(), Meter(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
         # A copy of the process saves it, and has no use of a device: CUDA does not outlive a fork.
@@ -91,6 +91,7 @@ class Run:
         """How many iterations will be finished when ranks next do something together."""
         done, config = self._progress.iteration, self._of.config
         periods = (self._of.sampler.iterations_per_epoch, config.evaluate_every, config.checkpoint_every)
+        periods = (*periods, config.check_replicas or 0)
         return min(self._of.iterations, *(done - done % period + period for period in periods if period))
 
     def _tick(self, examples: int, seconds: float) -> None:
@@ -129,6 +130,7 @@ class Run:
         done, config = self._progress.iteration, self._of.config
         epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
         last = done == self._of.iterations
+        self._check(comparing=config.check_replicas != 0)
         evaluating = last or (self._due(config.evaluate_every, epoch_ends) and not stopping)
         score = self._evaluate() if evaluating else None
         if epoch_ends:
@@ -181,8 +183,7 @@ class Run:
 
     def _save(self, is_best: bool) -> None:
         began = time.perf_counter()
-        self._of.exchange.settle()  # weights that are spoilt on one rank are then on all
-        self._check_weights()
+        self._check(comparing=self._of.config.check_replicas != 0)
         self._saved_at = self._progress.iteration
         if is_best:
             self._progress.best = self._score.accuracy
@@ -201,12 +202,16 @@ class Run:
         checkpoint = capture(self._of, self._ops, self._transport, self._progress)
         self._folder.save(checkpoint, self._of.config.keep, is_best=False)
 
-    def _check_weights(self) -> None:
-        """An update may spoil the weights although its loss was finite: they are not saved then."""
-        arena = self._of.arena
-        if self._ops.nonfinite(arena.weights):
-            spoilt = next(span.name for span in arena.spans if self._ops.nonfinite(arena.weight(span)))
-            raise self._diverged(f"weights are not finite, {spoilt!r} first")
+    def _check(self, comparing: bool = True) -> None:
+        """All is finite, since an update may spoil weights although its loss was; and the same on all ranks.
+        Collective."""
+        done, replicas = self._progress.iteration, self._of.replicas
+        if self._checked_at == done:
+            return
+        gradient = replicas.gradient_problem()
+        self._of.exchange.settle()
+        replicas.check(f"after iteration {done}", gradient, comparing)
+        self._checked_at = done if comparing else self._checked_at
 
     def _diverged(self, what: str) -> DivergedError:
         told = (
@@ -217,8 +222,8 @@ class Run:
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
+        self._check()
         digest = self._of.arena.hash(self._ops)
-        check_replicas(self._transport, digest)
         self._tell_traffic(self._of.exchange.traffic())
         self._sink.handle(self._meter.ranks())
         exposed, training_s = self._meter.exposed_s, self._meter.training_s

@@ -32,7 +32,6 @@ from ringtrain.train import norms
 from ringtrain.train.assemble import (
     Assembly,
     assemble,
-    check_replicas,
     hyper_of,
     open_data,
     spread_from_root,
@@ -242,7 +241,7 @@ def _first_weights(run: Assembly, ops: Ops, transport: Transport, origin: Origin
         progress = Progress()
     else:
         progress = restore(run, ops, transport, origin.place, origin.found and origin.found.checkpoint)
-    check_replicas(transport, run.arena.hash(ops))
+    run.replicas.check("at the start")
     return progress
 
 
