@@ -67,7 +67,11 @@ class ReplicaError(RingtrainError):
 
 
 class StalledError(RingtrainError):
+    """``awaited``: for whom and what, where that is known. ``whole``: it says what all ranks do."""
+
     exit_code = 4
+    awaited = ""
+    whole = False
 
 
 class TransportError(RingtrainError):

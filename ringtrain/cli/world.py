@@ -6,19 +6,35 @@ import traceback
 
 import click
 
-from ringtrain.errors import RingtrainError
+from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.transport.launcher import read_launch
 
 
 def in_world(action) -> int:
-    """``action(transport)`` on every rank; its exit code.
+    """``action(transport)`` on every rank; its exit code. Its collectives are watched; what it times it takes
+    :func:`ringtrain.exchange.guarded.bare`.
 
     An error that every rank raises is told by rank 0, and all end in good order. An error of one rank alone is told by
-    that rank, which then aborts the others: they may be waiting for it.
+    that rank, which then aborts the others: they may be waiting for it. A rank that does not come, or whose file system
+    does not answer, ends all of them with 4.
     """
+    from ringtrain.exchange.lookout import Lookout
+    from ringtrain.transport.activity import Activity
+
+    activity, world = Activity(deadline_of(os.environ)), World(read_launch(os.environ).rank)
+    with Lookout(activity, world.rank, world.end):
+        return _in_world(action, activity, world)
+
+
+def _in_world(action, activity, world: "World") -> int:
+    from ringtrain.exchange.guarded import watched
     from ringtrain.transport.world import connect
 
-    transport = connect()
+    with activity.held("starting the MPI and finding the other ranks"):
+        transport = world.transport = connect()
+    transport.activity = activity
+    with activity.during("finding the other ranks", limited=True):
+        transport, close = watched(transport, activity.deadline_s)
     try:
         code = action(transport) or 0
     except RingtrainError as error:
@@ -36,8 +52,37 @@ def in_world(action) -> int:
         transport.abort(1)
         raise
     transport.barrier()  # a rank that ends with an error code makes mpirun end the others: not before it is told
+    close()
     transport.close()
     return code
+
+
+class World:
+    """What a thread ends that sees that the process does not get on: the process itself before there is a transport, or
+    where it is alone, and else all ranks."""
+
+    def __init__(self, rank: int):
+        self.rank, self.transport = rank, None
+
+    def end(self, error: RingtrainError) -> None:
+        os.write(2, f"ringtrain: rank {self.rank}: {error}\n".encode(errors="backslashreplace"))
+        if self.transport is None or self.transport.size == 1:
+            os._exit(error.exit_code)
+        self.transport.abort(error.exit_code)
+
+
+def deadline_of(environ) -> float:
+    """Of what comes before a command's own is known, and of commands that have none. Raises UsageError."""
+    from ringtrain.transport.activity import DEADLINE_S
+
+    given = environ.get("RINGTRAIN_DEADLINE_S")
+    try:
+        seconds = DEADLINE_S if given is None else float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise UsageError(f"RINGTRAIN_DEADLINE_S is {given!r}: wanted a number of seconds, more than 0")
+    return seconds
 
 
 def end_with(error: RingtrainError) -> int:

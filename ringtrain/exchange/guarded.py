@@ -19,6 +19,12 @@ class Guarded(Transport):
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
         self.threads, self.apart, self.closing = inner.threads, inner.apart, inner.closing
+        self.activity = inner.activity
+
+    @property
+    def inner(self) -> Transport:
+        """The transport without the guard."""
+        return self._inner
 
     # ── watched ───────────────────────────────────────────────────────────────────────────────────────────
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
@@ -84,3 +90,20 @@ class Guarded(Transport):
 
 def _all_reduce(span, op: str) -> str:
     return f"all-reduce of {span.size:,} {span.dtype} by mpi ({op})"
+
+
+def watched(transport: Transport, deadline_s: float) -> tuple[Transport, Callable[[], None]]:
+    """The transport under a guard of its own, where there is anybody to watch, and what ends the guard. Collective."""
+    if transport.size == 1:
+        return transport, _nothing
+    guard = Guard(transport, deadline_s)
+    return Guarded(transport, guard), guard.close
+
+
+def _nothing() -> None:
+    """There is no guard to end."""
+
+
+def bare(transport: Transport) -> Transport:
+    """The transport without a guard: for what has one of its own, or is timed."""
+    return transport.inner if isinstance(transport, Guarded) else transport

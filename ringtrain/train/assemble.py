@@ -104,8 +104,20 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
             f"model {config.model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), "
             "or --synthetic"
         )
-    node = NodeMemory(transport.node_window, transport.node_barrier, transport.local_rank == 0)
-    return open_dataset(config.data or "digits", node if transport.local_size > 1 else None)
+    path, activity = config.data or "digits", transport.activity
+    node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
+    with activity.held(f"opening data {path}"):
+        return open_dataset(path, node if transport.local_size > 1 else None, lambda *_: activity.renew())
+
+
+def _awaiting(transport: Transport, path: str) -> Callable[[], None]:
+    """A barrier in which a rank says that it is not the one that reads."""
+
+    def barrier() -> None:
+        with transport.activity.during(f"waiting until data {path} are read"):
+            transport.node_barrier()
+
+    return barrier
 
 
 def assemble(

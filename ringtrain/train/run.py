@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import asdict
 
 from ringtrain.checkpoint.run_folder import RunFolder
-from ringtrain.errors import DivergedError, Interrupted, everywhere
+from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
 from ringtrain.exchange.base import Traffic
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import (
@@ -65,7 +65,12 @@ class Run:
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
-        first = self._progress.iteration
+        try:
+            self._go(self._progress.iteration)
+        except StalledError as error:  # of a wait that is no collective: the guard knows what the others do
+            raise error if self._of.guard is None else self._of.guard.located(error) from error
+
+    def _go(self, first: int) -> None:
         if self._tracing is not None:
             self._tracing.align()
         with closing(make_pace(self._of, self._transport, self.lifeboat, first, self._account, self._tick)) as pace:
@@ -151,7 +156,8 @@ class Run:
         if self._of.data.test is None:
             return None
         self._of.exchange.settle()
-        self._score = self._of.evaluator.score(self._of.data.test, self._of.evaluation_batch)
+        with self._transport.activity.during("evaluating"):
+            self._score = self._of.evaluator.score(self._of.data.test, self._of.evaluation_batch)
         if self._score and not math.isfinite(self._score.loss):
             raise self._diverged(f"the test loss is {self._score.loss:g}")
         return self._score
@@ -190,7 +196,10 @@ class Run:
         checkpoint = capture(self._of, self._ops, self._transport, self._progress)
         if checkpoint is None:
             return
-        path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+        with self._transport.activity.during(
+            f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}", limited=True
+        ):
+            path = self._folder.save(checkpoint, self._of.config.keep, is_best)
         self._sink.handle(
             CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=time.perf_counter() - began)
         )

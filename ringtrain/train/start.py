@@ -18,6 +18,7 @@ from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, Interrupted, RingtrainError, StalledError
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.guarded import bare
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.tuning_file import Found, find_tuning
 from ringtrain.nn.spec import ModelSpec
@@ -43,6 +44,7 @@ from ringtrain.train.resume import Origin, check_continuation, decide, find_orig
 from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag, nothing
 from ringtrain.train.state import Progress, restore
+from ringtrain.train.timed import Timed
 from ringtrain.train.together import agree, on_root, take_turns, together
 from ringtrain.train.tracing import Tracing, path_of, window_of
 from ringtrain.transport.base import Transport
@@ -66,10 +68,13 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     agree(transport, _facts(config, model))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
-    device = open_device(config, transport)
-    ops, transport = device.ops, device.transport
+    transport.activity.deadline_s = config.deadline_s
+    device = open_device(config, bare(transport))  # whose guard is made with the run
+    ops = device.ops
     tuning = together(transport, lambda: tuning_of(config, transport))
-    run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
+    with transport.activity.during("preparing the run", limited=True):
+        own = lambda: assemble(config, model, data, device.transport, ops, stop, tuning.table)  # noqa: E731
+        run = together(transport, own)
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
@@ -141,7 +146,11 @@ def _make_folder(transport: Transport, run: Assembly, origin: Origin) -> RunFold
         made.append(folder)
         return folder.best.exists()
 
-    has_best = on_root(transport, make)
+    def making() -> bool:
+        with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
+            return make()
+
+    has_best = on_root(transport, making)
     if origin.place is not None and not has_best:
         origin.place["best"] = None  # its file is in another folder, or was of a later iteration: the next one is best
     return made[0] if made else None
@@ -151,7 +160,9 @@ def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin) -> li
     """The log and the terminal, in that order."""
     if transport.rank != 0:
         return []
-    return [JsonLines(folder.log, origin.iteration), terminal(sys.stdout)]
+    with transport.activity.during(f"opening {folder.log}", limited=True):
+        log = JsonLines(folder.log, origin.iteration)
+    return [Timed(log, transport.activity, f"writing {folder.log}"), terminal(sys.stdout)]
 
 
 def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracing | None:
@@ -250,7 +261,7 @@ def _prepare(run: Assembly, ops: Ops, transport: Transport, sink: Sink, progress
     if progress.iteration >= run.iterations:
         return
     before = ops.compile_stats()  # in this process, of runs that came before this one too
-    with run.batches(transport, 0, 1) as batches:
+    with run.batches(transport, 0, 1) as batches, transport.activity.during("compiling kernels"):
         batch = next(batches)
         seconds = take_turns(transport, lambda: rehearse(run, ops, batch))
     compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))

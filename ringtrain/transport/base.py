@@ -9,6 +9,7 @@ integers from 0: messages match first-in-first-out per (ordered pair of ranks, t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from ringtrain.transport.activity import Activity
 from ringtrain.transport.board import Rows
 from ringtrain.transport.links import Links
 from ringtrain.transport.mapped import Lane
@@ -54,6 +55,7 @@ class Transport(ABC):
     closing: list[
         Callable[[], None]
     ]  # called before it closes: of what was made with it and is closed by all ranks too
+    activity: Activity  # what this rank is doing
     apart: str = ""  # why ranks of a node may lack twins here, in words, where that is known
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -58,7 +58,7 @@ class OnDevice(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.links, self.threads = inner.neighbours, inner.links, inner.threads
-        self.closing = inner.closing
+        self.closing, self.activity = inner.closing, inner.activity
         self.patience = replace(inner.patience, poll=self._poll)
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
+from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
@@ -146,6 +147,7 @@ class Messages(Transport):
         self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
         self._relays: list[Relay] = []
         self.closing: list[Callable[[], None]] = []
+        self.activity = Activity()
         self._tallies: list[RemoteTally] = []
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))

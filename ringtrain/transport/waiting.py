@@ -63,7 +63,9 @@ def wait_for(
         if progress() != seen:
             seen, since = progress(), now
         elif now - since > deadline_s:
-            raise StalledError(f"no progress for {deadline_s:g} s, waiting for {awaited()}")
+            error = StalledError(f"no progress for {deadline_s:g} s, waiting for {awaited()}")
+            error.awaited = awaited()
+            raise error
         if now - polled > POLL_S:
             polled = now
             patience.poll()
