@@ -194,6 +194,12 @@ class TrainConfig:
         low=1,
     )
     deadline_s: float = option(300.0, "Seconds without progress of any rank until the run ends as stalled.", above=0)
+    check_replicas: int | None = option(
+        None,
+        "Iterations between checks that all ranks hold the same weights and state, bit by bit, besides those at each "
+        "evaluation, checkpoint and epoch's end; 0: only at the start and the end. [no others]",
+        low=0,
+    )
     guard: bool = option(True, "Watch every collective: ranks that differ, or do not come, are named.")
 
     elastic: str | None = option(

@@ -8,7 +8,8 @@
     │   ├── CheckpointError                checkpoint: missing, damaged, of another model
     │   └── DeviceError                    no GPU, or not one that can be used so
     │       └── DeviceFullError            its memory does not suffice
-    ├── DivergedError                  3   the loss is not finite
+    ├── DivergedError                  3   the loss, a weight or the optimizer's state is not finite
+    ├── ReplicaError                   3   ranks hold different weights where all must hold the same
     ├── StalledError                   4   a rank made no progress before its deadline
     ├── TransportError                 1   bytes could not be moved
     │   ├── MismatchError                  ranks made different calls where all must make the same
@@ -62,8 +63,16 @@ class DivergedError(RingtrainError):
     exit_code = 3
 
 
+class ReplicaError(RingtrainError):
+    exit_code = 3
+
+
 class StalledError(RingtrainError):
+    """``awaited``: for whom and what, where that is known. ``whole``: it says what all ranks do."""
+
     exit_code = 4
+    awaited = ""
+    whole = False
 
 
 class TransportError(RingtrainError):

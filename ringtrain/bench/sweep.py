@@ -21,6 +21,7 @@ from ringtrain.exchange.numbers import TYPES
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.exchange.tuning import Table
 from ringtrain.exchange.wires import NONE, compiled_wire
+from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
 
 
@@ -78,7 +79,7 @@ class Watcher:
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, buffers: Buffers | None = None) -> Result:
     """Collective; the same on all ranks. ``buffers``: where they are; in host memory unless given. Raises UsageError
     where the buffers are more than there is memory, and RingtrainError where a check does not notice a flipped byte."""
-    watcher, buffers = watcher or Watcher(), buffers or HostBuffers(transport)
+    watcher, buffers = _limited(watcher or Watcher(), transport.activity), buffers or HostBuffers(transport)
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
     buffers.check_room(_room(asked) * (2 if asked.out_of_place else 1))
     result = Result(make_header(transport, START) | buffers.describe())
@@ -108,6 +109,16 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     topology = placed(transport.gather_json(transport.node))
     result.header |= {"fits": _fits(result.rows, bounds, topology), "finished": True}
     return result
+
+
+def _limited(watcher: Watcher, activity: Activity) -> Watcher:
+    """Whatever is measured is a stage that may not take longer than the deadline: no guard is with what is timed."""
+
+    def progress(what: str, done: int, of: int) -> None:
+        activity.limit(f"a sweep: {what}")
+        watcher.progress(what, done, of)
+
+    return replace(watcher, progress=progress)
 
 
 def _fits(made: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:

@@ -71,7 +71,8 @@ def _bench(transport, flags: dict) -> int:
     asked = together(transport, lambda: _asked(flags, transport.size))
     old = on_root(transport, lambda: _prepare_files(flags))
     transport, asked, buffers, close = _placed(transport, _tuned(transport, flags, asked), flags)
-    result = sweep(transport, asked, _watcher(transport.rank, flags), buffers)
+    with transport.activity.during("a sweep"):
+        result = sweep(transport, asked, _watcher(transport.rank, flags), buffers)
     if transport.rank == 0:
         _tell_end(result)
     on_root(transport, lambda: _write(flags, result))
@@ -87,11 +88,13 @@ def _placed(transport, asked, flags: dict):
     """The transport, the sweep and its buffers, on a device or in host memory, there under a guard where one is wanted;
     and what gives back what was made for it. Raises DeviceError."""
     from ringtrain.bench.buffers import HostBuffers
+    from ringtrain.exchange.guarded import bare
 
     if flags["device"] == "cuda":
         from ringtrain.cli.devices import real_cuda, with_device
 
-        return with_device(transport, asked, real_cuda(transport))
+        return with_device(bare(transport), asked, real_cuda(bare(transport)))
+    transport = bare(transport)
     guarded, asked = _guarded(transport, asked) if flags["guard"] else (transport, asked)
     return guarded, asked, HostBuffers(guarded), asked.guard.close if flags["guard"] else _nothing
 

@@ -45,6 +45,7 @@ def tune(**flags):
 def _tune(transport, flags: dict) -> int:
     from ringtrain.bench.sweep import sweep
     from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
+    from ringtrain.exchange.guarded import bare
     from ringtrain.exchange.machine import look
     from ringtrain.exchange.reductions import consider
     from ringtrain.train.together import on_root, together
@@ -53,7 +54,8 @@ def _tune(transport, flags: dict) -> int:
     machine, layout = look(transport)
     kept: list = []
     on_root(transport, lambda: kept.append(_open(flags, machine, layout)))
-    result = sweep(transport, asked, _watcher(transport.rank))
+    with transport.activity.during("a sweep"):
+        result = sweep(bare(transport), asked, _watcher(transport.rank))
     table = table_from(result, layout)
     on_root(transport, lambda: _keep(*kept[0], table))
     for dtype, op in table.groups():

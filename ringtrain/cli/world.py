@@ -7,24 +7,37 @@ from contextlib import suppress
 
 import click
 
-from ringtrain.errors import RankLostError, RingtrainError
+from ringtrain.errors import RankLostError, RingtrainError, UsageError
 from ringtrain.transport.launcher import read_launch
 
 
 def in_world(action) -> int:
-    """``action(transport)`` on every rank; its exit code."""
-    return in_worlds(lambda world: action(world.transport))
+    """``action(transport)`` on every rank; its exit code. Its collectives are watched; what it times it takes
+    :func:`ringtrain.exchange.guarded.bare`."""
+    return in_worlds(lambda world: action(world.enter()))
 
 
 def in_worlds(action) -> int:
     """``action(world)`` on every rank, which may change its transport; its exit code.
 
     An error that every rank raises is told by rank 0, and all end in good order. An error of one rank alone is told by
-    that rank, which then aborts the others: they may be waiting for it.
+    that rank, which then aborts the others: they may be waiting for it. A rank that does not come, or whose file system
+    does not answer, ends all of them with 4.
     """
+    from ringtrain.exchange.lookout import Lookout
+    from ringtrain.transport.activity import Activity
+
+    activity, ender = Activity(deadline_of(os.environ)), Ender(read_launch(os.environ).rank)
+    with Lookout(activity, ender.rank, ender.end):
+        return _in_worlds(action, activity, ender)
+
+
+def _in_worlds(action, activity, ender: "Ender") -> int:
+    from ringtrain.exchange.guarded import watched
     from ringtrain.transport.world import World
 
-    world = World()
+    with activity.held("starting the MPI and finding the other ranks"):
+        world = ender.world = World(lambda transport: watched(transport, activity))
     try:
         code = action(world) or 0
     except RingtrainError as error:
@@ -51,6 +64,34 @@ def _meet(transport) -> None:
     has no more to say."""
     with suppress(RankLostError):
         transport.barrier()
+
+
+class Ender:
+    """What a thread ends that sees that the process does not get on: the process itself before there is a world, or
+    where it is alone, and else all ranks."""
+
+    def __init__(self, rank: int):
+        self.rank, self.world = rank, None
+
+    def end(self, error: RingtrainError) -> None:
+        os.write(2, f"ringtrain: rank {self.rank}: {error}\n".encode(errors="backslashreplace"))
+        if self.world is None or self.world.transport.size == 1:
+            os._exit(error.exit_code)
+        self.world.transport.abort(error.exit_code)
+
+
+def deadline_of(environ) -> float:
+    """Of what comes before a command's own is known, and of commands that have none. Raises UsageError."""
+    from ringtrain.transport.activity import DEADLINE_S
+
+    given = environ.get("RINGTRAIN_DEADLINE_S")
+    try:
+        seconds = DEADLINE_S if given is None else float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise UsageError(f"RINGTRAIN_DEADLINE_S is {given!r}: wanted a number of seconds, more than 0")
+    return seconds
 
 
 def end_with(error: RingtrainError) -> int:

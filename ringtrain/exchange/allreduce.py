@@ -123,6 +123,9 @@ class AllReduce(Exchange):
         self.settle()
         return {**self._update.state(), **self._summing.state()}
 
+    def kept(self):
+        return self._update.kept(alike=True)
+
     def check_names(self, names) -> None:
         check_names(names, self._update.slots, optional=self._summing.held)
 

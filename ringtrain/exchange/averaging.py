@@ -205,6 +205,9 @@ class Averaging(Exchange):
         outer = {name: self._ops.to_host(array) for name, array in self._outer_slots.items()}
         return {**self._update.state(), **outer}
 
+    def kept(self):
+        return self._update.kept(alike=not self._differs)
+
     def check_names(self, names) -> None:
         check_names(names, {**self._update.slots, **self._outer_slots})
 

@@ -14,6 +14,7 @@ from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.meter import BucketTraffic
 from ringtrain.exchange.scaling import LossScale
 from ringtrain.exchange.tuning import Table
+from ringtrain.exchange.update import Kept
 from ringtrain.transport.base import Transport
 
 Cut = tuple[int, int]  # examples start:stop of a batch
@@ -186,6 +187,10 @@ class Exchange(ABC):
     @abstractmethod
     def restore(self, state: dict) -> None:
         """What :meth:`state` gave, at any number of ranks. Raises CheckpointError."""
+
+    def kept(self) -> list[Kept]:
+        """Of the optimizer's state what this rank keeps; after :meth:`settle`."""
+        return []
 
     @abstractmethod
     def traffic(self) -> Traffic: ...

@@ -15,6 +15,12 @@ class Bucket:
     spans: tuple[Span, ...]
     nbytes: int
 
+    @property
+    def name(self) -> str:
+        """ "conv1.weight to fc.bias": its first span and its last."""
+        first, last = self.spans[0].name, self.spans[-1].name
+        return first if first == last else f"{first} to {last}"
+
 
 def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> list[Bucket]:
     """Whole spans in buckets of at least ``bucket_bytes``, the last one perhaps smaller, from the arena's end

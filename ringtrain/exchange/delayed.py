@@ -24,7 +24,7 @@ from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.compressing import Compression
 from ringtrain.exchange.compressions import compression_of, make_summing
 from ringtrain.exchange.summing import settings
-from ringtrain.exchange.update import Update, check_names, everything
+from ringtrain.exchange.update import Kept, Update, check_names, everything
 from ringtrain.transport.base import Transport
 
 PENDING = "pending"
@@ -115,6 +115,10 @@ class Delayed(Exchange):
         self.settle()
         pending = {PENDING: self._ops.to_host(self._buffer)} if self._pending else {}
         return {**self._update.state(), **pending, **self._summing.state()}
+
+    def kept(self):
+        pending = [Kept(PENDING, self._buffer, self._update.pieces, True)] if self._pending else []
+        return [*self._update.kept(alike=True), *pending]
 
     def check_names(self, names) -> None:
         check_names(names, self._update.slots, optional=(PENDING, *self._summing.held))

@@ -4,9 +4,10 @@ collectives of every rank. Texts for people, from rows alone."""
 from collections.abc import Callable, Sequence
 
 from ringtrain.transport.board import Entry, Row
-from ringtrain.transport.waiting import peers
+from ringtrain.transport.waiting import peers, placed
 
 TOLD = 8  # the last collectives that are written
+RANKS = 64  # whose whereabouts are written
 
 
 def mismatch(rows: Sequence[Row], number: int) -> str | None:
@@ -16,7 +17,7 @@ def mismatch(rows: Sequence[Row], number: int) -> str | None:
     texts = sorted((text for text in calls if text), key=lambda text: (-len(calls[text]), calls[text][0]))
     if len(texts) < 2:
         return None
-    got = "".join(f"; got, on {peers(calls[text])}: {text}" for text in texts[1:])
+    got = "".join(f"; got, on {_placed(rows, calls[text])}: {text}" for text in texts[1:])
     absent = f"; not begun on {peers(calls[None])}" if None in calls else ""
     return (
         f"collective {number} is not the same on all ranks: expected, as on {peers(calls[texts[0]])}: {texts[0]}{got}"
@@ -58,11 +59,13 @@ def _whom(rows: Sequence[Row], number: int, quiet: Callable[[int], float | None]
     silent = [row for row in rows if row not in absent and quiet(row.rank) is not None]
     waiting = [rank for rank, entry in known.items() if entry and not entry.done and quiet(rank) is None]
     named = [
-        f"{peers([row.rank])} has not {_joined(quiet(row.rank))} it ({_whereabouts(row, quiet)})" for row in absent
+        f"{_placed(rows, [row.rank])} has not {_joined(quiet(row.rank))} it ({_whereabouts(row, quiet)})"
+        for row in absent
     ]
-    named += [f"{peers([row.rank])} is in it, but {_life(quiet(row.rank))}" for row in silent]
+    named += [f"{_placed(rows, [row.rank])} is in it, but {_life(quiet(row.rank))}" for row in silent]
     if not named:
-        named = [_least_moved([entry and not entry.done and (entry.moved, rank) for rank, entry in known.items()])]
+        moved = [entry and not entry.done and (entry.moved, rank) for rank, entry in known.items()]
+        named = [_least_moved(rows, moved)]
     if waiting:
         named.append(f"{peers(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it")
     return f"collective {number}, {text}{_when(rows)}: {'; '.join(named)}"
@@ -72,9 +75,14 @@ def _joined(silent_s: float | None) -> str:
     return "joined" if silent_s is None else "been seen in"
 
 
-def _least_moved(moved: list) -> str:
+def _placed(rows: Sequence[Row], ranks: Sequence[int]) -> str:
+    """With hosts."""
+    return placed(ranks, {row.rank: row.host for row in rows})
+
+
+def _least_moved(rows: Sequence[Row], moved: list) -> str:
     steps, rank = min(filter(None, moved))
-    return f"all ranks have joined it, and it has got least far, {steps} moves, on rank {rank}"
+    return f"all ranks have joined it, and it has got least far, {steps} moves, on {_placed(rows, [rank])}"
 
 
 def _whereabouts(row: Row, quiet: Callable[[int], float | None]) -> str:
@@ -84,8 +92,26 @@ def _whereabouts(row: Row, quiet: Callable[[int], float | None]) -> str:
     if row.left:
         return f"{where}{iteration}; it has ended"
     if quiet(row.rank) is not None:
-        return f"when last seen: {where}{iteration}; {_life(quiet(row.rank))}"
-    return f"{where}{iteration}"
+        return f"when last seen: {where}{iteration}{_doing(row, False)}; {_life(quiet(row.rank))}"
+    return f"{where}{iteration}{_doing(row, True)}"
+
+
+def _doing(row: Row, alive: bool) -> str:
+    time = f" for {row.doing_s:.3g} s" if alive and row.doing_s >= 1 else ""
+    return f"; it is in {row.doing}{time}" if row.doing else ""
+
+
+def whereabouts(rows: Sequence[Row], quiet: Callable[[int], float | None], gap: str = "", rank: int = 0) -> list[str]:
+    """A line for each rank: what it does, for ranks that wait outside of collectives. ``gap``: whose rows ``rank``
+    cannot see."""
+    lines = ["what every rank does:"]
+    for row in rows[:RANKS]:
+        told = "ended" if row.left else row.doing or "between stages"
+        iteration = f"iteration {row.iteration}, " if row.iteration else ""
+        time = f" for {row.doing_s:.3g} s" if row.doing_s >= 1 and quiet(row.rank) is None else ""
+        silent = f"; {_life(quiet(row.rank))}" if quiet(row.rank) is not None else ""
+        lines.append(f"  {_placed(rows, [row.rank])}: {iteration}{told}{time}{silent}")
+    return [*lines, *([f"not seen from rank {rank}: {gap}"] if gap else [])]
 
 
 def _state(entry: Entry) -> str:

@@ -178,7 +178,7 @@ class Flight:
         wait_for(enough, self._deadline_s, self._say_due, lambda: len(self._due))
 
     def _say_due(self) -> str:
-        return f"this rank's device to make {_named(self.buckets[self._due[0][1]])} final"
+        return f"this rank's device to make {self.buckets[self._due[0][1]].name} final"
 
     def _land(self, place: int) -> None:
         self._flying.remove(place)
@@ -219,7 +219,7 @@ class Flight:
         return tuple(
             BucketTraffic(
                 what=what,
-                spans=_named(bucket),
+                spans=bucket.name,
                 nbytes=bucket.nbytes,
                 algorithm=reduction.algorithm,
                 total_s=meter.total_s,
@@ -231,11 +231,6 @@ class Flight:
 
 def _unheld(place: int, call: Callable):
     return call()
-
-
-def _named(bucket: Bucket) -> str:
-    first, last = bucket.spans[0].name, bucket.spans[-1].name
-    return first if first == last else f"{first} to {last}"
 
 
 def traffic_of(sums: Flight, weights: Flight) -> Traffic:

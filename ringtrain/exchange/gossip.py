@@ -165,6 +165,9 @@ class Gossip(Exchange):
         self._differs = False
         return self._update.state()
 
+    def kept(self):
+        return self._update.kept(alike=not self._differs)
+
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
 

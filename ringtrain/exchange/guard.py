@@ -16,13 +16,13 @@ import numpy as np
 
 from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
-from ringtrain.exchange import diagnosis
+from ringtrain.exchange import diagnosis, stacks
 from ringtrain.exchange.watchdog import Watchdog
 from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
+from ringtrain.transport.activity import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.board import SHIFT, Board, Call, Row, make_call
+from ringtrain.transport.board import EVERYTHING, SHIFT, Board, Call, Row, make_call
 
-DEADLINE_S = 300.0
 LONGEST_LOOK_S = 0.25
 SEEN_S = 0.05  # by when a store is surely seen on this node
 WRITTEN_S, CARRIED_S = 0.6, 2.0  # by when all ranks of this node, and those of others, have brought theirs to the board
@@ -46,19 +46,22 @@ class Guard:
         turn_s: float = TURN_S,
         end: Callable[[RingtrainError], None] | None = None,
     ):
-        self.board = Board(transport)
+        self.board, self._activity = Board(transport), transport.activity
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and will tell what it sees
         self.before_end = nothing  # before_end(error): called by the thread before it ends the run
         self._rank, self._turn_s, self._end = transport.rank, turn_s, end or _ending(transport)
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._watched: list[weakref.ref[Watched]] = []  # which know how far a collective has got
-        self._told = False
+        self._told = self._shown = False  # whether this rank has told an error, has shown where it is
+        self._awaited = ""  # what the main thread waits for, as the transport says it
         self._calls: dict[str, Call] = {}
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
         self.watchdog = Watchdog(self.board, deadline_s, self._look)
         self.watchdog.start()
         transport.leaving.append(self.close)
+        self._before = self._activity.collective, self._activity.everyone
+        self._activity.collective, self._activity.everyone = self._say_collective, self._say_everyone
 
     @property
     def gap(self) -> str:
@@ -66,9 +69,13 @@ class Guard:
         return self.board.gap
 
     # ── what is watched ───────────────────────────────────────────────────────────────────────────────────
-    def watch(self, reduction: Reduction, op: str, dtype, count: int, what: str = "all-reduce") -> Reduction:
-        """The same, of ``count`` elements, under the guard. ``what`` people call it."""
-        fingerprint = self.call(f"{what} of {count:,} {dtype} by {reduction.algorithm} ({op})").fingerprint
+    def watch(
+        self, reduction: Reduction, op: str, dtype, count: int, what: str = "all-reduce", of: str = ""
+    ) -> Reduction:
+        """The same, of ``count`` elements, under the guard. ``what`` people call it; ``of``: what it carries, such as
+        the names of spans."""
+        carried = f", {of}" if of else ""
+        fingerprint = self.call(f"{what} of {count:,} {dtype} by {reduction.algorithm} ({op}){carried}").fingerprint
         native = reduction.transport == NATIVE
         if native and count * np.dtype(dtype).itemsize <= SMALL_BYTES:
             watched = WatchedSmall(self, reduction, fingerprint)
@@ -110,11 +117,13 @@ class Guard:
         """Training is at this iteration, from 1: the step that messages speak of."""
         self.board.write_log()
         self.board.iterate(iteration)
+        self._activity.iteration = iteration
 
     def close(self) -> None:
         """This rank begins no more collectives. Not collective."""
         self.watchdog.end()
         self.board.leave()
+        self._activity.collective, self._activity.everyone = self._before
 
     # ── a collective ──────────────────────────────────────────────────────────────────────────────────────
     def _enter(self, call: Call) -> int:
@@ -166,7 +175,8 @@ class Guard:
     def _ends_within(self, handle: Handle, word: int, seconds: float) -> bool:
         try:
             handle.wait(seconds)
-        except StalledError:
+        except StalledError as error:
+            self._awaited = error.awaited
             return False
         except TransportError as error:
             raise self.explained(word, error) from error
@@ -175,7 +185,7 @@ class Guard:
     # ── what is told, and by whom ─────────────────────────────────────────────────────────────────────────
     def _mismatch(self, number: int) -> MismatchError:
         rows = self._joined(number)
-        self._take_turn([row.rank for row in rows if number in row.entries])
+        self._take_turn([row.rank for row in rows if number in row.entries], number)
         return MismatchError(diagnosis.mismatch(rows, number) or f"collective {number} is not the same on all ranks")
 
     def _joined(self, number: int) -> list[Row]:
@@ -191,28 +201,41 @@ class Guard:
     def _stalled(self, deadline_s: float) -> StalledError:
         rows = self.board.read()
         told = diagnosis.stall(rows, self._rank, self._quiet, self.board.gap)
+        if self.board.gap and self._awaited:
+            told = f"{told}; it waits for {self._awaited}"
         number = diagnosis.first_open(rows, self._quiet)
         waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
-        self._take_turn([rank for rank in waiting if self._quiet(rank) is None])
-        return StalledError(f"no progress for {deadline_s:g} s in {told}")
+        itself = any(row.limited for row in rows if row.last < (number or 0) and self._quiet(row.rank) is None)
+        self._take_turn([rank for rank in waiting if self._quiet(rank) is None], number or EVERYTHING, itself)
+        return _whole(f"no progress for {deadline_s:g} s in {told}")
+
+    def located(self, error: StalledError) -> StalledError:
+        """The error of a rank that has waited outside of collectives, with what all ranks do."""
+        if error.whole:
+            return error
+        told = self._say_everyone()
+        self._take_turn([], EVERYTHING)
+        return _whole(f"{error}{told}")
 
     def _quiet(self, rank: int) -> float | None:
         """Seconds for which the rank has given no sign of life; None where it gives them."""
         quiet_s = self.watchdog.quiet_s(rank)
         return quiet_s if quiet_s > max(self.deadline_s / 2, 2 * self.watchdog.every_s) else None
 
-    def _take_turn(self, able: list[int]) -> None:
+    def _take_turn(self, able: list[int], number: int = EVERYTHING, itself: bool = False) -> None:
         """Several ranks see the same: the lowest of those that are able tells it, and its end is that of the others.
-        One that is not ended tells it too, later."""
+        One that is not ended tells it too, later. ``itself``: the rank that holds all up has a turn before them.
+        Whoever holds all up has the time to show where it is."""
         self._told = True
-        before = min(sum(rank < self._rank for rank in able), TURNS)
+        before = min(sum(rank < self._rank for rank in able) + itself, TURNS)
         until = time.monotonic() + before * self._turn_s
         heard = False
-        while time.monotonic() < until:
-            if not heard and self.board.told():
+        while time.monotonic() < until or (not heard and self.board.told_number()):
+            if not heard and self.board.told_number():
                 heard, until = True, time.monotonic() + SILENCE_TURNS * self._turn_s
             time.sleep(SEEN_S / 5)
-        self.board.tell()
+        self.board.tell(number)
+        time.sleep(min(self._reach_s, self._turn_s))
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
     def _look(self) -> bool:
@@ -221,11 +244,38 @@ class Guard:
         self.board.beat()
         self.board.write_log()
         self._write_moves()
+        self._write_stage()
+        if not self._told and not self._shown and self._is_awaited(self.board.told_number()):
+            self._shown = True
+            stacks.show(self._activity, self._rank)
         error = None if self._told else self._error(self.board.inside())
         if error is not None:
             self.before_end(error)
             self._end(error)
         return error is not None
+
+    def _write_stage(self) -> None:
+        activity, stage = self._activity, self._activity.stage
+        self.board.do(activity.words(), time.monotonic() - stage.since, stage.limited, activity.renewed)
+        if activity.iteration:
+            self.board.iterate(activity.iteration)
+
+    def _is_awaited(self, told: int) -> bool:
+        """Whether another rank tells that all wait, and this one is why: it has not joined the collective, or is behind
+        in the training."""
+        if told != EVERYTHING:
+            return self.board.last < told
+        rows = self.board.read()
+        return rows[self._rank].iteration == min(row.iteration for row in rows)
+
+    def _say_everyone(self) -> str:
+        lines = diagnosis.whereabouts(self.board.read(), self._quiet, self.board.gap, self._rank)
+        return "".join(f"\n{line}" for line in lines)
+
+    def _say_collective(self) -> str:
+        rows = self.board.read()
+        entries = [entry for entry in rows[self._rank].entries.values() if not entry.done]
+        return "; ".join(f"in collective {entry.number}, {entry.text}" for entry in entries[:2])
 
     def _write_moves(self) -> None:
         for reference in self._watched[:]:
@@ -249,6 +299,12 @@ class Guard:
 
 def nothing(error: RingtrainError) -> None:
     pass
+
+
+def _whole(text: str) -> StalledError:
+    error = StalledError(text)
+    error.whole = True
+    return error
 
 
 def _ending(transport: Transport) -> Callable[[RingtrainError], None]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ringtrain.exchange.guard import Guard
+from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.mapped import Lane
@@ -19,7 +20,12 @@ class Guarded(Transport):
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
         self.threads, self.apart, self.closing = inner.threads, inner.apart, inner.closing
-        self.leaving, self.frailty = inner.leaving, inner.frailty
+        self.leaving, self.frailty, self.activity = inner.leaving, inner.frailty, inner.activity
+
+    @property
+    def inner(self) -> Transport:
+        """The transport without the guard."""
+        return self._inner
 
     # ── watched ───────────────────────────────────────────────────────────────────────────────────────────
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
@@ -85,3 +91,19 @@ class Guarded(Transport):
 
 def _all_reduce(span, op: str) -> str:
     return f"all-reduce of {span.size:,} {span.dtype} by mpi ({op})"
+
+
+def watched(transport: Transport, activity: Activity) -> Transport:
+    """The transport under a guard of its own, where there is anybody to watch, of a rank that does this. Collective."""
+    transport.activity = activity
+    if transport.size == 1:
+        return transport
+    with activity.during("finding the other ranks", limited=True):
+        guard = Guard(transport, activity.deadline_s)
+    transport.closing.append(guard.close)
+    return Guarded(transport, guard)
+
+
+def bare(transport: Transport) -> Transport:
+    """The transport without a guard: for what has one of its own, or is timed."""
+    return transport.inner if isinstance(transport, Guarded) else transport

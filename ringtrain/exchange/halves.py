@@ -87,7 +87,7 @@ class Halves:
     def _watched(self, what: str, half: Execution, buffer, bucket: Bucket) -> Reduction:
         if self._guard is None:
             return half
-        return self._guard.watch(half, "sum", buffer.dtype, bucket.stop - bucket.start, what)
+        return self._guard.watch(half, "sum", buffer.dtype, bucket.stop - bucket.start, what, bucket.name)
 
 
 def _owned(schedule: Schedule, bucket: Bucket, rank: int) -> list[Piece]:

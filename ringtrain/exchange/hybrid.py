@@ -168,6 +168,10 @@ class Hybrid(Exchange):
         self._columns.store_slot(name, self._arena.grads)
         return self._ops.to_host(self._arena.grads[self._cut :])
 
+    def kept(self):
+        """But for columns: those of the weights come to all ranks, and are looked at there."""
+        return self._inner.kept()
+
     def check_names(self, names) -> None:
         self._inner.check_names(names)
 

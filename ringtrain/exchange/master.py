@@ -203,6 +203,9 @@ class Master(Exchange):
         """On rank 0; elsewhere there is none but the step."""
         return self._update.state() if self._is_root else {STEP: self._update.step}
 
+    def kept(self):
+        return self._update.kept(alike=False)
+
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
 

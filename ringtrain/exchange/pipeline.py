@@ -187,6 +187,9 @@ class Pipeline(Exchange):
         flat = self._arena.grads
         return {**self._update.gathered(flat, lambda: self._spread(flat)), STEP: self._step}
 
+    def kept(self):
+        return self._update.kept(alike=False)
+
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
 

@@ -256,6 +256,9 @@ class Pushing(Exchange):
         self._differs = False
         return taken
 
+    def kept(self):
+        return self._update.kept(alike=False)
+
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
 

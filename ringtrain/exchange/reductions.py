@@ -53,6 +53,7 @@ def prepare(
     dtype: str | None = None,
     tuning: Table | None = None,
     guard: Guard | None = None,
+    of: str = "",
 ) -> Reduction:
     """The all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks. With ``auto`` the choice
     is made here, once: the reduction is named ``auto:ring`` and knows why.
@@ -67,6 +68,7 @@ def prepare(
     dtype:         the type's name where the array does not tell: bfloat16, kept as uint16
     tuning:        what ``auto`` chooses by, on rank 0: the others follow it
     guard:         watches it, if given: then it also raises MismatchError, and StalledError with names
+    of:            what the buffer holds, as the guard is to call it
 
     Raises UsageError for a name that is not there, and for what a wire cannot carry.
     """
@@ -79,7 +81,7 @@ def prepare(
         made = _chosen(transport, buffer, dtype, tuning, how)
     else:
         made = _prepare(transport, buffer, algorithm, *how)
-    return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size)
+    return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size, of=of)
 
 
 def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:

@@ -184,6 +184,9 @@ class Server(Exchange):
         self.settle()
         return self._update.gathered(self._arena.grads, self._state.land)
 
+    def kept(self):
+        return self._update.kept(alike=False)
+
     def check_names(self, names) -> None:
         check_names(names, self._update.slots)
 

@@ -67,7 +67,8 @@ class Summing:
     def bind(self, spans, buffer) -> Flight:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
         buckets = self.buckets(spans, buffer.dtype)
-        return self.fly(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0))
+        names = [b.name for b in buckets]
+        return self.fly(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0, names))
 
     def fly(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Flight:
         """What starts these sums and lets them get on."""
@@ -79,11 +80,12 @@ class Summing:
         """What is exchanged together, in the order in which it starts."""
         return make_buckets(spans, dtype.itemsize, self._bucket_bytes)
 
-    def prepare(self, buffer, pieces: Sequence[Piece], tag: int) -> list[Reduction]:
-        """The sum of each piece of ``buffer``, under tags from ``tag`` on. Collective. ``notes`` are those of what was
-        prepared last."""
+    def prepare(self, buffer, pieces: Sequence[Piece], tag: int, names: Sequence[str] = ()) -> list[Reduction]:
+        """The sum of each piece of ``buffer``, under tags from ``tag`` on; ``names`` of the pieces, for messages.
+        Collective. ``notes`` are those of what was prepared last."""
         algorithm, note = or_messages(self._transport, buffer, self.algorithm, range(tag, tag + len(pieces)))
-        sums = [self._prepare(algorithm, tag + i, buffer[a:b]) for i, (a, b) in enumerate(pieces)]
+        named = zip(pieces, names or [""] * len(pieces), strict=True)
+        sums = [self._prepare(algorithm, tag + i, buffer[a:b], name) for i, ((a, b), name) in enumerate(named)]
         self.notes = [note] if note else self._choices(pieces, sums, buffer.dtype.itemsize)
         return sums
 
@@ -91,7 +93,7 @@ class Summing:
         """The halves of the schedule ``name`` on other buckets, in the same way."""
         return Halves(name, self._transport, self.orders.own, buckets, self.segment_bytes, self.guard)
 
-    def _prepare(self, algorithm: str, tag: int, part) -> Reduction:
+    def _prepare(self, algorithm: str, tag: int, part, name: str) -> Reduction:
         if not part.size:
             return Nothing()
         return prepare(
@@ -105,6 +107,7 @@ class Summing:
             wire=self._wire,
             tuning=self._tuning,
             guard=self.guard,
+            of=name,
         )
 
     def _choices(self, pieces: Sequence[Piece], sums: Sequence[Reduction], itemsize: int) -> list[str]:

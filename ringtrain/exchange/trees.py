@@ -68,4 +68,4 @@ class Trees:
         )
         if self._guard is None:
             return execution
-        return self._guard.watch(execution, "sum", buffer.dtype, bucket.stop - bucket.start, what)
+        return self._guard.watch(execution, "sum", buffer.dtype, bucket.stop - bucket.start, what, bucket.name)

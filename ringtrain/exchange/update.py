@@ -2,11 +2,23 @@
 alone."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.pieces import Piece, cut, elements
 
 STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An array of state that a rank keeps: the elements of ``pieces`` of the arena, one piece after the other.
+    ``alike``: whether it is over the whole arena, and the same on all ranks now."""
+
+    name: str
+    array: object
+    pieces: Sequence[Piece]
+    alike: bool
 
 
 class Update:
@@ -70,6 +82,9 @@ class Update:
         for run in self._optimizer.runs:
             middle = (run.start + run.stop) // 2  # inside of the run: the part of it that is updated is empty
             self._apply(nothing, 0.0, middle, middle, middle)
+
+    def kept(self, alike: bool) -> list[Kept]:
+        return [Kept(name, slot, self.pieces, alike) for name, slot in self.slots.items()]
 
     # ── state: over the whole arena ───────────────────────────────────────────────────────────────────────────
     def place(self, name: str, flat) -> None:

@@ -84,6 +84,7 @@ class Pass:
                 every pass of so many examples, until ``space`` replaces an array
     waits:      names of spans before which forward is cut, as weights may have to be waited for there
     cuts:       names of spans after which backward is cut, as their gradients set something off
+    layer:      where it is, for people; empty where a recorded pass is run, which does not say
     """
 
     ops: Ops
@@ -97,6 +98,7 @@ class Pass:
     recorded: bool = False
     waits: frozenset[str] = frozenset()
     cuts: frozenset[str] = frozenset()
+    layer: str = ""
 
 
 @dataclass(frozen=True)

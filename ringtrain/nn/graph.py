@@ -99,6 +99,7 @@ class Graph:
         made = Tapes()
         known = ChainMap(made.outputs, before)
         for node in piece:
+            ctx.layer = node.name
             xs = [known[source] for source in node.inputs]
             y, kept = node.layer.forward(ctx, self._views[node.name].weights, xs)
             made.outputs[node.name], made.kept[node.name] = y, kept
@@ -116,6 +117,7 @@ class Graph:
         besides what the pass is made with."""
         if not pieces.recorded(ctx, piece):
             return run()
+        ctx.layer = ""
         return ctx.ops.segment((self, *key, count, ctx.training, ctx.space, ctx.space.replaced), run)
 
     def _spans(self, piece: Piece) -> list[Span]:
@@ -149,6 +151,7 @@ class Graph:
         """The gradients of outputs that are still owed after a piece, from those ``before`` it."""
         owed = dict(before)
         for node in piece:
+            ctx.layer = node.name
             views, dy = self._views[node.name], owed.pop(node.name)
             wanted = [source in self._needing for source in node.inputs]
             dxs = node.layer.backward(ctx, views.weights, views.grads, dy, kept[node.name], wanted)

@@ -12,7 +12,7 @@ from ringtrain.data.batches import Batches
 from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.data.sampler import Even, Sampler, Shards, largest_share, share
 from ringtrain.data.synthetic import synthetic
-from ringtrain.errors import ConfigError, DataError, RingtrainError, everywhere
+from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.guard import Guard
@@ -32,6 +32,7 @@ from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
 from ringtrain.train.recipe import augment_of, hyper_of, iterations_of, rate_of
+from ringtrain.train.replicas import Replicas, check_period
 from ringtrain.train.slow import slowed
 from ringtrain.train.stages import stage_of
 from ringtrain.transport.base import Transport
@@ -59,6 +60,7 @@ class Assembly:
     augment: Augment | Centre
     grain: int
     iterations: int
+    replicas: Replicas
     scale: LossScale | None = None
 
     @property
@@ -122,8 +124,20 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
             f"model {config.model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), "
             "or --synthetic"
         )
-    node = NodeMemory(transport.node_window, transport.node_barrier, transport.local_rank == 0)
-    return open_dataset(config.data or "digits", node if transport.local_size > 1 else None)
+    path, activity = config.data or "digits", transport.activity
+    node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
+    with activity.held(f"opening data {path}"):
+        return open_dataset(path, node if transport.local_size > 1 else None, lambda *_: activity.renew())
+
+
+def _awaiting(transport: Transport, path: str) -> Callable[[], None]:
+    """A barrier in which a rank says that it is not the one that reads."""
+
+    def barrier() -> None:
+        with transport.activity.during(f"waiting until data {path} are read"):
+            transport.node_barrier()
+
+    return barrier
 
 
 def assemble(
@@ -137,6 +151,7 @@ def assemble(
 ) -> Assembly:
     """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop. ``tuning``:
     what ``--algorithm auto`` chooses by."""
+    check_period(config)
     graph = norms.told(config, model.graph(), model.name)
     check_images(model, data)
     check_classes(graph, len(data.classes))
@@ -175,6 +190,7 @@ def assemble(
         augment=augment_of(config, model),
         grain=grain,
         iterations=iterations,
+        replicas=Replicas(ops, arena, exchange, transport),
         scale=scale,
     )
 
@@ -271,15 +287,3 @@ def spread_from_root(transport: Transport, ops: Ops, flat) -> None:
     host = ops.to_host(flat)
     transport.broadcast(host)
     ops.upload(np.ascontiguousarray(host), flat)
-
-
-def check_replicas(transport: Transport, digest: str) -> None:
-    """Raises RingtrainError, on every rank, naming the ranks whose weights are not those of rank 0."""
-    everyone = transport.gather_json(digest)
-    differing = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
-    if differing:
-        told = (
-            f"weights differ from rank 0's on ranks {differing} although every rank made the same updates: memory, the "
-            "network or a processor of another kind is at fault; check those nodes"
-        )
-        raise everywhere(RingtrainError(told))

@@ -55,6 +55,7 @@ class Elastic:
     def _attempt(self, resuming: bool) -> bool:
         """Whether a rank was lost on the way."""
         try:
+            self._world.enter()
             if resuming:
                 self._enter()
             train(self._world.transport, self._run_file, self._flags, self._stop, self._journey)

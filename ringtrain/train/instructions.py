@@ -1,6 +1,7 @@
 """An iteration as a list of instructions.
 
-The list is data: accumulation, recomputation and pipelines are other lists, not other loops.
+The list is data: accumulation, recomputation and pipelines are other lists, not other loops. ``doing``: what a rank is
+in meanwhile, for people.
 """
 
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 class Load:
     """Bring micro-batch ``micro`` of this rank's share to the device."""
 
+    doing = "loading a batch"
     micro: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
+    doing = "forward"
     micro: int
 
 
@@ -22,11 +25,14 @@ class Forward:
 class Share:
     """Start summing loss and flags over the ranks, while backward runs."""
 
+    doing = "starting the sum of losses"
+
 
 @dataclass(frozen=True, slots=True)
 class Backward:
     """``last``: gradients are final now, and each span is announced to the exchange."""
 
+    doing = "backward"
     micro: int
     last: bool
 
@@ -36,21 +42,29 @@ class NoExamples:
     """This rank has no example in a tail: its gradient is zero, and it takes part all the same. Where ranks meet in
     layers it runs an empty micro-batch instead."""
 
+    doing = "backward"
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """Learn the loss of a global batch, of the one before ``window`` others; end the run where it is not finite, before
     it spoils the weights."""
 
+    doing = "waiting for the sum of losses"
+
 
 @dataclass(frozen=True, slots=True)
 class CheckOwn:
     """Learn the loss of this rank's part, and end the run where it is not finite."""
 
+    doing = "learning the loss"
+
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """Complete the exchange and apply the update."""
+
+    doing = "the update"
 
 
 def instructions(micro_batches: int) -> tuple:

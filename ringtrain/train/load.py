@@ -48,7 +48,8 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     held: list[Found] = []
 
     def look() -> dict:
-        held.append(run_folder.find(target, best))
+        with transport.activity.held(f"reading checkpoint {target}"):
+            held.append(run_folder.find(target, best))
         return {**place(held[0].checkpoint), "path": str(held[0].path)}
 
     found = on_root(transport, look)
@@ -62,6 +63,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     agree(transport, {"data checksum": data.checksum})
     chosen = together(transport, lambda: _split(data, split, model))
     device = open_device(config, transport)
+    transport.activity.deadline_s = config.deadline_s
     ops, transport = device.ops, device.transport
     graph = model.graph()
     arena = Arena(transport.scratch, graph.parameters(), ops.dtype)

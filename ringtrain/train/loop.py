@@ -76,7 +76,7 @@ class Worker:
         self.before_update = lambda: None  # called when weights are about to change
         self.before_iteration = lambda iteration: None  # called when one begins
         self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
-        self.space = Workspace(ops)
+        self.space, self.activity = Workspace(ops), transport.activity
         self._add_over_ranks = add_over_ranks
         self._key = ops.zeros((1,), "uint64")
         together = transport.size > 1
@@ -89,6 +89,7 @@ class Worker:
             recorded=stage is None,
             waits=exchange.waits() if together else frozenset(),
         )
+        self.activity.layer = lambda: self._ctx.layer
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         rows = shards.count if shards else 1
         self._tally = Tally(ops, transport, told_to_stop, exchange.window, rows, deadline_s)
@@ -109,6 +110,7 @@ class Worker:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
         part alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
+        self.activity.iteration = batch.iteration + 1
         self.before_iteration(batch.iteration)
         self._following = no_batch if self._parts.read_elsewhere else following
         batch = self._parts.own(batch)
@@ -119,7 +121,9 @@ class Worker:
         self._ctx.total = self.exchange.denominator(len(batch.labels), batch.total)
         self._learnt = None
         for instruction in self._instructions(len(self._micro)):
+            self.activity.at(instruction.doing)
             self.perform(instruction)
+        self.activity.at("between two iterations")
         self.feed.arrive(batch)
         return self._learnt
 

@@ -52,7 +52,8 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
 
     def look() -> dict:
         given = resolve(*own_layers(run_file, flags))
-        seen.append(_origin_of(given.resume, given.out))
+        with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
+            seen.append(_origin_of(given.resume, given.out))
         return {key: value for key, value in asdict(seen[0]).items() if key != "found"}
 
     told = on_root(transport, look)

@@ -9,7 +9,7 @@ from functools import partial
 
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.checkpoint.store import Checkpoint
-from ringtrain.errors import DivergedError, Interrupted, everywhere
+from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
 from ringtrain.exchange.base import Traffic
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import (
@@ -25,7 +25,7 @@ from ringtrain.report.events import (
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.report.words import plural
-from ringtrain.train.assemble import Assembly, check_replicas
+from ringtrain.train.assemble import Assembly
 from ringtrain.train.evaluate import BrokenOff, Score
 from ringtrain.train.heeding import JobEnd, reason
 from ringtrain.train.lifeboat import Lifeboat
@@ -79,7 +79,7 @@ class Run:
         self._due_at_once = due
         self._before: Progress | None = None  # of the meeting that is under way: as it was found
         self._score: Score | None = None  # the last one
-        self._saved_at = -1
+        self._saved_at = self._checked_at = -1
         self._rates, self._meter = Rates(), Meter(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
         # A copy of the process saves it, and has no use of a device: CUDA does not outlive a fork.
@@ -90,6 +90,12 @@ class Run:
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
+        try:
+            self._go()
+        except StalledError as error:  # of a wait that is no collective: the guard knows what the others do
+            raise error if self._of.guard is None else self._of.guard.located(error) from error
+
+    def _go(self) -> None:
         if self._due_at_once:
             self._end_early(self._after(stopping=False))
         first = self._progress.iteration
@@ -122,6 +128,7 @@ class Run:
         """How many iterations will be finished when ranks next do something together."""
         done, config = self._progress.iteration, self._of.config
         periods = (self._of.sampler.iterations_per_epoch, config.evaluate_every, config.checkpoint_every)
+        periods = (*periods, config.check_replicas or 0)
         return min(self._of.iterations, *(done - done % period + period for period in periods if period))
 
     def _tick(self, examples: int, seconds: float) -> None:
@@ -162,6 +169,7 @@ class Run:
         done, config = self._progress.iteration, self._of.config
         epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
         last = done == self._of.iterations
+        self._check(comparing=config.check_replicas != 0)
         evaluating = last or (self._due(config.evaluate_every, epoch_ends) and not stopping)
         score, told = self._evaluated() if evaluating else (None, False)
         if epoch_ends:
@@ -202,7 +210,10 @@ class Run:
         if self._of.data.test is None:
             return None
         self._of.exchange.settle()
-        self._score = self._of.evaluator.score(self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain)
+        with self._transport.activity.during("evaluating"):
+            self._score = self._of.evaluator.score(
+                self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain
+            )
         if self._score and not math.isfinite(self._score.loss):
             raise self._diverged(f"the test loss is {self._score.loss:g}")
         return self._score
@@ -242,15 +253,16 @@ class Run:
 
     def _save(self, is_best: bool) -> None:
         began = time.perf_counter()
-        self._of.exchange.settle()  # weights that are spoilt on one rank are then on all
-        self._check_weights()
+        self._check(comparing=self._of.config.check_replicas != 0)
         self._saved_at = self._progress.iteration
         if is_best:
             self._progress.best = self._score.accuracy
         checkpoint = capture(self._of, self._ops, self._transport, self._progress)
         if checkpoint is None:
             return
-        path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+        writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
+        with self._transport.activity.during(writing, limited=True):
+            path = self._folder.save(checkpoint, self._of.config.keep, is_best)
         seconds = time.perf_counter() - began
         self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
         self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
@@ -262,12 +274,16 @@ class Run:
         checkpoint = capture(self._of, self._ops, self._transport, self._progress)
         self._folder.save(checkpoint, self._of.config.keep, is_best=False)
 
-    def _check_weights(self) -> None:
-        """An update may spoil the weights although its loss was finite: they are not saved then."""
-        arena = self._of.arena
-        if self._ops.nonfinite(arena.weights):
-            spoilt = next(span.name for span in arena.spans if self._ops.nonfinite(arena.weight(span)))
-            raise self._diverged(f"weights are not finite, {spoilt!r} first")
+    def _check(self, comparing: bool = True) -> None:
+        """All is finite, since an update may spoil weights although its loss was; and the same on all ranks.
+        Collective."""
+        done, replicas = self._progress.iteration, self._of.replicas
+        if self._checked_at == done:
+            return
+        gradient = replicas.gradient_problem()
+        self._of.exchange.settle()
+        replicas.check(f"after iteration {done}", gradient, comparing)
+        self._checked_at = done if comparing else self._checked_at
 
     def _diverged(self, what: str) -> DivergedError:
         told = (
@@ -278,8 +294,8 @@ class Run:
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
+        self._check()
         digest = self._of.arena.hash(self._ops)
-        check_replicas(self._transport, digest)
         self._tell_traffic(self._of.exchange.traffic())
         self._sink.handle(self._meter.ranks())
         exposed, training_s = self._meter.exposed_s, self._meter.training_s

@@ -24,6 +24,8 @@ from ringtrain.train.stage import Round, Stage
 class Serve:
     """Serve all messages of the iteration."""
 
+    doing = "serving messages"
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:

@@ -29,6 +29,7 @@ from ringtrain.train.stage import Round, Stage
 class Away:
     """Run forward on a micro-batch, and send what comes of it on."""
 
+    doing = "forward"
     micro: int
 
 
@@ -36,6 +37,7 @@ class Away:
 class Home:
     """Wait for its gradient, and run backward. ``last``: gradients are final now, and are announced."""
 
+    doing = "backward"
     micro: int
     last: bool
 

@@ -19,6 +19,7 @@ from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, Interrupted, RankLostError, RingtrainError, StalledError
 from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.guarded import bare
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.tuning_file import Found, find_tuning
 from ringtrain.nn.spec import ModelSpec
@@ -33,7 +34,6 @@ from ringtrain.train import norms, reproducible
 from ringtrain.train.assemble import (
     Assembly,
     assemble,
-    check_replicas,
     open_data,
     spread_from_root,
 )
@@ -48,6 +48,7 @@ from ringtrain.train.resume import Origin, check_continuation, decide, find_orig
 from ringtrain.train.run import Run
 from ringtrain.train.signals import StopFlag, nothing, watching
 from ringtrain.train.state import Progress, restore
+from ringtrain.train.timed import Timed
 from ringtrain.train.together import agree, on_root, take_turns, together
 from ringtrain.train.tracing import Tracing, path_of, window_of
 from ringtrain.transport.base import Transport
@@ -75,11 +76,14 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
     heed(transport, stop, origin.words)
-    device = open_device(for_devices(config), transport)
-    ops, transport = device.ops, device.transport
+    transport.activity.deadline_s = config.deadline_s
+    device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run
+    ops = device.ops
     reproducible.check_kernels(config, transport, ops)
     tuning = together(transport, lambda: tuning_of(config, transport))
-    run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
+    with transport.activity.during("preparing the run", limited=True):
+        own = lambda: assemble(config, model, data, device.transport, ops, stop, tuning.table)  # noqa: E731
+        run = together(transport, own)
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
@@ -166,7 +170,11 @@ def _make_folder(transport: Transport, run: Assembly, origin: Origin, journey: J
         made.append(run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues))
         return str(made[0].path)
 
-    journey.folder, journey.iterations = on_root(transport, make), run.iterations
+    def making() -> str:
+        with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
+            return make()
+
+    journey.folder, journey.iterations = on_root(transport, making), run.iterations
     journey.ending = Ending(Path(journey.folder), transport.rank == 0, run.iterations, transport.size, journey.lost)
     has_best = on_root(transport, lambda: _begin(made[0], run, origin, journey.ending))
     if origin.place is not None and not has_best:
@@ -189,7 +197,9 @@ def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journ
         return []
     resumed_at = 0 if origin.iteration is None and journey.lost else origin.iteration  # the log goes on after a death
     again = origin.place is not None and origin.place.get("due", False)
-    return [JsonLines(folder.log, resumed_at, again), terminal(sys.stdout)]
+    with transport.activity.during(f"opening {folder.log}", limited=True):
+        log = JsonLines(folder.log, resumed_at, again)
+    return [Timed(log, transport.activity, f"writing {folder.log}"), terminal(sys.stdout)]
 
 
 def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracing | None:
@@ -280,7 +290,7 @@ def _first_weights(run: Assembly, ops: Ops, transport: Transport, origin: Origin
         progress = Progress()
     else:
         progress = restore(run, ops, transport, origin.place, origin.found and origin.found.checkpoint)
-    check_replicas(transport, run.arena.hash(ops))
+    run.replicas.check("at the start")
     return progress
 
 
@@ -289,7 +299,7 @@ def _prepare(run: Assembly, ops: Ops, transport: Transport, sink: Sink, progress
     if progress.iteration >= run.iterations:
         return
     before = ops.compile_stats()  # in this process, of runs that came before this one too
-    with run.batches(transport, 0, 1) as batches:
+    with run.batches(transport, 0, 1) as batches, transport.activity.during("compiling kernels"):
         batch = next(batches)
         seconds = take_turns(transport, lambda: rehearse(run, ops, batch))
     compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))

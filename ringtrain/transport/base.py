@@ -9,6 +9,7 @@ integers from 0: messages match first-in-first-out per (ordered pair of ranks, t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from ringtrain.transport.activity import Activity
 from ringtrain.transport.board import Rows
 from ringtrain.transport.links import Links
 from ringtrain.transport.mapped import Lane
@@ -56,6 +57,7 @@ class Transport(ABC):
     ]  # called before it closes: of what was made with it and is closed by all ranks too
     leaving: list[Callable[[], None]]  # called before it is left after a death, when nobody is met any more
     frailty: str  # why the death of a rank cannot be survived here, and what to do; empty where it can
+    activity: Activity  # what this rank is doing
     apart: str = ""  # why ranks of a node may lack twins here, in words, where that is known
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ comparison with another rank's word tells whether the two make the same call:
     done    256 words    the same word, once the collective has ended here
     moved   256 words    number << 32 | how far it has got
     calls    32 records  fingerprint and text of the calls that this rank makes
+    host, doing  texts   the rank's host; what the rank does besides, as of its last beat, and for how long
 
 A collective of a few microseconds cannot wait even for that. Its fingerprint goes to a list of this process alone,
 of which the end is brought to the board when a larger collective begins, and by a thread, now and then.
@@ -26,11 +27,15 @@ import numpy as np
 
 RING = 256  # collectives that a row remembers
 MASK = RING - 1
-CALLS, TEXT_BYTES = 32, 120  # calls that a row describes; where there are more, the newest
-BEATS, LEFT, ITERATION, TOLD, HEADER = 0, 1, 2, 3, 8  # words
+CALLS, TEXT_BYTES = 32, 152  # calls that a row describes; where there are more, the newest
+BEATS, LEFT, DOING_MS, LIMITED, ITERATION, TOLD, RENEWED, HEADER = 0, 1, 2, 3, 4, 5, 6, 8  # words
+EVERYTHING = -1  # told of no collective, but of the run
 BEGUN, DONE, MOVED, DESCRIBED = HEADER, HEADER + RING, HEADER + 2 * RING, HEADER + 3 * RING
 CALL_WORDS = 1 + TEXT_BYTES // 8
-WORDS = DESCRIBED + CALLS * CALL_WORDS
+HOST = DESCRIBED + CALLS * CALL_WORDS
+HOST_BYTES = 64
+DOING = HOST + HOST_BYTES // 8
+WORDS = DOING + TEXT_BYTES // 8
 ROW_BYTES = 8 * WORDS
 SHIFT = 32
 LOW = (1 << SHIFT) - 1
@@ -78,13 +83,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a rank's row says. ``entries``: its last collectives by number; ``iteration``: of the training, from 1, and
-    0 before it."""
+    """What a rank's row says.
+
+    entries:   its last collectives by number
+    iteration: of the training, from 1, and 0 before it
+    left:      whether it begins no more collectives
+    doing:     what it does besides, for ``doing_s`` seconds; ``limited``: it says itself when that takes too long
+    """
 
     rank: int
     entries: dict[int, Entry]
     iteration: int
     left: bool
+    host: str = ""
+    doing: str = ""
+    doing_s: float = 0.0
+    limited: bool = False
 
     @property
     def last(self) -> int:
@@ -115,6 +129,8 @@ class Board:
         self.busy, self._open = False, 0  # the word that was under way when it was written
         self._lock = threading.Lock()  # the thread writes what is logged, too
         self._described: dict[int, str] = {}
+        self._doing = ""
+        self._write(HOST, HOST_BYTES, transport.activity.host)
 
     # ── this rank writes ──────────────────────────────────────────────────────────────────────────────────
     def describe(self, call: Call) -> None:
@@ -123,9 +139,19 @@ class Board:
             return
         place = DESCRIBED + len(self._described) % CALLS * CALL_WORDS
         self._described[call.fingerprint] = call.text
-        text = call.text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
-        self._words[self.rank, place + 1 : place + CALL_WORDS] = np.frombuffer(text, np.int64)
+        self._write(place + 1, TEXT_BYTES, call.text)
         self._own[place] = call.fingerprint
+
+    def _write(self, place: int, nbytes: int, text: str) -> None:
+        padded = text.encode(errors="replace")[:nbytes].ljust(nbytes, b"\0")
+        self._words[self.rank, place : place + nbytes // 8] = np.frombuffer(padded, np.int64)
+
+    def do(self, text: str, seconds: float, limited: bool, renewed: int) -> None:
+        """What this rank does besides, for so long already; ``renewed``: how often it got on in that."""
+        if text != self._doing:
+            self._doing = text
+            self._write(DOING, TEXT_BYTES, text)
+        self._own[DOING_MS], self._own[LIMITED], self._own[RENEWED] = int(1000 * seconds), limited, renewed
 
     def begin(self, fingerprint: int) -> int:
         """This rank begins its next collective: the word by which it is known."""
@@ -184,9 +210,14 @@ class Board:
         """This rank begins no more collectives."""
         self._own[LEFT] = 1
 
-    def tell(self) -> None:
-        """This rank tells an error that concerns all."""
-        self._own[TOLD] = 1
+    def tell(self, number: int = EVERYTHING) -> None:
+        """This rank tells an error that concerns all, of the collective of this number if it is of one."""
+        self._own[TOLD] = number
+
+    @property
+    def last(self) -> int:
+        """Number of the collective that this rank has brought to the board last."""
+        return self._number
 
     # ── all ranks are read ────────────────────────────────────────────────────────────────────────────────
     def inside(self) -> list[int]:
@@ -205,8 +236,10 @@ class Board:
         places = ((words >> SHIFT == own >> SHIFT) & (words != own)).any(axis=0)
         return int(own[places].min() >> SHIFT) if places.any() else 0
 
-    def told(self) -> bool:
-        return bool(self._words[:, TOLD].any())
+    def told_number(self) -> int:
+        """Of the collective that another rank tells of, EVERYTHING where it tells of none; 0 where nobody tells."""
+        numbers = np.delete(self._words[:, TOLD], self.rank)
+        return int(numbers[numbers != 0][0]) if numbers.any() else 0
 
     def read(self) -> list[Row]:
         return [self._row(rank, words) for rank, words in enumerate(self._words.copy())]
@@ -216,7 +249,16 @@ class Board:
         places = zip(*(words[start : start + RING].tolist() for start in (BEGUN, DONE, MOVED)), strict=True)
         entries = (_entry(word, done, moved, described) for word, done, moved in places if word)
         by_number = {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number)}
-        return Row(rank, by_number, int(words[ITERATION]), bool(words[LEFT]))
+        return Row(
+            rank,
+            by_number,
+            int(words[ITERATION]),
+            bool(words[LEFT]),
+            _text(words[HOST:DOING]),
+            _text(words[DOING:WORDS]),
+            int(words[DOING_MS]) / 1000,
+            bool(words[LIMITED]),
+        )
 
 
 def _words(first: int, fingerprints: list[int]) -> memoryview:
@@ -236,8 +278,12 @@ def _store(ring: memoryview, first: int, words: memoryview) -> None:
 
 
 def _calls(words: np.ndarray) -> dict[int, str]:
-    records = words[DESCRIBED:].reshape(CALLS, CALL_WORDS)
-    return {int(record[0]): record[1:].tobytes().rstrip(b"\0").decode(errors="replace") for record in records}
+    records = words[DESCRIBED:HOST].reshape(CALLS, CALL_WORDS)
+    return {int(record[0]): _text(record[1:]) for record in records}
+
+
+def _text(words: np.ndarray) -> str:
+    return words.tobytes().rstrip(b"\0").decode(errors="replace")
 
 
 def _entry(word: int, done: int, moved: int, described: dict[int, str]) -> Entry:

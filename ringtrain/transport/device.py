@@ -59,6 +59,7 @@ class OnDevice(Transport):
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.links, self.threads = inner.neighbours, inner.links, inner.threads
         self.closing, self.leaving, self.frailty = inner.closing, inner.leaving, inner.frailty
+        self.activity = inner.activity
         self.patience = replace(inner.patience, poll=self._poll)
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────

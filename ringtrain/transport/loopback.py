@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.links import Links
@@ -166,6 +167,7 @@ class Loopback(Transport):
         self.closing: list[Callable[[], None]] = []
         self.leaving: list[Callable[[], None]] = []
         self.frailty = f"there is one process here, and no other that would survive: {START}"
+        self.activity = Activity()
         self._sums_begun = 0
         self._lanes = Lanes(self.node_window, self.local_rank, self.local_size, _in_order)
 

@@ -19,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import RankLostError, TransportError
+from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
@@ -162,6 +163,7 @@ class Messages(Transport):
         self._reduces: deque[ReduceHandle] = deque(maxlen=REDUCES_KEPT)
         self.closing: list[Callable[[], None]] = []
         self.leaving: list[Callable[[], None]] = []
+        self.activity = Activity()
         self._tallies: list[RemoteTally] = []
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))
@@ -307,7 +309,7 @@ class Messages(Transport):
         for comm in (self._comm, self._node_comm):
             with suppress(MPI.Exception):
                 comm.Revoke()
-        for action in self.leaving:
+        for action in reversed(self.leaving):
             action()
         for relay in self._relays:
             relay.leave()

@@ -63,7 +63,9 @@ def wait_for(
         if progress() != seen:
             seen, since = progress(), now
         elif now - since > deadline_s:
-            raise StalledError(f"no progress for {deadline_s:g} s, waiting for {awaited()}")
+            error = StalledError(f"no progress for {deadline_s:g} s, waiting for {awaited()}")
+            error.awaited = awaited()
+            raise error
         if now - polled > POLL_S:
             polled = now
             patience.poll()
@@ -78,3 +80,10 @@ def peers(ranks) -> str:
     ranks = sorted(set(ranks))
     named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}"
+
+
+def placed(ranks, hosts) -> str:
+    """``rank 3 (node7)``: the same with the names of their hosts, where these are known; ``hosts`` by rank."""
+    named = list(dict.fromkeys(hosts[rank] for rank in sorted(set(ranks)) if hosts[rank]))
+    more = f" and {len(named) - 8} more" if len(named) > 8 else ""
+    return f"{peers(ranks)} ({', '.join(named[:8])}{more})" if named else peers(ranks)

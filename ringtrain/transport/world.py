@@ -52,20 +52,26 @@ class World:
 
     joined:   whether this process was started in place of a lost rank
     survived: what became of the last death; None before there was one
+    dress:    dress(transport) → the one to be used
     """
 
-    def __init__(self):
+    def __init__(self, dress: Callable[[Transport], Transport]):
         self.joined = os.environ.pop(MARK, None) is not None
-        self.survived = None
-        self.transport = _joined() if self.joined else connect()
+        self.survived, self._dress = None, dress
+        self.transport = self._bare = _joined() if self.joined else connect()
+
+    def enter(self) -> Transport:
+        """The transport of this world, once. Collective."""
+        self.transport = self._dress(self._bare)
+        return self.transport
 
     def survive(self, facts: dict, order: Callable, wanted: int, command: Sequence[str], expired: Callable) -> None:
         """Leave a world that has lost a rank, for one of the survivors, as :mod:`ringtrain.transport.survival` does.
         Collective over these."""
         from ringtrain.transport.survival import survive
 
-        self.survived = survive(self.transport, facts, order, wanted, command, expired)
-        self.transport = self.survived.transport
+        self.survived = survive(self._bare, facts, order, wanted, command, expired)
+        self.transport = self._bare = self.survived.transport
 
     def end(self, code: int) -> None:
         """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: the MPI

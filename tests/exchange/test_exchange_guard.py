@@ -1,6 +1,7 @@
 """The guard: what every rank does goes on unchanged, and who differs or does not come is named."""
 
 import re
+import socket
 import threading
 
 import numpy as np
@@ -16,6 +17,7 @@ from ringtrain.exchange.watched import SMALL_BYTES
 from ringtrain.transport.board import Board, Entry, Row
 from ringtrain.transport.loopback import LoopbackWorld
 
+HOST = socket.gethostname()
 BLOCKING = ["mpi", "mpi large"]  # what the guard writes down in another way each
 LARGE = SMALL_BYTES // 8 + 1
 
@@ -95,8 +97,8 @@ def test_several_in_flight_may_end_in_any_order():
 # ── not the same on all ranks ─────────────────────────────────────────────────────────────────────────────────
 SIZES = (
     "collective 3 is not the same on all ranks: expected, as on ranks 0, 2: all-reduce of 40 float64 by ring (sum); "
-    "got, on rank 1: all-reduce of 20 float64 by ring (sum). All ranks must make the same calls, of the same size and "
-    "type, in the same order"
+    f"got, on rank 1 ({HOST}): all-reduce of 20 float64 by ring (sum). All ranks must make the same calls, of the same "
+    "size and type, in the same order"
 )
 
 
@@ -114,7 +116,7 @@ def test_another_size_is_named_rank_by_rank():
     assert raised.value.exit_code == 1
 
 
-OTHER = r"collective 2 is not .* on ranks 0, 2: .* \(sum\); got, on rank 1: .* \(max\)"
+OTHER = r"collective 2 is not .* on ranks 0, 2: .* \(sum\); got, on rank 1 \(\S+\): .* \(max\)"
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "mpi large"])
@@ -165,7 +167,7 @@ def test_a_call_into_the_mpi_that_differs_is_not_made():
         finally:
             ended.set()
 
-    with pytest.raises(MismatchError, match="expected, as on rank 0: a dance; got, on rank 1: all-reduce"):
+    with pytest.raises(MismatchError, match=r"expected, as on rank 0: a dance; got, on rank 1 \(\S+\): all-reduce"):
         world(2, body, end=_no_end)
     assert made == []
 
@@ -196,7 +198,9 @@ def test_another_call_is_named():
         reduction, _ = prepared(t, guard, "ring")
         Guarded(t, guard).barrier() if t.rank == 1 else run(reduction)
 
-    with pytest.raises(MismatchError, match=r"expected, as on ranks 0, 2: all-reduce .*; got, on rank 1: barrier"):
+    with pytest.raises(
+        MismatchError, match=r"expected, as on ranks 0, 2: all-reduce .*; got, on rank 1 \(\S+\): barrier"
+    ):
         world(3, body, end=_no_end)
 
 
@@ -266,8 +270,8 @@ def absent_rank(algorithm, deadline_s):
 
 
 NAMED = (
-    "no progress for 0.4 s in collective 3, all-reduce of 40 float64 by ring (sum), iteration 5: rank 1 has not joined "
-    "it (its last is collective 2, done, in iteration 5); ranks 0, 2 wait in it\n"
+    f"no progress for 0.4 s in collective 3, all-reduce of 40 float64 by ring (sum), iteration 5: rank 1 ({HOST}) has "
+    "not joined it (its last is collective 2, done, in iteration 5); ranks 0, 2 wait in it\n"
     "the last collectives of every rank:\n"
     "  1  all-reduce of 40 float64 by ring (sum): done on ranks 0, 1, 2\n"
     "  2  all-reduce of 40 float64 by ring (sum): done on ranks 0, 1, 2\n"
@@ -304,7 +308,7 @@ def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(algorithm):
         world(2, body, 0.3, end=end)
     (error,) = told
     assert isinstance(error, StalledError)
-    assert "in collective 2, all-reduce of" in str(error) and "rank 1 has not joined it" in str(error)
+    assert "in collective 2, all-reduce of" in str(error) and f"rank 1 ({HOST}) has not joined it" in str(error)
 
 
 def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in():
@@ -323,7 +327,7 @@ def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in():
 
     with pytest.raises(TransportError):
         world(2, body, 2.0, end=end)
-    assert "expected, as on rank 0: all-reduce" in str(told[0]) and "got, on rank 1: a dance" in str(told[0])
+    assert "expected, as on rank 0: all-reduce" in str(told[0]) and f"got, on rank 1 ({HOST}): a dance" in str(told[0])
 
 
 def test_without_another_way_a_thread_writes_the_error_and_aborts(capsys):
@@ -344,7 +348,7 @@ def test_without_another_way_a_thread_writes_the_error_and_aborts(capsys):
     assert raised.value.code == 4
     told = capsys.readouterr().err
     assert told.startswith(
-        "ringtrain: rank 0: no progress for 0.3 s in collective 1, barrier: rank 1 has not joined it"
+        f"ringtrain: rank 0: no progress for 0.3 s in collective 1, barrier: rank 1 ({HOST}) has not joined it"
     )
 
 

@@ -174,7 +174,7 @@ class DeviceTransport(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
-        self.apart, self.closing = inner.apart, inner.closing
+        self.apart, self.closing, self.activity = inner.apart, inner.closing, inner.activity
         self.leaving, self.frailty = inner.leaving, inner.frailty
         self.threads = False  # the fake device's queue is for one
 

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.mpi
 DEADLINE_S = 2.0
 EXTRA_S = 30.0  # for mpirun to start and end on a machine that is busy; other than that it is a second
 SMALL, LARGE = 1000, 300_000  # of the MPI's own all-reduces the small ones are logged, the large ones written down
+HOST = socket.gethostname()
 APART = {"OMPI_MCA_osc": "^sm"}  # no shared windows: rows travel as messages, as between nodes
 
 
@@ -63,7 +65,7 @@ def test_a_rank_that_does_not_come_is_named(mpirun, algorithm, count):
     assert done.returncode == 4
     lines = told(done)
     text = f"all-reduce of {count:,} float32 by {algorithm} (sum)"
-    assert f"no progress for 2 s in collective 6, {text}, iteration 7: rank 1 has not joined it" in lines[0]
+    assert f"no progress for 2 s in collective 6, {text}, iteration 7: rank 1 ({HOST}) has not joined it" in lines[0]
     assert lines[0].endswith("(its last is collective 5, done, in iteration 7); ranks 0, 2 wait in it")
     assert lines[1] == "the last collectives of every rank:"
     assert lines[2:7] == [f"  {number}  {text}: done on ranks 0, 1, 2" for number in range(1, 6)]
@@ -77,7 +79,7 @@ def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, apart):
     assert done.returncode == 4
     line = told(done)[0]
     assert "no progress for 2 s in collective 6, all-reduce of 300,000 float32" in line
-    assert "rank 1 has not been seen in it (when last seen: " in line
+    assert f"rank 1 ({HOST}) has not been seen in it (when last seen: " in line
     assert "it has given no sign of life for " in line and line.endswith("ranks 0, 2 wait in it")
 
 
@@ -87,7 +89,7 @@ def test_different_sizes_are_named_rank_by_rank(mpirun, algorithm, count):
     assert done.returncode == 1
     assert (
         f"collective 6 is not the same on all ranks: expected, as on ranks 0, 2: all-reduce of {count:,} float32 by "
-        f"{algorithm} (sum); got, on rank 1: all-reduce of {count // 2:,} float32 by {algorithm} (sum)."
+        f"{algorithm} (sum); got, on rank 1 ({HOST}): all-reduce of {count // 2:,} float32 by {algorithm} (sum)."
     ) in told(done)[0]
 
 
@@ -96,13 +98,13 @@ def test_different_sizes_are_named_rank_by_rank(mpirun, algorithm, count):
 def test_another_operation_is_named_although_the_bytes_fit(mpirun, algorithm, apart):
     done = guarded(mpirun, "does_another_operation", algorithm, SMALL, **apart)
     assert done.returncode == 1
-    assert f"got, on rank 1: all-reduce of 1,000 float32 by {algorithm} (max)." in told(done)[0]
+    assert f"got, on rank 1 ({HOST}): all-reduce of 1,000 float32 by {algorithm} (max)." in told(done)[0]
 
 
 def test_another_call_is_named(mpirun):
     done = guarded(mpirun, "does_something_else", "mpi", LARGE)
     assert done.returncode == 1
-    assert "got, on rank 1: gather of values." in told(done)[0]
+    assert f"got, on rank 1 ({HOST}): gather of values." in told(done)[0]
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "mpi"])
@@ -130,5 +132,5 @@ def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorith
     assert rest.count("ringtrain: rank ") == 1
     (line,) = [line for line in rest.splitlines() if line.startswith("ringtrain: ")]
     assert "no progress for 2 s in collective " in line and ", iteration " in line
-    assert "rank 1 " in line and "it has given no sign of life for" in line
+    assert f"rank 1 ({HOST}) " in line and "it has given no sign of life for" in line
     assert "the last collectives of every rank:" in rest

@@ -363,7 +363,7 @@ def test_divergence_names_iteration_and_layer_and_keeps_the_checkpoint(train, tm
 def test_weights_that_an_update_spoilt_are_not_saved(train, tmp_path):
     with h5py.File(tmp_path / "train.h5", "w") as file:
         write_digits(file)  # no test part, whose loss would be the first to tell
-    with pytest.raises(DivergedError, match=r"weights are not finite, '\S+' first after iteration 1; .* is not saved"):
+    with pytest.raises(DivergedError, match=r"weights are not finite, '\S+' first after iteration 1, .* is not saved"):
         train(out="run", data="train.h5", iterations=1, lr=1e38, weight_decay=1e3)
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 

@@ -156,6 +156,6 @@ def test_another_size_is_another_fingerprint():
 
 def test_who_tells_is_seen_by_all():
     first, second = boards(2)
-    assert not first.told()
+    assert not first.told_number()
     second.tell()
-    assert first.told()
+    assert first.told_number()

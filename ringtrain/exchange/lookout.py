@@ -1,0 +1,87 @@
+"""A thread of every process that runs a command: it shows the process's stacks on SIGUSR2, and ends it where a stage
+that may not take long (a file system's answer, the start of the MPI) does.
+
+The signal is blocked, and the thread waits for it. A handler of Python's would run in the main thread between two
+instructions of Python, and so never while that is stuck within the MPI or a kernel; the thread needs no more than the
+interpreter, which both give away. Where a library keeps the interpreter (:meth:`.Activity.held`) the main thread takes
+the signal itself, by ``faulthandler``'s handler, which is C and writes the stacks bare.
+"""
+
+import faulthandler
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from ringtrain.errors import RingtrainError, StalledError
+from ringtrain.exchange import stacks
+from ringtrain.transport.activity import Activity, Unlimited
+from ringtrain.transport.backstop import SHOW, Backstop
+
+EVERY_S = 0.25
+PAUSED_S = 2.0  # a look that comes so late: the process was stopped, or its interpreter held
+
+
+class Lookout:
+    """rank: of this process, as far as it is known before there is a world
+    end:  end(error): ends the process, and the world where there is one
+
+    Use as a context manager, in the thread that starts all others.
+    """
+
+    def __init__(self, activity: Activity, rank: int, end: Callable[[RingtrainError], None], clock=time.monotonic):
+        self._activity, self._rank, self._end, self._clock = activity, rank, end, clock
+        self._at = self._resumed = clock()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
+
+    def __enter__(self) -> "Lookout":
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})  # threads that are started inherit it
+        faulthandler.register(SHOW, file=sys.__stderr__, all_threads=True)
+        self._activity.backstop = _backstop(f"rank {self._rank} ({self._activity.host})")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._ending.set()
+        signal.pthread_kill(self._thread.ident, SHOW)
+        self._thread.join()
+        self._activity.backstop = Unlimited()
+        faulthandler.unregister(SHOW)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _run(self) -> None:
+        while True:
+            asked = signal.sigtimedwait({SHOW}, EVERY_S)
+            if self._ending.is_set():
+                return
+            if asked is not None:
+                stacks.show(self._activity, self._rank)
+            error = self.look()
+            if error is not None:
+                stacks.show(self._activity, self._rank)
+                self._end(error)
+                return
+
+    def look(self) -> StalledError | None:
+        """What is to be told, if a stage takes too long."""
+        now, stage = self._clock(), self._activity.stage
+        if now - self._at > EVERY_S + PAUSED_S:
+            self._resumed = now
+        self._at = now
+        taken_s = now - max(stage.since, self._resumed)
+        if not stage.limited or taken_s <= self._activity.deadline_s:
+            return None
+        return StalledError(
+            f"no progress for {taken_s:.3g} s in {stage.text}, on rank {self._rank} ({self._activity.host}): what it "
+            "asked for does not answer. See whether that file system, or the network, hangs on this node; a longer "
+            f"deadline (--deadline-s, RINGTRAIN_DEADLINE_S) where it is only slow{self._activity.everyone()}"
+        )
+
+
+def _backstop(who: str):
+    try:
+        return Backstop(who)
+    except (OSError, AttributeError, ValueError):  # another C library: threads of Python have to do
+        return Unlimited()

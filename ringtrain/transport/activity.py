@@ -1,0 +1,102 @@
+"""What a rank is doing, for its threads and for other ranks to read: one attribute that the main thread sets as it
+goes, and nobody waits for."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+DEADLINE_S = 300.0
+
+
+class Stage(NamedTuple):
+    """text: in words, "backward"; since: by ``time.monotonic``; limited: whether it may not take longer than the
+    deadline, whoever waits"""
+
+    text: str
+    since: float
+    limited: bool
+
+
+class Unlimited:
+    """What ends a process whose interpreter stands still: nothing. (:class:`.backstop.Backstop` does.)"""
+
+    def arm(self, text: str, seconds: float) -> None:
+        """From now on."""
+
+    def disarm(self) -> None:
+        """No longer."""
+
+
+def no_words() -> str:
+    return ""
+
+
+class Activity:
+    """One rank's.
+
+    iteration:    of the training, from 1; 0 before it
+    layer():      where a pass is
+    collective(): the one that this rank is in, in words
+    everyone():   what all ranks do, in lines that each begin with a line break, where there is a guard that sees them
+    deadline_s:   of stages that are limited
+    backstop:     what ends the process where no thread of Python could (:class:`.backstop.Backstop`)
+    """
+
+    def __init__(self, deadline_s: float = DEADLINE_S):
+        self.host = socket.gethostname()
+        self.deadline_s, self.iteration = deadline_s, 0
+        self.stage = Stage("", time.monotonic(), False)
+        self.layer: Callable[[], str] = no_words
+        self.collective: Callable[[], str] = no_words
+        self.everyone: Callable[[], str] = no_words
+        self.backstop = Unlimited()
+        self.renewed = 0  # how often a stage got on
+        self._held = False
+
+    def at(self, text: str) -> None:
+        """The next stage begins, of which nobody knows how long it takes."""
+        self.stage = Stage(text, time.monotonic(), False)
+
+    def limit(self, text: str) -> None:
+        """The next stage begins, and may not take longer than the deadline."""
+        self.stage = Stage(text, time.monotonic(), True)
+
+    @contextmanager
+    def during(self, text: str, limited: bool = False) -> Iterator[None]:
+        """A stage within another one. ``limited``: something that others answer, a file system above all."""
+        before, held = self.stage, self._held
+        self._begin(text, limited, False)
+        try:
+            yield
+        finally:
+            self._begin(before.text, before.limited, held, None if before.limited else before.since)
+
+    @contextmanager
+    def held(self, text: str) -> Iterator[None]:
+        """A limited stage in a library that keeps the interpreter to itself while it waits: no thread of Python could
+        tell that it takes too long. In the main thread."""
+        with self.during(text, limited=True):
+            self._begin(text, True, True)
+            yield
+
+    def _begin(self, text: str, limited: bool, held: bool, since: float | None = None) -> None:
+        if self._held:
+            self.backstop.disarm()
+        self.stage, self._held = Stage(text, time.monotonic() if since is None else since, limited), held
+        if held:
+            self.backstop.arm(text, self.deadline_s)
+
+    def renew(self) -> None:
+        """A stage gets on: its time begins anew."""
+        self.renewed += 1
+        self._begin(self.stage.text, self.stage.limited, self._held)
+
+    def words(self) -> str:
+        """ "backward, layer 'conv2'"; empty where nothing is known."""
+        text, layer = self.stage.text, self.layer()
+        return f"{text}, layer {layer!r}" if layer and text in PASSES else text
+
+
+PASSES = ("forward", "backward")  # stages in which layer() is asked

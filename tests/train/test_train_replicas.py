@@ -1,0 +1,183 @@
+"""Replicas that must be equal and finite: one bit that differs is found, and named to the element."""
+
+import re
+import socket
+
+import numpy as np
+import pytest
+from small_runs import DROPOUT_NET, run_of
+
+from ringtrain.errors import ConfigError, DivergedError, ReplicaError
+from ringtrain.train import start as starting
+from ringtrain.train.replicas import _narrow
+from ringtrain.transport.loopback import LoopbackWorld
+
+HOST = socket.gethostname()
+NET = {"model": "net.toml", "data": "digits", "ops": "reference", "guard": False}
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """train(size, spoil, flag=value...): a run on threads, of which ``spoil(run, rank)`` is told before it begins."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+    assemble = starting.assemble
+
+    def run(size, spoil, **flags):
+        def assembled(config, model, data, transport, *more):
+            made = assemble(config, model, data, transport, *more)
+            spoil(made, transport.rank)
+            return made
+
+        monkeypatch.setattr(starting, "assemble", assembled)
+        monkeypatch.setattr(starting.StopFlag, "install", lambda self: self)  # signals are the main thread's
+        LoopbackWorld(size).run(lambda t: starting.start(t, None, {**NET, "out": "run", **flags}))
+
+    return run
+
+
+def before_iteration(number, change):
+    """``change(run)`` on rank 1 when iteration ``number`` (from 1) begins."""
+
+    def spoil(run, rank):
+        if rank == 1:
+            run.worker.before_iteration = lambda iteration: change(run) if iteration + 1 == number else None
+
+    return spoil
+
+
+def flip_a_bit(run):
+    """The lowest of element [0, 1, 0, 2] of conv1.weight, which is number 5 of the arena, and of one behind it."""
+    bits = run.arena.weights[5:6].view(np.uint32)
+    bits ^= 1
+
+
+def test_one_bit_on_one_rank_is_named_with_its_host_and_element(train):
+    with pytest.raises(ReplicaError) as raised:
+        train(3, before_iteration(4, flip_a_bit), iterations=12, check_replicas=4)
+    told = str(raised.value)
+    assert told.startswith(
+        f"replicas differ after iteration 4: rank 1 ({HOST}) has other bits than ranks 0, 2 ({HOST}), which agree. The "
+        "first difference is in weights of 'conv1.weight', elements "
+    )
+    assert re.search(r"at \[\d, \d, \d, \d\] there is \S+ on ranks 0, 2; \S+ on rank 1\. Every rank made", told)
+    assert raised.value.exit_code == 3 and raised.value.everywhere
+
+
+def test_of_two_ranks_nobody_knows_who_is_right(train):
+    with pytest.raises(ReplicaError, match="which of them are right cannot be told"):
+        train(2, before_iteration(2, flip_a_bit), iterations=2)
+
+
+def test_replicated_state_is_compared_too(train):
+    def change(run):
+        (momentum,) = run.exchange.kept()
+        momentum.array[run.arena.spans[-1].start] += 1
+
+    def spoil(run, rank):
+        if rank == 1:
+            finish = run.exchange.finish
+            run.exchange.finish = lambda iteration, lr: (finish(iteration, lr), change(run))
+
+    with pytest.raises(
+        ReplicaError, match=r"in the optimizer's momentum of 'fc.bias', elements 0 to 0 of 10; at \[0\]"
+    ):
+        train(3, spoil, iterations=1, lr=1e-30)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("places", [(0, 0), (7, 700), (255, 256), (999, 999), (0, 999)])
+def test_the_first_and_the_last_element_are_found(size, places):
+    def body(t):
+        own = np.zeros(1000, "f4")
+        if t.rank == size - 1 and size > 1:
+            own[list(places)] = 1
+        return (_narrow(t, own), 999 - _narrow(t, own[::-1])) if size > 1 else places
+
+    assert LoopbackWorld(size).run(body) == [places] * size
+
+
+# ── not finite ────────────────────────────────────────────────────────────────────────────────────────────────
+def spoilt_after(number, rank_of, spoil_it):
+    def spoil(run, rank):
+        if rank == rank_of:
+            finish = run.exchange.finish
+            run.exchange.finish = lambda i, lr: (finish(i, lr), spoil_it(run) if i + 1 == number else None)
+
+    return spoil
+
+
+def test_state_that_one_rank_alone_keeps_is_looked_at(train, tmp_path):
+    """Of sharded each rank keeps a slice; the weights are good still."""
+
+    def spoil_it(run):
+        (momentum,) = run.exchange.kept()
+        momentum.array[0] = np.nan
+
+    with pytest.raises(DivergedError) as raised:
+        train(3, spoilt_after(2, 2, spoil_it), iterations=2, sync="sharded", check_replicas=2)
+    told = str(raised.value)
+    assert re.match(
+        rf"the optimizer's momentum is not finite, '\S+' first after iteration 2, on rank 2 \({HOST}\); ", told
+    )
+    assert "this state is not saved" in told and raised.value.exit_code == 3
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("check", [2, 0, None])
+def test_weights_are_looked_at_before_they_are_saved_whatever_is_asked_for(train, check):
+    def spoil_it(run):
+        run.arena.weight(run.arena.spans[1])[0] = np.inf
+        run.arena.grad(run.arena.spans[2])[0] = np.nan
+
+    with pytest.raises(DivergedError) as raised:
+        train(2, spoilt_after(2, 1, spoil_it), iterations=2, check_replicas=check, optimizer="sgd")
+    told = str(raised.value)
+    assert told.startswith(f"weights are not finite, 'conv1.bias' first after iteration 2, on rank 1 ({HOST}); ")
+    assert "the last gradient is not finite either, 'fc.weight' first; this state is not saved" in told
+
+
+# ── when ──────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    "flags, checked",
+    [
+        ({"check_replicas": 3}, ["at the start", 3, 6, 7]),
+        ({"check_replicas": 0}, ["at the start", 7]),
+        ({"checkpoint_every": 4}, ["at the start", 4, 7]),
+        ({"batch": 480}, ["at the start", 3, 6, 7]),  # 1437 examples: three iterations an epoch
+    ],
+    ids=["every 3", "never", "checkpoints", "epochs"],
+)
+def test_when_replicas_are_compared(train, flags, checked):
+    compared = []
+
+    def spoil(run, rank):
+        if rank == 0:
+            check = run.replicas._digests
+            when = lambda: run.worker._batch.iteration + 1 if run.worker.updates else "at the start"  # noqa: E731
+            run.replicas._digests = lambda kept: (
+                compared.append(when()) if kept.name == "weights" else None,
+                check(kept),
+            )[1]
+
+    train(2, spoil, iterations=7, evaluate_every=7, **flags)
+    assert compared == checked
+
+
+@pytest.mark.parametrize("flags", [{"sync": "gossip"}, {"sync": "averaging"}, {"sync": "server", "staleness": 2}])
+def test_no_period_where_ranks_have_weights_of_their_own(flags):
+    with pytest.raises(ConfigError, match=r"--check-replicas 5 compares .*, and with --sync \w+ each has its own"):
+        LoopbackWorld(2).run(lambda t: run_of(t, DROPOUT_NET, check_replicas=5, iterations=1, **flags))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"sync": "gossip"}, {"sync": "averaging", "average_every": 2}, {"sync": "delayed"}, {"sync": "master"},
+        {"sync": "server"}, {"sync": "server", "asynchronous": True}, {"fc": "hybrid"}, {"wire": "bfloat16"},
+        {"overlap": "forward"}, {"sync": "sharded"},
+    ],
+    ids=lambda flags: " ".join(map(str, flags.values())),
+)  # fmt: skip
+def test_good_replicas_of_every_strategy_are_found_the_same(train, flags):
+    train(2, lambda run, rank: None, iterations=5, checkpoint_every=3, **flags)
