@@ -92,7 +92,7 @@ class Canonical:
         part, *lanes = (array[bucket.start : bucket.stop] for array in (buffer, *self._lanes))
         made = self._in_place(part, lanes, tag) if mapped else self._sent(part, lanes, tag)
         guard = self._summing.guard
-        return made if guard is None else guard.watch(made, "sum", buffer.dtype, count)
+        return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, of=bucket.name)
 
     def _in_place(self, part, lanes: Sequence, tag: int) -> Mapped:
         transport, own = self._transport, self._summing.orders.own
