@@ -143,7 +143,7 @@ class TrainConfig:
         "All-reduce: auto, by size and what `ringtrain tune` measured; mpi, the MPI's own; mapped or routed, in memory "
         "that the ranks of a node share; or a schedule: ring, tree, "
         "double-tree, butterfly, circulant, recursive-doubling, star, sliced, hierarchical, hierarchical-leader or "
-        "hierarchical:INNER:OUTER.",
+        "hierarchical:INNER:OUTER. With --reproducible what adds in its order: auto, mapped, canonical, some schedules.",
         short="a",
     )
     tuning: str | None = option(
@@ -220,8 +220,7 @@ class TrainConfig:
 
 
 # What must stay as it was when a run is resumed: the order of its examples, what the optimizer keeps or the order in
-# which gradients are added hangs on it. The
-# model is compared layer by layer besides, and data by checksum.
+# which gradients are added hangs on it. The model is compared layer by layer besides, and data by checksum.
 FIXED_ON_RESUME = (
     "synthetic", "batch", "seed", "dtype", "optimizer", "momentum_correction", "reproducible", "shards"
 )  # fmt: skip
