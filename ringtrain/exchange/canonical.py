@@ -57,7 +57,7 @@ class Canonical:
         transport, summing = self._transport, self._summing
         further = max(map(self._schedule.brings, range(transport.size))) - 1
         self._lanes = [transport.allocate(buffer.size, buffer.dtype) for _ in range(further)]
-        self._folding = Folding(self._ops, buffer, self.shards, self._count, self._lanes)
+        self._folding = Folding(self._ops, buffer, self.shards, self._count, self._lanes, transport.scratch)
         self.nbytes = self._folding.nbytes
         buckets = summing.buckets(spans, buffer.dtype)
         by_messages = self._why_messages([buffer, *self._lanes], range(len(buckets)))
