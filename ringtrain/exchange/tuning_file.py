@@ -1,6 +1,5 @@
 """Which tuning file a run goes by, and whether it is of this machine."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.exchange.machine import Layout, differences, look
 from ringtrain.exchange.tuning import Table, Tuning, parse, table_of
+from ringtrain.texts import parse_json, read_text
 from ringtrain.transport.base import Transport
 
 VARIABLE = "RINGTRAIN_TUNING"
@@ -105,9 +105,9 @@ def read(place: Place) -> Tuning:
     """Raises UsageError for a file that cannot be read or is no tuning, naming what is wrong in it."""
     where = _named(place)
     try:
-        found = json.loads(place.path.read_text(encoding="utf-8"))
+        found = parse_json(read_text(place.path))
     except OSError as error:
         raise UsageError(f"{where} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{where} is not JSON ({error}): make one by `ringtrain tune`") from None
     return parse(where, found)

@@ -58,7 +58,7 @@ def test_idx_with_a_missing_half(tmp_path):
     "change, message",
     [
         (lambda d: d[:-1], "is truncated: its header says 6x3x2 = 36 bytes, and 35 follow"),
-        (lambda d: d + b"x", "is too long: its header says 6x3x2 = 36 bytes, and 37 follow"),
+        (lambda d: d + b"x", "is too long: its header says 6x3x2 = 36 bytes, and more follow"),
         (lambda d: d[:9], "ends within its header, after 9 bytes"),
         (lambda d: b"", r"begins with the bytes \(none\)"),
         (
