@@ -8,20 +8,19 @@ kept in --out with its traceback, and the command that repeats it is printed. Ex
 import argparse
 import os
 import re
-import shutil
-import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-from scripts.fuzz.catalogue import READERS  # noqa: E402
-from scripts.fuzz.worker import Ledger, keep  # noqa: E402
+from scripts.fuzz.worker import Ledger, keep, load, work  # noqa: E402
 
 HANG_S = 20.0  # for one input: each takes milliseconds
-STARTS_S = 600.0  # until a process has imported everything, on a busy machine
+STARTS_S = 120.0  # until the first
 GLANCE_S = 0.25
 
 
@@ -33,49 +32,59 @@ class Outcome:
     found: list[Path] = field(default_factory=list)
 
 
-def fuzz(name: str, folder: Path, seconds: float, seed: int) -> Outcome:
+def fuzz(atheris, reader, folder: Path, seconds: float, seed: int) -> Outcome:
     """One reader, in as many processes as it takes."""
     outcome, begun = Outcome(), time.monotonic()
     (folder / "found").mkdir(parents=True, exist_ok=True)
     while (left := seconds - (time.monotonic() - begun)) > 1:
-        ledger = fresh_ledger(folder)
-        end = watch(name, folder, left, seed + outcome.deaths, ledger)
+        (folder / "ledger").unlink(missing_ok=True)
+        ledger = Ledger(folder / "ledger")
+        end = watch(atheris, reader, folder, left, seed + outcome.deaths, ledger)
         outcome.inputs += ledger.count
         outcome.covered = covered(folder) or outcome.covered
         if end is None:
             break
         outcome.deaths += 1
         if not ledger.count or outcome.deaths > 20:
-            raise SystemExit(f"{name}: {end}\n{(folder / 'told').read_text(errors='replace')[-3000:]}")
+            raise SystemExit(f"{reader.name}: {end}\n{(folder / 'told').read_text(errors='replace')[-3000:]}")
         keep(folder / "found", ledger.data, f"{end} {outcome.deaths}", f"the process {end} at this input")
     outcome.found = sorted((folder / "found").glob("*.input"))
     return outcome
 
 
-def fresh_ledger(folder: Path) -> Ledger:
-    (folder / "ledger").unlink(missing_ok=True)
-    return Ledger(folder / "ledger")
-
-
-def watch(name: str, folder: Path, seconds: float, seed: int, ledger: Ledger) -> str | None:
+def watch(atheris, reader, folder: Path, seconds: float, seed: int, ledger: Ledger) -> str | None:
     """One process, to its end; None where it came to that by itself, or what became of it."""
-    command = [sys.executable, "-m", "scripts.fuzz.worker", name, str(folder), str(seconds), str(seed)]
-    places = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    with open(folder / "told", "w") as told:
-        child = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=told, stderr=told,
-            env=os.environ | {"PYTHONPATH": places, "PYTHONFAULTHANDLER": "1"},
-        )  # fmt: skip
+    sys.stdout.flush()
+    child = os.fork()  # of one that has imported everything
+    if not child:
+        be_child(atheris, reader, folder, seconds, seed)
     seen, since = 0, time.monotonic()
-    while child.poll() is None:
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return None if code == 0 else f"ended with {code}"
         time.sleep(GLANCE_S)
         if ledger.count != seen:
             seen, since = ledger.count, time.monotonic()
         elif time.monotonic() - since > (HANG_S if seen else STARTS_S):
-            child.kill()
-            child.wait()
+            os.kill(child, 9)
+            os.waitpid(child, 0)
             return f"was at it for {time.monotonic() - since:.0f} s"
-    return None if child.returncode == 0 else f"ended with {child.returncode}"
+
+
+def be_child(atheris, reader, folder: Path, seconds: float, seed: int) -> None:
+    """Never returns."""
+    try:
+        with open(folder / "told", "a") as told:
+            for stream in (1, 2):
+                os.dup2(told.fileno(), stream)
+        work(atheris, reader, folder, seconds, seed)
+        sys.stdout.flush()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(3)
 
 
 def covered(folder: Path) -> str:
@@ -87,14 +96,15 @@ def covered(folder: Path) -> str:
     return "".join(re.findall(r"covered: (.*)", told)[-1:])
 
 
-def repeat(name: str, path: str) -> int:
+def repeat(reader, path: Path) -> int:
     """One input again, with its traceback."""
-    folder = Path(path).resolve().parent / "repeated"
-    command = [sys.executable, "-m", "scripts.fuzz.worker", name, str(folder), "0", "0", str(Path(path).resolve())]
-    try:
-        return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    data = path.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        room = Path(folder) / "room"
+        room.mkdir()
+        os.chdir(room)
+        print(reader.judge(data, room) or "it was read without an error")
+    return 0
 
 
 def tell(name: str, outcome: Outcome) -> None:
@@ -107,20 +117,22 @@ def tell(name: str, outcome: Outcome) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("readers", nargs="*", metavar="READER", help=f"of {', '.join(READERS)} [all]")
+    parser.add_argument("readers", nargs="*", metavar="READER", help="[all]")
     parser.add_argument("--seconds", type=float, default=120.0, help="for each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("fuzz"), help="folder of what is found")
-    parser.add_argument("--repeat", metavar="FILE", help="read this one input, that broke a rule, again")
+    parser.add_argument("--repeat", type=Path, metavar="FILE", help="read this one input, that broke a rule, again")
     options = parser.parse_args()
-    unknown = set(options.readers) - READERS.keys()
-    if unknown or (options.repeat and len(options.readers) != 1):
-        parser.error(f"readers are {', '.join(READERS)}; --repeat is of one")
+    atheris, known = load()
+    if set(options.readers) - known.keys() or (options.repeat and len(options.readers) != 1):
+        parser.error(f"readers are {', '.join(known)}; --repeat is of one")
     if options.repeat:
-        return repeat(options.readers[0], options.repeat)
+        return repeat(known[options.readers[0]], options.repeat)
+    how = "atheris" if atheris else "tracing, which is slower than atheris (pip install 'ringtrain[fuzz]')"
+    print(f"coverage by {how}", flush=True)
     broken = 0
-    for name in options.readers or READERS:
-        outcome = fuzz(name, options.out.resolve() / name, options.seconds, options.seed)
+    for name in options.readers or known:
+        outcome = fuzz(atheris, known[name], options.out.resolve() / name, options.seconds, options.seed)
         tell(name, outcome)
         broken += len(outcome.found)
     return 1 if broken else 0

@@ -1,12 +1,13 @@
-"""A process that fuzzes one reader until its time is up: ``python -m scripts.fuzz.worker READER FOLDER SECONDS SEED``.
+"""A process that fuzzes one reader until its time is up.
 
 Every input is written down before it is read (:class:`Ledger`), so that whoever started this process knows what it was
 at when it died or hung. What breaks a rule is kept as a file, once for each place in the code, and fuzzing goes on.
-With atheris (libFuzzer) coverage of ringtrain, and of the parsers in Python that it uses, chooses which inputs are
-spoiled further; without it, coverage of ringtrain does, by tracing, which is slower.
+With atheris (libFuzzer) coverage of ringtrain, and of the parser of TOML that it uses, chooses which inputs are spoiled
+further; without it, coverage of ringtrain does, by tracing, which is slower.
 """
 
 import hashlib
+import io
 import mmap
 import os
 import resource
@@ -14,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -130,31 +132,41 @@ def by_atheris(atheris, reader, one: Callable[[bytes], None], seconds: float, se
             return atheris.Mutate(data, most)
         return reader.mutate(random, data)[:most]
 
-    limits = [f"-max_total_time={max(1, int(seconds))}", f"-seed={seed + 1}", "-rss_limit_mb=0", "-timeout=0"]
+    limits = [f"-max_total_time={max(1, int(seconds))}", f"-seed={seed + 1}", "-rss_limit_mb=0", "-timeout=100000"]
     handled = [f"-handle_{signal}=0" for signal in ("segv", "abrt", "bus", "ill", "fpe", "int", "term")]
-    options = [*limits, *handled, f"-max_len={MOST_BYTES}", "-print_final_stats=1", "-len_control=0", str(corpus)]
+    options = [
+        f"-artifact_prefix={corpus.parent}/",
+        *limits,
+        *handled,
+        f"-max_len={MOST_BYTES}",
+        "-print_final_stats=1",
+        "-len_control=0",
+        str(corpus),
+    ]
     atheris.Setup([sys.argv[0], *options], one, custom_mutator=mutate)
     atheris.Fuzz()
 
 
-def main(name: str, place: str, seconds: str, seed: str, repeated: str = "") -> None:
+def load() -> tuple:
+    """atheris, or None where it is not installed; and all readers, instrumented by it."""
     try:
         import atheris
     except ImportError:
-        atheris = None
-    if atheris is None or repeated:
         from scripts.fuzz.catalogue import READERS
-    else:
-        with atheris.instrument_imports(include=PARSERS):
-            from scripts.fuzz.catalogue import READERS
-    reader, folder = READERS[name], Path(place)
+
+        return None, READERS
+    told = io.StringIO()  # a line a module
+    with redirect_stderr(told), atheris.instrument_imports(include=PARSERS):
+        from scripts.fuzz.catalogue import READERS
+    return atheris, READERS
+
+
+def work(atheris, reader, folder: Path, seconds: float, seed: int) -> None:
+    """Fuzz a reader until its time is up; the process is used up by that."""
     room, found, corpus = (folder / each for each in ("room", "found", "corpus"))
     for each in (room, found, corpus):
         each.mkdir(parents=True, exist_ok=True)
     os.chdir(room)
-    if repeated:
-        print(reader.judge(Path(repeated).read_bytes(), room) or "it was read without an error")
-        return
     ledger = Ledger(folder / "ledger")
 
     def one(data: bytes) -> None:
@@ -164,10 +176,6 @@ def main(name: str, place: str, seconds: str, seed: str, repeated: str = "") -> 
     one(reader.seeds()[0])  # what is imported late is imported now
     limit_memory()
     if atheris is None:
-        by_tracing(reader, one, float(seconds), int(seed))
+        by_tracing(reader, one, seconds, seed)
     else:
-        by_atheris(atheris, reader, one, float(seconds), int(seed), corpus)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        by_atheris(atheris, reader, one, seconds, seed, corpus)

@@ -13,7 +13,7 @@ import pytest
 
 from ringtrain.cli.main import run
 from ringtrain.config import TrainConfig
-from ringtrain.data import cifar, npz
+from ringtrain.data import cifar, npz, pickles
 from ringtrain.data.check import check_file
 from ringtrain.data.dataset import DIGITS, open_dataset
 from ringtrain.data.decoding import decoding
@@ -21,6 +21,7 @@ from ringtrain.data.heaps import SIGNATURE, heap_problem
 from ringtrain.data.make import make_dataset
 from ringtrain.data.pickles import load_plain
 from ringtrain.data.sources import read_source
+from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, RingtrainError, UsageError, nearest, plain
 from ringtrain.lr import LearningRate
 from ringtrain.nn import spec
@@ -187,6 +188,18 @@ def test_an_array_without_values_is_refused(data_set):
     assert any("train/labels has no values; it must be [N]" in problem for problem in check_file(data_set))
 
 
+def test_synthetic_data_has_no_more_classes_than_others():
+    with pytest.raises(DataError, match="in 2,000,000,000 classes: at most 65,536"):
+        synthetic((2, 2, 1), 2_000_000_000, 4, 0)
+    with pytest.raises(DataError, match="4611686018427387904x8x8x1 takes more memory than there is"):
+        synthetic((8, 8, 1), 10, 1 << 62, 0)
+
+
+def test_micro_batches_without_end_are_refused():
+    with pytest.raises(ConfigError, match="accumulate is 100000; it wants at most 65536"):
+        resolve(("flags", {"accumulate": 100_000}))
+
+
 def test_names_of_data_sets_are_shown_plain(data_set):
     with h5py.File(data_set, "r+") as file:
         file.attrs["name"] = "a\x1b[2J"
@@ -241,11 +254,12 @@ def test_a_pickle_that_counts_far_takes_no_memory():
         load_plain(data, "b")
 
 
-def test_a_pickle_of_lists_that_share_lists_takes_no_time():
+def test_a_pickle_of_lists_that_share_lists_takes_no_time(monkeypatch):
+    monkeypatch.setattr(pickles, "MOST_VALUES", 1000)
     value = [0] * 100
     for _ in range(5):
         value = [value] * 100
-    with pytest.raises(DataError, match="it has more than 1,048,576 values"):
+    with pytest.raises(DataError, match="it has more than 1,000 values"):
         load_plain(pickle.dumps(value), "b")
 
 

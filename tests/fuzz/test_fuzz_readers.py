@@ -1,5 +1,5 @@
-"""Every reader that scripts/bench fuzz knows, with a few inputs each: a valid one, spoiled; and none of them breaks a rule.
-The fuzzer itself is shown to see a reader that does."""
+"""Every reader that scripts/bench fuzz knows, with a few inputs each: valid ones, spoiled; none of them breaks
+a rule. The fuzzer itself is shown to see a reader that does."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ INPUTS = {
     "npz": 20,
     "images": 20,
 }
-USUALLY = 50
+USUALLY = 40
 USUAL = settings(
     derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
 )
