@@ -5,13 +5,16 @@ import json
 import tomllib
 
 LARGEST_BYTES = 64 << 20
+PIECE_BYTES = 1 << 20
 LARGEST_NUMBER = (1 << 63) - 1
 
 
 def read_text(path, largest: int = LARGEST_BYTES) -> str:
     """The whole of a file in UTF-8. Raises OSError; ValueError where it is no text, or more than ``largest`` bytes."""
+    data = bytearray()
     with open(path, "rb") as file:
-        data = file.read(largest + 1)
+        while len(data) <= largest and (piece := file.read(PIECE_BYTES)):  # room is made for what is asked for at once
+            data += piece
     if len(data) > largest:
         raise ValueError(f"it has more than {largest:,} bytes")
     return data.decode("utf-8")

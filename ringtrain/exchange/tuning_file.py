@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.errors import UsageError, everywhere
+from ringtrain.errors import UsageError, everywhere, plain
 from ringtrain.exchange.machine import Layout, differences, look
 from ringtrain.exchange.tuning import Table, Tuning, parse, table_of
 from ringtrain.texts import parse_json, read_text
@@ -70,7 +70,7 @@ def _read_here(place: Place, machine: dict, layout: Layout) -> dict:
     except OSError as problem:  # its folder may not be looked into
         error = f"{_named(place)} cannot be read: {problem.strerror}"
     if error and not place.asked_by:
-        return {"table": None, "error": "", "remark": f"without tuning: {error}"}
+        return {"table": None, "error": "", "remark": plain(f"without tuning: {error}")}
     return {"table": table, "error": error, "remark": ""}
 
 
