@@ -127,7 +127,7 @@ def _used(words: list[str], values: dict) -> None:
         run_file = values.pop("run_file")
         assert run_file is None or isinstance(run_file, str)
         look_at(resolve(("flags", given(values))))
-    if words[0] == "compare":
+    if "arguments" in values:
         folders_of("out", variants_of(values["arguments"], values["strategies"], values["variants"]))
     for kind in (OfRank("delay", 0, 60, "1:0.01"), Share(), Sizes()):
         _converted(kind, words[-1])
