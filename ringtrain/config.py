@@ -27,7 +27,9 @@ class TrainConfig:
     batch: int = option(64, "Examples an iteration, over all ranks.", low=1, short="b")
     epochs: int | None = option(10, "Passes over the training set.", low=1)
     iterations: int | None = option(None, "Iterations, in place of epochs.", low=1)
-    accumulate: int = option(1, "Micro-batches that an iteration is cut into on each rank, to save memory.", low=1)
+    accumulate: int = option(
+        1, "Micro-batches that an iteration is cut into on each rank, to save memory.", low=1, high=65536
+    )
 
     optimizer: str = option("sgd", "Update rule.", choices=("sgd", "nesterov", "adamw", "lars", "lamb"))
     lr: float = option(0.01, "Learning rate.", above=0)

@@ -18,10 +18,14 @@
     └── Interrupted                   75   told to stop, by a signal or its job's end: to be requeued
 
 A message names the thing, what it got, what it wanted and what to do. These errors are shown to the user
-without a traceback; anything else is a defect of ringtrain and keeps its traceback.
+without a traceback; anything else is a defect of ringtrain and keeps its traceback. What they quote may be anything:
+a message is made plain, whoever raises it (:func:`plain`).
 """
 
 import difflib
+
+LONGEST = 8000  # characters of a message
+LONGEST_NAME = 200
 
 
 class RingtrainError(Exception):
@@ -29,6 +33,9 @@ class RingtrainError(Exception):
 
     exit_code = 1
     everywhere = False
+
+    def __init__(self, message: str = ""):
+        super().__init__(plain(message))
 
 
 class UsageError(RingtrainError):
@@ -101,9 +108,21 @@ def everywhere(error: RingtrainError) -> RingtrainError:
     return error
 
 
+def plain(text: str) -> str:
+    """A text of anybody's as a terminal can show it: what would move its cursor, colour, reorder or hide other text is
+    written as an escape; a very long one loses its middle."""
+    if len(text) > LONGEST:
+        ends = LONGEST // 2
+        text = f"{text[:ends]}… ({len(text) - 2 * ends:,} characters are left out here) …{text[-ends:]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def nearest(name: str, known) -> str:
     """The tail of an error about an unknown name: the nearest known one, and the list of all."""
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    known = sorted(map(str, known))
+    # Longer names are no slips of the pen, and looking for what is near them takes long.
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5) if len(name) <= LONGEST_NAME else []
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(known)}"

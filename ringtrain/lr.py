@@ -43,8 +43,14 @@ class LearningRate:
             raise ConfigError(f"warmup is a number of iterations, at least 0, got {self.warmup}")
 
     def at(self, iteration: int) -> float:
-        rate = self.lr * POLICIES[self.policy](self, iteration)
+        rate = self.lr * self._factor(iteration)
         return rate * (iteration + 1) / self.warmup if iteration < self.warmup else rate
+
+    def _factor(self, iteration: int) -> float:
+        try:
+            return POLICIES[self.policy](self, iteration)
+        except OverflowError:  # Python's powers have no infinity of their own; training tells where it comes to one
+            return math.inf
 
 
 def scaled(lr: float, batch: int, base_batch: int) -> float:

@@ -4,26 +4,25 @@ Sources are laid over one another: defaults, the recipe of the model file, the c
 the run file, the flags; later ones win, and an error names the source that it came from.
 """
 
-import tomllib
 from dataclasses import asdict
-from pathlib import Path
 
+from ringtrain import texts
 from ringtrain.config import OF_ONE_START, RECIPE_KEYS, TrainConfig, config_fields, default_of, kind_of
 from ringtrain.errors import ConfigError, nearest
 
 
 def parse_toml(text: str, source: str) -> dict:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return texts.parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
 
 
 def read_run_file(path: str) -> dict:
     """The flat table of a TOML run file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = texts.read_text(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"run file {path} cannot be read: {error}") from None
     return parse_toml(text, f"run file {path}")
 
@@ -71,7 +70,10 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def _scalar(where: str, kind: type, rules, value):
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int and abs(value) > texts.LARGEST_NUMBER:
+        word = f"at most {texts.LARGEST_NUMBER}" if value > 0 else f"at least -{texts.LARGEST_NUMBER}"
+        raise ConfigError(f"{where} is a number of {len(str(abs(value)))} digits; it wants {word}")
+    if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
         raise ConfigError(f"{where} is {value!r}; it wants {_WORDS[kind]}")
@@ -82,6 +84,8 @@ def _scalar(where: str, kind: type, rules, value):
             value.encode()
         except UnicodeEncodeError:
             raise ConfigError(f"{where} is {value!r}, which is not text in UTF-8") from None
+        if "\0" in value:
+            raise ConfigError(f"{where} is {value!r}; no name has a zero byte in it")
     if rules["choices"] and value not in rules["choices"]:
         raise ConfigError(f"{where} is {value!r}; {nearest(value, rules['choices'])}")
     bounds = (

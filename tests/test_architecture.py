@@ -11,11 +11,12 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"errors", "config", "resolve"}
+LEAF = {"errors", "texts", "config", "resolve"}
 ARROWS = {
     "errors": set(),
     "config": set(),
-    "resolve": {"errors", "config"},
+    "texts": set(),
+    "resolve": {"errors", "texts", "config"},
     "ops": LEAF,
     "optim": LEAF,
     "lr": LEAF,

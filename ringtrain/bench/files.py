@@ -12,8 +12,10 @@ from typing import TextIO
 from ringtrain.bench.buffers import CPU, NO_WAY
 from ringtrain.bench.rows import COLUMNS, KEY, OK
 from ringtrain.errors import UsageError
+from ringtrain.texts import parse_json, read_text
 
 LATER = {"wire_dtype", "device", "way"}  # keys that files of before do not have
+LARGEST_BYTES = 1 << 30  # of a sweep: its raw samples are many
 COMPARED = {*KEY, "status", "samples_s"} - LATER
 
 
@@ -54,7 +56,7 @@ def write_csv(path, rows: list[dict]) -> None:
 def read_json(path) -> dict:
     """What :func:`write_json` wrote. Raises UsageError for anything else."""
     try:
-        found = json.loads(Path(path).read_text())
+        found = parse_json(read_text(path, LARGEST_BYTES))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:
@@ -74,6 +76,9 @@ def _check_row(row: dict, where: str) -> None:
     for name in KEY:
         if not isinstance(row[name], str | int):
             raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a name or a number")
+    for name in ("algorithm", "status"):
+        if not isinstance(row[name], str):
+            raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a word")
     if row["status"] == OK and not _are_times(row["samples_s"]):
         raise UsageError(f"{where}: samples_s is {row['samples_s']!r:.60}, wanted a list of seconds, each more than 0")
 

@@ -107,7 +107,7 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(
             f"checkpoint {path} cannot be read ({error.strerror or error}); give one that can be read"
         ) from error
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (KeyError, ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise seal.damaged(path, f"it does not hold what a checkpoint holds ({error})") from error
     if found.fingerprint != fingerprint(found.shapes):
         raise seal.damaged(path, "its fingerprint is not that of its weights")
@@ -176,6 +176,14 @@ def _digest(name: str, array: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def _word(found, name: str) -> str:
+    """An attribute that was written as bytes. Of a number, ``bytes`` would make so many zeros."""
+    value = found.attrs[name]
+    if not isinstance(value, bytes):
+        raise TypeError(f"{name} is {type(value).__name__}, not text")
+    return bytes(value).decode()
+
+
 # Reading. A seal is no secret: a file may be sealed and yet not be ours, so only plain arrays are touched.
 
 
@@ -191,7 +199,7 @@ class _Reader:
         texts = self.arrays(self.group(self.file, "text"))
         return Checkpoint(
             **{name: int(attributes[name]) for name in ("iteration", "examples_seen", "epoch")},
-            **{name: bytes(attributes[name]).decode() for name in ("version", "fingerprint")},
+            **{name: _word(self.file, name) for name in ("version", "fingerprint")},
             **{name: array.tobytes().decode() for name, array in texts.items()},
             weights=self.arrays(self.group(self.file, "weights")),
             optimizer=self.slots(self.group(self.file, "optimizer")),
@@ -216,7 +224,7 @@ class _Reader:
         self.accept(found)
         array = np.empty(found.shape, found.dtype)
         found.read_direct(array) if array.size else None
-        if bytes(found.attrs["sha256"]).decode() != _digest(found.name, array):
+        if _word(found, "sha256") != _digest(found.name, array):
             raise seal.damaged(self.path, f"the values of {found.name} do not match their sha256")
         return array
 

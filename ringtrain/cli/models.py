@@ -33,19 +33,20 @@ def show(name, batch):
     Activation bytes are of a batch in float32, gradient bytes what ranks exchange in an iteration. A ReLU
     "in conv1" is computed together with that layer and has no array of its own.
     """
+    from ringtrain.errors import plain
     from ringtrain.nn import spec
     from ringtrain.resolve import recipe_layer, resolve
 
     model, console = spec.load(name), _console()
     resolve(recipe_layer(name, model.recipe))
     batch = batch or model.recipe.get("batch", 1)
-    console.print(f"{model.name}: {model.summary}", highlight=False, markup=False)
+    console.print(plain(f"{model.name}: {model.summary}"), highlight=False, markup=False)
     console.print(f"input {_input_line(model.input)}", highlight=False, markup=False)
     console.print(_layer_table(model.graph(), batch))
     for title, rows in (("recipe", [model.recipe]), ("results", model.results)):
         for row in filter(None, rows):
             line = ", ".join(f"{key} = {_plain(value)}" for key, value in row.items())
-            console.print(f"{title}: {line}", highlight=False, markup=False, soft_wrap=True)
+            console.print(plain(f"{title}: {line}"), highlight=False, markup=False, soft_wrap=True)
 
 
 def _layer_table(graph, batch: int):

@@ -41,8 +41,8 @@ def _content_problems(path: Path, file, progress: Progress) -> Iterator[str]:
         if name in file:
             try:
                 yield from _split_problems(file, name, progress)
-            except OSError as error:
-                yield f"{name} could not be read: {error}"
+            except (OSError, MemoryError) as error:
+                yield f"{name} could not be read: {error or 'it takes more memory than there is'}"
 
 
 def _split_problems(file, name: str, progress: Progress) -> Iterator[str]:

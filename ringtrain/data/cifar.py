@@ -78,6 +78,8 @@ def _assemble(path: Path, layout: Layout, members, progress: Progress) -> Conten
         raise DataError(f"{path} has files of {layout.name}, but not {', '.join(missing)}: copy it again, whole")
     train, test = (_join(path, layout, names, members) for names in (layout.train, layout.test))
     classes = layout.read_names(members[layout.names], f"{path}: {layout.names}")
+    if len(classes) != layout.classes:
+        raise DataError(f"{path}: {layout.names} has {len(classes)} names; {layout.name} has {layout.classes} classes")
     return Content(layout.name.split()[0].lower(), train, test, tuple(classes), SOURCE)
 
 
@@ -98,7 +100,7 @@ def _join(path: Path, layout: Layout, names, members) -> Part:
 def _python_batch(key: str):
     def read_batch(data: bytes, where: str):
         batch = _dictionary(data, where, "data", key)
-        images, labels = batch["data"], np.asarray(batch[key])
+        images, labels = batch["data"], _whole_numbers(batch[key], f"{where}: {key}")
         if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,):
             what = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
             raise DataError(f"{where}: data is {what}; it must be uint8 (N, {PIXELS})")
@@ -107,6 +109,15 @@ def _python_batch(key: str):
         return images, labels
 
     return read_batch
+
+
+def _whole_numbers(found, where: str) -> np.ndarray:
+    """A list of Python's, or an array: what else may be in a list becomes an array of any size, or none at all."""
+    if isinstance(found, np.ndarray):
+        return found
+    if not isinstance(found, list) or not all(type(each) is int and abs(each) < 1 << 31 for each in found):
+        raise DataError(f"{where} is not a list of whole numbers")
+    return np.array(found, np.int64)
 
 
 def _python_names(key: str):

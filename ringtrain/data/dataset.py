@@ -18,8 +18,9 @@ import h5py
 import numpy as np
 
 from ringtrain.data.content import IGNORE, Checksum, Progress, blocks, silent
+from ringtrain.data.heaps import heap_problem
 from ringtrain.data.layout import MAKE, layout_problems
-from ringtrain.errors import DataError, nearest
+from ringtrain.errors import DataError, nearest, plain
 
 DIGITS = Path(__file__).with_name("digits.h5")
 VERIFY_BYTES = 256 << 20
@@ -113,9 +114,12 @@ def open_dataset(path, node: NodeMemory | None = None, progress: Progress = sile
 def opened(path: Path):
     """The open HDF5 file. Raises: DataError where it is not there, or not HDF5, or truncated."""
     try:
+        problem = heap_problem(_existing(path))
+        if problem:
+            raise DataError(f"{path} is damaged: {problem}; {MAKE} or copy it again")
         # Without a lock: a finished file never changes, and some cluster file systems have none.
-        file = h5py.File(_existing(path), "r", locking=False)
-    except OSError as error:
+        file = h5py.File(path, "r", locking=False)
+    except (OSError, RuntimeError) as error:
         raise DataError(_why_not_opened(path, str(error))) from error
     with file:
         yield file
@@ -126,7 +130,9 @@ def reading(path: Path):
     """What HDF5 says about bytes that make no sense becomes a DataError."""
     try:
         yield
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except MemoryError as error:
+        raise DataError(f"{path} could not be read: it takes more memory than there is") from error
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"{path} is damaged: {error}; {MAKE} or copy it again") from error
 
 
@@ -268,10 +274,10 @@ def _assemble(file, names, memory, held: str) -> DataSet:
     return DataSet(
         train=splits["train"],
         test=splits.get("test"),
-        classes=tuple(file.attrs["classes"]),
+        classes=tuple(map(plain, file.attrs["classes"])),
         mean=np.asarray(file.attrs["mean"], np.float64),
         std=np.asarray(file.attrs["std"], np.float64),
         mean_image=file["mean_image"][...],
         held=held,
-        **{key: file.attrs[key] for key in ("name", "source", "licence")},
+        **{key: plain(file.attrs[key]) for key in ("name", "source", "licence")},
     )

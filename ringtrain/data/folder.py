@@ -12,9 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data.content import Content, Part, Progress
+from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError, nearest
 
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+# Of a file's bytes, whatever its name says: other formats of Pillow start programs (PostScript).
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 WHAT = "a folder of images: one subfolder a class, under train/ and test/ (or val/) or directly"
 GREY, COLOUR = (
     frozenset(("1", "L", "LA")),
@@ -99,10 +102,8 @@ def _pillow():
 def _open(file: Path):
     """The image with its header read, not yet its pixels."""
     image_module = _pillow()
-    try:
-        image = image_module.open(file)
-    except (OSError, ValueError, image_module.DecompressionBombError) as error:
-        raise DataError(f"{file} could not be read as an image: {error}") from error
+    with decoding(f"{file} could not be read as an image"):
+        image = image_module.open(file, formats=FORMATS)
     if image.mode not in GREY | COLOUR:
         image.close()
         raise DataError(f"{file} has pixels of type {image.mode}: convert it to 8 bits a channel first")
@@ -132,7 +133,8 @@ def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
 
 
 def _load(listed, shape, progress: Progress) -> Part:
-    images = np.empty((len(listed), *shape), np.uint8)
+    with decoding(f"{len(listed)} images of {'x'.join(map(str, shape))}"):
+        images = np.empty((len(listed), *shape), np.uint8)
     for row, (file, _) in enumerate(listed):
         images[row] = _pixels(file, shape)
         progress("reading", row + 1, len(listed))
@@ -143,11 +145,8 @@ def _pixels(file: Path, shape):
     """Shapes: → uint8 [H, W, C]"""
     height, width, channels = shape
     image_module = _pillow()
-    with _open(file) as image:
-        try:
-            image = image.convert("RGB" if channels == 3 else "L")
-        except (OSError, ValueError, SyntaxError) as error:
-            raise DataError(f"{file} could not be read as an image: {error}") from error
+    with _open(file) as image, decoding(f"{file} could not be read as an image"):
+        image = image.convert("RGB" if channels == 3 else "L")
         if image.size != (width, height):
             image = image.resize((width, height), image_module.Resampling.BILINEAR)
         return np.asarray(image, np.uint8).reshape(shape)

@@ -8,18 +8,20 @@ Source: Y. LeCun, C. Cortes, C. Burges, The MNIST database, "File formats".
 """
 
 import gzip
+import math
 import re
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from ringtrain.data.content import Content, Part, Progress, make_part, numbered_classes
+from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
 WHAT = "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
 NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?")
+PIECE_BYTES = 16 << 20
 SPLITS = {"train": ("train",), "test": ("t10k", "test")}
 
 
@@ -83,28 +85,33 @@ def _read_split(path: Path, named: dict, prefix: str, names) -> Part | None:
 
 
 def _read_array(path: Path, axes: int):
-    data = _contents(path)
-    if data[:4] != bytes((0, 0, 8, axes)):
-        raise DataError(
-            f"{path} begins with the bytes {data[:4].hex(' ') or '(none)'}; IDX "
-            f"{'images' if axes == 3 else 'labels'} begin with 00 00 08 0{axes} (unsigned bytes, axes: {axes})"
-        )
-    start = 4 + 4 * axes
-    if len(data) < start:
-        raise DataError(f"{path} is truncated: it ends within its header, after {len(data)} bytes")
-    shape = struct.unpack(f">{axes}I", data[4:start])
-    count = int(np.prod(shape, dtype=object))
-    if len(data) - start != count:
-        raise DataError(
-            f"{path} is {'truncated' if len(data) - start < count else 'too long'}: its header says "
-            f"{'x'.join(map(str, shape))} = {count} bytes, and {len(data) - start} follow"
-        )
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    with decoding(f"{path} could not be read"), _unpacked(path) as file:
+        head = file.read(4 + 4 * axes)
+        if head[:4] != bytes((0, 0, 8, axes)):
+            raise DataError(
+                f"{path} begins with the bytes {head[:4].hex(' ') or '(none)'}; IDX "
+                f"{'images' if axes == 3 else 'labels'} begin with 00 00 08 0{axes} (unsigned bytes, axes: {axes})"
+            )
+        if len(head) < 4 + 4 * axes:
+            raise DataError(f"{path} is truncated: it ends within its header, after {len(head)} bytes")
+        shape = struct.unpack(f">{axes}I", head[4:])
+        return np.frombuffer(_values(path, file, shape), np.uint8).reshape(shape)
 
 
-def _contents(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} could not be read: {error}") from error
+def _unpacked(path: Path):
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if packed else open(path, "rb")
+
+
+def _values(path: Path, file, shape) -> bytes:
+    """So many bytes as the header says, and not one more: a file of a few can unpack to any number."""
+    count, data = math.prod(shape), bytearray()
+    while piece := file.read(min(PIECE_BYTES, count + 1 - len(data))):
+        data += piece
+    if len(data) != count:
+        raise DataError(
+            f"{path} is {'truncated' if len(data) < count else 'too long'}: its header says "
+            f"{'x'.join(map(str, shape))} = {count} bytes, and {len(data) if len(data) < count else 'more'} follow"
+        )
+    return bytes(data)

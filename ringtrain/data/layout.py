@@ -14,6 +14,7 @@ import numpy as np
 from ringtrain.data.format import FORMAT, VERSION
 from ringtrain.errors import nearest
 
+MOST_PACKED = 1100  # gzip makes one byte of 1032 at most; what is missing would be read as zeros, however many
 MAKE = "make the file with `ringtrain data make`"
 
 
@@ -96,10 +97,15 @@ def _array_problem(group, key: str, dtype, axes: str) -> str | None:
     array = group[key]
     if array.external or array.is_virtual:
         return "keeps its values in another file: that is not followed; copy them into this one"
+    if array.shape is None:
+        return f"has no values; it must be [{axes}]"
     if array.dtype != dtype:
         return f"is {array.dtype}; it must be {np.dtype(dtype).name}: {MAKE}"
     if array.ndim != axes.count(",") + 1 or 0 in array.shape[1:]:
         return f"has the shape {array.shape}; it must be [{axes}]"
+    stored = array.id.get_storage_size()
+    if array.nbytes > stored * (MOST_PACKED if array.chunks else 1):
+        return f"has {array.nbytes:,} bytes by its shape, and {stored:,} are in the file: it was not written to its end"
     return None
 
 

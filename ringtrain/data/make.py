@@ -30,6 +30,7 @@ def make_dataset(
     _check_shapes(content)
     told = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
     content = dataclasses.replace(content, **told)
+    _check_texts(str(source), content)
     if test_fraction is not None:
         content = cut_test(content, test_fraction, seed)
     write_dataset(out, content, force, progress=progress)
@@ -42,3 +43,11 @@ def _check_shapes(content: Content) -> None:
             f"{content.name}: test images have the shape {content.test.images.shape[1:]}, training images "
             f"{content.train.images.shape[1:]}: they must be the same"
         )
+
+
+def _check_texts(source: str, content: Content) -> None:
+    """A name of a file can be any bytes; what the HDF5 file keeps is text."""
+    told = {"name": content.name, "source": content.source, "licence": content.licence}
+    for what, text in (*told.items(), *((f"class {i}", name) for i, name in enumerate(content.classes))):
+        if "\0" in text or text != text.encode("utf-8", "replace").decode():
+            raise DataError(f"{source}: {what} is {text!r}, which is not text in UTF-8: give it another name")

@@ -7,13 +7,18 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 
 from ringtrain.data.content import Progress
+from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
-LARGEST_BYTES = 1 << 30  # of a member: an archive can expand to anything
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+LARGEST_BYTES = 256 << 20  # of a member: an archive can expand to anything, and a batch of CIFAR has 148 MiB at most
 
 
 def is_archive(path: Path) -> bool:
-    return path.is_file() and tarfile.is_tarfile(path)
+    try:
+        return path.is_file() and tarfile.is_tarfile(path)
+    except (OSError, EOFError, LZMAError, zlib.error):  # of one that is compressed, and cut short
+        return path.name.endswith(ENDINGS)
 
 
 def member_names(path: Path) -> set[str]:
@@ -24,14 +29,13 @@ def member_names(path: Path) -> set[str]:
 def read_members(path: Path, wanted: Collection[str], progress: Progress) -> dict[str, bytes]:
     """{name: contents} of those of ``wanted`` that are there, in whichever folder of the archive.
 
-    Raises: DataError where the archive is damaged, has a name twice, or a member of more than 1 GiB.
+    Raises: DataError where the archive is damaged, has a name twice, or a member of more than
+    256 MiB.
     """
     if path.is_dir():
         return {name: (path / name).read_bytes() for name in sorted(member_names(path) & set(wanted))}
-    try:
+    with decoding(f"{path} is truncated or damaged, copy it again"):
         return _read_archive(path, wanted, progress)
-    except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
-        raise DataError(f"{path} is truncated or damaged: {error}; copy it again") from error
 
 
 def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:

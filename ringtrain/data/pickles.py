@@ -7,6 +7,7 @@ can do nothing else. A pickle that names anything else is refused at that name.
 
 import io
 import pickle
+import pickletools
 
 import numpy as np
 
@@ -92,6 +93,7 @@ ALLOWED = {
     ("_codecs", "encode"): _Maker(_encode),
 }
 DEEPEST = 8  # lists within lists: a pickle can hold a list that holds itself
+MOST_VALUES = 1 << 20  # and one list a million times, which holds another a million times
 
 
 class _Reader(pickle.Unpickler):
@@ -111,7 +113,8 @@ def load_plain(data: bytes, where: str):
     Raises: DataError naming ``where``, for anything else.
     """
     try:
-        return _unwrap(_Reader(io.BytesIO(data), encoding="bytes").load())
+        _check_places(data)
+        return _unwrap(_Reader(io.BytesIO(data), encoding="bytes").load(), [MOST_VALUES])
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{where} is refused: a pickle of plain values and arrays is wanted, but {error}; "
@@ -121,15 +124,26 @@ def load_plain(data: bytes, where: str):
         raise DataError(f"{where} is truncated or not a pickle: {type(error).__name__}: {error}") from error
 
 
-def _unwrap(value, depth: int = 0):
+def _check_places(data: bytes) -> None:
+    """A pickle numbers what it refers to again, and Python makes room up to the highest number, whatever that is."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("PUT", "LONG_BINPUT") and argument > len(data):
+            raise pickle.UnpicklingError(f"it counts to {argument} in {len(data)} bytes")
+
+
+def _unwrap(value, left: list[int], depth: int = 0):
+    """``left``: how many values more it may have"""
     if depth > DEEPEST:
         raise pickle.UnpicklingError(f"it has more than {DEEPEST} lists within lists")
+    left[0] -= 1
+    if left[0] < 0:
+        raise pickle.UnpicklingError(f"it has more than {MOST_VALUES:,} values")
     if isinstance(value, _Shell):
         return value.array
     if isinstance(value, dict):
-        return {_text(key): _unwrap(item, depth + 1) for key, item in value.items()}
+        return {_text(key): _unwrap(item, left, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_unwrap(item, depth + 1) for item in value]
+        return [_unwrap(item, left, depth + 1) for item in value]
     return value
 
 

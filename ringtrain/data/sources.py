@@ -36,13 +36,15 @@ def read_source(path, size: Size | None = None, progress: Progress = silent) -> 
     Raises: DataError where no reader understands it, listing what is understood, or where it is damaged.
     """
     path = Path(path)
-    reader = _reader(path)
-    if size is not None and not reader.resizes:
-        raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
     try:
+        reader = _reader(path)
+        if size is not None and not reader.resizes:
+            raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
         return reader.read(path, size, progress)
     except OSError as error:
         raise DataError(f"{path} could not be read: {error}") from error
+    except MemoryError as error:
+        raise DataError(f"{path} could not be read: it takes more memory than there is") from error
 
 
 def _reader(path: Path) -> Reader:

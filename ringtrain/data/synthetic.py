@@ -3,7 +3,7 @@
 import numpy as np
 
 from ringtrain.data import keys
-from ringtrain.data.content import Part, checksum
+from ringtrain.data.content import MOST_CLASSES, Part, checksum
 from ringtrain.data.dataset import DataSet, Split
 from ringtrain.data.statistics import statistics
 from ringtrain.errors import DataError
@@ -13,14 +13,20 @@ def synthetic(shape, classes: int, count: int, seed: int) -> DataSet:
     """``count`` random images of [H, W, C] = ``shape`` with random labels, and no test split: the same for a
     seed on every rank. With ``count`` the size of a batch, every iteration trains on the same batch.
 
-    Raises: DataError where a number is below 1.
+    Raises: DataError where a number is below 1, or there are more classes than a data set has.
     """
+    if classes > MOST_CLASSES:
+        raise DataError(f"synthetic data in {classes:,} classes: at most {MOST_CLASSES:,}, as in a data set")
     if min(*shape, classes, count) < 1:
         raise DataError(
             f"synthetic data of {count} images of {'x'.join(map(str, shape))} in {classes} classes: "
             "each of these numbers must be at least 1"
         )
-    part = Part(_images((count, *shape), seed), _labels(count, classes, seed))
+    try:
+        part = Part(_images((count, *shape), seed), _labels(count, classes, seed))
+    except (MemoryError, ValueError) as error:
+        told = "x".join(map(str, (count, *shape)))
+        raise DataError(f"synthetic data of {told} takes more memory than there is: a smaller --batch") from error
     for array in (part.images, part.labels):
         array.flags.writeable = False
     told = statistics(part.images)

@@ -1,14 +1,14 @@
 """Which tuning file a run goes by, and whether it is of this machine."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.errors import UsageError, everywhere
+from ringtrain.errors import UsageError, everywhere, plain
 from ringtrain.exchange.machine import Layout, differences, look
 from ringtrain.exchange.tuning import Table, Tuning, parse, table_of
+from ringtrain.texts import parse_json, read_text
 from ringtrain.transport.base import Transport
 
 VARIABLE = "RINGTRAIN_TUNING"
@@ -70,7 +70,7 @@ def _read_here(place: Place, machine: dict, layout: Layout) -> dict:
     except OSError as problem:  # its folder may not be looked into
         error = f"{_named(place)} cannot be read: {problem.strerror}"
     if error and not place.asked_by:
-        return {"table": None, "error": "", "remark": f"without tuning: {error}"}
+        return {"table": None, "error": "", "remark": plain(f"without tuning: {error}")}
     return {"table": table, "error": error, "remark": ""}
 
 
@@ -105,9 +105,9 @@ def read(place: Place) -> Tuning:
     """Raises UsageError for a file that cannot be read or is no tuning, naming what is wrong in it."""
     where = _named(place)
     try:
-        found = json.loads(place.path.read_text(encoding="utf-8"))
+        found = parse_json(read_text(place.path))
     except OSError as error:
         raise UsageError(f"{where} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{where} is not JSON ({error}): make one by `ringtrain tune`") from None
     return parse(where, found)

@@ -15,17 +15,21 @@ the block's input, which is the layer before it. Other names in ``inputs`` are o
 from ringtrain.errors import ModelError, nearest
 
 OWN_KEYS = ("name", "block")
+MOST_LAYERS = 10_000  # a short file can use a long block often
 
 
 def expand(layers: list[dict], blocks: dict[str, list[dict]]) -> list[dict]:
     """The layers with every use of a block replaced by the block's layers.
 
-    Raises: ModelError for an unknown block, a "$key" that the use does not give, a key that no "$key" takes
+    Raises: ModelError for an unknown block, a "$key" that the use does not give, a key that no "$key" takes; or for
+    more than ``MOST_LAYERS`` layers
     """
     plain: list[dict] = []
     for entry in layers:
         before = plain[-1].get("name") if plain else "input"
         plain.extend(_use(entry, blocks, before) if "block" in entry else [entry])
+        if len(plain) > MOST_LAYERS:
+            raise ModelError(f"the model has more than {MOST_LAYERS:,} layers: write larger ones, or fewer")
     return plain
 
 

@@ -10,18 +10,20 @@ from dataclasses import MISSING, dataclass, field, replace
 from ringtrain.errors import ModelError, nearest
 from ringtrain.nn.base import Fill, Parameter
 
+MOST = (1 << 31) - 1  # an extent is a C int where kernels and BLAS take it
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
     """A whole number of at least ``least`` and at most ``most``."""
 
     least: int
-    most: int | None = None
+    most: int = MOST
 
     def read(self, value) -> int:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= self.least
-        if not fits or (self.most is not None and value > self.most):
-            upto = "" if self.most is None else f" and at most {self.most}"
+        if not fits or value > self.most:
+            upto = f" and at most {self.most}" if self.most < MOST or fits else ""
             raise ModelError(f"wants a whole number of at least {self.least}{upto}, got {value!r}")
         return value
 
@@ -139,7 +141,7 @@ def setting(reader, default=MISSING):
     return field(default=default, metadata={"setting": reader})
 
 
-def whole(least: int, default=MISSING, most: int | None = None):
+def whole(least: int, default=MISSING, most: int = MOST):
     return setting(Whole(least, most), default)
 
 

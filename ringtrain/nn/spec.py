@@ -1,11 +1,11 @@
 """Model files: TOML, one a model. The format is described in models/README.md."""
 
 import re
-import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
-from ringtrain.errors import ModelError, nearest
+from ringtrain import texts
+from ringtrain.errors import ModelError, nearest, plain
 from ringtrain.nn import blocks
 from ringtrain.nn.base import Layer, Shape
 from ringtrain.nn.catalogue import LAYERS
@@ -88,8 +88,8 @@ def load(name_or_path) -> ModelSpec:
             raise ModelError(f"no model or model file {name!r}; {nearest(name, known)}")
         path = known[name]
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = texts.read_text(path)
+    except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read: {error}") from None
     return parse(text, path.stem, str(path))
 
@@ -97,9 +97,11 @@ def load(name_or_path) -> ModelSpec:
 def parse(text: str, name: str, source: str = "model") -> ModelSpec:
     """The model that ``text`` describes. ``source`` is what errors call it."""
     try:
-        return _model(tomllib.loads(text), name, text)
-    except tomllib.TOMLDecodeError as error:
+        table = texts.parse_toml(text)
+    except ValueError as error:
         raise ModelError(f"{source}: not a TOML file: {error}") from None
+    try:
+        return _model(table, name, text)
     except ModelError as error:
         raise ModelError(f"{source}: {error}") from None
 
@@ -108,7 +110,7 @@ def _model(table: dict, name: str, text: str) -> ModelSpec:
     _known("the model", table, KEYS)
     layers = blocks.expand(_tables(table, "layers"), _blocks(table))
     spec = ModelSpec(
-        name=name,
+        name=plain(name),
         summary=_typed(table, "summary", str, ""),
         input=_input(_typed(table, "input", dict, {})),
         nodes=_nodes(layers),

@@ -1,13 +1,15 @@
 """How layers are joined: nodes, and the checks and inferences over them. No arrays."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ringtrain.errors import ModelError, nearest
 from ringtrain.nn.base import Layer, Shape
 
 INPUT = "input"  # the name of the images
+MOST_NUMBERS = 1 << 48  # of one array: what a process can address
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,10 @@ def check(nodes: tuple[Node, ...]) -> None:
     last is read."""
     if not nodes:
         raise ModelError("the model has no layers: it wants at least one")
-    seen = [INPUT]
+    seen = {INPUT: None}  # in order
     for node in nodes:
         _check_node(node, seen)
-        seen.append(node.name)
+        seen[node.name] = None
     read = uses(nodes)
     for node in nodes[:-1]:
         if not read[node.name]:
@@ -41,7 +43,7 @@ def check(nodes: tuple[Node, ...]) -> None:
             )
 
 
-def _check_node(node: Node, seen: list[str]) -> None:
+def _check_node(node: Node, seen: Collection[str]) -> None:
     if node.name in seen:
         raise ModelError(f"layer name {node.name!r} is taken: names are unique, and {INPUT!r} names the images")
     for source in node.inputs:
@@ -57,11 +59,22 @@ def uses(nodes: tuple[Node, ...]) -> Counter:
 
 
 def infer(nodes: tuple[Node, ...], input_shape: Shape) -> dict[str, Shape]:
-    """The shape of each output, by name."""
+    """The shape of each output, by name. Raises ModelError where shapes do not fit, or no memory could hold them."""
     known = {INPUT: tuple(input_shape)}
+    _check_size("the input", known[INPUT])
     for node in nodes:
-        known[node.name] = node.layer.shape(arguments(node, known))
+        given = arguments(node, known)
+        known[node.name] = node.layer.shape(given)
+        _check_size(f"layer {node.name!r}", known[node.name])
+        for parameter in node.layer.parameters(given):
+            _check_size(f"{parameter.name} of layer {node.name!r}", parameter.shape)
     return known
+
+
+def _check_size(what: str, shape: Shape) -> None:
+    if math.prod(shape) > MOST_NUMBERS:
+        extents = "x".join(map(str, shape))
+        raise ModelError(f"{what} is {extents}, more numbers than any memory holds: write smaller ones")
 
 
 def arguments(node: Node, known: dict[str, Shape]) -> list[Shape]:

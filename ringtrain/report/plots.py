@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from itertools import accumulate
 
-from ringtrain.report.sinks import parse
+from ringtrain.report.records import read_record
 from ringtrain.report.words import percent, plural
 
 POINTS = 1500  # of a curve at most: more than that is finer than the picture
@@ -47,7 +47,7 @@ def read(log_path) -> dict[str, list[dict]]:
     kinds = {kind: [] for kind in ("start", "iteration", "epoch", "evaluation", "end")}
     with open(log_path, "rb") as log:
         for line in log:
-            found = parse(line)
+            found = read_record(line)
             if found is not None and found["event"] in kinds:
                 kinds[found["event"]].append(found)
     return kinds
@@ -83,12 +83,14 @@ def _curves(axes, trained: list, train_name: str, tests: list, test_name: str, s
 
 def _title(log: dict) -> str:
     starts = log["start"][-1:]
-    parts = [
-        f"{run['model']} on {run['data']}, {plural(run['ranks'], 'rank')}, batch {run['batch']:,}" for run in starts
-    ]
+    parts = [_of_start(run) for run in starts if not {"model", "data", "ranks", "batch"} - run.keys()]
     ends = [end for end in log["end"][-1:] if end["test_accuracy"] is not None]
     parts += [f"test accuracy {percent(end['test_accuracy'])}" for end in ends]
     return ": ".join(parts)
+
+
+def _of_start(run: dict) -> str:
+    return f"{run['model']} on {run['data']}, {plural(run['ranks'], 'rank')}, batch {run['batch']:,}"
 
 
 def series(found: list[dict], name: str, scale: float) -> tuple[list, list]:

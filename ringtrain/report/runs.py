@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringtrain.errors import DivergedError, UsageError
-from ringtrain.report.sinks import parse
+from ringtrain.report.records import read_record
 
 LOG = "log.jsonl"
 CUT_SHORT = "cut short"
@@ -99,7 +99,7 @@ def read_run(folder, name: str) -> RunLog:
 def _records(path: Path) -> list[dict]:
     try:
         with open(path, "rb") as log:
-            return [found for found in map(parse, log) if found is not None]
+            return [found for found in map(read_record, log) if found is not None]
     except (FileNotFoundError, NotADirectoryError):
         what = f"there is no {LOG} in it" if path.parent.exists() else "it is not there"
         raise UsageError(f"{path.parent} is not a run's folder: {what}. {_give()}") from None

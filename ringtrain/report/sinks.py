@@ -99,16 +99,19 @@ def cut(path, iteration: int, again: bool = False) -> None:
 
 def _stays(line: bytes, iteration: int, again: bool) -> bool:
     found = parse(line)
-    if again and found is not None and found["event"] in OF_A_MEETING and found.get("iteration") == iteration:
+    if found is None or found["event"] in OF_THE_END:
         return False
-    return found is not None and found["event"] not in OF_THE_END and found.get("iteration", 0) <= iteration
+    own = found.get("iteration", 0)
+    if again and found["event"] in OF_A_MEETING and own == iteration:
+        return False
+    return type(own) is int and own <= iteration
 
 
 def parse(line: bytes) -> dict | None:
     """The record on a line of a log, or None where the line is torn or is something else."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    whole = line.endswith(b"\n") and isinstance(found, dict) and "event" in found
+    whole = line.endswith(b"\n") and isinstance(found, dict) and isinstance(found.get("event"), str)
     return found if whole else None

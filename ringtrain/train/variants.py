@@ -17,6 +17,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
+from ringtrain.texts import whole_number
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.train.device import open_device
 from ringtrain.train.resume import check_continuation, decide, find_origin
@@ -89,8 +90,7 @@ def same_threads(variants: Sequence[Variant], environment: Mapping[str, str]) ->
     """The variants, each with its own number of threads if any has: it is set for the whole process, and would stay."""
     if all("threads" not in variant.flags for variant in variants):
         return list(variants)
-    usual = environment.get("OMP_NUM_THREADS", "")
-    threads = int(usual) if usual.isdigit() and int(usual) else 1
+    threads = whole_number(environment.get("OMP_NUM_THREADS", "")) or 1
     return [replace(variant, flags={"threads": threads, **variant.flags}) for variant in variants]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ringtrain.errors import UsageError
+from ringtrain.texts import whole_number
 
 INSTALL = "install one with `pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
 
@@ -37,7 +38,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch:
     """The launch that the environment speaks of; :data:`ALONE` where it speaks of none."""
     for by, size_name, rank_name in SOURCES:
         size, rank = _number(environ, size_name), _number(environ, rank_name)
-        if size is not None and rank is not None:
+        if size is not None and rank is not None and rank < size:  # else they are left over from something else
             # srun --mpi=pmi2 speaks the same PMI as MPICH's mpiexec, which alone tells local ranks.
             by_srun = by == "mpiexec" and "SLURM_STEP_NUM_TASKS" in environ and "MPI_LOCALRANKID" not in environ
             return Launch("srun" if by_srun else by, size, rank)
@@ -45,8 +46,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isdigit() else None
+    return whole_number(environ.get(name, ""))
 
 
 def check_without_mpi(launch: Launch, reason: str) -> None:

@@ -58,7 +58,7 @@ def test_idx_with_a_missing_half(tmp_path):
     "change, message",
     [
         (lambda d: d[:-1], "is truncated: its header says 6x3x2 = 36 bytes, and 35 follow"),
-        (lambda d: d + b"x", "is too long: its header says 6x3x2 = 36 bytes, and 37 follow"),
+        (lambda d: d + b"x", "is too long: its header says 6x3x2 = 36 bytes, and more follow"),
         (lambda d: d[:9], "ends within its header, after 9 bytes"),
         (lambda d: b"", r"begins with the bytes \(none\)"),
         (
@@ -243,7 +243,7 @@ def test_the_evil_pickles_do_run_elsewhere(tmp_path):
         (b"c_codecs\nencode\n(Vx\nVrot13\ntR.", "bytes in an unexpected encoding"),
         (b"P1\n.", "it refers to an object outside of it"),
         (b"(lp0\ng0\na.", "more than 8 lists within lists"),
-        (b"", "is truncated or not a pickle: EOFError"),
+        (b"", "is truncated or not a pickle: ValueError: pickle exhausted"),
         (b"hello", "is truncated or not a pickle|is refused"),
         (
             pickle.dumps({"data": np.arange(5, dtype="u1")}, 2)[:-20],

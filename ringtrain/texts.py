@@ -1,0 +1,61 @@
+"""Texts that come from outside, of files, variables and flags: bounded in length, and nothing but the error that their
+reader expects comes of one that makes no sense."""
+
+import json
+import tomllib
+
+LARGEST_BYTES = 64 << 20
+PIECE_BYTES = 1 << 20
+LARGEST_NUMBER = (1 << 63) - 1
+
+
+def read_text(path, largest: int = LARGEST_BYTES) -> str:
+    """The whole of a file in UTF-8. Raises OSError; ValueError where it is no text, or more than ``largest`` bytes."""
+    data = bytearray()
+    with open(path, "rb") as file:
+        while len(data) <= largest and (piece := file.read(PIECE_BYTES)):  # room is made for what is asked for at once
+            data += piece
+    if len(data) > largest:
+        raise ValueError(f"it has more than {largest:,} bytes")
+    return data.decode("utf-8")
+
+
+def parse_toml(text: str) -> dict:
+    """Raises ValueError."""
+    try:
+        table = tomllib.loads(text)
+        _check_numbers(table)
+        return table
+    except RecursionError:
+        raise ValueError("its lists and tables are nested too deep") from None
+
+
+def parse_json(text: str):
+    """Raises ValueError."""
+    try:
+        return json.loads(text, parse_int=_bounded)
+    except RecursionError:
+        raise ValueError("its lists and objects are nested too deep") from None
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > 20 or abs(int(digits)) > LARGEST_NUMBER:
+        raise ValueError(f"the number {digits:.20}… has more than 63 bits")
+    return int(digits)
+
+
+def _check_numbers(tree) -> None:
+    """Those of more bits are none of TOML's, and Python cannot even print the longest of them."""
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(value, dict | list):
+            _check_numbers(value)
+        elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+            raise ValueError(f"it has a whole number of {value.bit_length()} bits, and at most 63 are understood")
+
+
+def whole_number(text: str) -> int | None:
+    """What digits say, where they say a number of at most 63 bits; or None. A sign is none of them, nor is "²"."""
+    if not (text.isascii() and text.isdigit()) or len(text) > 4000:
+        return None
+    value = int(text)
+    return value if value <= LARGEST_NUMBER else None

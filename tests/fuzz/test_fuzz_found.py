@@ -1,0 +1,337 @@
+"""What fuzzing and looking have found, once mended: each of these was a traceback, a hang, or memory without end."""
+
+import gzip
+import json
+import pickle
+import shutil
+import struct
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+
+from ringtrain.cli.main import run
+from ringtrain.config import TrainConfig
+from ringtrain.data import cifar, npz, pickles
+from ringtrain.data.check import check_file
+from ringtrain.data.dataset import DIGITS, open_dataset
+from ringtrain.data.decoding import decoding
+from ringtrain.data.heaps import SIGNATURE, heap_problem
+from ringtrain.data.make import make_dataset
+from ringtrain.data.pickles import load_plain
+from ringtrain.data.sources import read_source
+from ringtrain.data.synthetic import synthetic
+from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, RingtrainError, UsageError, nearest, plain
+from ringtrain.lr import LearningRate
+from ringtrain.nn import spec
+from ringtrain.report.records import read_record
+from ringtrain.report.sinks import cut, parse
+from ringtrain.resolve import read_run_file, resolve
+from ringtrain.texts import parse_json, parse_toml, read_text, whole_number
+from ringtrain.train.variants import Variant, same_threads
+from ringtrain.transport.launcher import ALONE, Launch, read_launch
+from scripts.fuzz.readers_data import BATCH
+from scripts.fuzz.samples import EVENTS, data_sets, images, record
+
+
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_messages_are_plain_whoever_raises_them():
+    assert str(DataError("a\x1b[2J\u202eb\n\tc é \ud800")) == "a\\x1b[2J\\u202eb\n\tc é \\ud800"
+    assert plain("größer") == "größer"
+    long = str(RingtrainError("x" * 100_000))
+    assert len(long) < LONGEST + 100 and "92,000 characters are left out here" in long
+    assert str(RingtrainError()) == ""
+
+
+def test_the_nearest_of_very_long_names_is_not_looked_for():
+    assert nearest("x" * 1000, ["x" * 999]) == f"known: {'x' * 999}"
+    assert nearest("b", [1, "a"]) == "known: 1, a"
+
+
+# ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_numbers_of_variables_are_digits_of_a_number():
+    assert [whole_number(text) for text in ("", "²", "٣", "-1", "9" * 5000, "9" * 30)] == [None] * 6
+    assert whole_number("0012") == 12
+    assert read_launch({"OMPI_COMM_WORLD_SIZE": "²", "OMPI_COMM_WORLD_RANK": "0"}) == ALONE
+    variants = [Variant("a", None, {"threads": 2}), Variant("b", None, {})]
+    assert same_threads(variants, {"OMP_NUM_THREADS": "²"})[1].flags == {"threads": 1}
+
+
+def test_a_rank_that_is_none_of_its_world_is_left_over():
+    left = {"PMI_SIZE": "1", "PMI_RANK": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
+    assert read_launch(left) == Launch("srun", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch = " + "9" * 5000, "is not valid TOML: Exceeds the limit"),
+        ("batch = " + "[" * 5000, "is not valid TOML: its lists and tables are nested too deep"),
+        ("batch = 0x" + "f" * 5000, "a whole number of 20000 bits, and at most 63 are understood"),
+        ("lr_steps = [18446744073709551616]", "a whole number of 65 bits"),
+        ('out = "a\\u0000"', "no name has a zero byte in it"),
+    ],
+)
+def test_run_files(tmp_path, text, message):
+    (tmp_path / "r.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message) as error:
+        resolve(("run file r.toml", read_run_file(str(tmp_path / "r.toml"))))
+    assert "r.toml" in str(error.value) and len(str(error.value)) <= 2 * LONGEST
+
+
+def test_flags_of_many_digits():
+    with pytest.raises(ConfigError, match="lr is a number of 401 digits; it wants at most 9223372036854775807"):
+        resolve(("flags", {"lr": 10**400}))
+    with pytest.raises(ConfigError, match="wants at least -9223372036854775807"):
+        resolve(("flags", {"batch": -(10**400)}))
+
+
+def test_texts_are_bounded(tmp_path):
+    (tmp_path / "t").write_bytes(b"x" * 11)
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        read_text(tmp_path / "t", 10)
+    assert read_text(tmp_path / "t", 11) == "x" * 11
+    with pytest.raises(ConfigError, match="run file /dev/zero"):
+        read_run_file("/dev/zero")
+
+
+def test_json_numbers_and_depth():
+    assert parse_json('{"a": [1, -2.5]}') == {"a": [1, -2.5]}
+    for text in ("1" * 400, "9223372036854775808"):
+        with pytest.raises(ValueError, match="has more than 63 bits"):
+            parse_json(text)
+    with pytest.raises(ValueError, match="too deep"):
+        parse_json("[" * 100_000)
+    assert parse_toml("a = 1") == {"a": 1}
+
+
+@pytest.mark.parametrize("policy", ["step", "multistep"])
+def test_a_learning_rate_beyond_all_numbers_is_infinite(policy):
+    steps = (1,) if policy == "step" else tuple(range(9))
+    assert LearningRate(0.1, policy, steps, gamma=1e200).at(50) == float("inf")
+
+
+# ── models ────────────────────────────────────────────────────────────────────────────────────────────────────
+def model(layer: str, blocks: str = "") -> str:
+    return f"input = {{ shape = [8, 8, 3] }}\n{blocks}\nlayers = [{layer}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (model("[" * 3000), "not a TOML file: its lists and tables are nested too deep"),
+        (model('{name="a", kind="Conv2D", channels=2147483648, kernel=1}'), "and at most 2147483647, got 2147483648"),
+        (
+            model('{name="f", kind="Flatten"}, {name="a", kind="Linear", units=2147483647},'
+                  '{name="b", kind="Linear", units=2147483647}'),
+            "weight of layer 'b' is 2147483647x2147483647, more numbers than any memory holds",
+        ),
+        (
+            model('{name="a", kind="Conv2D", channels=1, kernel=1, pad=1000000000}'),
+            "layer 'a' is 2000000008x2000000008x1, more numbers",
+        ),
+        (
+            model(",".join(f'{{name="u{i}", block="b"}}' for i in range(200)),
+                  "blocks.b = [" + ",".join(f'{{name="r{i}", kind="ReLU"}}' for i in range(100)) + "]"),
+            "the model has more than 10,000 layers",
+        ),
+    ],
+)  # fmt: skip
+def test_models(text, message):
+    with pytest.raises(ModelError) as error:
+        spec.parse(text, "m", "bad.toml")
+    assert message in str(error.value) and "bad.toml" in str(error.value)
+
+
+def test_what_models_say_is_shown_plain(tmp_path, capsys):
+    text = 'summary = "\\u001b[2J"\n' + model('{name="f", kind="Flatten"}, {name="a", kind="Linear", units=2}')
+    (tmp_path / "m.toml").write_text(text)
+    assert run(["models", "show", str(tmp_path / "m.toml")]) == 0
+    assert "\\x1b[2J" in capsys.readouterr().out
+
+
+# ── data sets ─────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def data_set(tmp_path):
+    path = tmp_path / "a.h5"
+    path.write_bytes(data_sets()[1])
+    return path
+
+
+def test_a_heap_of_texts_with_a_wrong_length_is_no_hang(tmp_path):
+    shutil.copy(DIGITS, tmp_path / "a.h5")
+    data = bytearray(DIGITS.read_bytes())
+    heap = data.index(SIGNATURE)
+    first = heap + 16 + 8  # the size of the first object
+    data[first : first + 8] = struct.pack("<Q", 2**64 - 16)
+    (tmp_path / "a.h5").write_bytes(data)
+    assert heap_problem(DIGITS) is None
+    assert heap_problem(tmp_path / "a.h5") == f"the texts at byte {heap} are damaged"
+    with pytest.raises(DataError, match=r"a\.h5 is damaged: the texts at byte .* make the file with"):
+        open_dataset(tmp_path / "a.h5")
+    assert "are damaged" in check_file(tmp_path / "a.h5")[0]
+
+
+def test_an_array_that_is_only_claimed_is_refused(data_set):
+    with h5py.File(data_set, "r+") as file:
+        del file["train/images"]
+        file.create_dataset("train/images", (1 << 20, 4, 5, 3), "u1", chunks=(1024, 4, 5, 3))
+    with pytest.raises(DataError, match="has 62,914,560 bytes by its shape, and 0 are in the file"):
+        open_dataset(data_set)
+
+
+def test_an_array_without_values_is_refused(data_set):
+    with h5py.File(data_set, "r+") as file:
+        del file["train/labels"]
+        file["train/labels"] = h5py.Empty("i4")
+    assert any("train/labels has no values; it must be [N]" in problem for problem in check_file(data_set))
+
+
+def test_synthetic_data_has_no_more_classes_than_others():
+    with pytest.raises(DataError, match="in 2,000,000,000 classes: at most 65,536"):
+        synthetic((2, 2, 1), 2_000_000_000, 4, 0)
+    with pytest.raises(DataError, match="4611686018427387904x8x8x1 takes more memory than there is"):
+        synthetic((8, 8, 1), 10, 1 << 62, 0)
+
+
+def test_micro_batches_without_end_are_refused():
+    with pytest.raises(ConfigError, match="accumulate is 100000; it wants at most 65536"):
+        resolve(("flags", {"accumulate": 100_000}))
+
+
+def test_names_of_data_sets_are_shown_plain(data_set):
+    with h5py.File(data_set, "r+") as file:
+        file.attrs["name"] = "a\x1b[2J"
+    assert open_dataset(data_set).name == "a\\x1b[2J"
+
+
+def test_what_decoders_raise_is_told_with_the_file():
+    for error, told in ((KeyError("x"), "KeyError: 'x'"), (OSError("no"), "no"), (MemoryError(), "more memory than")):
+        with pytest.raises(DataError, match=rf"a\.bin: .*{told}"), decoding("a.bin"):
+            raise error
+    with pytest.raises(DataError, match=r"^own$"), decoding("a.bin"):
+        raise DataError("own")
+
+
+# ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────
+def test_idx_that_unpacks_to_more_than_it_says(tmp_path):
+    head = bytes((0, 0, 8, 3)) + struct.pack(">3I", 1, 2, 2)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(gzip.compress(head + bytes(1 << 24)))
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 1, 0)))
+    with pytest.raises(DataError, match="is too long: its header says 1x2x2 = 4 bytes, and more follow"):
+        read_source(tmp_path)
+
+
+def test_npz_that_is_an_array(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    (tmp_path / "a.npy").rename(tmp_path / "a.npz")
+    with pytest.raises(DataError, match="it is no whole archive"):
+        npz.read(tmp_path / "a.npz", None, print)
+
+
+def test_npz_with_members_that_are_no_arrays(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", b"text")
+        archive.writestr("y.npy", b"text")
+    with pytest.raises(DataError, match="x is no array of NumPy's"):
+        npz.read(tmp_path / "a.npz", None, print)
+
+
+def test_lists_of_labels_that_are_none(tmp_path):
+    for labels in ([[1], [2, 3]], [10**30, 1], ["a" * 100] * 2, [True, False], (1, 2)):
+        data = pickle.dumps({"data": BATCH["data"], "labels": labels})
+        if labels == (1, 2):  # a tuple is as good as a list
+            assert cifar.LAYOUTS[0].read_batch(data, "b")[1].tolist() == [1, 2]
+            continue
+        with pytest.raises(DataError, match="b: labels is not a list of whole numbers"):
+            cifar.LAYOUTS[0].read_batch(data, "b")
+
+
+def test_a_pickle_that_counts_far_takes_no_memory():
+    data = b"\x80\x02K\x01r" + struct.pack("<I", 2**31) + b"."
+    with pytest.raises(DataError, match="it counts to 2147483648 in 10 bytes"):
+        load_plain(data, "b")
+
+
+def test_a_pickle_of_lists_that_share_lists_takes_no_time(monkeypatch):
+    monkeypatch.setattr(pickles, "MOST_VALUES", 1000)
+    value = [0] * 100
+    for _ in range(5):
+        value = [value] * 100
+    with pytest.raises(DataError, match="it has more than 1,000 values"):
+        load_plain(pickle.dumps(value), "b")
+
+
+def test_an_archive_that_is_cut_short_is_told_as_one(tmp_path):
+    whole = gzip.compress(bytes(3000))
+    (tmp_path / "a.tar.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"a\.tar\.gz is truncated or damaged, copy it again"):
+        read_source(tmp_path / "a.tar.gz")
+
+
+def test_names_that_are_no_text(tmp_path):
+    np.savez(tmp_path / "a.npz", x=images(2, (2, 2)), y=np.arange(2))
+    with pytest.raises(DataError, match=r"name is 'a.udcff', which is not text"):
+        make_dataset(tmp_path / "a.npz", tmp_path / "a.h5", name="a\udcff")
+    assert not (tmp_path / "a.h5").exists()
+
+
+def test_a_source_whose_name_is_too_long():
+    with pytest.raises(DataError, match="characters are left out here"):
+        read_source("a" * 5000)
+
+
+def test_cifar_with_other_names_than_classes(tmp_path):
+    data = pickle.dumps({"label_names": ["a"]})
+    for name in (*cifar.TEN, "test_batch"):
+        (tmp_path / name).write_bytes(pickle.dumps(BATCH))
+    (tmp_path / "batches.meta").write_bytes(data)
+    with pytest.raises(DataError, match=r"batches\.meta has 1 names; CIFAR-10 python has 10 classes"):
+        read_source(tmp_path)
+
+
+# ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+LINES = [record(event) for event in EVENTS]
+ITERATION = next(line for line in LINES if line["event"] == "iteration")
+RANKS = next(line for line in LINES if line["event"] == "ranks")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": "x"}, {"iteration": -1}, {"examples": 2**63}, {"loss": 1e300}, {"images_per_s": []},
+        {"epoch": True}, {"seconds": {}},
+    ],
+)  # fmt: skip
+def test_records_of_other_kinds_are_passed_over(change):
+    assert read_record(json.dumps(ITERATION).encode() + b"\n") == ITERATION
+    assert read_record(json.dumps(ITERATION | change).encode() + b"\n") is None
+
+
+def test_records_that_lack_something():
+    short = {name: value for name, value in ITERATION.items() if name != "seconds"}
+    assert read_record(json.dumps(short).encode() + b"\n") is None
+    assert read_record(b'{"event": "start"}\n') == {"event": "start"}  # of an older ringtrain
+    assert read_record(b'{"event": "of later", "x": []}\n') == {"event": "of later", "x": []}
+    for change in ({"images": [1]}, {"updates": [1, "2"]}, {"lag": {"clock": {"x": 1}}}, {"lag": {"clock": 1}}):
+        assert read_record(json.dumps(RANKS | change).encode() + b"\n") is None
+    assert read_record(json.dumps(RANKS).encode() + b"\n") == RANKS
+
+
+def test_kinds_of_records_are_words_and_texts_plain():
+    assert parse(b'{"event": []}\n') is None
+    assert parse(b"[" * 100_000 + b"\n") is None
+    assert read_record(b'{"event": "note", "text": "\\u001b[2J"}\n')["text"] == "\\x1b[2J"
+
+
+def test_a_log_is_cut_where_an_iteration_is_no_number(tmp_path):
+    (tmp_path / "l").write_bytes(b'{"event": "iteration", "iteration": 1}\n{"event": "iteration", "iteration": "x"}\n')
+    cut(tmp_path / "l", 5)
+    assert (tmp_path / "l").read_bytes().count(b"\n") == 1
+
+
+def test_the_defaults_are_fine():
+    assert resolve(("flags", {})) == TrainConfig()
+    with pytest.raises(UsageError, match="finite"):
+        resolve(("flags", {"lr": float("inf")}))
