@@ -12,6 +12,7 @@ import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
 LEAF = {"errors", "config", "resolve"}
+READERS = LEAF | {"hdf5"}
 ARROWS = {
     "errors": set(),
     "config": set(),
@@ -20,8 +21,9 @@ ARROWS = {
     "optim": LEAF,
     "lr": LEAF,
     "transport": LEAF,
-    "data": LEAF,
-    "checkpoint": LEAF,
+    "hdf5": set(),
+    "data": READERS,
+    "checkpoint": READERS,
     "report": LEAF,
     "collectives": LEAF | {"transport"},
     "nn": LEAF | {"ops"},
@@ -44,7 +46,7 @@ CONFINED = {
     "ml_dtypes": {"ops"},
     "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "click": {"cli"},
-    "h5py": {"checkpoint", "data"},
+    "h5py": {"checkpoint", "data", "hdf5"},
     "scipy_openblas32": {"ops/cpu"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

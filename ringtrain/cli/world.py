@@ -66,6 +66,13 @@ def _raise(error: RingtrainError) -> None:
     raise error
 
 
+def tell_skipped(skipped) -> None:
+    """Of checkpoints that were passed over for an older one: a note for each, beside what the command prints."""
+    for text in skipped:
+        _tell(f"ringtrain: passed over: {text}")
+
+
 def _tell(message: str) -> None:
-    click.echo(message, err=True)
+    """Errors repeat names and texts of files: none of them is to tell the terminal what to do."""
+    click.echo("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in message), err=True)
     sys.stderr.flush()

@@ -1,9 +1,10 @@
 """Where a run begins: anew, or at a checkpoint. Rank 0 looks; all ranks decide by what it found."""
 
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ringtrain.checkpoint import run_folder, store
+from ringtrain.checkpoint import files, run_folder, store
 from ringtrain.checkpoint.run_folder import Found, RunFolder
 from ringtrain.config import FIXED_ON_RESUME, TrainConfig
 from ringtrain.errors import CheckpointError, ConfigError
@@ -12,7 +13,7 @@ from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.resolve import for_continuation, parse_toml, read_run_file, recipe_layer, resolve
 from ringtrain.train.assemble import Assembly
-from ringtrain.train.state import parameter_shapes, place
+from ringtrain.train.state import SUMS, parameter_shapes, place
 from ringtrain.train.together import on_root
 from ringtrain.transport.base import Transport
 
@@ -23,6 +24,7 @@ class Origin:
     folder:    of the run; None: a new one, with a name of its own
     continues: whether the folder's run is the one that goes on, so that it may be there already
     config:    the configuration that is continued, as TOML; None where there is none
+    unread:    why the configuration that lies in the folder is not continued
     found:     the checkpoint itself, on rank 0
     """
 
@@ -30,6 +32,7 @@ class Origin:
     folder: str | None = None
     continues: bool = False
     config: str | None = None
+    unread: str = ""
     found: Found | None = field(default=None, compare=False)
 
     @property
@@ -60,9 +63,11 @@ def _origin_of(resume: str | None, out: str | None) -> Origin:
         return Origin(folder=out)
     if resume == "auto":
         return _newest(out)
-    found = run_folder.find(resume)
     own = run_folder.folder_of(Path(resume)) if Path(resume).is_dir() else None
     folder = out or (own and str(own))
+    if folder is not None:
+        RunFolder(folder).is_at_work()
+    found = run_folder.find(resume)
     return _continued(found, folder, folder is not None and _lies_in(found.path, folder))
 
 
@@ -71,14 +76,30 @@ def _newest(out: str | None) -> Origin:
     if out is None:
         raise ConfigError("--resume auto looks for a checkpoint in the run folder: name it with --out")
     folder = RunFolder(out)
+    folder.is_at_work()
     if not folder.is_empty():
         return _continued(folder.latest(), out, True)
-    config = folder.config.read_text(encoding="utf-8") if folder.config.is_file() else None
-    return Origin(folder=out, continues=True, config=config)
+    config, unread = _config_of(folder)
+    return Origin(folder=out, continues=True, config=config, unread=unread)
+
+
+def _config_of(folder: RunFolder) -> tuple[str | None, str]:
+    """The configuration of a run that was killed before its first checkpoint; or why there is none that can be read,
+    which is nothing to end for: what this start is told is there besides."""
+    try:
+        with os.fdopen(files.open_regular(folder.config, os.O_RDONLY), encoding="utf-8") as file:
+            text = file.read()
+        resolve(("it", parse_toml(text, "it")))
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        return None, f"{folder.config} is not what a run writes ({why}): this one begins by its own start alone"
+    return text, ""
 
 
 def _continued(found: Found, folder: str | None, continues: bool) -> Origin:
-    return Origin(place(found.checkpoint), folder, continues, found.checkpoint.config, found)
+    return Origin(place(found.checkpoint), folder, continues, found.checkpoint.config, found=found)
 
 
 def _lies_in(path: Path, folder: str) -> bool:
@@ -141,3 +162,9 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
         )
     if origin.found:
         store.fits(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
+        store.is_whole(origin.found.checkpoint, SUMS, str(origin.found.path))
+    if run.sampler.iteration_at(origin.place["examples_seen"]) != origin.place["iteration"]:
+        raise CheckpointError(
+            f"the checkpoint says iteration {origin.place['iteration']:,}, and {origin.place['examples_seen']:,} "
+            f"examples seen, which is another one by batches of {run.sampler.batch}: it was changed; give another"
+        )

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import asdict
 
 from ringtrain.checkpoint.run_folder import RunFolder
-from ringtrain.errors import DivergedError, Interrupted, everywhere
+from ringtrain.errors import DivergedError, Interrupted, RingtrainError, everywhere
 from ringtrain.exchange.base import Traffic
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import (
@@ -32,6 +32,8 @@ from ringtrain.train.state import Progress, capture, per
 from ringtrain.train.tracing import Tracing
 from ringtrain.transport.base import Transport
 
+UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
+
 
 class Run:
     """Every rank runs this; rank 0 alone has sinks that show or keep anything, and a folder.
@@ -55,12 +57,14 @@ class Run:
         self._tracing = tracing  # until what it has found is written
         self._score: Score | None = None  # the last one
         self._saved_at = -1
+        self._unsaved_in_a_row = 0  # checkpoints that the disk did not take
         self._rates, self._meter = Rates(), Meter(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
         # A copy of the process saves it, and has no use of a device: CUDA does not outlive a fork.
         forks = not ops.records
         hasty = forks and transport.size > 1 and folder is not None and assembly.exchange.state_is_local
-        self.lifeboat = Lifeboat(self._save_in_haste if hasty else None)
+        held = folder.lock if folder is not None else None
+        self.lifeboat = Lifeboat(self._save_in_haste if hasty else None, held and held.descriptor)
         assembly.worker.before_update = self.lifeboat.hold
 
     def go(self) -> None:
@@ -77,7 +81,7 @@ class Run:
                     self._end("interrupted")
                     raise self._interrupted()
         if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
-            self._save(self._is_best(self._evaluate()))
+            self._save(self._is_best(self._evaluate()), must=True)
         self._end("done")
 
     def _write_trace(self, stopping: bool) -> None:
@@ -137,7 +141,7 @@ class Run:
             self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._met()))
         is_best = self._is_best(score)
         if last or stopping or is_best or self._due(config.checkpoint_every, epoch_ends):
-            self._save(is_best)
+            self._save(is_best, must=last or stopping)
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends
@@ -179,7 +183,8 @@ class Run:
             "seconds": self._now(),
         }
 
-    def _save(self, is_best: bool) -> None:
+    def _save(self, is_best: bool, must: bool) -> None:
+        """``must``: whether there is no later checkpoint that could make up for this one."""
         began = time.perf_counter()
         self._of.exchange.settle()  # weights that are spoilt on one rank are then on all
         self._check_weights()
@@ -189,9 +194,26 @@ class Run:
         checkpoint = capture(self._of, self._ops, self._transport, self._progress)
         if checkpoint is None:
             return
-        path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+        try:
+            path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+        except RingtrainError as error:
+            self._unsaved(error, must)
+            return
+        self._unsaved_in_a_row = 0
         self._sink.handle(
             CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=time.perf_counter() - began)
+        )
+
+    def _unsaved(self, error: RingtrainError, must: bool) -> None:
+        """On rank 0. A disk that is full for an hour is no reason to lose a day's training, and the last checkpoints
+        are still there; but nothing is won by training that is never saved."""
+        self._unsaved_in_a_row += 1
+        if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
+            raise RingtrainError(str(error)) from error
+        left = UNSAVED_AT_MOST - self._unsaved_in_a_row
+        what = f"no checkpoint of iteration {self._progress.iteration:,}: {error}"
+        self._sink.handle(
+            Note(text=f"{what}. The run goes on; it ends if {plural(left, 'checkpoint')} more cannot be saved")
         )
 
     def _save_in_haste(self) -> None:

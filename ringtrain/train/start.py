@@ -6,6 +6,7 @@ iteration, by all ranks together (:mod:`ringtrain.train.together`).
 
 import datetime
 import hashlib
+import os
 import sys
 import time
 from contextlib import suppress
@@ -13,7 +14,7 @@ from contextlib import suppress
 import tomli_w
 
 from ringtrain import __version__
-from ringtrain.checkpoint import run_folder
+from ringtrain.checkpoint import files, run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, Interrupted, RingtrainError, StalledError
@@ -24,7 +25,7 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import Compiled, Failed, Note, RunStarted
 from ringtrain.report.plots import draw_curves, has_iterations
-from ringtrain.report.sinks import JsonLines, Many, Sink
+from ringtrain.report.sinks import JsonLines, Many, Sink, is_log
 from ringtrain.report.terminal import terminal
 from ringtrain.report.trace import write
 from ringtrain.resolve import to_table
@@ -74,12 +75,13 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
-    folder = _make_folder(transport, run, origin)
+    remarks: list[str] = []
+    folder = keeper = _make_folder(transport, run, origin, remarks)
     sinks = _sinks(transport, folder, origin)
     sink, tracing = Many(sinks), None
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
-        for text in filter(None, [*device.notes, tuning.remark, *_notes(run, transport, origin)]):
+        for text in filter(None, [*device.notes, tuning.remark, *remarks, *_notes(run, transport, origin)]):
             sink.handle(Note(text=text))
         progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
@@ -98,6 +100,8 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
         sink.close()
         stop.in_haste = nothing
         _draw(folder, sinks)
+        if keeper is not None:
+            keeper.release()
         if run.guard is not None:
             run.guard.close()
     run.exchange.close()
@@ -131,28 +135,40 @@ def tuning_of(config: TrainConfig, transport: Transport) -> Found:
 
 
 # ── run folder and sinks: rank 0's ────────────────────────────────────────────────────────────────────────────
-def _make_folder(transport: Transport, run: Assembly, origin: Origin) -> RunFolder | None:
+def _make_folder(transport: Transport, run: Assembly, origin: Origin, remarks: list[str]) -> RunFolder | None:
+    """What the user should know of it is added to ``remarks``."""
     made: list[RunFolder] = []
 
-    def make() -> bool:
+    def make() -> float | None:
         folder = run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues)
-        if origin.place is not None:
-            folder.supersede(origin.iteration)
-        folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
+        remarks.extend(folder.claim(origin.continues))
         made.append(folder)
-        return folder.best.exists()
+        _clear(folder, origin, remarks)
+        folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
+        return folder.best_so_far()
 
-    has_best = on_root(transport, make)
-    if origin.place is not None and not has_best:
-        origin.place["best"] = None  # its file is in another folder, or was of a later iteration: the next one is best
+    best = on_root(transport, make)
+    if origin.place is not None:
+        origin.place["best"] = best  # None where its file is in another folder, or was of a later iteration
     return made[0] if made else None
+
+
+def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
+    """Put aside what this run neither goes on with nor should write over."""
+    if origin.place is not None:
+        folder.supersede(origin.iteration)
+    if origin.unread and os.path.lexists(folder.config):
+        remarks.append(f"{origin.unread}; it is called {files.put_aside(folder.config).name} now")
+    if origin.place is None and not is_log(folder.log):
+        remarks.append(f"{folder.log} is no log of a run: it is called {files.put_aside(folder.log).name} now")
 
 
 def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin) -> list[Sink]:
     """The log and the terminal, in that order."""
     if transport.rank != 0:
         return []
-    return [JsonLines(folder.log, origin.iteration), terminal(sys.stdout)]
+    shown = terminal(sys.stdout)
+    return [JsonLines(folder.log, origin.iteration, lambda text: shown.handle(Note(text=text))), shown]
 
 
 def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracing | None:
