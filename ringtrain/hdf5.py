@@ -53,7 +53,7 @@ def filter_problem(array: h5py.Dataset) -> str | None:
     codes = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
     other = [code for code in codes if code not in PLAIN_FILTERS]
     if other:
-        return f"was written with the filter {other[0]}, which is not loaded: write it with gzip, lzf or none"
+        return f"was written with the filter {other[0]}, for which code would be loaded: write it with gzip or none"
     return None
 
 
