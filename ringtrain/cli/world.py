@@ -73,6 +73,5 @@ def tell_skipped(skipped) -> None:
 
 
 def _tell(message: str) -> None:
-    """Errors repeat names and texts of files: none of them is to tell the terminal what to do."""
-    click.echo("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in message), err=True)
+    click.echo(message, err=True)
     sys.stderr.flush()

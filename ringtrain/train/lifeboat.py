@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 
 class Lifeboat:
-    """``save()`` writes the checkpoint; None where there is nothing to save, or no need to. ``lock``: the descriptor that
-    keeps other runs out of the folder, until that is done too."""
+    """save: writes the checkpoint; None where there is nothing to save, or no need to
+    lock: the descriptor that keeps other runs out of the folder, until that is done too
+    """
 
     def __init__(self, save: Callable[[], None] | None, lock: int | None = None):
         self._save, self._lock = save, lock

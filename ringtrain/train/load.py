@@ -65,7 +65,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     device = open_device(config, transport)
     ops, transport = device.ops, device.transport
     graph = model.graph()
-    arena = Arena(transport.scratch, graph.parameters(), ops.dtype)
+    arena = together(transport, lambda: Arena(transport.scratch, graph.parameters(), ops.dtype))
     graph.bind(arena)
     together(transport, lambda: held and store.fits(held[0].checkpoint, parameter_shapes(arena), str(held[0].path)))
     weights = held[0].checkpoint.weights if held else None

@@ -17,6 +17,8 @@ from ringtrain.train.state import SUMS, parameter_shapes, place
 from ringtrain.train.together import on_root
 from ringtrain.transport.base import Transport
 
+OWN_FILES = ("config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints", ".lock")
+
 
 @dataclass(slots=True)
 class Origin:
@@ -54,8 +56,20 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
 
 
 def _own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
-    own = [(f"run file {run_file}", read_run_file(run_file))] if run_file else []
+    own = [(f"run file {run_file}", _of_file(run_file))] if run_file else []
     return [*own, ("flags", flags)]
+
+
+def _of_file(run_file: str) -> dict:
+    """A run file may be anybody's: what it has written lies in the run folder."""
+    given = read_run_file(run_file)
+    trace = given.get("trace")
+    if isinstance(trace, str) and (trace in OWN_FILES or Path(trace).parent != Path()):
+        raise ConfigError(
+            f"run file {run_file}: trace is {trace!r}; it wants a bare name, of a file of its own in the run folder. "
+            "--trace alone may name any file"
+        )
+    return given
 
 
 def _origin_of(resume: str | None, out: str | None) -> Origin:

@@ -155,8 +155,8 @@ def _make_folder(transport: Transport, run: Assembly, origin: Origin, remarks: l
 
 def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
     """Put aside what this run neither goes on with nor should write over."""
-    if origin.place is not None:
-        folder.supersede(origin.iteration)
+    if origin.place is not None and (aside := folder.supersede(origin.iteration)):
+        remarks.append(f"put aside, of later iterations or damaged: {', '.join(path.name for path in aside)}")
     if origin.unread and os.path.lexists(folder.config):
         remarks.append(f"{origin.unread}; it is called {files.put_aside(folder.config).name} now")
     if origin.place is None and not is_log(folder.log):
