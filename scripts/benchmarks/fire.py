@@ -167,8 +167,8 @@ class Shots:
         """mpirun is stopped; the copy of rank 0 that then saves is killed in turn."""
         parent = rank_0(run.pid, folder)
         run.send_signal(signal.SIGTERM)
-        for _ in range(4000):
-            boats = [number for number in of_folder(folder) if number != parent and leads_a_session(number)]
+        while alive := of_folder(folder):  # until it, too, is through, where it was missed
+            boats = [number for number in alive if number != parent and leads_a_session(number)]
             if boats:
                 time.sleep(self.draw.uniform(0, 0.01))
                 self.halves["lifeboats"] += 1

@@ -255,10 +255,3 @@ def test_a_trace_does_not_follow_a_link(train, tmp_path):
     (folder.path / "t.json").symlink_to(tmp_path / "mine")
     train(iterations=3, trace="t.json", trace_iterations="2:2")
     assert (tmp_path / "mine").read_text() == "mine" and "traceEvents" in (folder.path / "t.json").read_text()
-
-
-def test_a_network_of_any_size_that_a_file_may_name(train, tmp_path):
-    (tmp_path / "huge.toml").write_text(DROPOUT_NET.replace("units = 10", "units = 10000000000000"))
-    with pytest.raises(UsageError, match="it takes more memory than there is") as refusal:
-        train(model="huge.toml", iterations=1, synthetic=True, data=None)
-    assert refusal.value.exit_code == 2
