@@ -12,6 +12,7 @@ import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
 LEAF = {"errors", "texts", "config", "resolve"}
+READERS = LEAF | {"hdf5"}
 ARROWS = {
     "errors": set(),
     "config": set(),
@@ -21,8 +22,9 @@ ARROWS = {
     "optim": LEAF,
     "lr": LEAF,
     "transport": LEAF,
-    "data": LEAF,
-    "checkpoint": LEAF,
+    "hdf5": set(),
+    "data": READERS,
+    "checkpoint": READERS,
     "report": LEAF,
     "collectives": LEAF | {"transport"},
     "nn": LEAF | {"ops"},
@@ -45,7 +47,7 @@ CONFINED = {
     "ml_dtypes": {"ops"},
     "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "click": {"cli"},
-    "h5py": {"checkpoint", "data"},
+    "h5py": {"checkpoint", "data", "hdf5"},
     "scipy_openblas32": {"ops/cpu"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

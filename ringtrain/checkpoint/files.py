@@ -7,15 +7,18 @@ ends in ``PARTIAL``, which :func:`remove_partials` clears away.
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from ringtrain.errors import RingtrainError, UsageError
 
 PARTIAL = ".ringtrain-partial"  # ours alone: the folder may be one with other things in it
+ASIDE = "superseded-"  # how the name of what is put aside begins
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # a file system that has no fsync of folders says one of these
 
 
 def write(path: Path, content) -> None:
@@ -34,10 +37,13 @@ def link(old: Path, new: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Bring the names in a folder to the disk, where the file system can be told to."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSYNCED:
+            raise
     finally:
         os.close(descriptor)
 
@@ -45,7 +51,44 @@ def sync_folder(folder: Path) -> None:
 def remove_partials(folder: Path) -> None:
     """Remove what killed writers left. To be called where no other process writes to the folder."""
     for left in folder.glob(f"*{PARTIAL}"):
-        left.unlink(missing_ok=True)
+        if not _is_folder(left):
+            left.unlink(missing_ok=True)
+
+
+def open_regular(path: Path, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of a file that is one: a pipe would wait for ever, and a device never ends. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return descriptor
+    os.close(descriptor)
+    what = errno.EISDIR if stat.S_ISDIR(kind) else errno.ENXIO
+    raise OSError(what, os.strerror(what) if what == errno.EISDIR else "Not a regular file", str(path))
+
+
+def is_plain(path: Path) -> bool:
+    """Whether a file of one's own lies there, and no link, folder or pipe; also where nothing does."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def put_aside(path: Path) -> Path:
+    """Give what lies there another name; its new path. A file that had been put there before gives way to a file, and
+    nothing else does.
+
+    Raises: as :func:`write`.
+    """
+    aside, k = path.with_name(f"{ASIDE}{path.name}"), 1
+    while os.path.lexists(aside) and not (is_plain(path) and is_plain(aside)):
+        k += 1
+        aside = path.with_name(f"{ASIDE}{k}-{path.name}")
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise unwritable(error, aside, 0) from error
+    return aside
 
 
 def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
@@ -68,12 +111,22 @@ def _replace(path: Path, make: Callable[[Path], None], nbytes: int) -> None:
     try:
         aside.unlink(missing_ok=True)
         make(aside)
-        os.replace(aside, path)
+        _rename(aside, path)
         sync_folder(path.parent)
     except OSError as error:
         raise unwritable(error, path, nbytes) from error
     finally:
         _forget(aside)
+
+
+def _rename(aside: Path, path: Path) -> None:
+    """NFS may do a rename, lose its answer, try again, and say that there is nothing of the old name."""
+    made = aside.stat()
+    try:
+        os.replace(aside, path)
+    except FileNotFoundError:
+        if not (path.exists() and os.path.samestat(path.stat(), made)):
+            raise
 
 
 def _forget(aside: Path) -> None:
@@ -84,8 +137,8 @@ def _forget(aside: Path) -> None:
 
 
 def _write(aside: Path, view: memoryview) -> None:
-    # Unbuffered: a buffer would try to write once more on closing, and fail a second time.
-    with open(aside, "wb", buffering=0) as file:
+    # A name of its own ("x"), and unbuffered: a buffer would try to write once more on closing, and fail again.
+    with open(aside, "xb", buffering=0) as file:
         done = 0
         while done < view.nbytes:
             done += file.write(view[done:])
@@ -96,4 +149,9 @@ def _link(old: Path, aside: Path) -> None:
     try:
         os.link(old, aside)
     except OSError:
+        aside.unlink(missing_ok=True)  # NFS may have made it all the same: writing to it would write to ``old``
         _write(aside, memoryview(old.read_bytes()))
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

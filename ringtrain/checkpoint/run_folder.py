@@ -1,28 +1,28 @@
 """The folder of a run, and how what a user names is found in it.
 
-    runs/lenet-20260131-235959/
-        config.toml                            the resolved configuration
-        log.jsonl                              every event
-        curves.png
-        checkpoints/iteration-00001234.h5      the newest few
-        checkpoints/best.h5                    the one with the best test accuracy: another name of its file
-        checkpoints/superseded-*.h5            of iterations after one that the run was resumed at: no longer used
-
-One process writes to it: rank 0 of the run.
+runs/lenet-20260131-235959/
+    config.toml                            the resolved configuration
+    log.jsonl                              every event
+    curves.png
+    checkpoints/iteration-00001234.h5      the newest few
+    checkpoints/best.h5                    the one with the best test accuracy: another name of its file
+    checkpoints/superseded-*.h5            of iterations after one that the run was resumed at: no longer used
+    .lock                                  held by the one process that writes: rank 0 of the run
 """
 
+import contextlib
 import datetime
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.checkpoint import files, store
+from ringtrain.checkpoint import files, lock, store
 from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import CheckpointError, UsageError
 
 RUNS = Path("runs")
-_NUMBERED = re.compile(r"iteration-(\d{8,})\.h5")
+_NUMBERED = re.compile(r"iteration-([0-9]{8,})\.h5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Found:
 
 
 class RunFolder:
-    """Paths in a run's folder, and its checkpoints. Making one touches no disk: see :func:`create`."""
+    """Paths in a run's folder, and its checkpoints. Making one touches no disk: see :func:`create`.
+
+    ``lock``: what keeps other runs out; None before :meth:`claim`
+    """
 
     def __init__(self, path):
         self.path = Path(path)
@@ -44,6 +47,34 @@ class RunFolder:
         self.curves = self.path / "curves.png"
         self.checkpoints = self.path / "checkpoints"
         self.best = self.checkpoints / "best.h5"
+        self.lock: lock.Lock | None = None
+
+    def claim(self, resume: bool, patience_s: float = lock.PATIENCE_S) -> list[str]:
+        """Keep other runs out until :meth:`release` or this process's end, clear what killed writers left, and put
+        aside what is in the way of files. Returns what the user should know of that.
+
+        Raises: UsageError where another run is at work here, or has been meanwhile and is not resumed;
+        RingtrainError, UsageError as ``files.write``.
+        """
+        self.lock = lock.take(self.path, patience_s)
+        _refuse(self, resume)
+        files.remove_partials(self.path)
+        files.remove_partials(self.checkpoints)
+        return [*filter(None, [self.lock.remark]), *self._clear_the_way()]
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+
+    def is_at_work(self, patience_s: float = lock.PATIENCE_S) -> None:
+        """Raises UsageError where another run is: what is found here would not be its last word."""
+        if os.path.lexists(self.path / lock.NAME):
+            lock.take(self.path, patience_s).release()
+
+    def _clear_the_way(self) -> list[str]:
+        """A link would have us write to a file elsewhere, a folder or a pipe in a file's place not at all."""
+        stray = [path for path in (self.config, self.log, self.curves, self.best) if not files.is_plain(path)]
+        return [f"{path} is no file of its own: it is called {files.put_aside(path).name} now" for path in stray]
 
     def write_text(self, path: Path, text: str) -> None:
         """Replace a file of the folder whole. Raises: RingtrainError, UsageError as ``files.write``."""
@@ -85,8 +116,8 @@ class RunFolder:
         return _first_good(self, [self.best, *self._newest_first()])
 
     def is_empty(self) -> bool:
-        """Whether there is no checkpoint, good or not."""
-        return not self.best.exists() and not self._newest_first()
+        """Whether there is no checkpoint, good or not. Raises OSError."""
+        return not os.path.lexists(self.best) and not self._newest_first()
 
     def supersede(self, iteration: int) -> list[Path]:
         """Put checkpoints of iterations after this one aside, for a run that is resumed here: they are of a
@@ -98,38 +129,37 @@ class RunFolder:
         Raises: RingtrainError, UsageError as ``files.write``.
         """
         later = [path for path in self._newest_first() if _iteration(path) > iteration]
-        if self.best.exists() and not _is_until(self.best, iteration):
+        if os.path.lexists(self.best) and not _is_until(self.best, iteration):
             later.append(self.best)
-        return [self._put_aside(path) for path in later]
+        return [files.put_aside(path) for path in later]
 
-    def remove_partials(self) -> None:
-        """Remove what killed writers left."""
-        for folder in (self.path, self.checkpoints):
-            files.remove_partials(folder)
+    def best_so_far(self) -> float | None:
+        """The test accuracy of the best checkpoint, as it says itself; None where there is none that is good."""
+        try:
+            return store.load(self.best).best
+        except CheckpointError:
+            return None
 
     def _newest_first(self) -> list[Path]:
-        named = [path for path in self.checkpoints.glob("iteration-*.h5") if _NUMBERED.fullmatch(path.name)]
-        return sorted(named, key=_iteration, reverse=True)
+        """Raises OSError where the folder cannot be looked into: it is not empty for that."""
+        try:
+            named = [name for name in os.listdir(self.checkpoints) if _NUMBERED.fullmatch(name)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted((self.checkpoints / name for name in named), key=_iteration, reverse=True)
 
     def _prune(self, iteration: int, keep: int) -> None:
+        """What cannot be removed now can at the next time: the new one is saved."""
         until = [path for path in self._newest_first() if _iteration(path) <= iteration]
         for path in until[keep:]:
-            path.unlink(missing_ok=True)
-
-    def _put_aside(self, path: Path) -> Path:
-        aside = path.with_name(f"superseded-{path.name}")
-        try:
-            path.replace(aside)
-        except OSError as error:
-            raise files.unwritable(error, aside, 0) from error
-        return aside
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def create(out: str | None, model_name: str, now: datetime.datetime, resume: bool, runs: Path = RUNS) -> RunFolder:
     """Make the folder of a run, and its checkpoints folder: ``out``, or one named by model and time in
-    ``runs``.
-
-    Where the run is resumed the folder may hold a run already, and what killed writers left is removed.
+    ``runs``. Where the run is resumed the folder may hold a run already. Nothing that is there is touched: see
+    :meth:`RunFolder.claim`.
 
     Raises: UsageError where the folder cannot be made or written, is a file, or holds a run that is not
     resumed.
@@ -138,7 +168,6 @@ def create(out: str | None, model_name: str, now: datetime.datetime, resume: boo
         folder = RunFolder(out if out is not None else make_unused(runs, model_name, now))
         _refuse(folder, resume)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
-        folder.remove_partials()
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
             f"run folder {out or runs}: {_file_in_the_way(Path(out or runs) / 'checkpoints')} is a file, where a "
@@ -210,9 +239,9 @@ def _file_in_the_way(path: Path) -> Path:
 
 def _first_good(folder: RunFolder, paths: list[Path]) -> Found:
     skipped = []
-    for path in filter(Path.exists, paths):
+    for path in filter(os.path.lexists, paths):
         try:
-            return Found(path, store.load(path), tuple(skipped))
+            return Found(path, _loaded(path), tuple(skipped))
         except CheckpointError as error:
             skipped.append(str(error))
     if skipped:
@@ -220,6 +249,16 @@ def _first_good(folder: RunFolder, paths: list[Path]) -> Found:
     raise CheckpointError(
         f"{folder.path} holds no checkpoint: give a run's folder or a checkpoint's file{_beside(folder.path)}"
     )
+
+
+def _loaded(path: Path) -> Checkpoint:
+    found, numbered = store.load(path), _NUMBERED.fullmatch(path.name)
+    if numbered and int(numbered[1]) != found.iteration:
+        raise CheckpointError(
+            f"checkpoint {path} is of iteration {found.iteration}, which its name does not say: it was renamed; give "
+            "the file itself to go on from it"
+        )
+    return found
 
 
 def folder_of(path: Path) -> Path:

@@ -9,6 +9,8 @@ in itself is found too.
 """
 
 import hashlib
+import os
+import re
 from pathlib import Path
 
 from ringtrain.errors import CheckpointError
@@ -24,20 +26,19 @@ def block(content: memoryview) -> bytes:
     return _block(content.nbytes, hashlib.sha256(content).hexdigest())
 
 
-def check(path: Path) -> None:
-    """Compare the file with its seal.
+def check(path: Path, file) -> None:
+    """Compare a file, open for reading in bytes, with its seal. ``path`` is what errors call it.
 
     Raises: CheckpointError where the file is no checkpoint, is of another version, is truncated or was
     changed. OSError where it cannot be read.
     """
-    with open(path, "rb") as file:
-        head = file.read(BLOCK)
-        count = _promised(path, head)
-        held = path.stat().st_size - BLOCK
-        if held != count:
-            raise damaged(path, f"{held + BLOCK:,} bytes long, where {count + BLOCK:,} were written")
-        if head != _block(count, _digest(file)):
-            raise damaged(path, "its bytes are not those that were written: they do not match its sha256")
+    head = file.read(BLOCK)
+    count = _promised(path, head)
+    held = os.fstat(file.fileno()).st_size - BLOCK
+    if held != count:
+        raise damaged(path, f"{held + BLOCK:,} bytes long, where {count + BLOCK:,} were written")
+    if head != _block(count, _digest(file)):
+        raise damaged(path, "its bytes are not those that were written: they do not match its sha256")
 
 
 def damaged(path: Path, what: str) -> CheckpointError:
@@ -56,7 +57,7 @@ def _promised(path: Path, head: bytes) -> int:
             f"{path} is not a checkpoint of ringtrain: it does not begin with {_MAGIC!r}; give a file of a "
             "run's checkpoints folder, or the run's folder"
         )
-    if len(words) != 6 or not words[3].isdecimal():
+    if len(words) != 6 or not re.fullmatch("[0-9]{1,18}", words[3]):
         raise damaged(path, "its first line is not what ringtrain writes")
     if words[1] != str(VERSION):
         raise CheckpointError(

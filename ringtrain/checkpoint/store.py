@@ -15,16 +15,19 @@ second copy on rank 0.
 import hashlib
 import io
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import h5py
 import numpy as np
 
 from ringtrain.checkpoint import files, seal
+from ringtrain.checkpoint.reader import Reader, digest
 from ringtrain.errors import CheckpointError
+from ringtrain.hdf5 import open_file
 
 Arrays = Mapping[str, np.ndarray]
 _PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%")  # in a name, written as they are
@@ -100,14 +103,16 @@ def load(path: Path) -> Checkpoint:
     """
     path = Path(path)
     try:
-        seal.check(path)
-        with h5py.File(path, "r", locking=False) as file:
-            found = _Reader(path, file).checkpoint()
+        # One opening for both: what was checked is what is read, whatever happens to the name.
+        with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as raw:
+            seal.check(path, raw)
+            with open_file(raw) as file:
+                found = Checkpoint(**Reader(path, file, os.fstat(raw.fileno()).st_size).fields())
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {path} cannot be read ({error.strerror or error}); give one that can be read"
         ) from error
-    except (KeyError, ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
+    except (KeyError, ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
         raise seal.damaged(path, f"it does not hold what a checkpoint holds ({error})") from error
     if found.fingerprint != fingerprint(found.shapes):
         raise seal.damaged(path, "its fingerprint is not that of its weights")
@@ -132,6 +137,24 @@ def fits(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], source: 
             f"checkpoint {source} is of another model, {checkpoint.model_name!r}: "
             f"{'; '.join(differing[:3])}{more}; give the model it was made with, or another checkpoint"
         )
+
+
+def is_whole(checkpoint: Checkpoint, scalars: Sequence[str], source: str) -> None:
+    """Check that a run can go on from it: every slot has an array for every parameter, and these scalars are there.
+
+    Raises: CheckpointError
+    """
+    for slot, arrays in checkpoint.optimizer.items():
+        if {name: np.shape(array) for name, array in arrays.items()} != checkpoint.shapes:
+            raise CheckpointError(
+                f"checkpoint {source} has an optimizer's {slot!r} of other parameters than its weights: it was "
+                "changed; use another one"
+            )
+    for name in scalars:
+        if not math.isfinite(checkpoint.scalars.get(name, math.nan)):
+            raise CheckpointError(
+                f"checkpoint {source} has no {name} that is a number: it was changed; use another one"
+            )
 
 
 def _said(shapes: Mapping, name: str) -> str:
@@ -162,84 +185,9 @@ def _write_arrays(parent: h5py.Group, name: str, arrays: Arrays) -> None:
         array = np.asarray(value, order="C")
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         written = group.create_dataset(quote(key, safe=_PLAIN), data=array)
-        written.attrs["sha256"] = np.bytes_(_digest(written.name, array))
+        written.attrs["sha256"] = np.bytes_(digest(written.name, array))
 
 
 def _text(text: str) -> np.ndarray:
     # Bytes: HDF5 keeps strings of free length as objects in a heap, and a checkpoint holds no objects.
     return np.frombuffer(text.encode(), np.uint8)
-
-
-def _digest(name: str, array: np.ndarray) -> str:
-    digest = hashlib.sha256(f"{name} {array.dtype.str} {array.shape} ".encode())
-    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    return digest.hexdigest()
-
-
-def _word(found, name: str) -> str:
-    """An attribute that was written as bytes. Of a number, ``bytes`` would make so many zeros."""
-    value = found.attrs[name]
-    if not isinstance(value, bytes):
-        raise TypeError(f"{name} is {type(value).__name__}, not text")
-    return bytes(value).decode()
-
-
-# Reading. A seal is no secret: a file may be sealed and yet not be ours, so only plain arrays are touched.
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    path: Path
-    file: h5py.File
-    spent: list = field(default_factory=list)
-
-    def checkpoint(self) -> Checkpoint:
-        attributes = self.file.attrs
-        best = float(attributes["best"])
-        texts = self.arrays(self.group(self.file, "text"))
-        return Checkpoint(
-            **{name: int(attributes[name]) for name in ("iteration", "examples_seen", "epoch")},
-            **{name: _word(self.file, name) for name in ("version", "fingerprint")},
-            **{name: array.tobytes().decode() for name, array in texts.items()},
-            weights=self.arrays(self.group(self.file, "weights")),
-            optimizer=self.slots(self.group(self.file, "optimizer")),
-            scalars={k: v.item() for k, v in self.arrays(self.group(self.file, "scalars")).items()},
-            best=None if math.isnan(best) else best,
-        )
-
-    def slots(self, parent: h5py.Group) -> dict:
-        return {name: self.arrays(self.group(parent, name)) for name in parent}
-
-    def arrays(self, group: h5py.Group) -> dict[str, np.ndarray]:
-        return {unquote(name): self.array(group, name) for name in group}
-
-    def group(self, parent: h5py.Group, name: str) -> h5py.Group:
-        found = self.child(parent, name)
-        if not isinstance(found, h5py.Group):
-            raise seal.damaged(self.path, f"{found.name} is not a group")
-        return found
-
-    def array(self, group: h5py.Group, name: str) -> np.ndarray:
-        found = self.child(group, name)
-        self.accept(found)
-        array = np.empty(found.shape, found.dtype)
-        found.read_direct(array) if array.size else None
-        if _word(found, "sha256") != _digest(found.name, array):
-            raise seal.damaged(self.path, f"the values of {found.name} do not match their sha256")
-        return array
-
-    def child(self, group: h5py.Group, name: str):
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise seal.damaged(self.path, f"{group.name}/{name} is missing, or is a link to elsewhere")
-        return group[name]
-
-    def accept(self, found) -> None:
-        """Refuse what :func:`save` does not write: above all what reads another file, or claims more than
-        there is."""
-        if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiub" or found.dtype.hasobject:
-            raise seal.damaged(self.path, f"{found.name} is not an array of numbers")
-        if found.external or found.is_virtual or found.chunks:
-            raise seal.damaged(self.path, f"the values of {found.name} are not in one piece in this file")
-        self.spent.append(found.nbytes)
-        if sum(self.spent) > self.path.stat().st_size:
-            raise seal.damaged(self.path, f"{found.name} claims more bytes than the file has")

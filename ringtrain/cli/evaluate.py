@@ -17,7 +17,7 @@ import click
 def evaluate(target, split, best, as_json, **given):
     """Loss and accuracy of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
     from ringtrain.cli.options import given as only_given
-    from ringtrain.cli.world import in_world
+    from ringtrain.cli.world import in_world, tell_skipped
 
     def action(transport) -> None:
         from ringtrain.train.load import load, score_of
@@ -25,6 +25,7 @@ def evaluate(target, split, best, as_json, **given):
         trained = load(transport, target, best, only_given(given), split)
         score = score_of(transport, trained)
         if transport.rank == 0:
+            tell_skipped(trained.skipped)
             click.echo(_json(trained, split, score) if as_json else _words(trained, split, score))
 
     return in_world(action)

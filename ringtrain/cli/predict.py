@@ -20,7 +20,7 @@ def predict(target, out, split, layer, best, force, **given):
     """What TARGET, a checkpoint or a run folder, says of every example: classes and probabilities, or any layer's
     features."""
     from ringtrain.cli.options import given as only_given
-    from ringtrain.cli.world import in_world
+    from ringtrain.cli.world import in_world, tell_skipped
 
     def action(transport) -> None:
         from ringtrain.train.load import load
@@ -29,6 +29,7 @@ def predict(target, out, split, layer, best, force, **given):
         trained = load(transport, target, best, only_given(given), split)
         predicted = predict(transport, trained, out, layer, force)
         if transport.rank == 0:
+            tell_skipped(trained.skipped)
             right = "" if predicted.accuracy is None else f", accuracy {100 * predicted.accuracy:.2f} %"
             click.echo(f"{out}: {predicted.examples:,} examples{right}")
 

@@ -120,6 +120,12 @@ def _raise(error: RingtrainError) -> None:
     raise error
 
 
+def tell_skipped(skipped) -> None:
+    """Of checkpoints that were passed over for an older one: a note for each, beside what the command prints."""
+    for text in skipped:
+        _tell(f"ringtrain: passed over: {text}")
+
+
 def _tell(message: str) -> None:
     click.echo(message, err=True)
     sys.stderr.flush()

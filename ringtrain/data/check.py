@@ -17,6 +17,7 @@ from ringtrain.data.dataset import (
 from ringtrain.data.layout import layout_problems
 from ringtrain.data.statistics import statistics
 from ringtrain.errors import DataError
+from ringtrain.hdf5 import is_own
 
 TOLERANCE = 1e-4  # of mean and std, on the scale 0 … 255: a file may have been made by other arithmetic
 
@@ -38,7 +39,7 @@ def check_file(path, progress: Progress = silent) -> list[str]:
 
 def _content_problems(path: Path, file, progress: Progress) -> Iterator[str]:
     for name in ("train", "test"):
-        if name in file:
+        if is_own(file, name):
             try:
                 yield from _split_problems(file, name, progress)
             except (OSError, MemoryError) as error:

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from ringtrain.data.content import IGNORE, Checksum, Progress, blocks, silent
 from ringtrain.data.heaps import heap_problem
 from ringtrain.data.layout import MAKE, layout_problems
 from ringtrain.errors import DataError, nearest, plain
+from ringtrain.hdf5 import is_own, open_file
 
 DIGITS = Path(__file__).with_name("digits.h5")
 VERIFY_BYTES = 256 << 20
@@ -97,7 +97,7 @@ def open_dataset(path, node: NodeMemory | None = None, progress: Progress = sile
         with reading(path):
             for problem in layout_problems(file):
                 raise DataError(f"{path}: {problem}")
-            names = [name for name in ("train", "test") if name in file]
+            names = [name for name in ("train", "test") if is_own(file, name)]
             nbytes = _places(file, names)[1]
         window = node.window(nbytes) if node else None
         if window is None:
@@ -117,8 +117,7 @@ def opened(path: Path):
         problem = heap_problem(_existing(path))
         if problem:
             raise DataError(f"{path} is damaged: {problem}; {MAKE} or copy it again")
-        # Without a lock: a finished file never changes, and some cluster file systems have none.
-        file = h5py.File(path, "r", locking=False)
+        file = open_file(path)
     except (OSError, RuntimeError) as error:
         raise DataError(_why_not_opened(path, str(error))) from error
     with file:
@@ -142,6 +141,8 @@ def _existing(path: Path) -> Path:
     if not path.exists():
         beside = [p.name for p in path.parent.glob("*.h5")] if path.parent.is_dir() else []
         raise DataError(f"there is no data set {path}: {nearest(path.name, [*beside, 'digits'])}; or {MAKE}")
+    if not path.is_file():
+        raise DataError(f"{path} is not a file that can be read again and again: {MAKE}")
     return path
 
 

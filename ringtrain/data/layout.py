@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 import h5py
 import numpy as np
+from h5py.h5t import FLOAT, INTEGER, STRING
 
+from ringtrain import hdf5
 from ringtrain.data.format import FORMAT, VERSION
 from ringtrain.errors import nearest
 
@@ -27,7 +29,7 @@ def layout_problems(file) -> Iterator[str]:
     yield from _attribute_problems(file)
     shapes = {}
     for name in ("train", "test"):
-        if name == "test" and name not in file:
+        if name == "test" and not file.id.links.exists(b"test"):
             continue
         yield from _split_problems(file, name, shapes)
     if shapes.get("train", ()) and shapes.get("test", ()) and shapes["train"] != shapes["test"]:
@@ -41,10 +43,10 @@ def _by(shape) -> str:
 
 
 def _kind_problem(file) -> str | None:
-    found = file.attrs.get("format")
+    found = _attribute(file, "format")
     if not isinstance(found, str) or found != FORMAT:
         return f"the attribute format is {found!r}, not {FORMAT!r}: another kind of HDF5 file; {MAKE}"
-    version = file.attrs.get("version")
+    version = _attribute(file, "version")
     if not isinstance(version, int | np.integer) or version != VERSION:
         return f"it has version {version} of the format; this ringtrain reads version {VERSION}: {MAKE}"
     return None
@@ -52,11 +54,12 @@ def _kind_problem(file) -> str | None:
 
 def _attribute_problems(file) -> Iterator[str]:
     for key in ("name", "source", "licence"):
-        if not isinstance(file.attrs.get(key), str):
-            yield f"the attribute {key} is {file.attrs.get(key)!r}, not a text"
-    classes = file.attrs.get("classes")
+        found = _attribute(file, key)
+        if not hdf5.is_text(found):
+            yield f"the attribute {key} is {found!r}, not a text"
+    classes = _attribute(file, "classes")
     listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.size > 0
-    if not listed or not all(isinstance(name, str) for name in classes):
+    if not listed or not all(hdf5.is_text(name) for name in classes):
         yield "the attribute classes is not a list of names"
 
 
@@ -78,16 +81,20 @@ def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
         yield f"{name} has {counts['images']} images but {counts['labels']} labels: each needs one"
     if 0 in counts.values():
         yield f"{name} has no examples"
-    if not re.fullmatch("[0-9a-f]{64}", str(group.attrs.get("checksum"))):
-        found = group.attrs.get("checksum")
+    found = _attribute(group, "checksum")
+    if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{64}", found):
         yield f"{name} has no checksum (sha256, 64 hexadecimal digits); it has {found!r}: {MAKE}"
 
 
 def _holds(group, key: str, kind) -> bool:
     """Whether ``key`` is a ``kind`` that lies in this file: links to elsewhere, and soft ones, do not
     count."""
-    link = group.get(key, getlink=True) if key in group else None
-    return isinstance(link, h5py.HardLink) and group.get(key, getclass=True) is kind
+    return hdf5.is_own(group, key) and group.get(key, getclass=True) is kind
+
+
+def _attribute(owner, key: str):
+    """None for what a data set has no attributes of: objects, references, or more than fits one."""
+    return hdf5.attribute(owner, key, (STRING, INTEGER, FLOAT))
 
 
 def _array_problem(group, key: str, dtype, axes: str) -> str | None:
@@ -95,18 +102,16 @@ def _array_problem(group, key: str, dtype, axes: str) -> str | None:
         hint = nearest(key, list(group)) if len(group) else "the group is empty"
         return f"is not an array that lies in this file ({hint})"
     array = group[key]
-    if array.external or array.is_virtual:
-        return "keeps its values in another file: that is not followed; copy them into this one"
+    problem = hdf5.foreign_storage(array) or hdf5.filter_problem(array)
+    if problem:
+        return problem
     if array.shape is None:
         return f"has no values; it must be [{axes}]"
     if array.dtype != dtype:
         return f"is {array.dtype}; it must be {np.dtype(dtype).name}: {MAKE}"
     if array.ndim != axes.count(",") + 1 or 0 in array.shape[1:]:
         return f"has the shape {array.shape}; it must be [{axes}]"
-    stored = array.id.get_storage_size()
-    if array.nbytes > stored * (MOST_PACKED if array.chunks else 1):
-        return f"has {array.nbytes:,} bytes by its shape, and {stored:,} are in the file: it was not written to its end"
-    return None
+    return hdf5.claim_problem(array)
 
 
 def _statistic_problems(file, shape) -> Iterator[str]:
@@ -116,6 +121,6 @@ def _statistic_problems(file, shape) -> Iterator[str]:
     elif file["mean_image"].shape != shape:
         yield f"mean_image is {_by(file['mean_image'].shape)}, but images are {_by(shape)}"
     for key in ("mean", "std"):
-        value = np.asarray(file.attrs.get(key))
+        value = np.asarray(_attribute(file, key))
         if value.dtype.kind != "f" or value.shape != shape[-1:] or not np.isfinite(value).all():
             yield f"the attribute {key} is {value}; it must be {shape[-1]} finite numbers, one a channel"

@@ -1,31 +1,41 @@
-"""Reading a pickle that holds only plain values and NumPy arrays, without letting it run anything.
+"""Reading a pickle that holds only plain values and NumPy arrays, by a machine that can do nothing else.
 
-A pickle is a program: by naming any importable function it can run any code. Here the only names that it may
-use are those by which NumPy's arrays are put together, and each of those stands for a function of ours that
-can do nothing else. A pickle that names anything else is refused at that name.
+A pickle is a program: Python's unpickler calls whatever importable function it names, gives state to any object, and
+makes room for as many of them as it claims. This machine has the instructions that plain values need. A name is nothing
+but a word on its stack, and of the words by which NumPy's arrays are put together each stands for one function here.
+A pickle that names anything else is refused at that name.
+
+Source: pickletools.py of CPython 3.11: the instructions of protocols 0 to 5.
 """
 
-import io
-import pickle
-import pickletools
+import codecs
+import struct
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ringtrain.errors import DataError
 
 
+class Refused(Exception):
+    """A pickle that wants more than plain values."""
+
+
+@dataclass(slots=True)
 class _Shell:
     """What an array is unpickled into: it takes the array's state, checks it, makes the array."""
 
-    def __init__(self):
-        self.array = None
+    array: np.ndarray | None = None
 
-    def __setstate__(self, state):
+    def set_state(self, state) -> None:
         _, shape, dtype, fortran, data = state
         if not isinstance(dtype, _Type) or not isinstance(data, bytes):
-            raise pickle.UnpicklingError("an array of something other than bytes")
+            raise Refused("an array of something other than bytes")
         values = np.frombuffer(data, dtype.dtype)
         self.array = values.reshape(shape, order="F" if fortran else "C")
+
+
+CODES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"})
 
 
 class _Type:
@@ -34,15 +44,12 @@ class _Type:
     def __init__(self, code, *_):
         code = code.decode("ascii") if isinstance(code, bytes) else code
         if not isinstance(code, str) or code not in CODES:
-            raise pickle.UnpicklingError(f"an array of type {code!r}")
+            raise Refused(f"an array of type {code!r}")
         self.dtype = np.dtype(code)
 
-    def __setstate__(self, state):
-        if state[1] == ">" or state[1] == b">":
+    def set_state(self, state) -> None:
+        if state[1] in (">", b">"):
             self.dtype = self.dtype.newbyteorder(">")
-
-
-CODES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"})
 
 
 def _reconstruct(*_):
@@ -52,58 +59,53 @@ def _reconstruct(*_):
 def _from_buffer(data, dtype, shape, order, axis_order=None):
     # What protocol 5 writes in place of _reconstruct and a state.
     if axis_order is not None or order not in ("C", "F"):
-        raise pickle.UnpicklingError(f"an array in the order {order!r}")
+        raise Refused(f"an array in the order {order!r}")
     shell = _Shell()
-    shell.__setstate__((1, shape, dtype, order == "F", bytes(data)))
+    shell.set_state((1, shape, dtype, order == "F", data))
     return shell
 
 
 def _encode(text, encoding="latin1"):
     # Protocol 2 writes bytes as text in latin1.
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError("bytes in an unexpected encoding")
+        raise Refused("bytes in an unexpected encoding")
     return text.encode("latin1")
 
 
+def _bytes(*nothing):
+    # Protocol 2 writes no bytes at all as what bytes() makes.
+    if nothing:
+        raise Refused("bytes made in an unexpected way")
+    return b""
+
+
 def _ndarray(*_):
-    raise pickle.UnpicklingError("an array built in an unexpected way")
+    raise Refused("an array built in an unexpected way")
 
 
-class _Maker:
-    """What a name in a pickle stands for: it can be called, and not be altered (a pickle may give state to
-    anything)."""
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """What a pickle may name; it can be called, and nothing else."""
 
-    def __init__(self, make):
-        self._make = make
+    module: str
+    word: str
 
-    def __call__(self, *args):
-        return self._make(*args)
-
-    def __setstate__(self, state):
-        raise pickle.UnpicklingError("it wants to alter a function")
+    def call(self, arguments: tuple):
+        return CALLED[self.module, self.word](*arguments)
 
 
-ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _Maker(_reconstruct),
-    ("numpy._core.multiarray", "_reconstruct"): _Maker(_reconstruct),
-    ("numpy.core.numeric", "_frombuffer"): _Maker(_from_buffer),
-    ("numpy._core.numeric", "_frombuffer"): _Maker(_from_buffer),
-    ("numpy", "ndarray"): _Maker(_ndarray),  # named as an argument of _reconstruct, never called
-    ("numpy", "dtype"): _Maker(_Type),
-    ("_codecs", "encode"): _Maker(_encode),
+CALLED = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "ndarray"): _ndarray,  # named as an argument of _reconstruct, never called
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _encode,
+    ("__builtin__", "bytes"): _bytes,
 }
 DEEPEST = 8  # lists within lists: a pickle can hold a list that holds itself
-MOST_VALUES = 1 << 20  # and one list a million times, which holds another a million times
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module, name):
-        if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it wants to use {module}.{name}")
-        return ALLOWED[module, name]
-
-    def persistent_load(self, pid):
-        raise pickle.UnpicklingError("it refers to an object outside of it")
+MOST = 1 << 20  # values when all is written out: a list can be held many times in one that is, in turn
 
 
 def load_plain(data: bytes, where: str):
@@ -113,39 +115,207 @@ def load_plain(data: bytes, where: str):
     Raises: DataError naming ``where``, for anything else.
     """
     try:
-        _check_places(data)
-        return _unwrap(_Reader(io.BytesIO(data), encoding="bytes").load(), [MOST_VALUES])
-    except pickle.UnpicklingError as error:
+        return _unwrap(_Machine(data).run(), [MOST])
+    except Refused as error:
         raise DataError(
             f"{where} is refused: a pickle of plain values and arrays is wanted, but {error}; "
             "nothing that it names was run"
         ) from error
-    except Exception as error:  # a broken pickle fails in as many ways as there are opcodes
+    except Exception as error:  # a broken pickle fails in as many ways as there are instructions
         raise DataError(f"{where} is truncated or not a pickle: {type(error).__name__}: {error}") from error
-
-
-def _check_places(data: bytes) -> None:
-    """A pickle numbers what it refers to again, and Python makes room up to the highest number, whatever that is."""
-    for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name in ("PUT", "LONG_BINPUT") and argument > len(data):
-            raise pickle.UnpicklingError(f"it counts to {argument} in {len(data)} bytes")
 
 
 def _unwrap(value, left: list[int], depth: int = 0):
     """``left``: how many values more it may have"""
     if depth > DEEPEST:
-        raise pickle.UnpicklingError(f"it has more than {DEEPEST} lists within lists")
+        raise Refused(f"it has more than {DEEPEST} lists within lists")
     left[0] -= 1
     if left[0] < 0:
-        raise pickle.UnpicklingError(f"it has more than {MOST_VALUES:,} values")
+        raise Refused(f"it has more than {MOST:,} values")
     if isinstance(value, _Shell):
         return value.array
     if isinstance(value, dict):
         return {_text(key): _unwrap(item, left, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_unwrap(item, left, depth + 1) for item in value]
+    if isinstance(value, _Name | _Type):
+        raise Refused("a value of it is a name, or a type")
     return value
 
 
 def _text(key):
     return key.decode("latin1") if isinstance(key, bytes) else key
+
+
+# ── the machine ─────────────────────────────────────────────────────────────────────────────────────────────
+_MARK = object()
+
+
+@dataclass(slots=True)
+class _Machine:
+    """``stack`` holds values, and _MARK where a group of them begins; ``memo`` what may be wanted again, by number."""
+
+    data: bytes
+    at: int = 0
+    stack: list = field(default_factory=list)
+    memo: dict = field(default_factory=dict)
+
+    def run(self):
+        while (code := self.take(1)) != b".":
+            if code not in INSTRUCTIONS:
+                raise Refused(f"it has the instruction {code!r}")
+            INSTRUCTIONS[code](self)
+        return self.stack.pop()
+
+    def take(self, count: int) -> bytes:
+        found = self.data[self.at : self.at + count]
+        if len(found) < count:
+            raise EOFError("it ends within an instruction")
+        self.at += count
+        return found
+
+    def line(self) -> bytes:
+        end = self.data.index(b"\n", self.at)
+        found, self.at = self.data[self.at : end], end + 1
+        return found
+
+    def number(self, form: str):
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def push(self, value) -> None:
+        self.stack.append(value)
+
+    def last(self, count: int) -> list:
+        found = self.stack[-count:]
+        if len(found) < count or _MARK in found:
+            raise ValueError("too few values")
+        del self.stack[-count:]
+        return found
+
+    def group(self) -> list:
+        """The values since the last mark, which goes too."""
+        begin = len(self.stack) - 1
+        while begin >= 0 and self.stack[begin] is not _MARK:
+            begin -= 1
+        if begin < 0:
+            raise ValueError("a group without a begin")
+        found = self.stack[begin + 1 :]
+        del self.stack[begin:]
+        return found
+
+    def keep(self, number: int) -> None:
+        self.memo[number] = self.stack[-1]
+
+    def extend(self, values: list) -> None:
+        _of(self.stack[-1], list).extend(values)
+
+    def update(self, values: list) -> None:
+        _of(self.stack[-1], dict).update(_pairs(values))
+
+    def name(self, module: str, word: str) -> None:
+        if (module, word) not in CALLED:
+            raise Refused(f"it wants to use {module}.{word}")
+        self.push(_Name(module, word))
+
+    def call(self) -> None:
+        name, arguments = self.last(2)
+        if not isinstance(name, _Name) or not isinstance(arguments, tuple):
+            raise Refused("it wants to call something that is no name")
+        self.push(name.call(arguments))
+
+    def set_state(self) -> None:
+        state, owner = self.last(1)[0], self.stack[-1]
+        if not isinstance(owner, _Shell | _Type):
+            raise Refused(f"it wants to alter a {'function' if isinstance(owner, _Name) else 'value'}")
+        owner.set_state(state)
+
+    def outside(self) -> None:
+        raise Refused("it refers to an object outside of it")
+
+
+def _of(value, kind: type):
+    if type(value) is not kind:
+        raise Refused(f"it adds to something that is no {kind.__name__}")
+    return value
+
+
+def _pairs(values: list) -> dict:
+    return dict(zip(values[::2], values[1::2], strict=True))
+
+
+def _whole(text: bytes) -> int | bool:
+    """Protocol 0 writes True and False as 01 and 00."""
+    return text == b"01" if text in (b"01", b"00") else int(text)
+
+
+def _quoted(text: bytes) -> bytes:
+    if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in b"'\"":
+        raise ValueError("a text without its quotation marks")
+    return codecs.escape_decode(text[1:-1])[0]
+
+
+def _long(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
+
+
+INSTRUCTIONS = {
+    # values
+    b"N": lambda m: m.push(None),
+    b"\x88": lambda m: m.push(True),
+    b"\x89": lambda m: m.push(False),
+    b"I": lambda m: m.push(_whole(m.line())),
+    b"L": lambda m: m.push(int(m.line().rstrip(b"L"))),
+    b"J": lambda m: m.push(m.number("<i")),
+    b"K": lambda m: m.push(m.number("<B")),
+    b"M": lambda m: m.push(m.number("<H")),
+    b"\x8a": lambda m: m.push(_long(m.take(m.number("<B")))),
+    b"F": lambda m: m.push(float(m.line())),
+    b"G": lambda m: m.push(m.number(">d")),
+    b"S": lambda m: m.push(_quoted(m.line())),
+    b"T": lambda m: m.push(m.take(m.number("<I"))),
+    b"U": lambda m: m.push(m.take(m.number("<B"))),
+    b"B": lambda m: m.push(m.take(m.number("<I"))),
+    b"C": lambda m: m.push(m.take(m.number("<B"))),
+    b"\x8e": lambda m: m.push(m.take(m.number("<Q"))),
+    b"\x96": lambda m: m.push(m.take(m.number("<Q"))),
+    b"V": lambda m: m.push(m.line().decode("raw-unicode-escape")),
+    b"X": lambda m: m.push(m.take(m.number("<I")).decode("utf-8", "surrogatepass")),
+    b"\x8c": lambda m: m.push(m.take(m.number("<B")).decode("utf-8", "surrogatepass")),
+    b"\x8d": lambda m: m.push(m.take(m.number("<Q")).decode("utf-8", "surrogatepass")),
+    # groups
+    b"(": lambda m: m.push(_MARK),
+    b"]": lambda m: m.push([]),
+    b"}": lambda m: m.push({}),
+    b")": lambda m: m.push(()),
+    b"l": lambda m: m.push(m.group()),
+    b"d": lambda m: m.push(_pairs(m.group())),
+    b"t": lambda m: m.push(tuple(m.group())),
+    b"\x85": lambda m: m.push(tuple(m.last(1))),
+    b"\x86": lambda m: m.push(tuple(m.last(2))),
+    b"\x87": lambda m: m.push(tuple(m.last(3))),
+    b"a": lambda m: m.extend(m.last(1)),
+    b"e": lambda m: m.extend(m.group()),
+    b"s": lambda m: m.update(m.last(2)),
+    b"u": lambda m: m.update(m.group()),
+    b"0": lambda m: m.stack.pop(),
+    # what is wanted again
+    b"2": lambda m: m.push(m.stack[-1]),
+    b"p": lambda m: m.keep(int(m.line())),
+    b"q": lambda m: m.keep(m.number("<B")),
+    b"r": lambda m: m.keep(m.number("<I")),
+    b"\x94": lambda m: m.keep(len(m.memo)),
+    b"g": lambda m: m.push(m.memo[int(m.line())]),
+    b"h": lambda m: m.push(m.memo[m.number("<B")]),
+    b"j": lambda m: m.push(m.memo[m.number("<I")]),
+    # names, calls, states; "i" names a class, and there are none here
+    b"c": lambda m: m.name(m.line().decode(), m.line().decode()),
+    b"i": lambda m: m.name(m.line().decode(), m.line().decode()),
+    b"\x93": lambda m: m.name(*m.last(2)),
+    b"R": _Machine.call,
+    b"b": _Machine.set_state,
+    b"P": _Machine.outside,
+    b"Q": _Machine.outside,
+    # its own form
+    b"\x80": lambda m: m.take(1),
+    b"\x95": lambda m: m.take(8),
+}

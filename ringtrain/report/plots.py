@@ -37,9 +37,12 @@ def draw_curves(log_path, png_path) -> str | None:
 
 
 def has_iterations(log_path) -> bool:
-    """Whether there is anything to draw."""
-    with open(log_path, "rb") as log:
-        return any(b'"event": "iteration"' in line for line in log)
+    """Whether there is anything to draw; nothing where the log cannot be read."""
+    try:
+        with open(log_path, "rb") as log:
+            return any(b'"event": "iteration"' in line for line in log)
+    except OSError:
+        return False
 
 
 def read(log_path) -> dict[str, list[dict]]:

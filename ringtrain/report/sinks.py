@@ -1,12 +1,15 @@
 """Where events go: the contract, the log file, and several sinks as one."""
 
+import errno
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
-from ringtrain.errors import RingtrainError
-from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, record
+from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, is_record, record
+from ringtrain.report.words import plural
 
 
 class Sink(ABC):
@@ -47,71 +50,128 @@ class JsonLines(Sink):
     """Writes each event as a line of JSON, and lets none wait in a buffer: a killed run has its log to the
     last event.
 
-    With ``resumed_at`` the file of the run so far is continued: it is first cut at the first record that the
-    resumed run will write again or that is no longer true (see :func:`cut`). Without, the file is made anew. ``again``:
-    what followed that iteration (its epoch's end, evaluation, checkpoint) is written again, too.
+    With ``resumed_at`` the file of the run so far is continued: it is first cut where the resumed run will write
+    again (see :func:`cut`). Without, the file is made anew. ``again``: what followed that iteration (its epoch's end,
+    evaluation, checkpoint) is written again, too.
 
-    Raises: RingtrainError where the file cannot be written, saying why.
+    A disk that is full, or fails, does not end a run: it trains on, ``tell(text)`` says so, once, and a note in the log
+    says how many records are missing when there is room again.
+
+    Raises: RingtrainError where the file cannot be opened, saying why.
     """
 
-    def __init__(self, path, resumed_at: int | None = None, again: bool = False):
-        self._path = os.fspath(path)
+    def __init__(
+        self,
+        path,
+        resumed_at: int | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+        again: bool = False,
+    ):
+        self._path, self._tell, self._lost = os.fspath(path), tell, 0
+        self._file: int | None = None
         try:
             if resumed_at is not None and os.path.exists(self._path):
                 cut(self._path, resumed_at, again)
-            # Unbuffered: one write a line, so no half line of ours is left behind but by a full disk.
-            self._file = open(self._path, "wb" if resumed_at is None else "ab", buffering=0)  # noqa: SIM115
+            # Unbuffered, and always at the end: a line is written whole or, where a disk is full, taken back.
+            anew = os.O_TRUNC if resumed_at is None else 0
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | anew, 0o666)
         except OSError as error:
             raise self._unwritable(error) from error
 
     def handle(self, event: Event) -> None:
-        line = json.dumps(record(event), ensure_ascii=False, allow_nan=False) + "\n"
-        try:
-            self._file.write(line.encode())
-        except OSError as error:
-            raise self._unwritable(error) from error
+        line = _line(record(event))
+        if self._lost:
+            line = _line(record(Note(text=self._missing()))) + line
+        problem = self._write(line)
+        if problem is None:
+            self._lost = 0
+            return
+        self._lost += 1
+        if self._lost == 1:
+            self._tell(f"log {self._path}: could not be written ({problem}); the run goes on without")
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._lost:
+            self._tell(f"log {self._path}: {self._missing()}")
+            self._lost = 0
+
+    def _missing(self) -> str:
+        return f"{plural(self._lost, 'record')} could not be written: no room, or the disk failed"
+
+    def _write(self, data: bytes) -> str | None:
+        """All of it, or nothing and why."""
+        try:
+            before = os.fstat(self._file).st_size
+            if os.write(self._file, data) == len(data):
+                return None
+            problem = os.strerror(errno.ENOSPC)  # there was room for a part
+        except OSError as error:
+            problem = error.strerror
+        with suppress(OSError):
+            os.ftruncate(self._file, before)
+        return problem
 
     def _unwritable(self, error: OSError) -> RingtrainError:
-        return RingtrainError(
+        kind = UsageError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else RingtrainError
+        return kind(
             f"log {self._path}: could not be written ({error.strerror}); make room or allow writing there, "
             "then continue from the last checkpoint with --resume auto"
         )
 
 
+def _line(found: dict) -> bytes:
+    return (json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="backslashreplace")
+
+
 def cut(path, iteration: int, again: bool = False) -> None:
     """Shorten a log to what holds for a run that is resumed at ``iteration``.
 
-    Events come in order, so the log of the resumed run is what stands before the first record that is of a
-    later iteration, or is of the end, or is no whole record (the last line of a killed run). A file is
-    shortened in one step or not at all, so a crash here loses nothing more.
+    Events come in order: what stands before the first record of a later iteration, or of the end, stays. A disk may
+    have changed a few numbers, and one such line must not cost the others, so the cut is where the fewest records lie
+    on the wrong side of it. Lines in between that are no records stay, and every reader passes over them; the last line
+    that stays is whole. A file is shortened in one step or not at all, so a crash here loses nothing more.
     """
     with open(path, "rb") as log:
-        kept = 0
+        kept = least = balance = end = 0
         for line in log:
-            if not _stays(line, iteration, again):
-                break
-            kept += len(line)
+            side, begin, end = _side(line, iteration, again), end, end + len(line)
+            balance += side or 0
+            if side is not None and (balance < least or (side == 0 and begin == kept)):
+                kept, least = end, balance
     os.truncate(path, kept)
 
 
-def _stays(line: bytes, iteration: int, again: bool) -> bool:
+def _side(line: bytes, iteration: int, again: bool) -> int | None:
+    """-1 for a record of before the cut, 1 of after it, 0 for one that says neither, None for what is none."""
     found = parse(line)
-    if found is None or found["event"] in OF_THE_END:
-        return False
-    own = found.get("iteration", 0)
-    if again and found["event"] in OF_A_MEETING and own == iteration:
-        return False
-    return type(own) is int and own <= iteration
+    if found is None:
+        return None
+    if found["event"] in OF_THE_END:
+        return 1
+    if type(found.get("iteration")) is not int:
+        return 0
+    last = iteration - 1 if again and found["event"] in OF_A_MEETING else iteration
+    return 1 if found["iteration"] > last else -1
+
+
+def is_log(path) -> bool:
+    """Whether a file holds a record within its first lines, or nothing at all; also where there is none."""
+    try:
+        with open(path, "rb") as log:
+            lines = [log.readline(1 << 16) for _ in range(100)]
+    except FileNotFoundError:
+        return True
+    return not any(lines) or any(parse(line) is not None for line in lines)
 
 
 def parse(line: bytes) -> dict | None:
-    """The record on a line of a log, or None where the line is torn or is something else."""
+    """The record on a line of a log, or None where the line is torn, or its fields are not those of its kind."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return None
     whole = line.endswith(b"\n") and isinstance(found, dict) and isinstance(found.get("event"), str)
-    return found if whole else None
+    return found if whole and is_record(found) else None

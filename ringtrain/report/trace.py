@@ -9,6 +9,7 @@ Source: Trace Event Format, Google 2016: complete events ("X"), in microseconds,
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 LOOP, DEVICE = "loop", "device"
@@ -70,6 +71,13 @@ def _sorted(what: str, rank: int, number: int, index: int) -> dict:
 def write(path, ranks: dict[int, Sequence[Slice]]) -> None:
     """In one step, so that whoever looks finds a whole file. Raises OSError."""
     beside = f"{os.fspath(path)}.part"
-    with open(beside, "w", encoding="utf-8") as file:
-        json.dump(document(ranks), file, allow_nan=False)
-    os.replace(beside, path)
+    with suppress(FileNotFoundError):
+        os.unlink(beside)  # of one that was killed, or a link to elsewhere
+    try:
+        with open(beside, "x", encoding="utf-8") as file:
+            json.dump(document(ranks), file, allow_nan=False)
+        os.replace(beside, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise

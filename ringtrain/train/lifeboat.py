@@ -13,10 +13,12 @@ from collections.abc import Callable
 
 
 class Lifeboat:
-    """``save()`` writes the checkpoint; None where there is nothing to save, or no need to."""
+    """save: writes the checkpoint; None where there is nothing to save, or no need to
+    lock: the descriptor that keeps other runs out of the folder, until that is done too
+    """
 
-    def __init__(self, save: Callable[[], None] | None):
-        self._save = save
+    def __init__(self, save: Callable[[], None] | None, lock: int | None = None):
+        self._save, self._lock = save, lock
         self._held = self._wanted = False
 
     def hold(self) -> None:
@@ -39,17 +41,19 @@ class Lifeboat:
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
-            _row_away(save)
+            _row_away(save, self._lock)
 
 
-def _row_away(save: Callable[[], None]) -> None:
-    """The child's whole life. It touches no MPI, and nothing of the parent's files."""
+def _row_away(save: Callable[[], None], lock: int | None) -> None:
+    """The child's whole life. It touches no MPI, and nothing of the parent's files but the lock."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
         # mpirun waits for whoever holds a rank's files, and takes an open connection for a living rank.
-        os.closerange(0, min(os.sysconf("SC_OPEN_MAX"), 1 << 16))
+        kept, most = lock or 0, min(os.sysconf("SC_OPEN_MAX"), 1 << 16)
+        os.closerange(0, kept)
+        os.closerange(kept + bool(lock), most)
         for _ in range(3):
             os.open(os.devnull, os.O_RDWR)
         save()

@@ -27,9 +27,10 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """``path``: of the checkpoint; ``name``: of the split."""
+    """``path``: of the checkpoint; ``skipped``: which others were passed over, a sentence each."""
 
     path: str
+    skipped: tuple[str, ...]
     iteration: int
     config: TrainConfig
     model: ModelSpec
@@ -50,7 +51,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     def look() -> dict:
         with transport.activity.held(f"reading checkpoint {target}"):
             held.append(run_folder.find(target, best))
-        return {**place(held[0].checkpoint), "path": str(held[0].path)}
+        return {**place(held[0].checkpoint), "path": str(held[0].path), "skipped": held[0].skipped}
 
     found = on_root(transport, look)
     stored = ("checkpoint", parse_toml(found["config"], "checkpoint"))
@@ -66,13 +67,14 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     transport.activity.deadline_s = config.deadline_s
     ops, transport = device.ops, device.transport
     graph = model.graph()
-    arena = Arena(transport.scratch, graph.parameters(), ops.dtype)
+    arena = together(transport, lambda: Arena(transport.scratch, graph.parameters(), ops.dtype))
     graph.bind(arena)
     together(transport, lambda: held and store.fits(held[0].checkpoint, parameter_shapes(arena), str(held[0].path)))
     weights = held[0].checkpoint.weights if held else None
     ops.upload(from_root(transport, arena, weights, ops.dtype), arena.weights)
     trained = Trained(
         path=found["path"],
+        skipped=tuple(found["skipped"]),
         iteration=found["iteration"],
         config=config,
         model=model,

@@ -1,10 +1,11 @@
 """Where a run begins: anew, or at a checkpoint. Rank 0 looks; all ranks decide by what it found."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ringtrain.checkpoint import run_folder, store
+from ringtrain.checkpoint import files, run_folder, store
 from ringtrain.checkpoint.run_folder import Found, RunFolder
 from ringtrain.config import FIXED_ON_RESUME, TrainConfig
 from ringtrain.errors import CheckpointError, ConfigError
@@ -14,9 +15,11 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.resolve import for_continuation, parse_toml, read_run_file, recipe_layer, resolve
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.reproducible import numerics_of
-from ringtrain.train.state import parameter_shapes, place
+from ringtrain.train.state import SUMS, parameter_shapes, place
 from ringtrain.train.together import on_root
 from ringtrain.transport.base import Transport
+
+OWN_FILES = ("config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints", ".lock")
 
 
 @dataclass(slots=True)
@@ -25,6 +28,7 @@ class Origin:
     folder:    of the run; None: a new one, with a name of its own
     continues: whether the folder's run is the one that goes on, so that it may be there already
     config:    the configuration that is continued, as TOML; None where there is none
+    unread:    why the configuration that lies in the folder is not continued
     found:     the checkpoint itself, on rank 0
     """
 
@@ -32,6 +36,7 @@ class Origin:
     folder: str | None = None
     continues: bool = False
     config: str | None = None
+    unread: str = ""
     found: Found | None = field(default=None, compare=False)
 
     @property
@@ -74,8 +79,20 @@ def go_on(folder: str | None, run_file: str | None, flags: dict) -> Origin:
 
 
 def own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
-    own = [(f"run file {run_file}", read_run_file(run_file))] if run_file else []
+    own = [(f"run file {run_file}", _of_file(run_file))] if run_file else []
     return [*own, ("flags", flags)]
+
+
+def _of_file(run_file: str) -> dict:
+    """A run file may be anybody's: what it has written lies in the run folder."""
+    given = read_run_file(run_file)
+    trace = given.get("trace")
+    if isinstance(trace, str) and (trace in OWN_FILES or Path(trace).parent != Path()):
+        raise ConfigError(
+            f"run file {run_file}: trace is {trace!r}; it wants a bare name, of a file of its own in the run folder. "
+            "--trace alone may name any file"
+        )
+    return given
 
 
 def _origin_of(resume: str | None, out: str | None) -> Origin:
@@ -83,9 +100,11 @@ def _origin_of(resume: str | None, out: str | None) -> Origin:
         return Origin(folder=out)
     if resume == "auto":
         return _newest(out)
-    found = run_folder.find(resume)
     own = run_folder.folder_of(Path(resume)) if Path(resume).is_dir() else None
     folder = out or (own and str(own))
+    if folder is not None:
+        RunFolder(folder).is_at_work()
+    found = run_folder.find(resume)
     return _continued(found, folder, folder is not None and _lies_in(found.path, folder))
 
 
@@ -94,14 +113,30 @@ def _newest(out: str | None) -> Origin:
     if out is None:
         raise ConfigError("--resume auto looks for a checkpoint in the run folder: name it with --out")
     folder = RunFolder(out)
+    folder.is_at_work()
     if not folder.is_empty():
         return _continued(folder.latest(), out, True)
-    config = folder.config.read_text(encoding="utf-8") if folder.config.is_file() else None
-    return Origin(folder=out, continues=True, config=config)
+    config, unread = _config_of(folder)
+    return Origin(folder=out, continues=True, config=config, unread=unread)
+
+
+def _config_of(folder: RunFolder) -> tuple[str | None, str]:
+    """The configuration of a run that was killed before its first checkpoint; or why there is none that can be read,
+    which is nothing to end for: what this start is told is there besides."""
+    try:
+        with os.fdopen(files.open_regular(folder.config, os.O_RDONLY), encoding="utf-8") as file:
+            text = file.read()
+        resolve(("it", parse_toml(text, "it")))
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        return None, f"{folder.config} is not what a run writes ({why}): this one begins by its own start alone"
+    return text, ""
 
 
 def _continued(found: Found, folder: str | None, continues: bool) -> Origin:
-    return Origin(place(found.checkpoint), folder, continues, found.checkpoint.config, found)
+    return Origin(place(found.checkpoint), folder, continues, found.checkpoint.config, found=found)
 
 
 def _lies_in(path: Path, folder: str) -> bool:
@@ -175,3 +210,9 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
         )
     if origin.found:
         store.fits(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
+        store.is_whole(origin.found.checkpoint, SUMS, str(origin.found.path))
+    if run.sampler.iteration_at(origin.place["examples_seen"]) != origin.place["iteration"]:
+        raise CheckpointError(
+            f"the checkpoint says iteration {origin.place['iteration']:,}, and {origin.place['examples_seen']:,} "
+            f"examples seen, which is another one by batches of {run.sampler.batch}: it was changed; give another"
+        )

@@ -9,7 +9,7 @@ from functools import partial
 
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.checkpoint.store import Checkpoint
-from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
+from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
 from ringtrain.exchange.base import Traffic
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import (
@@ -36,6 +36,8 @@ from ringtrain.train.signals import StopFlag
 from ringtrain.train.state import Progress, capture, checkpoint_of, per
 from ringtrain.train.tracing import Tracing
 from ringtrain.transport.base import Transport
+
+UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,14 @@ class Run:
         self._before: Progress | None = None  # of the meeting that is under way: as it was found
         self._score: Score | None = None  # the last one
         self._saved_at = self._checked_at = -1
+        self._unsaved_in_a_row = 0  # checkpoints that the disk did not take
         self._rates, self._meter = Rates(), Meter(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
         # A copy of the process saves it, and has no use of a device: CUDA does not outlive a fork.
         forks = not ops.records
         hasty = forks and transport.size > 1 and folder is not None and assembly.exchange.state_is_local
-        self.lifeboat = Lifeboat(self._save_in_haste if hasty else None)
+        held = folder.lock if folder is not None else None
+        self.lifeboat = Lifeboat(self._save_in_haste if hasty else None, held and held.descriptor)
         assembly.worker.before_update = self.lifeboat.hold
 
     def go(self) -> None:
@@ -108,7 +112,7 @@ class Run:
                 self._end_early(self._after(stopping))
         if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
             score, told = self._evaluated()
-            self._save(self._is_best(score))
+            self._save(self._is_best(score), must=True)
             self._end_early(told)
         self._end("done")
 
@@ -178,7 +182,7 @@ class Run:
             self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._met()))
         is_best = self._is_best(score)
         if last or stopping or told or is_best or self._due(config.checkpoint_every, epoch_ends):
-            self._save(is_best)
+            self._save(is_best, must=last or stopping or told)
         self._before = None
         return told or (stopping and not last)
 
@@ -251,7 +255,8 @@ class Run:
             "seconds": self._now(),
         }
 
-    def _save(self, is_best: bool) -> None:
+    def _save(self, is_best: bool, must: bool) -> None:
+        """``must``: whether there is no later checkpoint that could make up for this one."""
         began = time.perf_counter()
         self._check(comparing=self._of.config.check_replicas != 0)
         self._saved_at = self._progress.iteration
@@ -261,11 +266,28 @@ class Run:
         if checkpoint is None:
             return
         writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
-        with self._transport.activity.during(writing, limited=True):
-            path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+        try:
+            with self._transport.activity.during(writing, limited=True):
+                path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+        except RingtrainError as error:
+            self._unsaved(error, must)
+            return
+        self._unsaved_in_a_row = 0
         seconds = time.perf_counter() - began
         self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
         self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
+
+    def _unsaved(self, error: RingtrainError, must: bool) -> None:
+        """On rank 0. A disk that is full for an hour is no reason to lose a day's training, and the last checkpoints
+        are still there; but nothing is won by training that is never saved."""
+        self._unsaved_in_a_row += 1
+        if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
+            raise RingtrainError(str(error)) from error
+        left = UNSAVED_AT_MOST - self._unsaved_in_a_row
+        what = f"no checkpoint of iteration {self._progress.iteration:,}: {error}"
+        self._sink.handle(
+            Note(text=f"{what}. The run goes on; it ends if {plural(left, 'checkpoint')} more cannot be saved")
+        )
 
     def _save_in_haste(self) -> None:
         """In a copy of this process: what no other rank is needed for."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import tomli_w
 
 from ringtrain import __version__
-from ringtrain.checkpoint import run_folder
+from ringtrain.checkpoint import files, run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, Interrupted, RankLostError, RingtrainError, StalledError
@@ -26,7 +26,7 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import Compiled, Failed, Note, RunStarted
 from ringtrain.report.plots import draw_curves, has_iterations
-from ringtrain.report.sinks import JsonLines, Many, Sink
+from ringtrain.report.sinks import JsonLines, Many, Sink, is_log
 from ringtrain.report.terminal import terminal
 from ringtrain.report.trace import write
 from ringtrain.resolve import to_table
@@ -87,7 +87,8 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
-    folder = _make_folder(transport, run, origin, journey)
+    remarks: list[str] = []
+    folder = keeper = _make_folder(transport, run, origin, journey, remarks)
     ending = journey.ending
     sinks = _sinks(transport, folder, origin, journey)
     sink, tracing = Many(sinks), None
@@ -96,7 +97,8 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     try:
         sink.handle(_header(run, ops, transport, origin, folder))
         moved = reproducible.moved(config, ops, origin.place and origin.place["numerics"])
-        for text in filter(None, [*device.notes, tuning.remark, moved, end.words(), *_notes(run, transport, origin)]):
+        told = [*device.notes, tuning.remark, moved, end.words(), *remarks, *_notes(run, transport, origin)]
+        for text in filter(None, told):
             sink.handle(Note(text=text))
         ending.progress = progress = _first_weights(run, ops, transport, origin)
         _prepare(run, ops, transport, sink, progress)
@@ -128,6 +130,8 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
         sink.close()
         stop.in_haste = nothing
         _draw(folder, sinks)
+        if keeper is not None:
+            keeper.release()
         if run.guard is not None:
             run.guard.close()
     run.exchange.close()
@@ -161,34 +165,42 @@ def tuning_of(config: TrainConfig, transport: Transport) -> Found:
 
 
 # ── run folder and sinks: rank 0's ────────────────────────────────────────────────────────────────────────────
-def _make_folder(transport: Transport, run: Assembly, origin: Origin, journey: Journey) -> RunFolder | None:
+def _make_folder(transport: Transport, run: Assembly, origin: Origin, journey: Journey, remarks) -> RunFolder | None:
     """The folder, on rank 0. All ranks know of it before it holds a run: what the run comes to will be written there by
-    whoever knows it, and survivors of a death go on in it."""
+    whoever knows it, and survivors of a death go on in it. What the user should know of it is added to ``remarks``."""
     made: list[RunFolder] = []
 
     def make() -> str:
-        made.append(run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues))
-        return str(made[0].path)
-
-    def making() -> str:
         with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
-            return make()
+            folder = run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues)
+            remarks.extend(folder.claim(origin.continues))
+            made.append(folder)
+            return str(folder.path)
 
-    journey.folder, journey.iterations = on_root(transport, making), run.iterations
+    journey.folder, journey.iterations = on_root(transport, make), run.iterations
     journey.ending = Ending(Path(journey.folder), transport.rank == 0, run.iterations, transport.size, journey.lost)
-    has_best = on_root(transport, lambda: _begin(made[0], run, origin, journey.ending))
-    if origin.place is not None and not has_best:
-        origin.place["best"] = None  # its file is in another folder, or was of a later iteration: the next one is best
+    best = on_root(transport, lambda: _begin(made[0], run, origin, journey.ending, remarks))
+    if origin.place is not None:
+        origin.place["best"] = best  # None where its file is in another folder, or was of a later iteration
     return made[0] if made else None
 
 
-def _begin(folder: RunFolder, run: Assembly, origin: Origin, ending: Ending) -> bool:
-    """Write what a run's folder holds from its start. Whether it has a best checkpoint."""
-    if origin.place is not None:
-        folder.supersede(origin.iteration)
+def _begin(folder: RunFolder, run: Assembly, origin: Origin, ending: Ending, remarks: list[str]) -> float | None:
+    """Write what a run's folder holds from its start. The best accuracy that a checkpoint of it has."""
+    _clear(folder, origin, remarks)
     folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
     ending.running(origin.iteration or 0)
-    return folder.best.exists()
+    return folder.best_so_far()
+
+
+def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
+    """Put aside what this run neither goes on with nor should write over."""
+    if origin.place is not None and (aside := folder.supersede(origin.iteration)):
+        remarks.append(f"put aside, of later iterations or damaged: {', '.join(path.name for path in aside)}")
+    if origin.unread and os.path.lexists(folder.config):
+        remarks.append(f"{origin.unread}; it is called {files.put_aside(folder.config).name} now")
+    if origin.place is None and not is_log(folder.log):
+        remarks.append(f"{folder.log} is no log of a run: it is called {files.put_aside(folder.log).name} now")
 
 
 def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journey: Journey) -> list[Sink]:
@@ -197,9 +209,10 @@ def _sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journ
         return []
     resumed_at = 0 if origin.iteration is None and journey.lost else origin.iteration  # the log goes on after a death
     again = origin.place is not None and origin.place.get("due", False)
+    shown = terminal(sys.stdout)
     with transport.activity.during(f"opening {folder.log}", limited=True):
-        log = JsonLines(folder.log, resumed_at, again)
-    return [Timed(log, transport.activity, f"writing {folder.log}"), terminal(sys.stdout)]
+        log = JsonLines(folder.log, resumed_at, lambda text: shown.handle(Note(text=text)), again)
+    return [Timed(log, transport.activity, f"writing {folder.log}"), shown]
 
 
 def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracing | None:

@@ -15,6 +15,8 @@ from ringtrain.resolve import to_table
 from ringtrain.train.assemble import Assembly
 from ringtrain.transport.base import Transport
 
+SUMS = ("step", "epoch_loss", "epoch_correct", "epoch_valid")  # what every checkpoint has among its scalars
+
 
 def per(total: float, count: float) -> float:
     """A mean; NaN (null in the log) where there is nothing to take it of."""

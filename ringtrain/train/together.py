@@ -41,6 +41,11 @@ def _attempt(action) -> tuple:
         return None, [type(error).__name__, str(error)]
     except OSError as error:
         return None, [UsageError.__name__, f"{error.filename}: {error.strerror}" if error.filename else str(error)]
+    except MemoryError as error:  # of a network or a batch of any size that a file may name
+        return None, [
+            UsageError.__name__,
+            f"this takes more memory than there is ({error}): a smaller network or batch",
+        ]
 
 
 def agree(transport: Transport, facts: dict) -> None:

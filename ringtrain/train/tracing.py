@@ -7,6 +7,7 @@ work besides, by marks.
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -102,14 +103,18 @@ class Tracing:
             flight.watch(None)
         self._read_marks()
         if self.path is not None:
-            write(self.path, {self._transport.rank: self._slices})
+            with suppress(OSError):  # whoever meets is told, and what ended the run says more
+                write(self.path, {self._transport.rank: self._slices})
 
     def meet(self) -> str:
         """Rank 0 writes what all have, and says where. Collective."""
         self.end()
         every = self._transport.gather_json([each.as_json() for each in self._slices])
-        if self.path is not None:
-            write(self.path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
+        try:
+            if self.path is not None:
+                write(self.path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
+        except OSError as error:  # it is not worth a run
+            return f"the trace could not be written to {self.path} ({error.strerror})"
         if any(every):
             return f"the trace is in {self.path}: open it at https://ui.perfetto.dev"
         return f"nothing was traced: the run ended before iteration {self._first + 1}, the first that was asked for"

@@ -38,7 +38,10 @@ def check_and_resume(folder, make, equal):
     assert found.skipped == ()
     assert equal(found.checkpoint, make(found.checkpoint.iteration))
     left = any(folder.checkpoints.glob(f"*{PARTIAL}"))
-    create(str(folder.path), "mlp", NOW, resume=True).supersede(found.checkpoint.iteration)
+    resumed = create(str(folder.path), "mlp", NOW, resume=True)
+    resumed.claim(resume=True)
+    resumed.supersede(found.checkpoint.iteration)
+    resumed.release()
     assert not any(folder.checkpoints.glob(f"*{PARTIAL}"))
     return found.checkpoint.iteration, left
 

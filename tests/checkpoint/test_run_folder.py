@@ -87,9 +87,10 @@ def test_a_folder_that_is_there_and_may_not_be_written(forbidden_folder):
 def test_what_killed_writers_left_is_removed(folder):
     for place in (folder.path, folder.checkpoints):
         (place / f"x.123{PARTIAL}").write_text("half")
-    create(str(folder.path), "mlp", NOW, resume=True)
-    assert os.listdir(folder.path) == ["checkpoints"]
-    assert names(folder) == []
+    (folder.checkpoints / f"folder{PARTIAL}").mkdir()  # not ours
+    folder.claim(resume=True)
+    assert sorted(os.listdir(folder.path)) == [".lock", "checkpoints"]
+    assert names(folder) == [f"folder{PARTIAL}"]
 
 
 def test_text_is_replaced(folder):

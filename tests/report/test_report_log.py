@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import resource
 from dataclasses import fields
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from ringtrain.errors import RingtrainError
 from ringtrain.report import events
 from ringtrain.report.events import CheckpointSaved, record
-from ringtrain.report.sinks import JsonLines, Many, Sink, parse
+from ringtrain.report.sinks import JsonLines, Many, Sink, is_log, parse
 
 
 def lines(path):
@@ -143,6 +144,62 @@ def test_a_resumed_log_leaves_out_a_torn_line(tmp_path, iteration, torn):
     assert [line["iteration"] for line in lines(path)] == [1, 2]
 
 
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda line: line.replace(b'"iteration": ', b'"iteration": 9'),
+        lambda line: line.replace(b'"iteration": ', b'"iterbtion": '),
+        lambda line: line.replace(b"\n", b" "),
+        lambda line: b"\0" * len(line),
+        lambda line: b"[" * 100_000 + b"\n",
+    ],
+)
+def test_a_line_that_a_disk_has_changed_costs_no_other(tmp_path, iteration, place, spoil):
+    path = tmp_path / "log"
+    write(path, [iteration(iteration=k) for k in range(1, 9)])
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(spoil(line) if k == place else line for k, line in enumerate(whole)))
+    write(path, [iteration(iteration=6)], resumed_at=5)
+    found = [line for line in path.read_bytes().splitlines(keepends=True) if line in whole]
+    assert len(found) >= 4 and found[-1] == whole[5] and whole[6] not in found
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("iteration", "7"),
+        ("iteration", 1 << 80),
+        ("iteration", True),
+        ("seconds", []),
+        ("loss", 1e999),
+        ("epoch", None),
+    ],
+)
+def test_a_field_of_another_type_is_no_record(iteration, field, value):
+    line = json.dumps(record(iteration()) | {field: value}).encode() + b"\n"
+    assert parse(line) is None
+
+
+def test_records_of_lists_are_looked_into(exchanged):
+    found = record(exchanged())
+    assert parse(json.dumps(found).encode() + b"\n")
+    found["buckets"][0]["nbytes"] = "many"
+    assert parse(json.dumps(found, default=str).encode() + b"\n") is None
+    assert parse(b'{"event": "of tomorrow", "iteration": {}}\n') == {"event": "of tomorrow", "iteration": {}}
+
+
+def test_a_file_of_something_else_is_no_log(tmp_path, iteration):
+    path = tmp_path / "log"
+    assert is_log(path)
+    path.write_text("")
+    assert is_log(path)
+    path.write_text("mine\n")
+    assert not is_log(path)
+    write(path, [iteration()])
+    assert is_log(path)
+
+
 def test_a_run_that_is_resumed_elsewhere_begins_a_log(tmp_path, iteration):
     write(tmp_path / "log", [iteration(iteration=8)], resumed_at=7)
     assert len(lines(tmp_path / "log")) == 1
@@ -154,12 +211,33 @@ def test_a_line_that_is_a_record(iteration):
     assert parse(line[:-1]) is None
 
 
-def test_a_full_disk(iteration):
-    log = JsonLines("/dev/full")
-    message = r"log /dev/full: could not be written \(No space left on device\); make room"
-    with pytest.raises(RingtrainError, match=message):
-        log.handle(iteration())
+def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_room(tmp_path, iteration):
+    told, path = [], tmp_path / "log"
+    log = JsonLines(path, tell=told.append)
+    log.handle(iteration(iteration=1))
+    whole = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 20, hard))  # room for a part of a line
+    for k in (2, 3):
+        log.handle(iteration(iteration=k))
+        assert path.read_bytes() == whole
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert told == [f"log {path}: could not be written (No space left on device); the run goes on without"]
+    log.handle(iteration(iteration=4))
     log.close()
+    assert [line["event"] for line in lines(path)] == ["iteration", "note", "iteration"]
+    assert lines(path)[1]["text"] == "2 records could not be written: no room, or the disk failed"
+    assert len(told) == 1
+
+
+def test_a_disk_that_is_full_to_the_end_is_told_of_at_the_end(iteration):
+    told = []
+    log = JsonLines("/dev/full", tell=told.append)
+    log.handle(iteration())
+    log.handle(iteration())
+    log.close()
+    log.close()
+    assert told[1:] == ["log /dev/full: 2 records could not be written: no room, or the disk failed"]
 
 
 def test_a_log_that_cannot_be_opened(tmp_path):

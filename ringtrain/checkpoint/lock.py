@@ -1,0 +1,152 @@
+"""One run at a time in a folder: a lock that ends with whoever holds it.
+
+The kernel keeps it (flock on a file of the folder), so it is gone with the last process that has the file open, however
+that ended: a killed run leaves none. A copy of the process that is still saving (a lifeboat) has the file open too, and
+so the lock. NFS and Lustre (mounted with flock) carry it to other hosts. Who holds it stands in the file: for people,
+and for file systems without locks, where it is gone by for processes of this host; one on another host is not seen
+there, and :attr:`Lock.remark` says so.
+"""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ringtrain.checkpoint import files
+from ringtrain.errors import UsageError
+
+NAME = ".lock"
+PATIENCE_S = 20.0  # for what a process that is gone has left to save
+_POLL_S = 0.1
+_NONE_HERE = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """host, process; started: when that process began, in the kernel's count; since: when it took the lock."""
+
+    host: str
+    process: int
+    started: str
+    since: str
+
+    def lives(self) -> bool:
+        """Whether it is a process of this host that is there."""
+        return self.host == socket.gethostname() and self.started == _started(self.process) != ""
+
+    def words(self) -> str:
+        return f"process {self.process} on {self.host}, since {self.since}"
+
+
+@dataclass(slots=True)
+class Lock:
+    """``remark``: what it does not keep out, for the user; "" where it keeps out all."""
+
+    descriptor: int | None
+    remark: str = ""
+
+    def release(self) -> None:
+        """May be called more than once. Copies of this process that are still saving keep it."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+def take(folder: Path, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep) -> Lock:
+    """The lock of a folder. Waits where its owner is gone, but not yet all that it started.
+
+    Raises: UsageError where another run has it, saying who; RingtrainError, UsageError where the file cannot be
+    written.
+    """
+    tries = round(patience_s / _POLL_S)
+    while (lock := _attempt(folder, last=tries <= 0)) is None:
+        tries -= 1
+        sleep(_POLL_S)
+    return lock
+
+
+def _attempt(folder: Path, last: bool) -> Lock | None:
+    path = folder / NAME
+    descriptor = _opened(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Lock(_signed(descriptor))
+    except OSError as error:
+        owner = _owner(descriptor)
+        if error.errno in _NONE_HERE:
+            return _by_word(folder, descriptor, owner)
+        os.close(descriptor)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise files.unwritable(error, path, 0) from error
+        if last or (owner and owner.lives()):
+            raise _taken(folder, owner) from None
+    return None
+
+
+def _taken(folder: Path, owner: Owner | None) -> UsageError:
+    who = f"by {owner.words()}" if owner else "by another process"
+    return UsageError(
+        f"run folder {folder} is in use {who}: one run at a time writes there. Wait for its end, or end it; or name "
+        "another folder with --out"
+    )
+
+
+def _opened(path: Path) -> int:
+    if not files.is_plain(path):
+        files.put_aside(path)
+    try:
+        return files.open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    except OSError as error:
+        raise files.unwritable(error, path, 0) from error
+
+
+def _signed(descriptor: int) -> int:
+    text = json.dumps(asdict(_myself())).encode()
+    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
+    return descriptor
+
+
+def _by_word(folder: Path, descriptor: int, owner: Owner | None) -> Lock:
+    """Where there are no locks: what the file says of its owner."""
+    if owner and owner.lives() and owner.process != os.getpid():
+        os.close(descriptor)
+        raise _taken(folder, owner)
+    return Lock(
+        _signed(descriptor),
+        f"{folder} is on a file system without locks: a second run in it would be seen on this host only",
+    )
+
+
+def _owner(descriptor: int) -> Owner | None:
+    try:
+        found = json.loads(os.pread(descriptor, 1 << 12, 0))
+        owner = Owner(**found)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    kinds = (str, int, str, str)
+    whole = all(type(value) is kind for value, kind in zip(asdict(owner).values(), kinds, strict=True))
+    return owner if whole else None
+
+
+def _myself() -> Owner:
+    now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
+    return Owner(socket.gethostname(), os.getpid(), _started(os.getpid()), now)
+
+
+def _started(process: int) -> str:
+    """When a living process of this host began; "" where there is none, or one that has ended and lingers. The second
+    word of its line may have blanks and brackets in it; the third is its state, the 22nd what is asked for."""
+    try:
+        words = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if words[0] in "ZX" else words[19]

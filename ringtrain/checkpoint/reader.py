@@ -1,0 +1,121 @@
+"""What a checkpoint's HDF5 file holds, read out of a file that anybody may have made.
+
+A seal is no secret: a file may be sealed and yet not be ours. So only plain numbers and plain arrays that lie in one
+piece in this very file are touched, in numbers and sizes that a checkpoint can have.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+import h5py
+import numpy as np
+from h5py import h5t
+
+from ringtrain import hdf5
+from ringtrain.checkpoint import seal
+
+COUNTS = ("iteration", "examples_seen", "epoch")
+TEXTS = ("config", "model", "model_name", "data_name", "data_checksum")
+SHOWN = ("model_name", "data_name", "data_checksum", "version", "fingerprint")  # to people, as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """size:  of the file, in bytes
+    spent: bytes of the arrays read so far: several names may be of one array, and none is read for ever
+    """
+
+    path: Path
+    file: h5py.File
+    size: int
+    spent: list = field(default_factory=list)
+
+    def fields(self) -> dict:
+        """All that a Checkpoint is made from. Raises: CheckpointError; and of what HDF5 finds OSError, KeyError,
+        ValueError, TypeError, RuntimeError, MemoryError."""
+        texts = {k: v.tobytes().decode() for k, v in self.arrays(self.group(self.file, "text")).items()}
+        scalars = {k: v.item() for k, v in self.arrays(self.group(self.file, "scalars")).items()}
+        found = {
+            **texts,
+            **{name: self.count(name) for name in COUNTS},
+            **{name: self.word(name) for name in ("version", "fingerprint")},
+            "weights": self.arrays(self.group(self.file, "weights")),
+            "optimizer": self.slots(self.group(self.file, "optimizer")),
+            "scalars": scalars,
+            "best": self.best(),
+        }
+        for name in SHOWN:
+            if not hdf5.is_text(found[name]):
+                raise seal.damaged(self.path, f"its {name} is not a text that can be shown: {found[name][:60]!r}")
+        return found
+
+    def count(self, name: str) -> int:
+        value = hdf5.attribute(self.file, name, [h5t.INTEGER])
+        if not isinstance(value, np.integer) or not 0 <= value < 1 << 62:
+            raise seal.damaged(self.path, f"it does not hold what a checkpoint holds: {name} is {value!r}")
+        return int(value)
+
+    def best(self) -> float | None:
+        value = hdf5.attribute(self.file, "best", [h5t.FLOAT])
+        if not isinstance(value, np.floating) or value < 0 or value > 1:
+            raise seal.damaged(self.path, f"it does not hold what a checkpoint holds: best is {value!r}")
+        return None if math.isnan(value) else float(value)
+
+    def word(self, name: str) -> str:
+        return self.bytes_of(self.file, name).decode()
+
+    def bytes_of(self, owner, name: str) -> bytes:
+        value = hdf5.attribute(owner, name, [h5t.STRING])
+        if not isinstance(value, bytes):
+            raise seal.damaged(
+                self.path, f"it does not hold what a checkpoint holds: {name} of {owner.name} is {value!r}"
+            )
+        return bytes(value)
+
+    def slots(self, parent: h5py.Group) -> dict:
+        return {name: self.arrays(self.group(parent, name)) for name in parent}
+
+    def arrays(self, group: h5py.Group) -> dict[str, np.ndarray]:
+        return {unquote(name): self.array(group, name) for name in group}
+
+    def group(self, parent: h5py.Group, name: str) -> h5py.Group:
+        found = self.child(parent, name)
+        if not isinstance(found, h5py.Group):
+            raise seal.damaged(self.path, f"{found.name} is not a group")
+        return found
+
+    def array(self, group: h5py.Group, name: str) -> np.ndarray:
+        found = self.child(group, name)
+        self.accept(found)
+        array = np.empty(found.shape, found.dtype)
+        found.read_direct(array) if array.size else None
+        if self.bytes_of(found, "sha256").decode() != digest(found.name, array):
+            raise seal.damaged(self.path, f"the values of {found.name} do not match their sha256")
+        return array
+
+    def child(self, group: h5py.Group, name: str):
+        if not hdf5.is_own(group, name):
+            raise seal.damaged(self.path, f"{group.name}/{name} is missing, or is a link to elsewhere")
+        return group[name]
+
+    def accept(self, found) -> None:
+        """Refuse what is not written here: above all what reads another file, or claims more than there is."""
+        if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiub" or found.dtype.hasobject:
+            raise seal.damaged(self.path, f"{found.name} is not an array of numbers")
+        if hdf5.foreign_storage(found) or found.chunks:
+            raise seal.damaged(self.path, f"the values of {found.name} are not in one piece in this file")
+        if hdf5.nbytes_of(found) != found.id.get_storage_size() and hdf5.nbytes_of(found):
+            raise seal.damaged(self.path, f"{found.name} claims more bytes than the file has")
+        self.spent.append(hdf5.nbytes_of(found))
+        if sum(self.spent) > self.size:
+            raise seal.damaged(self.path, f"{found.name} claims more bytes than the file has")
+
+
+def digest(name: str, array: np.ndarray) -> str:
+    """sha256 of an array's name, type, shape and values."""
+    sha = hashlib.sha256(f"{name} {array.dtype.str} {array.shape} ".encode())
+    sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return sha.hexdigest()

@@ -1,0 +1,94 @@
+"""HDF5 files of anybody, read as data.
+
+The format offers a file more than arrays: links to other files, values that lie in other files or are made from those,
+filters and connectors that the library loads as code from a folder, references and values of free length, and shapes of
+any size that nothing stands behind. None of that is wanted of a checkpoint or a data set. Here is what their readers
+ask before they touch an object; nothing is followed, and no plugin is loaded, to find out.
+"""
+
+import math
+from collections.abc import Collection
+
+import h5py
+from h5py import h5a, h5d, h5l, h5pl, h5t, h5z
+
+PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
+MOST_EXPANDED = 1100  # deflate makes at most 1032 bytes of one
+ATTRIBUTE_BYTES = 16 << 20
+NUMBERS = (h5t.INTEGER, h5t.FLOAT)
+
+
+def open_file(source) -> h5py.File:
+    """A path or an open file, for reading. Raises OSError.
+
+    Without a lock: a finished file never changes, and some cluster file systems have none. Without plugins: a file
+    names filters by number, and the library would load whatever lies in its folders to find one.
+    """
+    while h5pl.size():
+        h5pl.remove(0)
+    return h5py.File(source, "r", locking=False)
+
+
+def is_own(group: h5py.Group, name: str) -> bool:
+    """Whether something of that name lies in this very file. No link is followed to see."""
+    key = name.encode("utf-8", "surrogateescape")
+    if "/" in name or not group.id.links.exists(key):
+        return False
+    return group.id.links.get_info(key).type == h5l.TYPE_HARD
+
+
+def foreign_storage(array: h5py.Dataset) -> str | None:
+    """Where the values of an array lie, if that is not in this file."""
+    plan = array.id.get_create_plist()
+    if plan.get_layout() == h5d.VIRTUAL:
+        return "keeps its values in another file: that is not followed; copy them into this one"
+    if plan.get_layout() != h5d.CHUNKED and plan.get_external_count():
+        return "keeps its values in another file: that is not followed; copy them into this one"
+    return None
+
+
+def filter_problem(array: h5py.Dataset) -> str | None:
+    """A filter that would have to be loaded."""
+    plan = array.id.get_create_plist()
+    codes = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
+    other = [code for code in codes if code not in PLAIN_FILTERS]
+    if other:
+        return f"was written with the filter {other[0]}, for which code would be loaded: write it with gzip or none"
+    return None
+
+
+def claim_problem(array: h5py.Dataset) -> str | None:
+    """A shape of more bytes than can come of what is stored."""
+    claimed = nbytes_of(array)
+    stored = array.id.get_storage_size()
+    most = stored * (MOST_EXPANDED if array.chunks else 1)
+    if claimed > most:
+        return f"claims {claimed:,} bytes, and {stored:,} are stored"
+    if array.chunks and math.prod(array.chunks) * array.dtype.itemsize > max(claimed, 1 << 24):
+        return f"is stored in pieces of {math.prod(array.chunks):,} elements, more than it has"
+    return None
+
+
+def nbytes_of(array: h5py.Dataset) -> int:
+    """Exact, where a product of machine numbers would wrap around."""
+    return math.prod(array.shape or (0,)) * array.dtype.itemsize
+
+
+def attribute(owner, name: str, kinds: Collection[int], default=None):
+    """An attribute's value, or the default where there is none, or it is of another kind (h5t.INTEGER, h5t.FLOAT,
+    h5t.STRING) or more than an attribute ever holds."""
+    key = name.encode()
+    if not h5a.exists(owner.id, key):
+        return default
+    held = h5a.open(owner.id, key)
+    if held.get_type().get_class() not in kinds:
+        return default
+    points = held.get_space().get_simple_extent_npoints()
+    if points * held.get_type().get_size() > ATTRIBUTE_BYTES:
+        return default
+    return owner.attrs[name]
+
+
+def is_text(value) -> bool:
+    """Whether it can be shown as it is: a text without control characters, which a terminal would obey."""
+    return isinstance(value, str) and all(c.isprintable() or c in "\n\t" for c in value)

@@ -1,0 +1,131 @@
+"""Disks that are full, fail, or are far away: what was there stays, and is not written to by another name."""
+
+import errno
+import os
+import subprocess
+
+import pytest
+
+from ringtrain.checkpoint import files, store
+from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.errors import RingtrainError, UsageError
+
+
+def failing(number):
+    def fail(*arguments, **named):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.fixture
+def folder(tmp_path, make):
+    made = RunFolder(tmp_path)
+    made.checkpoints.mkdir()
+    made.save(make(1), keep=2, is_best=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (errno.EIO, RingtrainError, "the disk failed for .*Input/output error"),
+        (errno.EDQUOT, RingtrainError, "no room for .*Disk quota exceeded"),
+        (errno.ESTALE, RingtrainError, "the disk failed for .*Stale file handle"),
+        (errno.EROFS, UsageError, "writing is not allowed .*Read-only file system"),
+    ],
+)
+@pytest.mark.parametrize("deed", ["fsync", "replace"])
+def test_a_disk_that_refuses_keeps_what_was_there(folder, make, equal, monkeypatch, number, kind, message, deed):
+    monkeypatch.setattr(os, deed, failing(number))
+    with pytest.raises(kind, match=message):
+        folder.save(make(2), keep=2, is_best=False)
+    monkeypatch.undo()
+    assert equal(folder.latest().checkpoint, make(1))
+    assert not list(folder.checkpoints.glob(f"*{files.PARTIAL}"))
+
+
+def test_a_file_system_that_cannot_sync_folders(folder, make, monkeypatch):
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda n: real(n) if os.readlink(f"/proc/self/fd/{n}").endswith(files.PARTIAL)
+                        else failing(errno.EINVAL)())  # fmt: skip
+    folder.save(make(2), keep=2, is_best=False)
+    assert folder.latest().checkpoint.iteration == 2
+
+
+def test_a_rename_that_was_done_and_is_said_not_to_be(folder, make, equal, monkeypatch):
+    """NFS: the answer is lost, and the second try finds nothing of the old name."""
+    real = os.replace
+
+    def replace(old, new):
+        real(old, new)
+        failing(errno.ENOENT)()
+
+    monkeypatch.setattr(os, "replace", replace)
+    folder.save(make(2), keep=2, is_best=True)
+    assert equal(store.load(folder.numbered(2)), make(2)) and equal(store.load(folder.best), make(2))
+
+
+def test_a_rename_that_was_not_done(folder, make, equal, monkeypatch):
+    def replace(old, new):
+        os.unlink(old)
+        failing(errno.ENOENT)()
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(UsageError, match="is not there or is no folder"):
+        folder.save(make(2), keep=2, is_best=True)
+    assert equal(store.load(folder.best), make(1))
+
+
+def test_a_link_that_was_made_and_is_said_not_to_be(folder, make, equal, monkeypatch):
+    """NFS likewise. The copy that is made in its place must not be written into the file itself."""
+    real, opened = os.link, []
+
+    def link(old, new):
+        real(old, new)
+        opened.append(os.stat(new).st_ino)
+        failing(errno.EEXIST)()
+
+    monkeypatch.setattr(os, "link", link)
+    folder.save(make(2), keep=2, is_best=True)
+    assert equal(store.load(folder.numbered(2)), make(2)) and equal(store.load(folder.best), make(2))
+    assert folder.best.stat().st_ino == opened[0] != folder.numbered(2).stat().st_ino
+
+
+def test_an_old_one_that_cannot_be_removed_is_no_failure(folder, make, monkeypatch):
+    (folder.checkpoints / "iteration-00000000.h5").mkdir()
+    folder.save(make(2), keep=1, is_best=False)
+    assert folder.latest().checkpoint.iteration == 2
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", place]
+    try:
+        mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("a small disk is mounted by root alone, where the machine lets it")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_and_then_room_on_it(small_disk, make, equal):
+    folder = RunFolder(small_disk)
+    folder.checkpoints.mkdir()
+    saved = 0
+    with pytest.raises(RingtrainError, match=r"no room for [\d,]+ bytes \(No space left on device\); what was saved"):
+        while True:
+            folder.save(make(saved + 1), keep=100, is_best=saved % 2 == 0)
+            saved += 1
+    assert saved >= 2 and equal(folder.latest().checkpoint, make(saved))
+    assert not list(folder.checkpoints.glob(f"*{files.PARTIAL}"))
+    folder.claim(resume=True)  # there is no room for a word in the lock's file either
+    folder.numbered(1).unlink()
+    folder.numbered(2).unlink()
+    folder.save(make(saved + 1), keep=2, is_best=False)
+    assert equal(folder.latest().checkpoint, make(saved + 1))
+    folder.release()

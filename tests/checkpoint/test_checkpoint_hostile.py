@@ -1,0 +1,203 @@
+"""Sealed files of someone else, and run folders in which something else lies where files are wanted."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+from ringtrain.checkpoint import seal, store
+from ringtrain.checkpoint.run_folder import RunFolder, create, find
+from ringtrain.errors import CheckpointError, UsageError
+
+
+@pytest.fixture
+def saved(tmp_path, make):
+    store.save(tmp_path / "a.h5", make())
+    return tmp_path / "a.h5"
+
+
+def edit(path, change):
+    """Change a checkpoint's HDF5 content by ``change(file)``, and seal it again."""
+    with h5py.File(path, "r+") as file:
+        change(file)
+    content = path.read_bytes()[seal.BLOCK :]
+    path.write_bytes(seal.block(memoryview(content)) + content)
+
+
+def attribute(name, value, **how):
+    def change(file):
+        file.attrs.pop(name)
+        file.attrs.create(name, value, **how)
+
+    return change
+
+
+def text(name, value):
+    def change(file):
+        del file["text"][name]
+        made = file["text"].create_dataset(name, data=np.frombuffer(value, "u1"))
+        digest = store.digest(made.name, made[...])
+        made.attrs["sha256"] = np.bytes_(digest)
+
+    return change
+
+
+def array(make_it):
+    def change(file):
+        del file["weights/fc.bias"]
+        make_it(file["weights"]).attrs["sha256"] = np.bytes_(b"0" * 64)
+
+    return change
+
+
+def through_a_soft_link(file):
+    """A hard-looking path that leads through a soft link to an external one."""
+    del file["weights/fc.bias"]
+    file["out"] = h5py.ExternalLink("pipe", "/")
+    file["weights/fc.bias"] = h5py.SoftLink("/out/x")
+
+
+def one_array_by_many_names(file):
+    for k in range(300):
+        file["scalars"][f"s{k}"] = file["scalars/step"]
+
+
+def committed_type(group):
+    group["fc.bias"] = np.dtype("f4")
+    return group["fc.bias"]
+
+
+HOSTILE = {
+    "a negative count": (attribute("iteration", np.int64(-1)), "iteration is np.int64\\(-1\\)|iteration is -1"),
+    "a count of more than there can be": (attribute("epoch", np.uint64(1 << 63)), "epoch is"),
+    "many counts": (attribute("epoch", np.zeros(5, "i8")), "epoch is array"),
+    "a reference": (lambda f: f.attrs.create("epoch", f.ref, dtype=h5py.ref_dtype), "epoch is None"),
+    "a region": (
+        lambda f: f.attrs.create("epoch", f["weights/fc.bias"].regionref[:2], dtype=h5py.regionref_dtype),
+        "epoch is None",
+    ),
+    "a compound": (attribute("epoch", np.zeros((), [("a", "i8"), ("b", "f4")])), "epoch is None"),
+    "a text of free length": (attribute("version", "0.1"), "version of / is '0.1'"),
+    "a claim in an attribute": (attribute("best", np.zeros(4000), shape=(4000,)), "best is array"),
+    "no number for the best": (attribute("best", 7.0), "best is np.float64\\(7.0\\)|best is 7.0"),
+    "a name that moves the cursor": (text("model_name", b"a\x1b[2Jb"), "its model_name is not a text that can be"),
+    "a name in no encoding": (text("data_name", b"\xff\xfe"), "does not hold what a checkpoint holds"),
+    "a soft link to an external one": (through_a_soft_link, "/weights/fc.bias is missing, or is a link to elsewhere"),
+    "a committed type": (array(committed_type), "is not an array of numbers"),
+    "arrays in an array": (array(lambda g: g.create_dataset("fc.bias", (5,), "(3,)f4")), "is not an array of numbers"),
+    "references": (array(lambda g: g.create_dataset("fc.bias", (5,), h5py.ref_dtype)), "is not an array of numbers"),
+    "opaque bytes": (array(lambda g: g.create_dataset("fc.bias", (5,), "V4")), "is not an array of numbers"),
+    "complex numbers": (array(lambda g: g.create_dataset("fc.bias", (5,), "c8")), "is not an array of numbers"),
+    "an empty space": (array(lambda g: g.create_dataset("fc.bias", dtype="f4")), "."),
+    "a product that wraps around": (
+        array(lambda g: g.create_dataset("fc.bias", (1 << 31, 1 << 31, 4), "f4", chunks=(1, 1, 1))),
+        "are not in one piece",
+    ),
+    "values that were never written": (array(lambda g: g.create_dataset("fc.bias", (200,), "f4")), "claims more bytes"),
+    "one array by many names": (one_array_by_many_names, "."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_it_is_refused_by_name_and_nothing_is_followed(saved, what):
+    os.mkfifo(saved.parent / "pipe")  # whoever opened it would wait for ever
+    change, message = HOSTILE[what]
+    edit(saved, change)
+    with pytest.raises(CheckpointError, match=message) as refusal:
+        store.load(saved)
+    assert str(saved) in str(refusal.value) and refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["../../up", "/etc/passwd", "..", "a/../../b", "%2F..%2F", "\\..\\x", "~/x"])
+def test_names_of_parameters_are_nothing_but_names(tmp_path, make, equal, name):
+    held = make(optimizer={"slot": {name: np.ones(2, np.float32)}})
+    store.save(tmp_path / "a.h5", held)
+    assert equal(store.load(tmp_path / "a.h5"), held) and os.listdir(tmp_path) == ["a.h5"]
+
+
+def test_a_state_that_no_run_goes_on_from_is_named(make):
+    weights = make().weights
+    with pytest.raises(CheckpointError, match="has an optimizer's 'slot' of other parameters than its weights"):
+        store.is_whole(make(optimizer={"slot": {"fc.bias": weights["fc.bias"]}}), (), "x.h5")
+    with pytest.raises(CheckpointError, match="has no epoch_loss that is a number"):
+        store.is_whole(make(), ("step", "epoch_loss"), "x.h5")
+    store.is_whole(make(), ("step",), "x.h5")
+
+
+@pytest.mark.parametrize("make_it", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_pipe_or_a_device_is_no_checkpoint(tmp_path, make_it):
+    make_it(tmp_path / "a.h5")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        store.load(tmp_path / "a.h5")
+
+
+@pytest.fixture
+def folder(tmp_path, make):
+    made = create(str(tmp_path / "run"), "m", None, resume=False)
+    for iteration in (1, 2):
+        made.save(make(iteration), keep=2, is_best=iteration == 1)
+    yield made
+    made.release()
+
+
+def test_a_link_to_nothing_and_a_pipe_are_passed_over_and_named(folder):
+    (folder.checkpoints / "iteration-00000004.h5").symlink_to("nowhere")
+    os.mkfifo(folder.checkpoints / "iteration-00000003.h5")
+    found = folder.latest()
+    assert found.checkpoint.iteration == 2
+    assert ["iteration-00000004.h5 cannot be read (No such" in found.skipped[0], "03.h5" in found.skipped[1]] == [
+        True
+    ] * 2
+    assert [path.name for path in folder.supersede(2)] == [
+        "superseded-iteration-00000004.h5",
+        "superseded-iteration-00000003.h5",
+    ]
+
+
+def test_a_renamed_one_is_not_the_newest(folder, make):
+    folder.numbered(2).rename(folder.numbered(99))
+    found = folder.latest()
+    assert found.checkpoint.iteration == 1
+    assert "is of iteration 2, which its name does not say" in found.skipped[0]
+    assert find(folder.numbered(99)).checkpoint.iteration == 2  # asked for by name
+
+
+def test_what_was_put_aside_before_makes_room_for_a_file_alone(folder):
+    for _ in range(2):
+        (folder.checkpoints / "iteration-00000009.h5").mkdir()
+        folder.supersede(2)
+    (folder.checkpoints / "iteration-00000009.h5").write_text("")
+    folder.supersede(2)
+    aside = sorted(path.name for path in folder.checkpoints.glob("superseded-*9.h5"))
+    assert aside == [f"superseded-{k}iteration-00000009.h5" for k in ("2-", "3-", "")]
+
+
+@pytest.mark.parametrize("name", ["config.toml", "log.jsonl", "curves.png", "checkpoints/best.h5"])
+def test_no_link_leads_out_of_the_folder(folder, tmp_path, name):
+    (tmp_path / "mine").write_text("mine")
+    (folder.path / name).unlink(missing_ok=True)
+    (folder.path / name).symlink_to(tmp_path / "mine")
+    (told,) = folder.claim(resume=True)
+    assert told.endswith(f"{name} is no file of its own: it is called superseded-{os.path.basename(name)} now")
+    assert (tmp_path / "mine").read_text() == "mine" and not os.path.lexists(folder.path / name)
+
+
+def test_a_folder_is_claimed_once(folder):
+    folder.claim(resume=True)
+    with pytest.raises(UsageError, match="is in use by process"):
+        RunFolder(folder.path).claim(resume=True)
+    with pytest.raises(UsageError, match="is in use by process"):
+        RunFolder(folder.path).is_at_work()
+    folder.release()
+    RunFolder(folder.path).is_at_work()
+    with pytest.raises(UsageError, match="holds a run already"):  # two that began at once, and one was faster
+        RunFolder(folder.path).claim(resume=False)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_not_empty(forbidden_folder):
+    os.seteuid(os.getuid())
+    (forbidden_folder / "checkpoints").mkdir(mode=0o000)
+    os.seteuid(65534 if os.getuid() == 0 else os.getuid())
+    with pytest.raises(PermissionError):
+        RunFolder(forbidden_folder).is_empty()

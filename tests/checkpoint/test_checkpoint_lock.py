@@ -1,0 +1,134 @@
+"""One run at a time in a folder, and the lock ends with whoever holds it."""
+
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+
+import pytest
+
+from ringtrain.checkpoint import lock
+from ringtrain.errors import RingtrainError, UsageError
+
+
+def never(seconds):
+    pytest.fail("it waited for a process that is there")
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    """Another process that holds the lock; ``stranger()`` kills it."""
+    tell, told = os.pipe()[::-1]
+    child = os.fork()
+    if child == 0:
+        lock.take(tmp_path)
+        os.write(tell, b"!")
+        signal.pause()
+    os.read(told, 1)
+
+    def end():
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+    end.number = child
+    yield end
+    os.close(tell), os.close(told)
+    try:
+        end()
+    except ProcessLookupError:
+        return
+
+
+def test_a_second_run_is_refused_by_name_and_at_once(tmp_path, stranger):
+    with pytest.raises(UsageError, match=rf"is in use by process {stranger.number} on .*: one run at a time writes"):
+        lock.take(tmp_path, sleep=never)
+
+
+def test_a_killed_owner_leaves_no_lock(tmp_path, stranger):
+    stranger()
+    lock.take(tmp_path, sleep=never).release()
+    lock.take(tmp_path, sleep=never).release()
+
+
+def test_what_a_dead_owner_has_left_to_save_is_waited_for(tmp_path):
+    held = lock.take(tmp_path)
+    (tmp_path / lock.NAME).write_text(json.dumps({"host": "h", "process": 1, "started": "1", "since": "then"}))
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        if len(waited) == 3:
+            held.release()
+
+    lock.take(tmp_path, patience_s=1, sleep=wait).release()
+    assert len(waited) == 3
+
+
+def test_patience_ends(tmp_path):
+    held, waited = lock.take(tmp_path), []
+    (tmp_path / lock.NAME).write_text("[1]")
+    with pytest.raises(UsageError, match="is in use by another process"):
+        lock.take(tmp_path, patience_s=1, sleep=waited.append)
+    assert len(waited) == 10
+    held.release()
+    held.release()
+
+
+def test_a_copy_of_the_owner_keeps_it(tmp_path):
+    """As a lifeboat does, that saves when its parent is gone."""
+    held = lock.take(tmp_path)
+    go, gone = os.pipe()
+    child = os.fork()
+    if child == 0:
+        select.select([go], [], [])
+        os._exit(0)
+    held.release()
+    with pytest.raises(UsageError, match="is in use"):
+        lock.take(tmp_path, patience_s=0)
+    os.write(gone, b"!")
+    os.waitpid(child, 0)
+    lock.take(tmp_path, sleep=never).release()
+    os.close(go), os.close(gone)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/nowhere/else", path)])
+def test_what_is_in_its_way_is_put_aside(tmp_path, make):
+    make(tmp_path / lock.NAME)
+    lock.take(tmp_path, sleep=never).release()
+    assert sorted(os.listdir(tmp_path)) == [lock.NAME, f"superseded-{lock.NAME}"]
+
+
+def refuse(number):
+    def flock(descriptor, how):
+        raise OSError(number, os.strerror(number))
+
+    return flock
+
+
+def test_without_locks_a_process_of_this_host_is_seen(tmp_path, stranger, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOLCK))
+    with pytest.raises(UsageError, match=f"by process {stranger.number} on"):
+        lock.take(tmp_path, sleep=never)
+    stranger()
+    held = lock.take(tmp_path, sleep=never)
+    assert "is on a file system without locks: a second run in it would be seen on this host only" in held.remark
+    held.release()
+
+
+def test_a_disk_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", refuse(errno.EIO))
+    with pytest.raises(RingtrainError, match=r"\.lock: the disk failed"):
+        lock.take(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="is not there or is no folder"):
+        lock.take(tmp_path / "none")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 4000, '{"host": 1, "process": 2, "started": 3, "since": 4}', "{}"])
+def test_words_of_nobody(tmp_path, text):
+    (tmp_path / "x").write_text(text)
+    descriptor = os.open(tmp_path / "x", os.O_RDONLY)
+    assert lock._owner(descriptor) is None
+    os.close(descriptor)

@@ -1,0 +1,153 @@
+"""Data sets and pickles of someone who means harm: refused by name, nothing followed, nothing loaded, no room made."""
+
+import os
+import pickle
+import resource
+import struct
+
+import h5py
+import numpy as np
+import pytest
+
+from ringtrain import hdf5
+from ringtrain.data import pickles
+from ringtrain.data.check import check_file
+from ringtrain.data.dataset import open_dataset
+from ringtrain.data.pickles import load_plain
+from ringtrain.errors import DataError
+
+
+def images(**how):
+    """The training images made anew, by other means."""
+
+    def change(file):
+        del file["train/images"]
+        file["train"].create_dataset("images", **{"shape": (12, 4, 5, 3), "dtype": "u1", **how})
+
+    return change
+
+
+def foreign_filter(file):
+    """Filter 32015, of which the library would look for code; optional, so that writing goes without."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((12, 4, 5, 3))
+    plan.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (1, 2))
+    del file["train/images"]
+    space = h5py.h5s.create_simple((12, 4, 5, 3))
+    h5py.h5d.create(file["train"].id, b"images", h5py.h5t.STD_U8LE, space, plan)
+
+
+def through_a_soft_link(file):
+    del file["test"]
+    file["out"] = h5py.ExternalLink("pipe", "/")
+    file["test"] = h5py.SoftLink("/out/test")
+
+
+def attribute(name, value, **how):
+    return lambda file: file.attrs.create(name, value, **how)
+
+
+HOSTILE = {
+    "a soft link to an external one": (through_a_soft_link, "there is no group 'test'"),
+    "an external link": (lambda f: [f.pop("test"), f.__setitem__("test", h5py.ExternalLink("pipe", "/"))], "'test'"),
+    "a filter of others": (foreign_filter, "images was written with the filter 32015, for which code would be loaded"),
+    "a bomb of zeros": (images(shape=(1 << 20, 4, 5, 3), chunks=(512, 4, 5, 3), compression="gzip"), "claims 62,91"),
+    "a shape of nothing": (images(shape=(1 << 40, 4, 5, 3), chunks=(1, 4, 5, 3)), "claims .* bytes, and 0"),
+    "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
+    "texts": (images(dtype=h5py.string_dtype()), "is object; it must be uint8"),
+    "references": (images(dtype=h5py.ref_dtype), "is object; it must be uint8"),
+    "regions": (images(dtype=h5py.regionref_dtype), "is object; it must be uint8"),
+    "lists of any length": (images(dtype=h5py.vlen_dtype("u1")), "is object; it must be uint8"),
+    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), "it must be uint8"),
+    "arrays in arrays": (images(dtype="(2,)u1"), "it must be uint8|shape"),
+    "a name that is a reference": (lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f), "name is None"),
+    "a name that moves the cursor": (attribute("name", "a\x1b[2J"), r"attribute name is 'a\\x1b\[2J', not a text"),
+    "a class in no encoding": (attribute("classes", [b"\xff", b"b"], dtype=h5py.string_dtype()), "classes is"),
+    "a compound statistic": (attribute("mean", np.zeros(3, [("a", "f8")])), "attribute mean is None"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_data_set_is_refused_by_name(tiny, what):
+    os.mkfifo(tiny.parent / "pipe")  # whoever opened it would wait for ever
+    change, message = HOSTILE[what]
+    with h5py.File(tiny, "r+") as file:
+        change(file)
+    with pytest.raises(DataError, match=message) as refusal:
+        open_dataset(tiny)
+    assert str(tiny) in str(refusal.value) and refusal.value.exit_code == 2
+    assert check_file(tiny)
+
+
+def test_no_plugin_is_looked_for(tiny):
+    hdf5.open_file(tiny).close()
+    assert h5py.h5pl.size() == 0
+
+
+def test_a_pipe_is_no_data_set(tmp_path):
+    os.mkfifo(tmp_path / "a.h5")
+    with pytest.raises(DataError, match=r"a\.h5 is not a file that can be read again and again"):
+        open_dataset(tmp_path / "a.h5")
+
+
+def test_gzip_and_others_of_the_library_are_read(tmp_path, tiny):
+    with h5py.File(tiny, "r+") as file:
+        held = file["train/images"][...]
+        del file["train/images"]
+        file["train"].create_dataset("images", data=held, chunks=True, compression="lzf", shuffle=True, fletcher32=True)
+    assert np.array_equal(open_dataset(tiny).train.images, held)
+
+
+# ── pickles ─────────────────────────────────────────────────────────────────────────────────────────────────
+def laughs(levels, width):
+    """A list of lists of lists, each of many times the one below: small, and not to be written out."""
+    data = b"\x80\x02]q\x00"
+    for _ in range(levels):
+        data += b"](" + b"h\x00" * width + b"eq\x00"
+    return data + b"."
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (laughs(6, 250), "it has more than 9,999 values"),
+        (b"\x80\x02X\xff\xff\xff\xff.", "EOFError: it ends within an instruction"),
+        (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 62) + b".", "EOFError"),
+        (b"\x8b\xff\xff\xff\x7f.", r"it has the instruction b'\\x8b'"),
+        (b"\x82\x01.", "it has the instruction"),
+        (b"c__builtin__\nbytes\n(I1000000000\ntR.", "bytes made in an unexpected way"),
+        (b"cnumpy\ndtype\n.", "a value of it is a name, or a type"),
+        (b"cnumpy\ndtype\n(S'u1'\ntR.", "a value of it is a name, or a type"),
+        (b"](K\x01e(K\x02K\x03uR.", "it adds to something that is no dict"),
+        (b"]]a]R.", "it wants to call something that is no name"),
+        (b"}K\x01b.", "it wants to alter a value"),
+        (b"(K\x01\x86.", "too few values"),
+        (b"e.", "a group without a begin|list index|pop"),
+    ],
+)  # fmt: skip
+def test_pickles_that_want_too_much(data, message, monkeypatch):
+    monkeypatch.setattr(pickles, "MOST", 9999)
+    with pytest.raises(DataError, match=message):
+        load_plain(data, "batch")
+
+
+def test_a_place_of_any_number_takes_no_room():
+    """Python's own unpickler makes room for all places up to it, which is 32 GiB here."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert load_plain(b"\x80\x02K\x07r\xff\xff\xff\x7f0j\xff\xff\xff\x7f.", "batch") == 7
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 16
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_values_of_every_size_and_kind(protocol):
+    value = {
+        "whole": [0, -1, 255, 256, 65536, 1 << 31, -(1 << 31), 1 << 80, True, False],
+        "real": [0.0, -1.5, 1e300],
+        "texts": ["", "é", "漢" * 100, "a" * 300, "line\nline\\", "'\""],
+        "none": [None, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), {}, {"a": {"b": []}}],
+    }
+    read = load_plain(pickle.dumps(value, protocol), "batch")
+    assert read["whole"] == value["whole"] and read["real"] == value["real"] and read["texts"] == value["texts"]
+    assert read["none"] == [None, [], [1], [1, 2], [1, 2, 3], [1, 2, 3, 4], {}, {"a": {"b": []}}]
+    for data in (b"", b"x", b"x" * 300, bytes(range(256)) * 300):
+        assert load_plain(pickle.dumps([data], protocol), "batch") == [data]

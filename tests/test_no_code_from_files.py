@@ -1,0 +1,95 @@
+"""Files are data: nothing in the package turns what it reads into code, and mpi4py's messages are never pickled."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import ringtrain
+
+PACKAGE = Path(ringtrain.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "marshal",
+    "shelve",
+    "copyreg",
+    "code",
+    "yaml",
+}
+BUILT_IN = {"eval", "exec", "compile", "__import__"}
+# Of mpi4py: what begins with a small letter sends objects, pickled.
+PICKLED = {
+    "send", "recv", "isend", "irecv", "bsend", "ssend", "sendrecv", "bcast", "gather", "scatter", "allgather",
+    "alltoall", "reduce", "allreduce", "scan", "exscan", "ibsend", "issend", "mprobe", "improbe",
+}  # fmt: skip
+
+
+def sins(source: str, over_mpi: bool) -> list[str]:
+    tree, found = ast.parse(source), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in MODULES]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MODULES:
+            found.append(node.module)
+        elif isinstance(node, ast.Call):
+            found += _of_call(node, over_mpi)
+    return found
+
+
+def _of_call(node: ast.Call, over_mpi: bool) -> list[str]:
+    if isinstance(node.func, ast.Name):
+        return [node.func.id] if node.func.id in BUILT_IN else []
+    if not isinstance(node.func, ast.Attribute):
+        return []
+    name, given = node.func.attr, {keyword.arg: keyword.value for keyword in node.keywords}
+    said = ast.unparse(node.func)
+    if name == "load" and said in ("np.load", "numpy.load"):
+        allow = given.get("allow_pickle")
+        return (
+            [] if isinstance(allow, ast.Constant) and allow.value is False else ["np.load without allow_pickle=False"]
+        )
+    if isinstance(given.get("allow_pickle"), ast.Constant) and given["allow_pickle"].value:
+        return ["allow_pickle"]
+    shell = given.get("shell")
+    if isinstance(shell, ast.Constant) and shell.value:
+        return ["shell=True"]
+    if said in ("os.system", "os.popen", "torch.load", "np.save", "numpy.save") or name == "extractall":
+        return [said]
+    return [said] if over_mpi and name in PICKLED and "comm" in said.lower() else []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_that_is_read_becomes_code(path):
+    assert sins(path.read_text(), path.is_relative_to(PACKAGE / "transport")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "import shelve as s",
+        "eval(text)",
+        "exec(text)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "comm.send(x, 1)",
+        "self._comm.bcast(x)",
+        "subprocess.run(x, shell=True)",
+        "os.system(x)",
+        "archive.extractall()",
+    ],
+)
+def test_the_check_itself_says_no(source):
+    assert sins(source, over_mpi=True)
+
+
+def test_what_is_harmless_is_let_through():
+    plain = "import json\njson.load(f)\ncomm.Send(x)\nnp.load(p, allow_pickle=False)\nre.compile('x')\nsocket.send(x)"
+    assert sins(plain, over_mpi=True) == []

@@ -1,0 +1,257 @@
+"""Runs on disks that fail, and in folders that others have been in."""
+
+import json
+import os
+import resource
+import shutil
+import tomllib
+
+import pytest
+from small_runs import DROPOUT_NET
+
+import ringtrain.train.start
+from ringtrain.checkpoint import files, store
+from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.cli.world import tell_skipped
+from ringtrain.errors import ConfigError, RingtrainError, UsageError
+from ringtrain.report import plots
+from ringtrain.train.load import load
+from ringtrain.train.start import start
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder; without a picture."""
+    monkeypatch.setattr(ringtrain.train.start, "draw_curves", lambda log, picture: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+
+    def run(run_file=None, **flags):
+        given = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto", **flags}
+        start(LoopbackWorld(1).transport(0), run_file, given)
+        return RunFolder(tmp_path / given["out"])
+
+    return run
+
+
+def records(folder, kind):
+    lines = (folder.path / "log.jsonl").read_bytes().splitlines()
+    found = [json.loads(line) for line in lines if line.startswith(b'{"event": "')]
+    return [record for record in found if record["event"] == kind]
+
+
+def notes(folder):
+    return " ".join(record["text"] for record in records(folder, "note"))
+
+
+def weights(folder):
+    return records(folder, "end")[-1]["weights_sha256"]
+
+
+def full(monkeypatch, when):
+    """No room for checkpoints of these iterations; how many of them were tried is in the list that is returned."""
+    real, tried = store.save, []
+
+    def save(path, checkpoint):
+        if checkpoint.iteration in when:
+            tried.append(checkpoint.iteration)
+            raise files.unwritable(OSError(28, "No space left on device"), path, 1234)
+        real(path, checkpoint)
+
+    monkeypatch.setattr(store, "save", save)
+    return tried
+
+
+# ── disks ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_disk_that_is_full_for_a_while_does_not_end_a_run(train, monkeypatch, capsys):
+    tried = full(monkeypatch, {4, 6, 10})
+    folder = train(iterations=12, checkpoint_every=2, evaluate_every=100)
+    assert tried == [4, 6, 10]
+    assert [record["iteration"] for record in records(folder, "checkpoint")] == [2, 8, 12]
+    told = "no checkpoint of iteration 6: "
+    assert told in notes(folder) and told in capsys.readouterr().out
+    assert "The run goes on; it ends if 1 checkpoint more cannot be saved" in notes(folder)
+
+
+def test_three_in_a_row_end_it_and_it_goes_on_when_there_is_room(train, monkeypatch):
+    when = {4, 6, 8, 10}
+    tried = full(monkeypatch, when)
+    with pytest.raises(RingtrainError, match=r"no room for 1,234 bytes .*make room, then .*--resume auto") as end:
+        train(iterations=12, checkpoint_every=2, evaluate_every=100)
+    assert tried == [4, 6, 8] and end.value.exit_code == 1
+    when.clear()
+    folder = train(iterations=12)
+    assert [record["iteration"] for record in records(folder, "iteration")] == list(range(1, 13))
+    assert records(folder, "start")[-1]["resumed_at"] == 2
+
+
+def test_the_last_one_must_be_saved(train, monkeypatch, tmp_path):
+    when = {6}
+    full(monkeypatch, when)
+    with pytest.raises(RingtrainError, match="no room") as end:
+        train(iterations=6, checkpoint_every=2, evaluate_every=100)
+    assert end.value.exit_code == 1 and RunFolder(tmp_path / "run").latest().checkpoint.iteration == 4
+    when.clear()
+    train(iterations=6)
+    folder = RunFolder(tmp_path / "run")
+    assert folder.latest().checkpoint.iteration == 6
+    assert [record["iteration"] for record in records(folder, "iteration")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_folder_that_may_not_be_written_in_the_middle_of_a_run_is_a_failure(train, monkeypatch):
+    def refuse(path, checkpoint):
+        raise files.unwritable(OSError(30, "Read-only file system"), path, 1)
+
+    monkeypatch.setattr(store, "save", refuse)
+    with pytest.raises(RingtrainError, match="Read-only file system") as end:
+        train(iterations=2)
+    assert end.value.exit_code == 1
+
+
+def test_no_room_for_anything(train, tmp_path, capsys, monkeypatch):
+    """Files can hold 3000 bytes: the log ends, no checkpoint and no picture; and all is told."""
+    monkeypatch.setattr(ringtrain.train.start, "draw_curves", plots.draw_curves)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        with pytest.raises(RingtrainError, match=r"no room for [\d,]+ bytes \(File too large\)"):
+            train(iterations=60, checkpoint_every=100, evaluate_every=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    told = capsys.readouterr().out
+    assert "log.jsonl: could not be written" in told and "could not be written: no room" in told
+    assert "no curves: " in told and not (tmp_path / "run" / "curves.png").exists()
+    assert (tmp_path / "run" / "log.jsonl").read_bytes().endswith(b"}\n")
+    train(iterations=3)
+    assert len(records(RunFolder(tmp_path / "run"), "iteration")) == 3
+
+
+def test_a_trace_that_cannot_be_written_is_told(train, tmp_path, monkeypatch):
+    folder = train(iterations=9, trace="t.json", trace_iterations="2:3")
+    assert "the trace is in" in notes(folder)
+    (tmp_path / "t").mkdir()
+    real = os.replace
+
+    def replace(old, new):
+        if str(new).endswith("u.json") and len(list((tmp_path / "t").iterdir())) == 2:
+            raise OSError(28, "No space left on device")
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    folder = train(out="other", iterations=9, trace="t/u.json", trace_iterations="2:3")
+    assert "the trace could not be written to t/u.json (No space left on device)" in notes(folder)
+    assert os.listdir(tmp_path / "t") == ["u.json"] and weights(folder)
+
+
+# ── what has become of a folder ───────────────────────────────────────────────────────────────────────────────────────
+DAMAGED = {
+    "a flipped bit in config.toml": ("config.toml", lambda p: p.write_bytes(p.read_bytes().replace(b"=", b"\xbd", 1))),
+    "no config.toml": ("config.toml", os.unlink),
+    "a folder for config.toml": ("config.toml", lambda p: [p.unlink(), p.mkdir()]),
+    "no log": ("log.jsonl", os.unlink),
+    "an empty log": ("log.jsonl", lambda p: p.write_bytes(b"")),
+    "half a log": ("log.jsonl", lambda p: os.truncate(p, p.stat().st_size // 2)),
+    "zeros in the log": ("log.jsonl", lambda p: p.write_bytes(b"\0" * 5000)),
+    "a pipe for the log": ("log.jsonl", lambda p: [p.unlink(), os.mkfifo(p)]),
+    "a folder for the curves": ("curves.png", lambda p: [p.unlink(missing_ok=True), p.mkdir()]),
+    "a folder for the best": ("checkpoints/best.h5", lambda p: [p.unlink(), p.mkdir()]),
+    "a cut newest": ("checkpoints/iteration-00000006.h5", lambda p: os.truncate(p, 5000)),
+    "an empty newest": ("checkpoints/iteration-00000006.h5", lambda p: p.write_bytes(b"")),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run's folder, and the weights that it comes to when it goes on by an iteration."""
+    place = tmp_path_factory.mktemp("made")
+    (place / "net.toml").write_text(DROPOUT_NET)
+    given = {"model": str(place / "net.toml"), "data": "digits", "ops": "reference", "evaluate_every": 3}
+    for out, iterations in (("run", 6), ("whole", 7)):
+        given |= {"out": str(place / out), "iterations": iterations, "checkpoint_every": 3}
+        start(LoopbackWorld(1).transport(0), None, given)
+    return place / "run", weights(RunFolder(place / "whole"))
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, made, tmp_path, what):
+    held, wanted = made
+    folder = RunFolder(shutil.copytree(held, tmp_path / "run"))
+    name, damage = DAMAGED[what]
+    damage(folder.path / name)
+    train(iterations=7)
+    assert weights(folder) == wanted
+    if "newest" in what:
+        assert "passed over: checkpoint" in notes(folder) and "put aside, of later" in notes(folder)
+    elif "pipe" in what or "folder" in what:
+        assert "no file of its own: it is called superseded-" in notes(folder)
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"[[[[", b"batch = 'many'", b"name = 'of something else'"])
+def test_a_config_of_something_else_is_put_aside_where_there_is_no_checkpoint(train, tmp_path, text):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_bytes(text)
+    (tmp_path / "run" / "log.jsonl").write_text("somebody's\n")
+    folder = train(iterations=2)
+    assert "is not what a run writes" in notes(folder) and "log.jsonl is no log of a run" in notes(folder)
+    assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
+    assert (tmp_path / "run" / "superseded-log.jsonl").read_text() == "somebody's\n"
+    assert tomllib.loads(folder.config.read_text())["iterations"] == 2
+
+
+def test_a_second_run_in_a_folder_is_refused(train, tmp_path):
+    folder = train(iterations=2)
+    folder.claim(resume=True)
+    before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file() and path.name != ".lock"}
+    for flags in ({}, {"resume": "run"}, {"resume": "run/checkpoints"}):
+        with pytest.raises(UsageError, match=r"run folder run is in use by process \d+ on .*since .*name another"):
+            train(**flags)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    folder.release()
+    train(iterations=3)
+
+
+def test_a_sealed_checkpoint_of_no_run_is_refused(train, tmp_path):
+    folder = train(iterations=2)
+    held = store.load(folder.best)
+    fields = {name: getattr(held, name) for name in store.Checkpoint.__slots__}
+    for changed, message in (
+        ({"scalars": {}}, "has no step that is a number"),
+        ({"optimizer": {"momentum": {}}}, "an optimizer's 'momentum' of other parameters"),
+        ({"iteration": 1}, "says iteration 1, and 60 examples seen, which is another"),
+        ({"config": "x = " + "[" * 20}, "is not valid TOML"),
+        ({"model": "input = 3"}, "the model in the checkpoint: input wants a table"),
+    ):
+        store.save(tmp_path / "x.h5", store.Checkpoint(**fields | changed))
+        with pytest.raises(UsageError, match=message) as refusal:
+            train(resume="x.h5", out="elsewhere")
+        assert refusal.value.exit_code == 2 and not os.path.exists("elsewhere")
+
+
+def test_evaluate_says_which_checkpoints_it_passed_over(train, capsys):
+    folder = train(iterations=6, checkpoint_every=3)
+    os.truncate(folder.numbered(6), 100)
+    folder.best.unlink(missing_ok=True)
+    trained = load(LoopbackWorld(1).transport(0), str(folder.path), False, {}, "test")
+    assert trained.iteration == 3
+    tell_skipped(trained.skipped)
+    told = capsys.readouterr().err
+    assert "ringtrain: passed over: checkpoint" in told and "00000006.h5 is damaged" in told
+
+
+# ── what a file may name ──────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("trace", ["/tmp/x.json", "../x.json", "a/b.json", "log.jsonl", "config.toml", "checkpoints"])
+def test_a_run_file_writes_into_the_run_folder_alone(train, tmp_path, trace):
+    (tmp_path / "run.toml").write_text(f"trace = '{trace}'\n")
+    with pytest.raises(ConfigError, match=r"run file run.toml: trace is .*it wants a bare name, of a file of its own"):
+        train("run.toml", iterations=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trace_does_not_follow_a_link(train, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    folder = train(iterations=1)
+    (folder.path / "t.json.part").symlink_to(tmp_path / "mine")
+    (folder.path / "t.json").symlink_to(tmp_path / "mine")
+    train(iterations=3, trace="t.json", trace_iterations="2:2")
+    assert (tmp_path / "mine").read_text() == "mine" and "traceEvents" in (folder.path / "t.json").read_text()
