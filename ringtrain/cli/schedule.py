@@ -5,6 +5,7 @@ import click
 from ringtrain.cli.options import Numbers
 from ringtrain.collectives.catalogue import GOALS
 
+CANONICAL, SHARDS = "canonical", 8
 VERIFIED = 128  # ranks; every expression of every chunk is kept
 SHOWN = 32
 ROUNDED = 0.5  # of the bytes of float32 are in messages of 16 bits
@@ -14,12 +15,14 @@ ROUNDED = 0.5  # of the bytes of float32 are in messages of 16 bits
 def schedule():
     """How an all-reduce goes: its steps, its proof, its time on a machine, its picture.
 
-    NAME is what --algorithm of `ringtrain train` takes; `ringtrain schedule list` has them all.
+    NAME is what --algorithm of `ringtrain train` takes; `ringtrain schedule list` has them all. Besides, there is
+    `canonical`, by which --reproducible adds the gradients of --shards.
     """
 
 
 def _options(command):
     for option in (
+        click.option("--shards", type=click.IntRange(1), help="Of canonical, and of a proof: shards of the batch. [8]"),
         click.option("--rounded", is_flag=True, help="For messages of 16 bits: owners round what they hand on."),
         click.option("--pieces", type=click.IntRange(1), default=1, help="Pipelined in so many pieces. [1]"),
         click.option("--goal", type=click.Choice(GOALS), default=GOALS[0], help="All of it, or one of its halves."),
@@ -53,12 +56,12 @@ def list_schedules():
 @schedule.command()
 @_options
 @click.option("--rank", type=int, help="This rank alone. [all]")
-def show(name, ranks, nodes, goal, pieces, rounded, rank):
+def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
     """Show NAME step by step, as every rank takes it."""
     from ringtrain.collectives.draw import LEGEND, line
     from ringtrain.errors import UsageError
 
-    made, topology = _make(name, ranks, nodes, goal, pieces, rounded)
+    made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     if rank is None:
         _limit(topology, SHOWN, "showing all ranks", "name one with --rank")
     elif not 0 <= rank < topology.size:
@@ -73,21 +76,44 @@ def show(name, ranks, nodes, goal, pieces, rounded, rank):
 
 @schedule.command()
 @_options
-def verify(name, ranks, nodes, goal, pieces, rounded):
+def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     """Prove NAME right, for so many ranks.
 
     Each contribution is added exactly once, nothing deadlocks, nothing is overwritten while it is read, all ranks
-    round alike, and nobody sends more than the schedule states.
+    round alike, and nobody sends more than the schedule states. With --shards also: gradients of so many shards, of
+    which each rank computes some, are added in the one tree that --reproducible wants.
     """
+    from ringtrain.collectives import order
     from ringtrain.collectives.verify import verify as prove
 
-    made, topology = _make(name, ranks, nodes, goal, pieces, rounded)
+    made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
     _limit(topology, VERIFIED, "a proof", "prove it for fewer")
-    proof = prove(made, rounds=rounded)
+    in_tree = _shards_of(name, shards)
+    proof = prove(made, rounds=rounded) if in_tree is None else _proved(order, made, rounded, in_tree)
     click.echo(f"{made!r} is proved: {made.goal}" + (", over messages that are rounded" if rounded else ""))
+    if in_tree is not None:
+        click.echo(f"shards             {in_tree}, added in one tree")
     click.echo(f"rounds             {proof.rounds}")
     click.echo(f"messages a rank    {_range(proof.messages)}")
     click.echo(f"bytes a rank       {_range([sent / made.chunks for sent in proof.sent])} of the buffer")
+
+
+@schedule.command()
+@click.option("--shards", type=click.IntRange(1, SHOWN), default=SHARDS, show_default=True, help="Shards of the batch.")
+def qualify(shards):
+    """List by proof what adds --shards in one tree, as --reproducible wants, at which number of ranks.
+
+    Sums are what a rank is left with of its own shards: where that is one, a schedule may qualify. `canonical` does at
+    any number.
+    """
+    from ringtrain.collectives.order import qualifying
+    from ringtrain.collectives.shards import partials
+
+    rows = []
+    for ranks in range(1, shards + 1):
+        sums = [len(partials(rank, ranks, shards)) for rank in range(ranks)]
+        rows.append((ranks, _range(sums), ", ".join([CANONICAL, *qualifying(ranks, shards)])))
+    _print_table(("ranks", "sums a rank", "schedule"), rows)
 
 
 @schedule.command()
@@ -99,7 +125,7 @@ def verify(name, ranks, nodes, goal, pieces, rounded):
 @click.option("--local-gb-s", default=10.0, show_default=True, help="Rate between two ranks of a node, GB/s.")
 @click.option("--add-gb-s", default=10.0, show_default=True, help="Rate of adding, GB/s.")
 @click.option("--message-us", default=0.5, show_default=True, help="A rank's own time for a message, microseconds.")
-def cost(name, ranks, nodes, goal, pieces, rounded, sizes, **rates):
+def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     """Predict the time of NAME on a machine.
 
     Each node has one network interface, which its ranks share. `of bound` is the share of the rate that no schedule
@@ -109,7 +135,7 @@ def cost(name, ranks, nodes, goal, pieces, rounded, sizes, **rates):
     from ringtrain.collectives.cost import cost as predict
     from ringtrain.errors import UsageError
 
-    made, topology = _make(name, ranks, nodes, goal, pieces, rounded)
+    made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     _limit(topology, MOST_RANKS, "a prediction", "predict for fewer")
     fabric, rows, travels = _fabric(**rates), [], ROUNDED if rounded else 1.0
     if min(sizes or [0]) < 0:
@@ -127,11 +153,11 @@ def cost(name, ranks, nodes, goal, pieces, rounded, sizes, **rates):
 @schedule.command()
 @_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: F.svg or F.png. [a table here]")
-def draw(name, ranks, nodes, goal, pieces, rounded, output):
+def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
     from ringtrain.collectives.draw import LEGEND, MOST_RANKS, picture, table
 
-    made, topology = _make(name, ranks, nodes, goal, pieces, rounded)
+    made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     _limit(topology, MOST_RANKS, "a drawing", "draw fewer")
     if output:
         picture(made, topology, output)
@@ -143,18 +169,48 @@ def draw(name, ranks, nodes, goal, pieces, rounded, output):
     click.echo(LEGEND)
 
 
-def _make(name, ranks, nodes, goal, pieces, rounded):
+def _make(name, ranks, nodes, goal, pieces, rounded, shards):
     """The schedule, and where its ranks run."""
     from ringtrain.collectives.catalogue import make_schedule
     from ringtrain.collectives.pipelined import pipelined
     from ringtrain.collectives.topology import requested
+    from ringtrain.errors import UsageError
 
     topology = requested(ranks, nodes)
-    made = make_schedule(name, topology, goal, rounded)
+    if name == CANONICAL:
+        made = _canonical(topology, goal, rounded, _shards_of(name, shards))
+    elif shards is None:
+        made = make_schedule(name, topology, goal, rounded)
+    else:
+        raise UsageError(f"--shards {shards} is of {CANONICAL}, and of `ringtrain schedule verify`: leave it out")
     if pieces > 1:
         _limit(topology, VERIFIED, "pipelining here", "leave --pieces out")
         made = pipelined(made, pieces)
     return made, topology
+
+
+def _canonical(topology, goal: str, rounded: bool, shards: int):
+    from ringtrain.collectives.canonical import canonical
+    from ringtrain.collectives.schedule import ALL_REDUCE
+    from ringtrain.errors import UsageError
+
+    if rounded or goal != ALL_REDUCE:
+        what = "--rounded" if rounded else f"--goal {goal}"
+        raise UsageError(f"{CANONICAL!r} adds whole gradients, all of them: leave {what} out")
+    return canonical(topology.size, shards)
+
+
+def _shards_of(name: str, shards: int | None) -> int | None:
+    """In how many shards the batch is cut; None where gradients are of ranks."""
+    return SHARDS if name == CANONICAL and shards is None else shards
+
+
+def _proved(order, made, rounded: bool, shards: int):
+    from ringtrain.errors import UsageError
+
+    if rounded:
+        raise UsageError(f"--shards {shards} are added without being rounded on their way: leave --rounded out")
+    return order.prove(made, shards)
 
 
 def _limit(topology, most: int, what: str, instead: str) -> None:

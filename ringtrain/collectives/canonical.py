@@ -28,12 +28,15 @@ from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.fused import Fused, fuse
 from ringtrain.collectives.schedule import REDUCE_SCATTER, Move, Schedule, Step
 from ringtrain.collectives.shards import Node, are_siblings, partials
+from ringtrain.errors import UsageError
 
 NAME = "canonical"
 
 
 def canonical(size: int, shards: int) -> Schedule:
-    """All-reduce of the sums of so many shards, by ``size`` ranks, of which there are no more."""
+    """All-reduce of the sums of so many shards. Raises UsageError for more ranks than those."""
+    if size > shards:
+        raise UsageError(f"{size} ranks cannot have a shard each of {shards}: more shards are needed, or fewer ranks")
     return all_reduce(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
 
 

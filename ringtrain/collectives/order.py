@@ -45,9 +45,9 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Brought:
     for rank, count in enumerate(brings):
         own = partials(rank, size, shards)
         if count != len(own):
-            left = ", ".join(f"{start}:{stop}" for start, stop in own)
+            left, arrays = ", ".join(f"{start}:{stop}" for start, stop in own), "array" if count == 1 else "arrays"
             raise ScheduleError(
-                f"{name} takes {count} of rank {rank}, which is left with {len(own)} sums, of shards {left} of {shards}"
+                f"{name} takes {count} {arrays} of rank {rank}, which has {len(own)}: sums of shards {left} of {shards}"
             )
     lanes = [_folded(sums, *share(rank, size, shards), shards) for rank in range(size)]
     total = add_up(range(shards), sums.add)

@@ -64,6 +64,7 @@ class AllReduce(Exchange):
         self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
         self.state_bytes = self._update.nbytes
         self._sums = self._summing.bind(arena.spans, arena.grads)
+        self.state_bytes += self._parts.nbytes if self._parts else 0
         self._updates = Applying(
             self._transport,
             self._ops,

@@ -34,8 +34,8 @@ class Canonical:
     algorithm: auto, by the rule; mapped or canonical, one side of it; or a schedule
     how:       further arguments of :class:`ringtrain.exchange.summing.Summing`
 
-    ``shards``: those of this rank, start:stop. Raises ConfigError for more ranks than shards, and for an algorithm that
-    adds in another order here. Collective.
+    ``shards``: those of this rank, start:stop. ``nbytes``: once bound, what it keeps besides the buffer. Raises
+    ConfigError for more ranks than shards, and for an algorithm that adds in another order here. Collective.
     """
 
     exact, state_is_local, held = True, True, ()
@@ -57,7 +57,8 @@ class Canonical:
         transport, summing = self._transport, self._summing
         further = max(map(self._schedule.brings, range(transport.size))) - 1
         self._lanes = [transport.allocate(buffer.size, buffer.dtype) for _ in range(further)]
-        self._folding = Folding(self._ops, buffer, self.shards, self._count, self._lanes)
+        self._folding = Folding(self._ops, buffer, self.shards, self._count, self._lanes, transport.scratch)
+        self.nbytes = self._folding.nbytes
         buckets = summing.buckets(spans, buffer.dtype)
         by_messages = self._why_messages([buffer, *self._lanes], range(len(buckets)))
         sums = [self._prepare(buffer, bucket, tag, not by_messages) for tag, bucket in enumerate(buckets)]
@@ -138,6 +139,6 @@ def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
             return schedule
     others = ", ".join(qualifying(size, count))
     raise ConfigError(
-        f"--algorithm {algorithm} does not add gradients of {count} shards in the order of --reproducible at {size} ranks: "
+        f"--algorithm {algorithm} does not add gradients of {count} shards as --reproducible does, at {size} ranks: "
         f"{why}. Give {AUTO}, {MAPPED} or {NAME}" + (f", or one that does: {others}" if others else "")
     )

@@ -8,23 +8,24 @@ Each gradient is in the arena when it comes, and the next one overwrites it. So 
 slots, as a binary counter carries (:func:`ringtrain.collectives.shards.folds`): as few as can be, made once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ringtrain.collectives.shards import Node, folds, slots
 
 
 class Folding:
-    """grads: flat, over the arena: where the gradient of each shard comes, and the last partial stays
-    own:   this rank's shards start:stop, of ``shards``
-    lanes: arrays like ``grads`` that other ranks may see: slots 0, 1 and so on, where the other partials stay. There
-           may be more than this rank has a use for
+    """grads:   flat, over the arena: where the gradient of each shard comes, and the last partial stays
+    own:     this rank's shards start:stop, of ``shards``
+    lanes:   arrays like ``grads`` that other ranks may see: slots 0, 1 and so on, where the other partials stay. There
+             may be more than this rank has a use for
+    scratch: scratch(count, dtype): further slots, of this rank alone
     """
 
-    def __init__(self, ops, grads, own: Node, shards: int, lanes: Sequence):
+    def __init__(self, ops, grads, own: Node, shards: int, lanes: Sequence, scratch: Callable):
         self._ops, self._grads = ops, grads
         self._folds, _ = folds(*own, shards)
         apart = max(slots(*own, shards) - len(lanes), 0)
-        self._slots = [*lanes, *(ops.zeros((grads.size,), grads.dtype) for _ in range(apart))]
+        self._slots = [*lanes, *(scratch(grads.size, grads.dtype) for _ in range(apart))]
         self._done: dict[str, int] = {}  # by span, of how many shards it has come
         self.nbytes = len(self._slots) * grads.size * grads.dtype.itemsize
 

@@ -52,6 +52,18 @@ def test_verify_says_what_it_proved():
     )
 
 
+def test_shards_are_added_in_one_tree():
+    proved = run("verify", "canonical", "--ranks", 6)
+    assert "canonical(ranks=6, chunks=6) is proved: all-reduce\nshards             8, added in one tree\n" in proved
+    assert "shards             8, added in one tree" in run("verify", "sliced", "-n", 4, "--shards", 8)
+    assert "shards" not in run("verify", "sliced", "-n", 4)
+    lanes = {shards: run("show", "canonical", "-n", 3, "--shards", shards, "--rank", 1) for shards in (3, 8)}
+    assert "  0  →2 2:3  →0 0:1  ←2" in lanes[3] and "  0  →2 5:6  →2 2:3  →0 3:4  →0 0:1  ←2" in lanes[8]
+    found = run("qualify", "--shards", 7)
+    assert cells(found, "2") == ["2", "2", "canonical"] and cells(found, "4")[1] == "1 to 2"
+    assert cells(found, "7") == ["7", "1", "canonical, tree, butterfly, recursive-doubling, sliced"]
+
+
 def test_rounded_schedules():
     assert "    1  1:2 = 1:2\n" in run("show", "ring", "--ranks", 2, "--rounded")
     proved = run("verify", "hierarchical", "--nodes", "2,3", "--rounded")
@@ -104,6 +116,11 @@ def test_draw_makes_tables_and_pictures(tmp_path):
         (["cost", "ring", "--bytes", "-5"], "--bytes -5: wanted 0 or more"),
         (["draw", "ring", "-o", "ring.pdf"], "ring.pdf is no picture that can be drawn"),
         (["verify", "hierarchical", "--goal", "all-gather"], "'hierarchical' is not made of two halves"),
+        (["verify", "canonical", "-n", "9"], "9 ranks cannot have a shard each of 8"),
+        (["verify", "canonical", "--rounded"], "'canonical' adds whole gradients, all of them: leave --rounded out"),
+        (["verify", "canonical", "--goal", "all-gather"], "leave --goal all-gather out"),
+        (["verify", "ring", "--shards", "8", "--rounded"], "--shards 8 are added without being rounded on their way"),
+        (["show", "ring", "--shards", "8"], "--shards 8 is of canonical, and of `ringtrain schedule verify`: leave"),
     ],
 )  # fmt: skip
 def test_refusals(capsys, arguments, message):

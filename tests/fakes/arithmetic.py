@@ -50,6 +50,9 @@ class Arithmetic:
     def mark(self):
         return Point(self._stream.record())
 
+    def beside(self):
+        return self
+
     def after(self, mark):
         self._stream.after(mark.event)
 

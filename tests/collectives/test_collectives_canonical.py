@@ -1,0 +1,272 @@
+"""The canonical tree and its schedules: proved from shards to sums, shown to say no, and run on numbers."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mutants import KINDS, all_steps, edit, merge, mutant, reorder, with_steps
+
+from ringtrain.collectives import ring
+from ringtrain.collectives.canonical import canonical, plan, reduce_scatter
+from ringtrain.collectives.catalogue import FLAT, make_schedule
+from ringtrain.collectives.compose import all_reduce
+from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.fused import Task
+from ringtrain.collectives.mapped import Mapped, launches
+from ringtrain.collectives.order import prove, prove_fused, qualifies, qualifying
+from ringtrain.collectives.pipelined import pipelined
+from ringtrain.collectives.schedule import Move, Step
+from ringtrain.collectives.shards import add_up, are_siblings, folds, partials, share, slots
+from ringtrain.collectives.topology import even
+from ringtrain.collectives.verify import verify
+from ringtrain.errors import ScheduleError, UsageError
+from ringtrain.transport.loopback import LoopbackWorld
+
+RANKS, SHARDS = [*range(1, 10), 16], range(1, 17)
+WORLDS = [(size, shards) for shards in SHARDS for size in RANKS if size <= shards]
+
+
+def add(a, b, y):
+    np.add(a, b, out=y)
+
+
+def nodes_of(shards):
+    """Every node of the tree, by its definition."""
+    found = {(i, i + 1) for i in range(shards)}
+
+    def join(a, b):
+        found.add((a[0], b[1]))
+        return a[0], b[1]
+
+    add_up(sorted(found), join)
+    return found
+
+
+# ── the tree ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_tree_adds_neighbours_first_and_an_odd_one_passes_up():
+    def join(a, b):
+        return f"({a}{b})"
+
+    assert add_up("01234567", join) == "(((01)(23))((45)(67)))"
+    assert add_up("0123456", join) == "(((01)(23))((45)6))"
+    assert (add_up("01234", join), add_up("0", join)) == ("(((01)(23))4)", "0")
+
+
+@pytest.mark.parametrize("shards", [1, 5, 6, 8, 11])
+def test_siblings_are_those_that_the_tree_adds(shards):
+    nodes = nodes_of(shards)
+    spans = [(a, b) for a in range(shards) for b in range(a + 1, shards + 1)]
+    for left in spans:
+        for right in spans:
+            made = {left, right, (left[0], right[1])} <= nodes and left[1] == right[0]
+            assert are_siblings(left, right, shards) == made, (left, right)
+
+
+@pytest.mark.parametrize("shards", SHARDS)
+def test_a_rank_is_left_with_its_maximal_subtrees(shards):
+    nodes = nodes_of(shards)
+    for size in range(1, shards + 1):
+        for rank in range(size):
+            start, stop = share(rank, size, shards)
+            within = {node for node in nodes if start <= node[0] and node[1] <= stop}
+            maximal = {a for a in within if not any(b != a and b[0] <= a[0] and a[1] <= b[1] for b in within)}
+            assert partials(rank, size, shards) == sorted(maximal)
+            assert slots(start, stop, shards) <= max(math.log2(shards), 1)
+        assert {share(rank, size, shards)[0] for rank in range(size)} == {rank * shards // size for rank in range(size)}
+
+
+def test_shards_are_added_as_a_binary_counter_carries():
+    made, left = folds(2, 5, 8)
+    assert [(fold.adds, fold.keep) for fold in made] == [((), 0), ((0,), 0), ((), None)]
+    assert left == [(2, 4), (4, 5)]
+    assert [(fold.adds, fold.keep) for fold in folds(0, 4, 8)[0]] == [((), 0), ((0,), 0), ((), 1), ((1, 0), None)]
+    assert slots(0, 8, 8) == 3 and slots(7, 8, 8) == 0
+
+
+# ── proofs ────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_every_number_of_ranks_is_proved():
+    for size, shards in WORLDS:
+        proof = prove(canonical(size, shards), shards)
+        assert proof.rounds == (2 if size > 1 else 0)
+        brought = [len(partials(rank, size, shards)) for rank in range(size)]
+        assert proof.sent == tuple((size - 1) * (count + 1) for count in brought)
+        prove_fused(plan(size, shards), shards)
+
+
+def test_pipelined_too_and_as_contributions_of_ranks():
+    prove(pipelined(canonical(5, 8), 3), 8)
+    assert verify(canonical(6, 11)).rounds == 2
+    assert reduce_scatter(3, 8).brings(1) == 2 and ring.ring(3).brings(1) == 1
+
+
+def test_what_qualifies_is_what_can_be_proved():
+    everything = list(FLAT)
+    assert qualifying(1, 8) == qualifying(2, 8) == everything
+    assert qualifying(3, 8) == qualifying(5, 8) == qualifying(6, 8) == []
+    for size, shards in ((4, 8), (8, 8), (16, 16), (7, 7)):
+        assert qualifying(size, shards) == ["tree", "butterfly", "recursive-doubling", "sliced"], (size, shards)
+    assert "star" in qualifying(3, 3)  # (0 + 1) + 2 is the tree of three
+    assert qualifies(make_schedule("hierarchical:sliced:sliced", even(4, 2)), 8)
+    assert not qualifies(make_schedule("hierarchical", even(6, 2)), 6)
+
+
+def rejected(schedule, shards, message):
+    with pytest.raises(ScheduleError, match=message):
+        prove(schedule, shards)
+
+
+def test_why_one_does_not_qualify_is_told():
+    in_order = r"chunk 0 is added as \(\(\(0 \+ 1\) \+ \(2 \+ 3\)\) \+ \(4 \+ 5\)\) \+ \(6 \+ 7\); wanted \(\(0 \+ 1\)"
+    rejected(make_schedule("star", 4), 8, in_order)
+    rejected(make_schedule("sliced", 3), 8, "takes 1 array of rank 1, which has 2: sums of shards 2:4, 4:5 of 8")
+    rejected(canonical(3, 8), 9, "takes 1 array of rank 0, which has 2: sums of shards 0:2, 2:3 of 9")
+    with pytest.raises(UsageError, match="9 ranks cannot have a shard each of 8: more shards are needed, or fewer"):
+        canonical(9, 8)
+
+
+# ── mutants ───────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_mutants_are_rejected(kind):
+    """But steps may be exchanged, and made one, where that changes no sum."""
+    denied = Counter()
+    for original, shards in ((canonical(3, 8), 8), (canonical(6, 8), 8), (canonical(5, 7), 7)):
+        for seed in range(8):
+            wrong = mutant(kind, original, seed)
+            denied[all_steps(wrong) == all_steps(original) or not qualifies(wrong, shards)] += 1
+    assert not denied[False] or kind in (reorder, merge)
+    assert denied[True] >= 8
+
+
+def with_additions(schedule, rank, pairs):
+    """The rank adds these pairs of chunks (target, source) instead."""
+    steps = all_steps(schedule)
+    local = [k for k, step in enumerate(steps[rank]) if {move.peer for move in step.sends} == {rank}]
+    made = [Step((Move(rank, b, b + 1),), (Move(rank, a, a + 1, add=True),)) for a, b in pairs]
+    steps[rank][local[0] : local[-1] + 1] = made
+    return with_steps(schedule, steps)
+
+
+def test_additions_in_another_order_are_seen_though_every_rank_agrees():
+    four = canonical(4, 8)  # rank 0 has 01 in the buffer, 23, 45 and 67 in chunks 4, 8 and 12
+    prove(with_additions(four, 0, [(0, 4), (8, 12), (0, 8)]), 8)
+    prove(with_additions(four, 0, [(12, 8), (0, 4), (0, 12)]), 8)  # 67 + 45
+    for pairs in ([(0, 4), (0, 8), (0, 12)], [(0, 8), (4, 12), (0, 4)], [(8, 12), (4, 8), (0, 4)]):
+        wrong = with_additions(four, 0, pairs)
+        verify(wrong)  # an all-reduce it is
+        rejected(wrong, 8, r"rank 0, chunk 0 is added as .*; wanted \(\(0 \+ 1\) \+ \(2 \+ 3\)\) \+ ")
+
+
+def test_a_lane_dropped_or_doubled_is_named():
+    three = canonical(3, 8)  # rank 1 brings 2:4 and 4:5; rank 0 has them in chunks 3 and 6
+    rejected(with_additions(three, 0, [(0, 3), (9, 12), (0, 9)]), 8, "ends with the gradient of shard 4 0 times")
+    rejected(with_additions(three, 0, [(0, 3), (0, 3), (0, 6)]), 8, "ends with the gradient of shard 2 2 times")
+    dropped = all_steps(three)
+    edit(dropped, "sends", 1, 0, 0, ())
+    rejected(with_steps(three, dropped), 8, "rank 1 to rank 2: 2 sends, 3 receives|sends, . receives")
+
+
+def test_a_lane_of_another_rank_is_a_wrong_one():
+    """Rank 1 sends its lanes in the other order: the sums are of the right shards, in another order."""
+    three = canonical(3, 8)
+    steps = all_steps(three)
+    first, second, *others = steps[1][0].sends
+    steps[1][0] = replace(steps[1][0], sends=(second, first, *others))
+    rejected(with_steps(three, steps), 8, "is added as")
+
+
+def test_a_wrong_owner_is_seen():
+    """The halves of two schedules whose owners differ."""
+    rejected(all_reduce("made", reduce_scatter(3, 8), ring.all_gather(3)), 8, "ends with the gradient of shard")
+
+
+def test_mutants_of_the_plan_in_shared_memory_are_rejected():
+    for size, shards in ((3, 8), (4, 8), (5, 7)):
+        fused = plan(size, shards)
+        for rank, own in enumerate(fused.tasks):
+            for i, task in enumerate(own):
+                lane = replace(task, source=(task.source[0], (task.source[1] + size) % (2 * size)))
+                for made in ((), (task, task), (replace(task, add=not task.add),), (lane,)):
+                    tasks = (*own[:i], *made, *own[i + 1 :])
+                    if made == (task, task) and not task.add:
+                        continue  # a copy may be made twice
+                    wrong = replace(fused, tasks=(*fused.tasks[:rank], tasks, *fused.tasks[rank + 1 :]))
+                    with pytest.raises((ScheduleError, KeyError)):
+                        prove_fused(wrong, shards)
+
+
+def test_an_order_that_is_not_the_trees_is_seen_in_shared_memory():
+    fused = plan(4, 8)
+    chain = [Task((0, 0), (source, 0), add=True) for source in (1, 2, 3)]
+    wrong = replace(fused, tasks=((*chain, *fused.tasks[0][3:]), *fused.tasks[1:]))
+    with pytest.raises(ScheduleError, match=r"rank 0, chunk 0 is added as \(\(\(0 \+ 1\) \+ \(2 \+ 3\)\) \+ \(4"):
+        prove_fused(wrong, 8)
+
+
+# ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────
+def gradient(shard, count):
+    return np.random.default_rng([shard, count]).standard_normal(count).astype("f4")
+
+
+def left(rank, size, shards, count):
+    """What the rank has when its shards are added, the last first: as the exchange lays it out."""
+    *others, last = [
+        add_up([gradient(shard, count) for shard in range(*node)], np.add) for node in partials(rank, size, shards)
+    ]
+    return [last, *others]
+
+
+@pytest.mark.parametrize(("size", "shards"), [(1, 5), (2, 7), (3, 8), (5, 16), (6, 8)])
+def test_the_same_bits_over_messages_and_in_shared_memory(size, shards):
+    counts = [0, 1, size, 101]
+    most = max(len(partials(rank, size, shards)) for rank in range(size))
+
+    def body(t):
+        ends = []
+        for tag, count in enumerate(counts):
+            arrays = [t.allocate(count, "f4") for _ in range(most)]
+            lanes = [t.twins(array) for array in arrays]
+            shared = Mapped(plan(size, shards), t, lanes[0], t.lane(tag), add, piece_bytes=64, lanes=lanes[1:])
+            own = [np.zeros(count, "f4") for _ in partials(t.rank, size, shards)]
+            sent = Execution(canonical(size, shards), t, own[0], add, tag, segment_bytes=24, lanes=own[1:])
+            for _ in range(2):
+                for array, mine, value in zip(arrays, own, left(t.rank, size, shards, count), strict=False):
+                    array[:] = mine[:] = value
+                for run in (shared, sent):
+                    run.start()
+                    run.wait(20.0)
+            ends.append((arrays[0].tobytes(), own[0].tobytes(), shared.bytes_sent, sent.bytes_sent))
+        return ends
+
+    want = [add_up([gradient(shard, count) for shard in range(shards)], np.add).tobytes() for count in counts]
+    every = LoopbackWorld(size).run(body)
+    for ends in every:
+        assert [end[:2] for end in ends] == [(bits, bits) for bits in want]
+    assert size < 2 or sum(ends[-1][2] for ends in every) == sum(ends[-1][3] for ends in every)
+
+
+@pytest.mark.parametrize(("size", "shards"), [(1, 4), (2, 8), (3, 8), (4, 8)])
+def test_on_a_device_each_sum_is_one_operation_and_the_last_goes_to_all(size, shards):
+    class Device:
+        def add_all(self, sources, targets):
+            made.append((len(sources), len(targets)))
+            total = add_up(sources, np.add)
+            for target in targets:
+                target[:] = total
+
+    fused, made = plan(size, shards), []
+    most = max(fused.brings)
+    arrays = [[np.zeros(8, "f4") for _ in range(size)] for _ in range(most)]
+    for rank in range(size):
+        for lane, value in enumerate(left(rank, size, shards, 8)):
+            arrays[lane][rank][:] = value
+    edges = [8 * i // size for i in range(size + 1)]
+    for rank in range(size):
+        a, b = edges[rank], edges[rank + 1]
+        for function, arguments in launches(Device(), fused, rank, lambda at: arrays[at[1] // size][at[0]][a:b]):  # noqa: B023
+            function(*arguments)
+    want = add_up([gradient(shard, 8) for shard in range(shards)], np.add)
+    assert all(array.tobytes() == want.tobytes() for array in arrays[0])
+    if size > 1:
+        assert made == [*[(2, 1)] * (sum(fused.brings) - 2), (2, size)] * size

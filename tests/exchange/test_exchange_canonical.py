@@ -1,0 +1,243 @@
+"""Sums of shards in one tree: bitwise the same weights at any number of ranks, whatever carries them and when."""
+
+import numpy as np
+import pytest
+
+from ringtrain.config import TrainConfig
+from ringtrain.errors import ConfigError, UsageError
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.base import Kit
+from ringtrain.exchange.catalogue import check_options, make_exchange
+from ringtrain.exchange.guard import Guard
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.device import FakeDeviceOps
+from tests.fakes.transports import DeviceTransport, delaying
+
+ZERO = Fill("constant")
+TABLE = (
+    ("a.weight", Parameter("weight", (5, 7), ZERO)),
+    ("a.bias", Parameter("bias", (7,), ZERO, role="bias")),
+    ("b.weight", Parameter("weight", (90,), ZERO)),
+    ("c.weight", Parameter("weight", (2,), ZERO)),
+)
+HYPER = Hyper(momentum=0.9, weight_decay=0.1)
+BATCH = 64
+
+
+def gradient(shard, iteration, span):
+    return np.random.default_rng([shard, iteration, span.start]).standard_normal(span.stop - span.start).astype("f4")
+
+
+def bound(transport, ops, shards=8, optimizer="sgd", **options):
+    arena = Arena(transport.allocate, TABLE, "float32")
+    exchange = AllReduce(transport, ops, deadline_s=20.0, shards=shards, **options)
+    exchange.bind(arena, make_optimizer(optimizer, arena.spans, HYPER))
+    exchange.rehearse()
+    return exchange, arena
+
+
+def iterate(exchange, arena, ops, iteration, total=BATCH, shards=8):
+    """As a worker does: a shard without examples has no forward pass, and no gradient."""
+    start, stop = exchange.shards
+    sizes = {shard: (shard + 1) * total // shards - shard * total // shards for shard in range(start, stop)}
+    exchange.before(iteration, sum(sizes.values()), total)
+    for shard, examples in sizes.items():
+        for span in arena.spans if examples else ():
+            exchange.need(span)
+        for span in reversed(arena.spans):
+            values = gradient(shard, iteration, span)
+            ops.upload(values if examples else np.zeros_like(values), arena.grads[span.start : span.stop])
+            exchange.partial(span)
+            if shard == stop - 1:
+                exchange.ready(span)
+    exchange.finish(iteration, 0.125)
+
+
+def train(transport, ops=None, iterations=2, shards=8, total=BATCH, **options):
+    ops = ops or ReferenceOps("float32")
+    exchange, arena = bound(transport, ops, shards, **options)
+    for iteration in range(iterations):
+        iterate(exchange, arena, ops, iteration, total, shards)
+    exchange.settle()
+    weights = ops.to_host(arena.weights).tobytes()
+    exchange.close()
+    return weights
+
+
+def alone(**options):
+    return train(LoopbackWorld(1).transport(0), **options)
+
+
+def together(size, nodes=1, **options):
+    """The weights of all ranks, once, if they are the same."""
+    weights = set(LoopbackWorld(size, nodes).run(lambda t: train(t, **options)))
+    assert len(weights) == 1
+    return weights.pop()
+
+
+@pytest.mark.parametrize("size", range(2, 9))
+def test_any_number_of_ranks_has_the_same_bits(size):
+    assert together(size) == alone()
+    assert together(size, algorithm="canonical", bucket_bytes=300, segment_bytes=64) == alone()
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 7])
+def test_also_where_shards_are_no_power_of_two(size):
+    want = alone(shards=7)
+    assert together(size, shards=7) == together(size, nodes=2, shards=7, bucket_bytes=1) == want != alone()
+
+
+def test_the_sum_is_the_tree_of_shards():
+    ops = ReferenceOps("float32")
+    exchange, arena = bound(LoopbackWorld(1).transport(0), ops)
+    iterate(exchange, arena, ops, 0)
+    for span in arena.spans:
+        g = [gradient(shard, 0, span) for shard in range(8)]
+        want = ((g[0] + g[1]) + (g[2] + g[3])) + ((g[4] + g[5]) + (g[6] + g[7]))
+        assert arena.grads[span.start : span.stop].tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("overlap", ["none", "forward"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_bits_do_not_depend_on_when_buckets_travel(size, overlap):
+    options = {"overlap": overlap, "bucket_bytes": 64, "iterations": 3}
+    assert together(size, **options) == together(size, algorithm="canonical", **options) == alone(iterations=3)
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+def test_fewer_examples_than_shards(overlap):
+    """Shards without examples come first; nobody needs weights for them, whose update may be left to forward."""
+    want = alone(total=5, iterations=3)
+    assert together(3, total=5, overlap=overlap, iterations=3) == want != alone(iterations=3)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "clip_norm"), [("nesterov", None), ("adamw", 3.0), ("lars", None), ("lamb", 3.0)]
+)
+def test_every_optimizer_with_and_without_clipping(optimizer, clip_norm):
+    options = {"optimizer": optimizer, "clip_norm": clip_norm}
+    assert together(3, bucket_bytes=300, **options) == alone(**options)
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "butterfly", "recursive-doubling", "sliced", "mapped"])
+def test_a_schedule_that_is_proved_may_be_named(algorithm):
+    assert together(4, algorithm=algorithm) == alone()
+
+
+def test_messages_that_end_late():
+    assert set(LoopbackWorld(3).run(lambda t: train(delaying(t, seed=3), algorithm="canonical"))) == {alone()}
+
+
+def test_on_a_device_that_computes_later():
+    def body(t):
+        ops = FakeDeviceOps("float32")
+        return train(DeviceTransport(t, ops), ops, bucket_bytes=300)
+
+    assert set(LoopbackWorld(3).run(body)) == {alone()}
+
+
+def test_ranks_of_a_node_that_share_nothing_send_messages():
+    def body(t):
+        exchange, arena = bound(t, ReferenceOps("float32"))
+        iterate(exchange, arena, ReferenceOps("float32"), 0)
+        return arena.weights.tobytes(), exchange.notes[0]
+
+    for weights, note in LoopbackWorld(3, shares=False).run(body):
+        assert weights == alone(iterations=1)
+        assert "are added in one tree, canonical over messages: the buffer does not lie in memory that the" in note
+
+
+@pytest.mark.parametrize(
+    ("size", "nodes", "algorithm", "how", "what"),
+    [
+        (1, 1, "auto", "canonical over messages: there is one rank", ("canonical", "messages")),
+        (3, 1, "auto", "in memory that the ranks share", ("canonical", "mapped")),
+        (3, 2, "mapped", "canonical over messages: there are 2 nodes", ("canonical", "messages")),
+        (4, 1, "tree", "tree over messages: as asked for", ("tree", "messages")),
+    ],
+)
+def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
+    def body(t):
+        exchange, _ = bound(t, ReferenceOps("float32"), algorithm=algorithm)
+        (sums,) = exchange.flights().values()
+        reduction = sums.reductions[0]
+        return exchange.notes, exchange.terms, exchange.exact, (reduction.algorithm, reduction.transport)
+
+    told = [f"reproducible: gradients of 8 shards are added in one tree, {how}"]
+    assert LoopbackWorld(size, nodes).run(body) == [(told, "reproducible over 8 shards", True, what)] * size
+
+
+def test_under_a_guard_and_from_a_configuration():
+    config = TrainConfig(reproducible=True, shards=7)
+
+    def body(t):
+        ops = ReferenceOps("float32")
+        exchange, arena = make_exchange(Kit(config, t, ops, guard=Guard(t))), Arena(t.allocate, TABLE, "float32")
+        exchange.bind(arena, make_optimizer("sgd", arena.spans, HYPER))
+        for iteration in range(2):
+            iterate(exchange, arena, ops, iteration, shards=7)
+        return arena.weights.tobytes(), exchange.shards
+
+    weights, shards = zip(*LoopbackWorld(2).run(body), strict=True)
+    assert set(weights) == {alone(shards=7)} and shards == ((0, 3), (3, 7))
+    plain = make_exchange(Kit(TrainConfig(), LoopbackWorld(1).transport(0), ReferenceOps("float32")))
+    assert plain.shards is None
+
+
+def test_slots_are_no_more_than_the_tree_is_high():
+    """Eight shards on one rank: three arrays. On two, two; on eight, none."""
+
+    def body(t):
+        exchange, arena = bound(t, ReferenceOps("float32"))
+        return exchange.state_bytes / arena.grads.nbytes - 1  # of momentum
+
+    assert [LoopbackWorld(size).run(body)[0] for size in (1, 2, 4, 8)] == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("size", "algorithm", "message"),
+    [
+        (4, "ring", r"--algorithm ring does not add gradients of 8 shards as --reproducible does, at 4 ranks: .* is "
+         r"added as .*Give auto, mapped or canonical, or one that does: tree, butterfly, recursive-doubling, sliced$"),
+        (3, "sliced", r"takes 1 array of rank 1, which has 2: .* Give auto, mapped or canonical$"),
+        (2, "mpi", "--algorithm mpi does not .* at 2 ranks: there is no proof of the order in which it adds. Give"),
+        (2, "one-shot", "there is no proof of the order in which it adds"),
+        (9, "auto", r"--reproducible cuts the batch in --shards 8, and there are 9 ranks, .* start at most 8, or give"),
+    ],
+)  # fmt: skip
+def test_what_does_not_add_so_is_refused(size, algorithm, message):
+    with pytest.raises(ConfigError, match=message):
+        LoopbackWorld(size).run(lambda t: AllReduce(t, ReferenceOps("float32"), shards=8, algorithm=algorithm))
+
+
+def test_an_algorithm_that_is_not_there():
+    with pytest.raises(UsageError, match="unknown algorithm 'rign': did you mean 'ring'"):
+        AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float32"), shards=8, algorithm="rign")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sync": "sharded"}, "--reproducible does not go with --sync sharded: .* Give --sync allreduce, or leave"),
+        ({"fc": "hybrid"}, "--reproducible does not go with --fc hybrid"),
+        ({"wire": "float16"}, "--reproducible does not go with --wire float16: what is rounded"),
+        ({"compress": "top-k"}, "--reproducible does not go with --compress top-k: what is left out"),
+        ({"accumulate": 2}, "--reproducible does not go with --accumulate 2: each of its shards is a micro-batch"),
+    ],
+)
+def test_what_does_not_go_together(options, message):
+    with pytest.raises(ConfigError, match=message):
+        check_options(TrainConfig(reproducible=True, **options))
+    check_options(TrainConfig(**options))
+
+
+def test_what_only_a_reproducible_run_has():
+    with pytest.raises(ConfigError, match="shards is 4, for which a run without --reproducible has no use"):
+        check_options(TrainConfig(shards=4))
+    with pytest.raises(ConfigError, match="--algorithm canonical adds gradients of shards in one tree, and there are"):
+        check_options(TrainConfig(algorithm="canonical"))
+    check_options(TrainConfig(reproducible=True, shards=4, algorithm="canonical"))

@@ -1,0 +1,62 @@
+"""Under mpirun: sums of shards in one tree, in worlds of 1 rank up to all, in shared memory and by messages; rank 0
+writes the digest of the weights of each."""
+
+import hashlib
+
+import numpy as np
+
+from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.world import connect
+
+ZERO = Fill("constant")
+TABLE = tuple((name, Parameter("weight", (count,), ZERO)) for name, count in (("a", 30_001), ("b", 9), ("c", 5000)))
+
+
+def train(t, shards, algorithm):
+    """The digest of the weights after two iterations, and what carried the sums."""
+    ops = ReferenceOps("float32")
+    arena = Arena(t.allocate, TABLE, "float32")
+    exchange = AllReduce(t, ops, shards=shards, algorithm=algorithm, bucket_bytes=1)
+    exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9)))
+    for iteration in range(2):
+        exchange.before(iteration, 8, 64)
+        for shard in range(*exchange.shards):
+            for span in reversed(arena.spans):
+                rng = np.random.default_rng([shard, iteration, span.start])
+                arena.grads[span.start : span.stop] = rng.standard_normal(span.stop - span.start).astype("f4")
+                exchange.partial(span)
+                if shard == exchange.shards[1] - 1:
+                    exchange.ready(span)
+        exchange.finish(iteration, 0.125)
+    carried = next(iter(exchange.flights().values())).reductions[0].transport
+    weights = hashlib.sha256(arena.weights.tobytes()).hexdigest()
+    exchange.close()
+    return weights, carried
+
+
+def main():
+    everyone = connect()
+    from mpi4py import MPI  # after connect, which prepares the environment for it
+
+    want = {shards: train(LoopbackWorld(1).transport(0), shards, "auto")[0] for shards in (7, 8)}
+    for size in range(1, everyone.size + 1):
+        part = MPI.COMM_WORLD.Split(0 if everyone.rank < size else MPI.UNDEFINED)
+        if part == MPI.COMM_NULL:
+            continue
+        t = connect(comm=part)
+        for shards, algorithm in ((8, "auto"), (8, "canonical"), (7, "auto")):
+            for weights, carried in t.gather_json(train(t, shards, algorithm)):
+                assert weights == want[shards], (size, shards, algorithm)
+                assert carried == ("mapped" if size > 1 and algorithm == "auto" else "messages")
+        t.close()
+        if everyone.rank == 0:
+            print(f"{size} ranks: {want[8][:16]}", flush=True)
+    everyone.close()
+
+
+main()
