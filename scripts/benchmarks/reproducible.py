@@ -1,10 +1,10 @@
 """`ringtrain train --reproducible`: the sha256 of the weights at several numbers of ranks, and what it costs.
 
-Each model is trained anew by an mpirun at each number of ranks, and once more stopped in the middle and gone on with at
-another number, with other buckets and another OMP_NUM_THREADS. Exits with 1 where the hashes of a model differ.
+Each model is trained anew by an mpirun at each number of ranks; once more with other buckets and another
+OMP_NUM_THREADS; and from the middle of that on at another number. Exits with 1 where the hashes of a model differ.
 
-The cost is that of a run without it: pairs of runs, one after the other in turn, of synthetic data at ``--cost-ranks``
-ranks; the ratio of the medians of images/s.
+The cost is over an iteration without it, at ``--cost-ranks`` ranks, on random images: iterations of both kinds in turn, in
+one mpirun; the ratio of their medians.
 """
 
 import argparse
@@ -13,11 +13,21 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from statistics import median
+
+import numpy as np
+
+from ringtrain.nn.spec import load
+from ringtrain.resolve import resolve
+from ringtrain.train.assemble import Assembly, assemble, open_data
+from ringtrain.train.device import host_ops
+from ringtrain.transport.base import Transport
+from ringtrain.transport.world import connect
 
 DEFAULTS = ("digits", "resnet20")
 OTHER_THREADS, OTHER_BUCKETS = "3", 65536
+MANY, WARM_UP = 1000, 3  # iterations
 COLUMNS = "{:14} {:22} {:64}"
 
 
@@ -45,24 +55,54 @@ def hashes(model: str, folder: Path, options) -> list[str]:
     for ranks in options.ranks:
         out = folder / f"{model}-{ranks}"
         told(f"{ranks} ranks", train(ranks, out, *wanted, "--iterations", options.iterations))
-    first, second = options.resume
-    out, half = folder / f"{model}-parts", options.iterations // 2
-    train(first, out, *wanted, "--iterations", half, "--bucket-bytes", OTHER_BUCKETS, threads=OTHER_THREADS)
-    told(f"{first}, then {second} ranks", train(second, out, "--resume", "auto", "--iterations", options.iterations))
+    (first, second), half = options.resume, options.iterations // 2
+    out = folder / f"{model}-whole"
+    kept = ["--iterations", options.iterations, "--checkpoint-every", half, "--keep", options.iterations]
+    whole = train(first, out, *wanted, *kept, "--bucket-bytes", OTHER_BUCKETS, threads=OTHER_THREADS)
+    told(f"{first} ranks, otherwise", whole)
+    stopped = out / "checkpoints" / f"iteration-{half:08}.h5"
+    told(f"{first}, then {second} ranks", train(second, folder / f"{model}-parts", "--resume", stopped))
     return found
 
 
-def cost(model: str, folder: Path, options) -> str:
-    """In words."""
-    speeds: dict[bool, list[float]] = {False: [], True: []}
-    wanted = ["--model", model, "--synthetic", "--iterations", options.cost_iterations, "--keep", 1]
-    for pair in range(options.pairs):
-        for kept in (False, True) if pair % 2 else (True, False):
-            out = folder / f"{model}-cost-{pair}-{kept}"
-            more = ["--reproducible", "--shards", options.shards] if kept else []
-            speeds[kept].append(train(options.cost_ranks, out, *wanted, *more)["images_per_s"])
-    plain, kept = (median(speeds[which]) for which in (False, True))
-    return f"{plain / kept:.2f} x the time: {plain:,.0f} images/s without it, {kept:,.0f} with it"
+def cost(model: str, options) -> None:
+    """Printed by rank 0 of an mpirun of this program."""
+    given = ["--as-rank", "--shards", options.shards, "--pairs", options.pairs, model]
+    more = ["--batch", options.batch] if options.batch else []
+    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", options.cost_ranks, sys.executable, __file__]
+    subprocess.run(list(map(str, [*command, *more, *given])), check=True)
+
+
+def one_of(model: str, transport: Transport, options, reproducible: bool) -> Assembly:
+    """A run on random images, put together."""
+    spec = load(model)
+    flags = {"model": model, "synthetic": True, "iterations": MANY, "reproducible": reproducible, "guard": False}
+    flags |= {"batch": options.batch} if options.batch else {}
+    flags |= {"shards": options.shards} if reproducible else {}
+    config = resolve(("recipe", spec.recipe), ("flags", flags))
+    ops = host_ops(config)
+    return assemble(config, spec, open_data(config, spec, transport), transport, ops, lambda: False)
+
+
+def rank_main(options) -> int:
+    """An iteration of each kind in turn: seconds of the slowest rank."""
+    for model in options.models:
+        runs = [one_of(model, connect(), options, reproducible) for reproducible in (False, True)]
+        transport, seconds = runs[0].transport, np.zeros((options.pairs, 2))
+        batches = [next(run.batches(run.transport, 0, 1)) for run in runs]
+        for pair in range(-WARM_UP, options.pairs):
+            for which in (0, 1) if pair % 2 else (1, 0):
+                transport.barrier()
+                began = time.perf_counter()
+                runs[which].worker.iterate(batches[which])
+                if pair >= 0:
+                    seconds[pair, which] = time.perf_counter() - began
+        slowest = np.max([np.array(own) for own in transport.gather_json(seconds.tolist())], axis=0)
+        plain, kept = np.median(slowest, axis=0)
+        if transport.rank == 0:
+            told = f"{1e3 * plain:,.1f} ms an iteration without it, {1e3 * kept:,.1f} ms with it"
+            print(f"{model:14} at {transport.size} ranks: {kept / plain:.2f} x the time: {told}", flush=True)
+    return 0
 
 
 def numbers(text: str) -> list[int]:
@@ -78,10 +118,12 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--data", help="an HDF5 file; left out: random images, but for digits")
     parser.add_argument("--batch", type=int, help="the model's own, where left out")
-    parser.add_argument("--pairs", type=int, default=3, help="of runs by which the cost is measured; 0: it is not")
+    parser.add_argument("--pairs", type=int, default=40, help="of iterations by which the cost is measured; 0: none")
     parser.add_argument("--cost-ranks", type=int, default=2)
-    parser.add_argument("--cost-iterations", type=int, default=60)
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.as_rank:
+        return rank_main(options)
     options.flags = ["--batch", options.batch] if options.batch else []
     differing = 0
     print(COLUMNS.format("model", "run", "weights sha256"), flush=True)
@@ -91,7 +133,7 @@ def main() -> int:
             own = argparse.Namespace(**{**vars(options), "flags": [*options.flags, *data]})
             differing += len(set(hashes(model, Path(name), own))) > 1
             if options.pairs:
-                print(f"{model:14} at {options.cost_ranks} ranks: {cost(model, Path(name), own)}", flush=True)
+                cost(model, own)
     return int(differing > 0)
 
 
