@@ -143,7 +143,7 @@ class TrainConfig:
         "All-reduce: auto, by size and what `ringtrain tune` measured; mpi, the MPI's own; mapped or routed, in memory "
         "that the ranks of a node share; or a schedule: ring, tree, "
         "double-tree, butterfly, circulant, recursive-doubling, star, sliced, hierarchical, hierarchical-leader or "
-        "hierarchical:INNER:OUTER. With --reproducible what adds in its order: auto, mapped, canonical, some schedules.",
+        "hierarchical:INNER:OUTER. With --reproducible: auto, mapped, canonical, or a schedule that adds in its order.",
         short="a",
     )
     tuning: str | None = option(

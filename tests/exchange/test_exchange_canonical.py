@@ -91,6 +91,11 @@ def test_also_where_shards_are_no_power_of_two(size):
     assert together(size, shards=7) == together(size, nodes=2, shards=7, bucket_bytes=1) == want != alone()
 
 
+def test_ranks_with_three_partials():
+    want = alone(shards=16)
+    assert together(3, shards=16) == together(3, shards=16, algorithm="canonical") == want
+
+
 def test_the_sum_is_the_tree_of_shards():
     ops = ReferenceOps("float32")
     exchange, arena = bound(LoopbackWorld(1).transport(0), ops)
