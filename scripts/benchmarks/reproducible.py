@@ -3,8 +3,8 @@
 Each model is trained anew by an mpirun at each number of ranks; once more with other buckets and another
 OMP_NUM_THREADS; and from the middle of that on at another number. Exits with 1 where the hashes of a model differ.
 
-The cost is over an iteration without it, at ``--cost-ranks`` ranks, on random images: iterations of both kinds in turn, in
-one mpirun; the ratio of their medians.
+The cost is of an iteration at ``--cost-ranks`` ranks, on random images, with and without it in turn, in one mpirun: the
+ratio of their medians.
 """
 
 import argparse
