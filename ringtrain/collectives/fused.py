@@ -175,6 +175,11 @@ def _check_touching(fused: Fused) -> None:
     touch."""
     for rank, own in enumerate(fused.tasks):
         for owner, chunk in {place for task in own for place in (task.target, task.source)}:
+            if not 0 <= chunk < fused.brings[owner] * fused.chunks:
+                raise ScheduleError(
+                    f"{fused.name}: rank {rank} touches chunk {chunk} of rank {owner}, which brings "
+                    f"{fused.brings[owner]} times {fused.chunks} chunks"
+                )
             if chunk % fused.chunks != rank:
                 raise ScheduleError(
                     f"{fused.name}: hazard: rank {rank} touches chunk {chunk} of rank {owner}'s buffer, which is rank "
