@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.data.batches import Batch
 from ringtrain.nn.spec import load
 from ringtrain.resolve import resolve
 from ringtrain.train.assemble import Assembly, assemble, open_data
@@ -84,12 +85,17 @@ def one_of(model: str, transport: Transport, options, reproducible: bool) -> Ass
     return assemble(config, spec, open_data(config, spec, transport), transport, ops, lambda: False)
 
 
+def first_batch(run: Assembly) -> Batch:
+    with run.batches(run.transport, 0, 1) as batches:
+        return next(batches)
+
+
 def rank_main(options) -> int:
     """An iteration of each kind in turn: seconds of the slowest rank."""
     for model in options.models:
         runs = [one_of(model, connect(), options, reproducible) for reproducible in (False, True)]
         transport, seconds = runs[0].transport, np.zeros((options.pairs, 2))
-        batches = [next(run.batches(run.transport, 0, 1)) for run in runs]
+        batches = [first_batch(run) for run in runs]
         for pair in range(-WARM_UP, options.pairs):
             for which in (0, 1) if pair % 2 else (1, 0):
                 transport.barrier()
@@ -102,6 +108,9 @@ def rank_main(options) -> int:
         if transport.rank == 0:
             told = f"{1e3 * plain:,.1f} ms an iteration without it, {1e3 * kept:,.1f} ms with it"
             print(f"{model:14} at {transport.size} ranks: {kept / plain:.2f} x the time: {told}", flush=True)
+        for run in runs:
+            run.exchange.close()
+            run.transport.close()
     return 0
 
 

@@ -90,6 +90,11 @@ def test_shards_are_the_same_whoever_has_them(ranks):
         assert [example for a, b in found for example in range(a, b)] == list(range(count))
 
 
+def test_shards_are_cut_at_floors():
+    found = [shard(5, number, 8) for number in range(8)]
+    assert found == [(0, 0), (0, 1), (1, 1), (1, 2), (2, 3), (3, 3), (3, 4), (4, 5)]
+
+
 def test_an_even_division_is_made_of_shares():
     division = Even(3, 2)
     assert [division.cut(11, part) for part in range(3)] == [share(11, part, 3, 2) for part in range(3)]
