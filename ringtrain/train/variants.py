@@ -87,11 +87,16 @@ def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: d
 
 
 def same_threads(variants: Sequence[Variant], environment: Mapping[str, str]) -> list[Variant]:
-    """The variants, each with its own number of threads if any has: it is set for the whole process, and would stay."""
-    if all("threads" not in variant.flags for variant in variants):
+    """The variants, each with its own number of threads if any has, as a reproducible one has: it is set for the whole
+    process, and would stay."""
+    if not any("threads" in variant.flags or variant.flags.get("reproducible") for variant in variants):
         return list(variants)
     threads = whole_number(environment.get("OMP_NUM_THREADS", "")) or 1
-    return [replace(variant, flags={"threads": threads, **variant.flags}) for variant in variants]
+
+    def told(flags: Mapping) -> dict:
+        return {"threads": 1 if flags.get("reproducible") else threads, **flags}
+
+    return [replace(variant, flags=told(variant.flags)) for variant in variants]
 
 
 # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ringtrain.data.sampler import Sampler, largest_share, order, share
+from ringtrain.data.sampler import Even, Sampler, Shards, largest_share, order, shard, share
 from ringtrain.errors import DataError
 
 COUNTS_AND_BATCHES = [(1, 1), (7, 3), (12, 4), (10, 16), (100, 7), (5, 5)]
@@ -74,6 +74,31 @@ def test_no_tail_gives_a_rank_more_than_the_largest_share_of_the_batch(size, gra
         most = largest_share(batch, size, grain)
         tails = range(1, batch + 1)
         assert all(np.diff(share(t, rank, size, grain))[0] <= most for t in tails for rank in range(size))
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_shards_are_the_same_whoever_has_them(ranks):
+    """Of full batches and of tails, whose shards may be empty."""
+    held = [Shards(8, rank * 8 // ranks, (rank + 1) * 8 // ranks) for rank in range(ranks)]
+    for count in (1, 5, 8, 57, 128):
+        found = []
+        for own in held:
+            start, stop = own.cut(count, 0)
+            assert stop - start <= own.largest(count)
+            found += [(start + a, start + b) for a, b in own.within(count)]
+        assert found == [shard(count, number, 8) for number in range(8)]
+        assert [example for a, b in found for example in range(a, b)] == list(range(count))
+
+
+def test_shards_are_cut_at_floors():
+    found = [shard(5, number, 8) for number in range(8)]
+    assert found == [(0, 0), (0, 1), (1, 1), (1, 2), (2, 3), (3, 3), (3, 4), (4, 5)]
+
+
+def test_an_even_division_is_made_of_shares():
+    division = Even(3, 2)
+    assert [division.cut(11, part) for part in range(3)] == [share(11, part, 3, 2) for part in range(3)]
+    assert division.largest(11) == largest_share(11, 3, 2) == 4
 
 
 def test_a_tail_smaller_than_the_world_leaves_some_ranks_empty():

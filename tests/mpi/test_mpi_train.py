@@ -64,6 +64,21 @@ def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ra
     assert len(done.stdout.split("preparing:")[0].strip().splitlines()) <= 12  # the header
 
 
+def test_a_reproducible_run_is_the_same_on_1_2_and_3_ranks(mpirun, net, tmp_path):
+    """With threads set, other buckets, and gone on with at another number: one hash."""
+
+    def hashed(ranks, out, *more, threads="1"):
+        given = arguments(net, tmp_path / out, "--reproducible", "--ops", "cpu", "--bucket-bytes", 500 * ranks, *more)
+        done = mpirun(ranks, given, timeout=120, OMP_NUM_THREADS=threads, OPENBLAS_NUM_THREADS=threads)
+        assert done.returncode == 0, done.stderr
+        (end,) = records(tmp_path / out, "end")
+        return end["weights_sha256"]
+
+    hashed(2, "parts", "--iterations", 3, threads="4")
+    wanted = hashed(1, "parts", "--iterations", 8, "--resume", "auto")
+    assert hashed(3, "three", "--iterations", 8) == wanted
+
+
 def test_resuming_in_mid_epoch_at_other_numbers_of_ranks(mpirun, net, tmp_path):
     """24 iterations an epoch: stopped at 17 and at 30, both inside of one."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"

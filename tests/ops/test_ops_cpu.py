@@ -37,7 +37,7 @@ def assert_close(got, wanted, tolerance, what):
 
 
 def test_the_table_names_every_operation():
-    of_itself = {"describe", "compile_stats", "threads"}
+    of_itself = {"describe", "numerics", "compile_stats", "threads"}
     memory = {"empty", "pinned", "upload", "to_host", "download", "fetch", "memory"}
     order = {"synchronize", "segment", "mark", "after", "beside"}
     tested_apart = {*memory, *order, "concat", "concat_back"}
@@ -202,12 +202,49 @@ def test_batch_norm_of_a_large_mean_keeps_its_digits():
     assert np.allclose(var[0], x.astype(np.float64).var(axis=(0, 1, 2)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_update_has_the_same_bits_wherever_an_element_lies(make, dtype):
+    """In vectors, or in what is left after them: buckets end anywhere."""
+    ops, random = make(dtype), np.random.default_rng(3)
+    updates = {
+        "sgd": (lambda w, g, m, v: ops.sgd(w, g, m, 0.1, 0.9, 0.01, True)),
+        "adamw": (lambda w, g, m, v: ops.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)),
+        "adam_direction": (lambda w, g, m, v: ops.adam_direction(w, g, m, v, 0.9, 0.99, 1e-8, 0.01, 3)),
+        "approach": (lambda w, g, m, v: ops.approach(w, g, 0.1)),
+        "scale": (lambda w, g, m, v: ops.scale(g, 0.3)),
+    }
+    for name, update in updates.items():
+        given = [ops.from_host(np.abs(random.standard_normal(1000)).astype(dtype)) for _ in range(4)]
+        apart = [ops.from_host(array) for array in given]
+        update(*given)
+        for start, stop in ((0, 1), (1, 8), (8, 25), (25, 160), (160, 999), (999, 1000)):
+            update(*(array[start:stop] for array in apart))
+        for whole, parts in zip(given, apart, strict=True):
+            assert whole.tobytes() == parts.tobytes(), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_squares_are_summed_in_lanes_of_their_own(dtype):
+    """Where an array lies does not count, and the order is the one that is written down."""
+    ops, random = CpuOps(dtype), np.random.default_rng(4)
+    for count in (0, 1, 63, 64, 65, 1000):
+        memory = random.standard_normal(count + 3).astype(dtype)
+        lanes, square = np.zeros(64), memory[3:].astype(np.float64) ** 2
+        for i, value in enumerate(square):
+            lanes[i % 64] += value
+        total = 0.0
+        for lane in lanes:
+            total += lane
+        assert ops.square_sum(memory[3:]) == ops.square_sum(memory[3:].copy()) == total
+
+
 def test_what_it_says_of_itself():
     ops = CpuOps("float32")
     compiled, loaded = ops.compile_stats()
     ops.fill(ops.empty((3,)), 0)
     assert compiled + loaded >= 0 and ops.compile_stats() == (compiled, loaded)
-    assert "OpenBLAS" in ops.describe()
+    assert "OpenBLAS" in ops.numerics() and ops.describe().startswith(ops.numerics() + ", ")
     plain = ReferenceOps("float32")
     plain.threads(2)
     assert plain.describe().startswith("NumPy") and plain.compile_stats() == (0, 0)

@@ -8,6 +8,7 @@ import pytest
 from small_runs import BATCH_NORM_NET, everywhere, run_of
 from strategies import trained
 
+from ringtrain.ops.cuda import CudaOps
 from ringtrain.report.trace import DEVICE
 from ringtrain.train.tracing import Tracing
 from ringtrain.transport.device import STAGED, OnDevice
@@ -43,6 +44,26 @@ def test_what_is_learnt_is_what_hosts_learn(flags, hasty):
     first, second = everywhere(2, body)
     np.testing.assert_array_equal(first, second)
     np.testing.assert_allclose(first, host[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("hasty", [False, True], ids=["late", "ahead"])
+def test_a_reproducible_run_has_the_same_bits_at_any_number_of_ranks(hasty):
+    """By kernels that are chosen by size: none was timed. 31 examples in shards of 3 and 4."""
+    flags = {"device": "cuda", "reproducible": True, "batch": 31, "bucket_bytes": 500}
+
+    def body(transport):
+        runtime = HostRuntime(hasty=hasty)
+        ops = CudaOps(runtime, fixed=True)
+        end = OnDevice(transport, runtime, STAGED, 1 << 12)
+        learnt = trained(end, BATCH_NORM_NET, 2, ops=ops, **flags)[:2]
+        return learnt, [(chosen.names[0], chosen.seconds) for chosen in ops.choices.table.values()]
+
+    ((losses, weights), chosen) = everywhere(1, body)[0]
+    assert chosen and all(not seconds and name not in ("cuBLAS", "cuDNN") for name, seconds in chosen)
+    for size in (2, 3):
+        for (own, held), _ in everywhere(size, body):
+            assert own == losses
+            np.testing.assert_array_equal(held, weights)
 
 
 def test_a_trace_has_the_times_of_its_stream(tmp_path):

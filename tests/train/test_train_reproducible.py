@@ -1,1 +1,252 @@
-"""``--reproducible``: bit by bit the same weights, losses and scores at any number of ranks."""
+"""``--reproducible``: bit by bit the same weights, optimizer, losses and scores at any number of ranks."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
+
+from ringtrain.errors import ConfigError
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.ops.cpu import CpuOps
+from ringtrain.train import norms, reproducible
+from ringtrain.train.load import load, score_of
+from ringtrain.train.start import start
+from ringtrain.train.state import Progress, capture, place, restore
+from ringtrain.transport.loopback import LoopbackWorld
+
+# 1437 = 4·358 + 5: the fifth batch leaves three of eight shards, and ranks, without an example.
+TAILED = {"batch": 358}
+ITERATIONS = 6
+CASES = {
+    "dropout": (DROPOUT_NET, {}),
+    "ghost": (BATCH_NORM_NET, {"optimizer": "nesterov", "clip_norm": 0.5}),
+    "lars": (BATCH_NORM_NET, {"optimizer": "lars", "lr": 0.2, "trust": 0.05}),
+    "lamb": (DROPOUT_NET, {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "overlap": "forward"}),
+    "adamw": (DROPOUT_NET, {"optimizer": "adamw", "lr": 0.01, "label_smoothing": 0.1}),
+}
+
+
+def bits(checkpoint) -> str:
+    """Of the weights and the optimizer's state."""
+    digest = hashlib.sha256()
+    for arrays in (checkpoint.weights, *checkpoint.optimizer.values()):
+        for name, array in arrays.items():
+            digest.update(name.encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def trained(transport, net, stop, first=0, found=None, scored=False, **flags):
+    """(losses, score, hash of the weights here, rank 0's checkpoint) of iterations ``first`` up to ``stop``."""
+    ops = make_ops("cpu", "float32")
+    run, _ = run_of(transport, net, ops, **{"iterations": stop, "reproducible": True, **TAILED, **flags})
+    if found is not None:
+        restore(run, ops, transport, place(found), found if transport.rank == 0 else None)
+    outcomes = []
+    with run.batches(transport, first, stop) as batches:
+        for batch in batches:
+            outcomes.append(run.worker.iterate(batch, batches.peek))
+    run.exchange.settle()
+    score = run.evaluator.score(run.data.test, run.evaluation_batch, run.evaluation_grain) if scored else None
+    losses = [(outcome.loss_sum, outcome.correct, outcome.valid) for outcome in outcomes]
+    return losses, score, run.arena.hash(ops), capture(run, ops, transport, Progress(iteration=stop))
+
+
+def found_at(size, *given, **flags):
+    """What all ranks agree on: (losses, score, bits of the state)."""
+    ranks = everywhere(size, lambda t: trained(t, *given, **flags))
+    assert len({digest for _, _, digest, _ in ranks}) == 1
+    assert all(each[:2] == ranks[0][:2] for each in ranks)
+    return *ranks[0][:2], bits(ranks[0][3])
+
+
+@pytest.mark.parametrize(("net", "flags"), CASES.values(), ids=list(CASES))
+def test_the_same_bits_at_any_number_of_ranks(net, flags):
+    one = found_at(1, net, ITERATIONS, scored=True, **flags)
+    for size in (2, 3, 8):
+        assert found_at(size, net, ITERATIONS, scored=True, **flags) == one
+
+
+@pytest.mark.parametrize("size", [4, 5, 6, 7])
+def test_at_the_other_numbers_too(size):
+    assert found_at(size, BATCH_NORM_NET, 3) == found_at(1, BATCH_NORM_NET, 3)
+
+
+def test_without_it_bits_hang_on_the_number_of_ranks():
+    """Or there was nothing to do: losses and weights differ, if by little."""
+    one, three = (found_at(size, DROPOUT_NET, ITERATIONS, reproducible=False, scored=True) for size in (1, 3))
+    assert one[0] != three[0] and one[2] != three[2]
+    assert np.allclose([loss for loss, _, _ in one[0]], [loss for loss, _, _ in three[0]], rtol=1e-4)
+
+
+@pytest.mark.parametrize("flags", [{"shards": 4}, {"seed": 1}])
+def test_the_number_of_shards_and_the_seed_are_part_of_the_run(flags):
+    assert found_at(2, DROPOUT_NET, 3, **flags)[2] != found_at(2, DROPOUT_NET, 3)[2]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"bucket_bytes": 64}, {"bucket_bytes": 1000, "overlap": "forward"}, {"algorithm": "canonical", "overlap": "none"}],
+)
+def test_how_gradients_travel_does_not_count(flags):
+    wanted = found_at(1, BATCH_NORM_NET, 4)
+    assert found_at(3, BATCH_NORM_NET, 4, **flags) == found_at(2, BATCH_NORM_NET, 4, **flags) == wanted
+
+
+@pytest.mark.parametrize("sizes", [(4, 2, 1), (1, 3, 8)])
+def test_stopped_within_an_epoch_and_gone_on_with_at_other_numbers(sizes):
+    found, first = None, 0
+    for size, stop in zip(sizes, (2, 5, 7), strict=True):
+        ranks = everywhere(size, lambda t, f=found, a=first, b=stop: trained(t, BATCH_NORM_NET, b, a, f))
+        found, first = ranks[0][3], stop
+    assert bits(found) == found_at(1, BATCH_NORM_NET, 7)[2]
+
+
+def test_more_shards_than_examples_in_most_of_them_and_more_ranks():
+    assert found_at(9, DROPOUT_NET, 2, shards=11) == found_at(1, DROPOUT_NET, 2, shards=11)
+
+
+# ── batch normalisation ───────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_shard_that_is_smaller_than_a_ghost_batch_is_one():
+    """32 examples in 4 shards of 8: the ghost batches of 8 that the model asks for, and one of 1000 cut to that."""
+    flags = {"shards": 4, "batch": 32}
+    wanted = found_at(2, BATCH_NORM_NET, 3, **flags)
+    assert found_at(2, BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000"), 3, **flags) == wanted
+    assert found_at(2, BATCH_NORM_NET.replace("ghost = 8", "ghost = 4"), 3, **flags) != wanted
+
+
+def test_running_statistics_move_once_an_iteration():
+    """By the mean over all shards: one step at ``rate`` 0.1 of the way, of a mean that began at 0."""
+
+    def means(t, **flags):
+        run, ops = run_of(t, BATCH_NORM_NET, make_ops("cpu", "float64"), dtype="float64", iterations=1, **flags)
+        with run.batches(t, 0, 1) as batches:
+            run.worker.iterate(next(batches))
+        run.exchange.settle()
+        span = next(span for span in run.arena.spans if span.name == "norm1.mean")
+        return ops.to_host(run.arena.weight(span))
+
+    flags = {"batch": 64, "lr": 1e-9}
+    shards, whole = (everywhere(1, lambda t, f=f: means(t, **flags, **f))[0] for f in ({"reproducible": True}, {}))
+    assert np.allclose(shards, whole, rtol=1e-9)
+
+
+def test_ghost_batches_that_end_with_a_shard_are_told_of():
+    def told(**flags):
+        run, _ = everywhere(1, lambda t: run_of(t, BATCH_NORM_NET, reproducible=True, iterations=1, **flags))[0]
+        return norms.smaller(run.config, run.graph)
+
+    assert told(batch=64) is None
+    assert told(batch=32) == (
+        "ghost batches of batch normalisation end with a shard: of 4 examples here, where 8 were asked for. --shards 4 "
+        "would hold whole ones, on as many ranks at most"
+    )
+    assert "of 4 or 5 examples here" in told(batch=36)
+
+
+# ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """train(flag=value...): a reproducible run of a small net on one rank, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(BATCH_NORM_NET)
+
+    def run(**flags):
+        given = {"model": "net.toml", "data": "digits", "reproducible": True, "batch": 360, **flags}
+        start(LoopbackWorld(1).transport(0), None, given)
+
+    return run
+
+
+def records(folder, kind):
+    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [record for record in found if record["event"] == kind]
+
+
+def test_what_is_fixed_is_in_the_header_and_each_epoch_has_its_hash(train, tmp_path, capsys):
+    train(out="run", epochs=2)
+    (begun,), epochs = records(tmp_path / "run", "start"), records(tmp_path / "run", "epoch")
+    said = f"the same weights bit by bit on 1 to 8 ranks: 8 shards, {CpuOps().numerics()}, 1 thread"
+    assert begun["reproducible"] == said and begun["device"].endswith(", 1 thread")
+    shown = capsys.readouterr().out
+    assert f"  fixed      {said}\n" in shown
+    hashes = [epoch["weights_sha256"] for epoch in epochs]
+    assert len(set(hashes)) == 2 and records(tmp_path / "run", "end")[0]["weights_sha256"] == hashes[1]
+    assert all(f"weights sha256 {each}\n" in shown for each in hashes)
+
+
+def test_other_runs_log_the_hash_too_where_ranks_have_one_state(train, tmp_path, capsys):
+    train(out="run", epochs=1, reproducible=False, evaluate_every=3)
+    assert records(tmp_path / "run", "start")[0]["reproducible"] is None
+    (epoch,), (end,) = records(tmp_path / "run", "epoch"), records(tmp_path / "run", "end")
+    assert epoch["weights_sha256"] == end["weights_sha256"]
+    assert capsys.readouterr().out.count("weights sha256") == 1
+    train(out="apart", epochs=2, reproducible=False, evaluate_every=7, sync="averaging")
+    assert records(tmp_path / "apart", "epoch")[0]["weights_sha256"] is None
+
+
+def test_it_goes_on_as_it_began(train):
+    train(out="run", iterations=2)
+    for flags, said in (
+        ({"threads": 2}, "the run that goes on is reproducible, and has threads = 1, not 2: the bits of its products"),
+        ({"shards": 4}, "has shards = 8, not 4"),
+        ({"reproducible": False}, "has reproducible = True, not False"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            train(out="run", resume="auto", iterations=3, **flags)
+    train(out="run", resume="auto", iterations=3, threads=1)  # what it was
+
+
+def test_a_checkpoint_of_another_processor_is_told_of(train, tmp_path, capsys, monkeypatch):
+    train(out="run", iterations=2)
+    monkeypatch.setattr(CpuOps, "numerics", lambda self: "OpenBLAS 9 (Other)")
+    train(out="run", resume="auto", iterations=3)
+    told = [note["text"] for note in records(tmp_path / "run", "note")]
+    monkeypatch.undo()
+    said = f"the checkpoint was computed by {CpuOps().numerics()}, and this is OpenBLAS 9 (Other): from here on the "
+    assert sum(text.startswith(said) for text in told) == 1
+
+
+class Kernels:
+    """Of a rank whose processor is of another kind than the others'."""
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def numerics(self):
+        return "OpenBLAS 1 (Haswell)" if self.rank == 1 else "OpenBLAS 1 (SkylakeX)"
+
+
+def test_ranks_on_processors_of_several_kinds_are_refused():
+    def check(t, wanted):
+        run, _ = run_of(t, DROPOUT_NET, reproducible=wanted)
+        reproducible.check_kernels(run.config, t, Kernels(t.rank))
+
+    said = r"SkylakeX\) on ranks 0, 2; OpenBLAS 1 \(Haswell\) on rank 1: use machines of one kind, or of CPUs name the"
+    with pytest.raises(ConfigError, match=said):
+        everywhere(3, lambda t: check(t, True))
+    everywhere(3, lambda t: check(t, False))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"batch_norm": "sync"}, "--batch-norm sync sums statistics over ranks in every layer, in an order that is"),
+        ({"ops": "reference"}, "--ops reference multiplies by NumPy's BLAS, whose threads the environment sets"),
+        ({"batch": 7}, "--batch 7 is smaller than the 8 --shards that --reproducible cuts it into: use a larger batch"),
+    ],
+)
+def test_what_it_refuses(train, flags, said):
+    with pytest.raises(ConfigError, match=said):
+        train(out="run", iterations=1, **flags)
+
+
+def test_a_model_is_scored_alike_by_any_number_of_ranks(train):
+    """Its examples would be cut elsewhere by each number."""
+    train(out="run", iterations=2)
+
+    def scored(t):
+        return score_of(t, load(t, "run", False, {}, "train"))
+
+    assert set(everywhere(2, scored)) == set(everywhere(3, scored)) == set(everywhere(1, scored))

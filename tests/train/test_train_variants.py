@@ -145,6 +145,8 @@ def test_threads_of_one_do_not_stay_for_the_others():
     found = [each.flags["threads"] for each in same_threads([one, other], {"OMP_NUM_THREADS": "2"})]
     assert found == [2, 3]
     assert same_threads([one, other], {})[0].flags["threads"] == 1
+    found = same_threads([one, variant("c", reproducible=True)], {"OMP_NUM_THREADS": "2"})
+    assert [each.flags["threads"] for each in found] == [2, 1]
 
 
 @pytest.mark.parametrize("flags", [{"sync": "server", "dedicated": True}, {"sync": "averaging", "average_every": 2}])
