@@ -3,6 +3,7 @@ explained."""
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 
 from ringtrain.errors import UsageError
@@ -16,6 +17,8 @@ from ringtrain.transport.memory import aligned_zeros
 from ringtrain.transport.sight import sees, sight
 from ringtrain.transport.tolerance import MARK
 
+PART_S = 5.0  # it takes milliseconds where it returns at all
+
 
 def connect(allocate=None, comm=None) -> Transport:
     """This process's end of the world: messages over MPI where one can be loaded, else a world of one rank.
@@ -27,9 +30,7 @@ def connect(allocate=None, comm=None) -> Transport:
     do; and where ``comm`` is something else.
     """
     launch = read_launch(os.environ)
-    # Open MPI's one-sided component for UCX prints an error on machines without InfiniBand. The only windows
-    # made here are shared memory, which never needs it.
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    _leave_out_components()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -56,8 +57,11 @@ class World:
 
     def __init__(self):
         self.joined = os.environ.pop(MARK, None) is not None
-        self.survived = None
-        self.transport = _joined() if self.joined else connect()
+        self.survived = self._bridge = None
+        if self.joined:
+            self.transport, self._bridge = _join()
+        else:
+            self.transport = connect()
 
     def survive(self, facts: dict, order: Callable, wanted: int, command: Sequence[str], expired: Callable) -> None:
         """Leave a world that has lost a rank, for one of the survivors, as :mod:`ringtrain.transport.survival` does.
@@ -65,24 +69,43 @@ class World:
         from ringtrain.transport.survival import survive
 
         self.survived = survive(self.transport, facts, order, wanted, command, expired)
-        self.transport = self.survived.transport
+        self.transport, self._bridge = self.survived.transport, self.survived.bridge
 
     def end(self, code: int) -> None:
-        """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: the MPI
+        """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: an MPI
         would wait for the dead."""
         if self.survived is None and not self.joined:
             self.transport.close()
             return
         sys.stdout.flush()
         sys.stderr.flush()
+        if self._bridge is not None:
+            thread = threading.Thread(target=self._part, daemon=True)
+            thread.start()
+            thread.join(PART_S)
         os._exit(code)
 
+    def _part(self) -> None:
+        """From replacements. Theirs is a world without dead, which the MPI can end."""
+        from mpi4py import MPI
 
-def _joined() -> Transport:
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+        self.transport.close()
+        self._bridge.take_down()
+        if self.joined:
+            MPI.Finalize()
+
+
+def _join():
+    _leave_out_components()
     from ringtrain.transport.survival import join
 
     return join()
+
+
+def _leave_out_components() -> None:
+    # Open MPI's one-sided component for UCX prints an error on machines without InfiniBand. The only windows
+    # made here are shared memory, which never needs it.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 
 def look() -> list[Rung]:
