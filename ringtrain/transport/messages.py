@@ -25,10 +25,11 @@ from ringtrain.transport.launcher import choose_local_ranks, number_nodes
 from ringtrain.transport.links import Links
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
+from ringtrain.transport.nameless import Fence
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
 from ringtrain.transport.relay import Relay, relayed
 from ringtrain.transport.remote import RemoteTally
-from ringtrain.transport.shared import Fence, share
+from ringtrain.transport.shared import share
 from ringtrain.transport.tolerance import end_job, frailty, tolerant
 from ringtrain.transport.waiting import SPIN_S, Patience, peers, wait_for
 
