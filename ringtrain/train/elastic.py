@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ringtrain.checkpoint.run_folder import Found
-from ringtrain.errors import RankLostError, RingtrainError
+from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.train.ending import Ending
 from ringtrain.train.journey import REPLACE, Journey, wanted
@@ -62,21 +62,20 @@ class Elastic:
             if resuming:
                 self._enter()
             train(self._world.transport, self._run_file, self._flags, self._stop, self._journey)
-        except RankLostError as error:
+        except RingtrainError as error:
             self._check_survivable(error)
             self._journey.lost_at = time.perf_counter()
-        except RingtrainError as error:
-            self._tell(error)
-            raise
         else:
             return False
         self._leave()  # here, where the error has let go of the old world's arrays
         return True
 
-    def _check_survivable(self, error: RankLostError) -> None:
-        if self._stop.ending:
+    def _check_survivable(self, error: RingtrainError) -> None:
+        """Raises the error, told, unless it is a death that others survive."""
+        lost = self._world.is_of_a_death(error)
+        if lost and self._stop.ending:
             time.sleep(KILLED_S)  # the launcher was told to end all, and is at it
-        if self._mode is None or self._world.transport.frailty or self._stop.ending:
+        if not lost or self._mode is None or self._world.transport.frailty or self._stop.ending:
             self._tell(error)
             raise error
 

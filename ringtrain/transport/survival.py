@@ -12,6 +12,8 @@ Source: MPI Forum, ULFM chapter, "Fault-Tolerance", as of Open MPI 5; MPI 4.1, 1
 """
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -73,7 +75,7 @@ def survive(
     order: Callable[[dict], tuple],
     wanted: int = 0,
     command: Sequence[str] = (),
-    expired: Callable[[StalledError], None] = print,
+    expired: Callable[[StalledError], None] = lambda error: None,
 ) -> Survived:
     """The world of those that are left of ``old``. Collective over the survivors, however they came here.
 
@@ -104,13 +106,12 @@ def survive(
 
 
 def join() -> tuple[Messages, Bridge]:
-    """The world in which this process replaces a rank; the other end of :func:`survive`. Raises TransportError where
-    the others have gone on without it."""
-    with _backstop(print):
-        bridge = _merged(MPI.Comm.Get_parent(), high=True)
-        made = bridge and _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank)
+    """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return where the
+    others go on without it, since another rank was lost meanwhile."""
+    bridge = _merged(MPI.Comm.Get_parent(), high=True)
+    made = bridge and _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank)
     if made is None:
-        raise TransportError("the others have gone on without this replacement: another rank was lost meanwhile")
+        os.kill(os.getpid(), signal.SIGKILL)  # a status of its own would end the others
     return made, bridge
 
 

@@ -2,11 +2,12 @@
 explained."""
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from ringtrain.errors import UsageError
+from ringtrain.errors import RankLostError, RingtrainError, TransportError, UsageError
 from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
 from ringtrain.transport.base import Transport
 from ringtrain.transport.device import OnDevice
@@ -17,6 +18,7 @@ from ringtrain.transport.memory import aligned_zeros
 from ringtrain.transport.sight import sees, sight
 from ringtrain.transport.tolerance import MARK
 
+JOIN_S = 60  # from the start of a replacement until it is one of the others
 PART_S = 5.0  # it takes milliseconds where it returns at all
 
 
@@ -71,6 +73,12 @@ class World:
         self.survived = survive(self.transport, facts, order, wanted, command, expired)
         self.transport, self._bridge = self.survived.transport, self.survived.bridge
 
+    def is_of_a_death(self, error: RingtrainError) -> bool:
+        """What is left of a call that a death has broken may show as another error first."""
+        if isinstance(error, RankLostError):
+            return True
+        return isinstance(error, TransportError) and not self.transport.frailty and self.transport.has_lost()
+
     def end(self, code: int) -> None:
         """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: an MPI
         would wait for the dead."""
@@ -96,10 +104,16 @@ class World:
 
 
 def _join():
+    """As a replacement. One that the others do not wait for any more may hang in the very start of its MPI: the clock
+    ends it, alone."""
     _leave_out_components()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(JOIN_S)
     from ringtrain.transport.survival import join
 
-    return join()
+    joined = join()
+    signal.alarm(0)
+    return joined
 
 
 def _leave_out_components() -> None:
