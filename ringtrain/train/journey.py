@@ -42,6 +42,10 @@ class Journey:
     news: RanksLost | None = None
     lost_at: float = 0.0
 
+    def adapted(self, config: TrainConfig) -> TrainConfig:
+        """After a death no trace is written: its iterations, or some of its ranks, are gone."""
+        return replace(config, trace=None, trace_iterations=None) if self.lost else config
+
     def begin(self, training: Run) -> None:
         """What was kept of the last world is in this one."""
         self.training, self.salvage = training, None

@@ -16,7 +16,7 @@ from ringtrain import __version__
 from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError, Interrupted, RankLostError, RingtrainError, StalledError
+from ringtrain.errors import ConfigError, Interrupted, RankLostError, RingtrainError, StalledError, UsageError
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.tuning_file import Found, find_tuning
@@ -67,13 +67,14 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     forget_peak()
     origin = journey.origin or find_origin(transport, run_file, flags)
     config, model = together(transport, lambda: decide(origin, run_file, flags))
+    config = journey.adapted(config)
     agree(transport, _facts(config, model))
     together(transport, lambda: check_elastic(config, transport, alone))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
     device = open_device(for_devices(config), transport)
     ops, transport = device.ops, device.transport
-    tuning = together(transport, lambda: tuning_of(config, transport))
+    tuning = together(transport, lambda: tuning_of(config, transport, bool(journey.lost)))
     run = together(transport, lambda: assemble(config, model, data, transport, ops, stop, tuning.table))
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
@@ -138,10 +139,16 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
     }
 
 
-def tuning_of(config: TrainConfig, transport: Transport) -> Found:
-    """What ``auto`` chooses by; collective. Raises UsageError."""
+def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = False) -> Found:
+    """What ``auto`` chooses by; collective. Raises UsageError, but where ranks are others than the file was for since
+    some have died."""
     if config.algorithm == AUTO:
-        return find_tuning(transport, config.tuning)
+        try:
+            return find_tuning(transport, config.tuning)
+        except UsageError as error:
+            if not after_death:
+                raise
+            return Found(None, f"without --tuning from here on: {error}")
     if config.tuning is not None:
         raise ConfigError(
             f"--tuning {config.tuning} is what `auto` chooses by, but --algorithm is {config.algorithm}: leave one out"

@@ -8,13 +8,14 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError, RankLostError
+from ringtrain.errors import ConfigError, RankLostError, UsageError
 from ringtrain.report.events import RanksLost
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import newest_first
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
 from ringtrain.train.resume import go_on
+from ringtrain.train.start import tuning_of
 from ringtrain.train.state import Progress, checkpoint_of
 
 ELASTIC = TrainConfig(elastic="shrink")
@@ -128,6 +129,24 @@ def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
     origin = go_on(str(folder.path), None, {"resume": "auto", "out": str(folder.path)})
     assert (origin.place, origin.folder, origin.continues) == (None, str(folder.path), True)
     assert go_on(None, None, {}).folder is None
+
+
+def test_after_a_death_there_is_no_trace():
+    traced = TrainConfig(trace="trace.json", trace_iterations="3:4")
+    assert Journey().adapted(traced) == traced
+    assert Journey(lost=(1,)).adapted(traced) == TrainConfig()
+
+
+def test_after_a_death_a_tuning_file_need_not_fit(tmp_path):
+    config = TrainConfig(tuning=str(tmp_path / "absent.json"))
+
+    def body(transport):
+        with pytest.raises(UsageError):
+            tuning_of(config, transport)
+        return tuning_of(config, transport, after_death=True)
+
+    (found, _) = everywhere(2, body)
+    assert found.table is None and "without --tuning from here on" in found.remark
 
 
 def test_news_are_told_once_with_the_time_that_it_took():
