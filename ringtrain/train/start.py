@@ -60,7 +60,9 @@ def start(transport: Transport, run_file: str | None, flags: dict) -> None:
         stop.remove()
 
 
-def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey=None) -> None:
+def train(
+    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: Journey | None = None
+) -> None:
     """The same, of a process that may train again, and keeps its own watch over signals. ``journey``: what outlives a
     world that has lost a rank."""
     alone, journey = journey is not None, journey or Journey()
