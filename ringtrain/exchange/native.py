@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ringtrain.errors import TransportError, UsageError
+from ringtrain.errors import RankLostError, TransportError, UsageError
 from ringtrain.exchange.numbers import NumberType
 from ringtrain.transport.base import Transport
 
@@ -14,5 +14,7 @@ def check_native(transport: Transport, numbers: NumberType, op: str) -> None:
         raise UsageError("MPI has no bfloat16: it would add the bits as whole numbers")
     try:
         transport.native_allreduce(np.zeros(1, numbers.storage), op)
+    except RankLostError:
+        raise
     except (TransportError, KeyError) as error:  # KeyError: mpi4py found no MPI type for the elements
         raise UsageError(f"MPI does not reduce {numbers.name} by {op}: {error}") from error

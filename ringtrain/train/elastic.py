@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ringtrain.checkpoint.run_folder import Found
-from ringtrain.errors import RankLostError, RingtrainError
+from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.train.ending import Ending
 from ringtrain.train.journey import REPLACE, Journey, wanted
@@ -59,21 +59,20 @@ class Elastic:
             if resuming:
                 self._enter()
             train(self._world.transport, self._run_file, self._flags, self._stop, self._journey)
-        except RankLostError as error:
+        except RingtrainError as error:
             self._check_survivable(error)
             self._journey.lost_at = time.perf_counter()
-        except RingtrainError as error:
-            self._tell(error)
-            raise
         else:
             return False
         self._leave()  # here, where the error has let go of the old world's arrays
         return True
 
-    def _check_survivable(self, error: RankLostError) -> None:
-        if self._stop.ending:
+    def _check_survivable(self, error: RingtrainError) -> None:
+        """Raises the error, told, unless it is a death that others survive."""
+        lost = self._world.is_of_a_death(error)
+        if lost and self._stop.ending:
             time.sleep(KILLED_S)  # the launcher was told to end all, and is at it
-        if self._mode is None or self._world.transport.frailty or self._stop.ending:
+        if not lost or self._mode is None or self._world.transport.frailty or self._stop.ending:
             self._tell(error)
             raise error
 
@@ -87,11 +86,9 @@ class Elastic:
         journey = self._journey
         journey.keep()
         done = NOTHING if journey.salvage is None else journey.salvage.iteration
-        facts = {"done": done, "folder": journey.folder, "lost": journey.lost}
-        self._world.survive(facts, newest_first, self._ranks, self._command, self._expired)
-
-    def _expired(self, error: RingtrainError) -> None:
-        self._tell(error)
+        facts = {"done": done, "folder": journey.folder}
+        self._world.survive(facts, newest_first, self._ranks, self._command, self._tell)
+        journey.lost += self._world.survived.lost
 
     def _enter(self) -> None:
         """All ranks learn from the new rank 0 where to go on. Collective."""
@@ -99,7 +96,7 @@ class Elastic:
         held: list[Origin] = []
         told = on_root(transport, lambda: self._decide(held))
         journey.origin = held[0] if held else Origin(**told["origin"])
-        journey.folder, journey.lost = told["origin"]["folder"], tuple(told["lost"])
+        journey.folder, journey.lost, journey.told = told["origin"]["folder"], tuple(told["lost"]), told["told"]
         journey.news = RanksLost(**told["news"])
         if journey.folder is not None:
             journey.ending = Ending(
@@ -109,13 +106,12 @@ class Elastic:
 
     def _decide(self, held: list[Origin]) -> dict:
         """On rank 0; JSON-able. What was known to any survivor counts: not all learn the same before a death."""
-        survived = self._world.survived
+        survived, journey = self._world.survived, self._journey
         folder = next((facts["folder"] for facts in survived.facts if facts["folder"]), None)
         origin, source = self._origin(folder)
         held.append(origin)
-        before = max((facts["lost"] for facts in survived.facts), key=len)
         news = RanksLost(
-            lost=list(survived.lost),
+            lost=list(journey.lost[journey.told :]),
             ranks=self._world.transport.size,
             replaced=survived.replaced,
             resumed_at=origin.iteration or 0,
@@ -123,7 +119,7 @@ class Elastic:
             seconds=0.0,
         )
         told = {key: value for key, value in asdict(origin).items() if key != "found"}
-        return {"origin": told, "lost": [*before, *survived.lost], "news": asdict(news)}
+        return {"origin": told, "lost": journey.lost, "told": journey.told, "news": asdict(news)}
 
     def _origin(self, folder: str | None) -> tuple[Origin, str]:
         """(where to go on, one of :data:`MEMORY`, :data:`CHECKPOINT`, :data:`ANEW`)"""

@@ -24,6 +24,7 @@ class Journey:
     ending:   of this world, once there is a folder
     iterations: of the run, once that is known
     lost:     ranks, each by its number in the world that lost it
+    told:     how many of these were told of
     origin:   where the run goes on in this world; None: as flags say
     news:     what is to be told of the death that ended the last world
     lost_at:  when that was met
@@ -36,9 +37,14 @@ class Journey:
     ending: Ending | None = None
     iterations: int = 0
     lost: tuple[int, ...] = ()
+    told: int = 0
     origin: Origin | None = None
     news: RanksLost | None = None
     lost_at: float = 0.0
+
+    def adapted(self, config: TrainConfig) -> TrainConfig:
+        """After a death no trace is written: its iterations, or some of its ranks, are gone."""
+        return replace(config, trace=None, trace_iterations=None) if self.lost else config
 
     def begin(self, training: Run) -> None:
         """What was kept of the last world is in this one."""
@@ -51,7 +57,7 @@ class Journey:
 
     def take_news(self) -> RanksLost | None:
         """To be told when all is ready to go on."""
-        news, self.news = self.news, None
+        news, self.news, self.told = self.news, None, len(self.lost)
         return news and replace(news, seconds=time.perf_counter() - self.lost_at)
 
 

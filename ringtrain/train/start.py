@@ -17,7 +17,7 @@ from ringtrain import __version__
 from ringtrain.checkpoint import files, run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError, Interrupted, RankLostError, RingtrainError, StalledError
+from ringtrain.errors import ConfigError, Interrupted, RankLostError, RingtrainError, StalledError, UsageError
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.guarded import bare
 from ringtrain.exchange.reductions import AUTO
@@ -63,13 +63,16 @@ def start(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
         train(transport, run_file, flags, noted)
 
 
-def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey=None) -> None:
+def train(
+    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: Journey | None = None
+) -> None:
     """The same, of a process that may train again, and keeps its own watch over signals. ``journey``: what outlives a
     world that has lost a rank."""
     alone, journey = journey is not None, journey or Journey()
     forget_peak()
     origin = journey.origin or find_origin(transport, run_file, flags)
     config, model = together(transport, lambda: decide(origin, run_file, flags))
+    config = journey.adapted(config)
     agree(transport, _facts(config, model))
     together(transport, lambda: check_elastic(config, transport, alone))
     stop.other = end = find_job_end(transport, config, os.environ)
@@ -80,7 +83,7 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run
     ops = device.ops
     reproducible.check_kernels(config, transport, ops)
-    tuning = together(transport, lambda: tuning_of(config, transport))
+    tuning = together(transport, lambda: tuning_of(config, transport, bool(journey.lost)))
     with transport.activity.during("preparing the run", limited=True):
         own = lambda: assemble(config, model, data, device.transport, ops, stop, tuning.table)  # noqa: E731
         run = together(transport, own)
@@ -153,10 +156,16 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
     }
 
 
-def tuning_of(config: TrainConfig, transport: Transport) -> Found:
-    """What ``auto`` chooses by; collective. Raises UsageError."""
+def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = False) -> Found:
+    """What ``auto`` chooses by; collective. Raises UsageError, but where ranks are others than the file was for since
+    some have died."""
     if config.algorithm == AUTO:
-        return find_tuning(transport, config.tuning)
+        try:
+            return find_tuning(transport, config.tuning)
+        except UsageError as error:
+            if not after_death:
+                raise
+            return Found(None, f"without --tuning from here on: {error}")
     if config.tuning is not None:
         raise ConfigError(
             f"--tuning {config.tuning} is what `auto` chooses by, but --algorithm is {config.algorithm}: leave one out"

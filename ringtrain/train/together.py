@@ -9,7 +9,7 @@ import json
 import time
 
 from ringtrain import errors
-from ringtrain.errors import RingtrainError, UsageError, everywhere
+from ringtrain.errors import RankLostError, RingtrainError, UsageError, everywhere
 from ringtrain.transport.base import Transport
 
 
@@ -37,6 +37,8 @@ def _attempt(action) -> tuple:
     that may not be read) is a mistake of the user's here: the run has not begun."""
     try:
         return action(), None
+    except RankLostError:
+        raise  # nobody meets here any more
     except RingtrainError as error:
         return None, [type(error).__name__, str(error)]
     except OSError as error:

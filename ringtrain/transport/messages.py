@@ -12,26 +12,26 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 
 import numpy as np
 from mpi4py import MPI
 
-from ringtrain.errors import RankLostError, TransportError
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
+from ringtrain.transport.handles import PersistentHandle, ReduceHandle, has_lost, telling
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
 from ringtrain.transport.links import Links
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
+from ringtrain.transport.nameless import Fence
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
 from ringtrain.transport.relay import Relay, relayed
 from ringtrain.transport.remote import RemoteTally
-from ringtrain.transport.shared import Fence, share
+from ringtrain.transport.shared import share
 from ringtrain.transport.tolerance import end_job, frailty, tolerant
-from ringtrain.transport.waiting import SPIN_S, Patience, peers, wait_for
+from ringtrain.transport.waiting import SPIN_S, Patience
 
 THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "single",
@@ -41,107 +41,12 @@ THREAD_LEVELS = {
 }
 ABORT_S = 10.0
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
-
-
-LOST = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 REDUCES_KEPT = 16  # more than are ever under way at once
-
-
-def _told(what: str, error: MPI.Exception) -> TransportError:
-    """An MPI error as one that says what was being done, and with whom."""
-    if error.Get_error_class() in LOST:
-        return RankLostError(
-            f"a rank has died (seen while {what}: {error.Get_error_string()}). Go on from the last checkpoint with "
-            "--resume auto; with --elastic the others go on by themselves"
-        )
-    return TransportError(f"MPI failed while {what}: {error.Get_error_string()}")
-
-
-@contextmanager
-def _telling(what: str):
-    try:
-        yield
-    except MPI.Exception as error:
-        raise _told(what, error) from error
 
 
 def _given(data):
     """Bytes as mpi4py takes them."""
     return MPI.buffer.fromaddress(data.address, data.size) if isinstance(data, Raw) else data
-
-
-class PersistentHandle(Handle):
-    """Prepared sends or receives: started all at once, by ``post``, and tested all at once.
-
-    Most are one message, and are tested often: no call is made that need not be. ``moves`` are kept: a request holds
-    no more than the address of what it moves.
-    """
-
-    def __init__(
-        self,
-        requests: list,
-        moves: Sequence[tuple[int, object]],
-        verb: str,
-        tag: int,
-        patience: Patience,
-        freed: Callable[["PersistentHandle"], None],
-    ):
-        self._requests, self._moves, self._verb, self._tag, self._patience = requests, moves, verb, tag, patience
-        self._freed = freed
-        one = requests[0] if len(requests) == 1 else None
-        self.post = one.Start if one else partial(MPI.Prequest.Startall, requests)
-        self._test = one.Test if one else partial(MPI.Request.Testall, requests)
-        self._active = False
-
-    def start(self) -> None:
-        try:
-            self.post()
-        except MPI.Exception as error:
-            raise _told(self._waiting(), error) from error
-        self._active = True
-
-    def test(self) -> bool:
-        if self._active:
-            try:
-                self._active = not self._test()
-            except MPI.Exception as error:
-                raise _told(self._waiting(), error) from error
-        return not self._active
-
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
-
-    def free(self) -> None:
-        for request in self._requests:
-            request.Free()
-        self._requests = []
-        self._active = False
-        self._freed(self)
-
-    def _awaited(self) -> str:
-        return f"{peers(peer for peer, _ in self._moves)} to {self._verb} (tag {self._tag})"
-
-    def _waiting(self) -> str:
-        return f"waiting for {self._awaited()}"
-
-
-class ReduceHandle(Handle):
-    """The MPI's all-reduce of one span, in flight."""
-
-    def __init__(self, comm, span):
-        self._comm, self._span = comm, span
-        self._request = MPI.REQUEST_NULL
-
-    def start(self) -> None:
-        with _telling("all-reducing"):
-            self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._span, MPI.SUM)
-
-    def test(self) -> bool:
-        with _telling("all-reducing"):
-            return self._request.Test()
-
-    def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce")
 
 
 class Messages(Transport):
@@ -188,7 +93,7 @@ class Messages(Transport):
     def _share(self, sizes: Sequence[int]) -> list | None:
         """Arrays of so many bytes, by place in the node, that all of its ranks read and write."""
         if self._tolerant:
-            with _telling("sharing memory"):
+            with telling("sharing memory", self._comm):
                 return share(self._node_comm, sizes)
         # The memory is the window's: it is gone after close, also for arrays that still point to it.
         window = shared_window(self._node_comm, sizes[self._node_comm.rank])
@@ -212,14 +117,14 @@ class Messages(Transport):
         requests = []
         for peer, span in moves:
             data = as_bytes(span)
-            with _telling(f"preparing a message for rank {peer} to {verb} (tag {tag})"):
+            with telling(f"preparing a message for rank {peer} to {verb} (tag {tag})", self._comm):
                 requests += [prepare([_given(data[a:b]), MPI.BYTE], peer, tag) for a, b in cut(data.size, self._limit)]
-        handle = PersistentHandle(requests, moves, verb, tag, self.patience, self._handles.discard)
+        handle = PersistentHandle(requests, moves, verb, tag, self.patience, self._handles.discard, self._comm)
         self._handles.add(handle)
         return handle
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        with _telling("all-reducing"):
+        with telling("all-reducing", self._comm):
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
 
     def native_allreduce_start(self, span) -> Handle:
@@ -230,20 +135,20 @@ class Messages(Transport):
 
     def broadcast(self, span, root: int = 0) -> None:
         data = as_bytes(span)
-        with _telling(f"rank {root} broadcasts"):
+        with telling(f"rank {root} broadcasts", self._comm):
             for start, stop in cut(data.size, self._limit):
                 self._comm.Bcast([data[start:stop], MPI.BYTE], root)
 
     def gather_json(self, value) -> list:
-        with _telling("gathering values"):
+        with telling("gathering values", self._comm):
             return [json.loads(text) for text in gather_text(self._comm, json.dumps(value))]
 
     def barrier(self) -> None:
-        with _telling("waiting in a barrier"):
+        with telling("waiting in a barrier", self._comm):
             self._comm.Barrier()
 
     def node_barrier(self) -> None:
-        with _telling("waiting in a barrier of this node"):
+        with telling("waiting in a barrier of this node", self._comm):
             self._node_comm.Barrier()
 
     def node_window(self, nbytes: int):
@@ -263,7 +168,7 @@ class Messages(Transport):
             self._fence()
 
     def _poll(self) -> None:
-        with _telling("polling"):
+        with telling("polling", self._comm):
             self._comm.Iprobe()
 
     def board(self, nbytes: int) -> Rows:
@@ -277,7 +182,7 @@ class Messages(Transport):
             level = THREAD_LEVELS[MPI.Query_thread()]
             gap = f"ranks that share no memory with it: that takes a thread, and this MPI gives thread level {level}"
             return Rows(rows, near, gap)
-        with _telling("preparing the board"):
+        with telling("preparing the board", self._comm):
             relay = relayed(self._comm, near, rows)
         if relay is not None:
             self._relays.append(relay)
@@ -311,8 +216,14 @@ class Messages(Transport):
                 comm.Revoke()
         for action in reversed(self.leaving):
             action()
+        self.leaving.clear()
+        self.closing.clear()
         for relay in self._relays:
             relay.leave()
+
+    def has_lost(self) -> bool:
+        """Whether a rank of this world is known to have died: then any error may be of that."""
+        return has_lost(self._comm)
 
     @property
     def comm(self):

@@ -12,6 +12,8 @@ Source: MPI Forum, ULFM chapter, "Fault-Tolerance", as of Open MPI 5; MPI 4.1, 1
 """
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -36,12 +38,35 @@ class Survived:
     """lost:     numbers of the dead in the old world
     facts:    what each survivor said, in the order of the new world's ranks
     replaced: how many were started in place of the dead
+    bridge:   what holds them and the survivors together; None where there are none
     """
 
     transport: Messages
     lost: tuple[int, ...]
     facts: tuple[dict, ...]
     replaced: int = 0
+    bridge: "Bridge | None" = None
+
+
+class Bridge:
+    """Between processes that were started apart. Where it is taken down in good order, Open MPI's launcher does not
+    take the end of a replacement for a failure."""
+
+    def __init__(self, inter, merged):
+        inter.Set_errhandler(MPI.ERRORS_RETURN)
+        merged.Set_errhandler(MPI.ERRORS_RETURN)
+        self._inter, self.merged, self._made = inter, merged, []
+
+    def world(self, place: int) -> Messages:
+        """A world of all, in the order of their places. Collective."""
+        self._made.append(self.merged.Split(0, place))
+        return Messages(self._made[-1], {})
+
+    def take_down(self) -> None:
+        """After the world is closed. Collective."""
+        for comm in (*self._made, self.merged):
+            comm.Free()
+        self._inter.Disconnect()
 
 
 def survive(
@@ -50,7 +75,7 @@ def survive(
     order: Callable[[dict], tuple],
     wanted: int = 0,
     command: Sequence[str] = (),
-    expired: Callable[[StalledError], None] = print,
+    expired: Callable[[StalledError], None] = lambda error: None,
 ) -> Survived:
     """The world of those that are left of ``old``. Collective over the survivors, however they came here.
 
@@ -67,28 +92,27 @@ def survive(
             told = _settled(comm, lambda comm=comm: _gathered(comm, {**facts, "rank": old.rank}))
             if told is None:
                 continue
-            whole, trials = comm, trials - 1
+            bridge, trials = None, trials - 1
             if comm.size < wanted and trials >= 0:
-                whole = _filled(comm, command, wanted - comm.size)
-                if whole is None:
+                bridge = _bridged(comm, command, wanted - comm.size)
+                if bridge is None:
                     continue
             ranked = sorted(told, key=order)
             place = [other["rank"] for other in ranked].index(old.rank)
-            made = _settled(whole, lambda whole=whole, place=place: Messages(whole.Split(0, place), {}))
+            made = _world_of(comm, bridge, place)
             if made is not None:
                 lost = set(range(old.size)) - {other["rank"] for other in ranked}
-                return Survived(made, tuple(sorted(lost)), tuple(ranked), whole.size - comm.size)
+                return Survived(made, tuple(sorted(lost)), tuple(ranked), made.size - comm.size, bridge)
 
 
-def join() -> Messages:
-    """The world in which this process replaces a rank; the other end of :func:`survive`. Raises TransportError where
-    the others have gone on without it."""
-    with _backstop(print):
-        whole = _merged(MPI.Comm.Get_parent(), high=True)
-        made = whole and _settled(whole, lambda: Messages(whole.Split(0, LAST + MPI.COMM_WORLD.rank), {}))
+def join() -> tuple[Messages, Bridge]:
+    """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return where the
+    others go on without it, since another rank was lost meanwhile."""
+    bridge = _merged(MPI.Comm.Get_parent(), high=True)
+    made = bridge and _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank)
     if made is None:
-        raise TransportError("the others have gone on without this replacement: another rank was lost meanwhile")
-    return made
+        os.kill(os.getpid(), signal.SIGKILL)  # a status of its own would end the others
+    return made, bridge
 
 
 def abandon(old: Messages) -> None:
@@ -119,22 +143,25 @@ def _gathered(comm, facts: dict) -> list[dict]:
     return [json.loads(text) for text in gather_text(comm, json.dumps(facts))]
 
 
-def _filled(comm, command: Sequence[str], count: int):
-    """``comm`` and so many processes more, started by ``command``; None where that went wrong on any rank."""
+def _world_of(comm, bridge: Bridge | None, place: int) -> Messages | None:
+    """A world of the survivors, and of those beyond the bridge; None where that went wrong on any rank."""
+    if bridge is None:
+        return _settled(comm, lambda: Messages(comm.Split(0, place), {}))
+    return _settled(bridge.merged, lambda: bridge.world(place))
+
+
+def _bridged(comm, command: Sequence[str], count: int) -> Bridge | None:
+    """To so many processes, started by ``command``; None where that went wrong on any rank."""
     inter = _settled(comm, lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count))
-    merged = inter and _settled(comm, lambda: _merged(inter, high=False))
-    return merged or None
+    return inter and _settled(comm, lambda: _merged(inter, high=False))
 
 
-def _merged(inter, high: bool):
-    """One communicator of both sides, the higher one last; None where that goes wrong."""
+def _merged(inter, high: bool) -> Bridge | None:
+    """Both sides together, the higher one last; None where that goes wrong."""
     try:
-        inter.Set_errhandler(MPI.ERRORS_RETURN)
-        merged = inter.Merge(high)
-        merged.Set_errhandler(MPI.ERRORS_RETURN)
+        return Bridge(inter, inter.Merge(high))
     except MPI.Exception:
         return None
-    return merged
 
 
 @contextmanager

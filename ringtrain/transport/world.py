@@ -2,10 +2,12 @@
 explained."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 
-from ringtrain.errors import UsageError
+from ringtrain.errors import RankLostError, RingtrainError, TransportError, UsageError
 from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
 from ringtrain.transport.base import Transport
 from ringtrain.transport.device import OnDevice
@@ -15,6 +17,9 @@ from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
 from ringtrain.transport.sight import sees, sight
 from ringtrain.transport.tolerance import MARK
+
+JOIN_S = 60  # from the start of a replacement until it is one of the others
+PART_S = 5.0  # it takes milliseconds where it returns at all
 
 
 def connect(allocate=None, comm=None) -> Transport:
@@ -27,9 +32,7 @@ def connect(allocate=None, comm=None) -> Transport:
     do; and where ``comm`` is something else.
     """
     launch = read_launch(os.environ)
-    # Open MPI's one-sided component for UCX prints an error on machines without InfiniBand. The only windows
-    # made here are shared memory, which never needs it.
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    _leave_out_components()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -57,8 +60,12 @@ class World:
 
     def __init__(self, dress: Callable[[Transport], Transport]):
         self.joined = os.environ.pop(MARK, None) is not None
-        self.survived, self._dress = None, dress
-        self.transport = self._bare = _joined() if self.joined else connect()
+        self.survived, self._bridge, self._dress = None, None, dress
+        if self.joined:
+            self._bare, self._bridge = _join()
+        else:
+            self._bare = connect()
+        self.transport = self._bare
 
     def enter(self) -> Transport:
         """The transport of this world, once. Collective."""
@@ -72,23 +79,55 @@ class World:
 
         self.survived = survive(self._bare, facts, order, wanted, command, expired)
         self.transport = self._bare = self.survived.transport
+        self._bridge = self.survived.bridge
+
+    def is_of_a_death(self, error: RingtrainError) -> bool:
+        """What is left of a call that a death has broken may show as another error first."""
+        if isinstance(error, RankLostError):
+            return True
+        return isinstance(error, TransportError) and not self._bare.frailty and self._bare.has_lost()
 
     def end(self, code: int) -> None:
-        """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: the MPI
+        """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: an MPI
         would wait for the dead."""
         if self.survived is None and not self.joined:
             self.transport.close()
             return
         sys.stdout.flush()
         sys.stderr.flush()
+        if self._bridge is not None:
+            thread = threading.Thread(target=self._part, daemon=True)
+            thread.start()
+            thread.join(PART_S)
         os._exit(code)
 
+    def _part(self) -> None:
+        """From replacements. Theirs is a world without dead, which the MPI can end."""
+        from mpi4py import MPI
 
-def _joined() -> Transport:
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+        self.transport.close()
+        self._bridge.take_down()
+        if self.joined:
+            MPI.Finalize()
+
+
+def _join():
+    """As a replacement. One that the others do not wait for any more may hang in the very start of its MPI: the clock
+    ends it, alone."""
+    _leave_out_components()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(JOIN_S)
     from ringtrain.transport.survival import join
 
-    return join()
+    joined = join()
+    signal.alarm(0)
+    return joined
+
+
+def _leave_out_components() -> None:
+    # Open MPI's one-sided component for UCX prints an error on machines without InfiniBand. The only windows
+    # made here are shared memory, which never needs it.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 
 def look() -> list[Rung]:

@@ -59,8 +59,8 @@ def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ra
     assert (end["iterations"], end["ranks"], end["reason"]) == (26, ranks, "done")
     assert end["test_accuracy"] > 0.5 and end["images_per_s"] > 0 and len(end["weights_sha256"]) == 64
     assert len(losses(tmp_path / "out")) == 26
-    left = {p.name for p in (tmp_path / "out").iterdir()}
-    assert left == {"config.toml", "log.jsonl", "curves.png", "checkpoints", ".lock"}
+    held = {"config.toml", "log.jsonl", "outcome.json", "curves.png", "checkpoints", ".lock"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == held
     assert len(done.stdout.split("preparing:")[0].strip().splitlines()) <= 12  # the header
 
 

@@ -1,0 +1,131 @@
+"""Messages under way over MPI, and what becomes of its errors: a TransportError that names the peers it concerns, or a
+RankLostError where another rank has died."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from mpi4py import MPI
+
+from ringtrain.errors import RankLostError, TransportError
+from ringtrain.transport.base import Handle
+from ringtrain.transport.tolerance import tolerant
+from ringtrain.transport.waiting import Patience, peers, wait_for
+
+LOST = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+HEARD_S = 1.0  # by when a death is known here that an error has come of
+
+
+def told(what: str, error: MPI.Exception, comm) -> TransportError:
+    """An MPI error as one that says what was being done, and with whom."""
+    text = error.Get_error_string()
+    if tolerant(os.environ) and (error.Get_error_class() in LOST or _hears_of_death(comm)):
+        return RankLostError(
+            f"a rank has died (seen while {what}: {text}). Go on from the last checkpoint with --resume auto; with "
+            "--elastic the others go on by themselves"
+        )
+    return TransportError(f"MPI failed while {what}: {text}")
+
+
+def has_lost(comm) -> bool:
+    """Whether a rank of this communicator is known to have died, or another rank has heard of it."""
+    try:
+        comm.Iprobe()  # lets what the launcher says come in
+        return comm.Is_revoked() or comm.Get_failed().Get_size() > 0
+    except MPI.Exception as error:
+        return error.Get_error_class() in LOST
+
+
+def _hears_of_death(comm) -> bool:
+    """Where an error is of a death, though it has another name: that comes to be known."""
+    until = time.monotonic() + HEARD_S
+    while not has_lost(comm):
+        if time.monotonic() > until:
+            return False
+        time.sleep(1e-3)
+    return True
+
+
+@contextmanager
+def telling(what: str, comm):
+    try:
+        yield
+    except MPI.Exception as error:
+        raise told(what, error, comm) from error
+
+
+class PersistentHandle(Handle):
+    """Prepared sends or receives: started all at once, by ``post``, and tested all at once.
+
+    Most are one message, and are tested often: no call is made that need not be. ``moves`` are kept: a request holds
+    no more than the address of what it moves.
+    """
+
+    def __init__(
+        self,
+        requests: list,
+        moves: Sequence[tuple[int, object]],
+        verb: str,
+        tag: int,
+        patience: Patience,
+        freed: Callable[["PersistentHandle"], None],
+        comm,
+    ):
+        self._requests, self._moves, self._verb, self._tag, self._patience = requests, moves, verb, tag, patience
+        self._freed, self._comm = freed, comm
+        one = requests[0] if len(requests) == 1 else None
+        self.post = one.Start if one else partial(MPI.Prequest.Startall, requests)
+        self._test = one.Test if one else partial(MPI.Request.Testall, requests)
+        self._active = False
+
+    def start(self) -> None:
+        try:
+            self.post()
+        except MPI.Exception as error:
+            raise told(self._waiting(), error, self._comm) from error
+        self._active = True
+
+    def test(self) -> bool:
+        if self._active:
+            try:
+                self._active = not self._test()
+            except MPI.Exception as error:
+                raise told(self._waiting(), error, self._comm) from error
+        return not self._active
+
+    def wait(self, deadline_s: float) -> None:
+        wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
+
+    def free(self) -> None:
+        for request in self._requests:
+            request.Free()
+        self._requests = []
+        self._active = False
+        self._freed(self)
+
+    def _awaited(self) -> str:
+        return f"{peers(peer for peer, _ in self._moves)} to {self._verb} (tag {self._tag})"
+
+    def _waiting(self) -> str:
+        return f"waiting for {self._awaited()}"
+
+
+class ReduceHandle(Handle):
+    """The MPI's all-reduce of one span, in flight."""
+
+    def __init__(self, comm, span):
+        self._comm, self._span = comm, span
+        self._request = MPI.REQUEST_NULL
+
+    def start(self) -> None:
+        with telling("all-reducing", self._comm):
+            self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._span, MPI.SUM)
+
+    def test(self) -> bool:
+        with telling("all-reducing", self._comm):
+            return self._request.Test()
+
+    def wait(self, deadline_s: float) -> None:
+        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce")

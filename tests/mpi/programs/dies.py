@@ -1,0 +1,56 @@
+"""`ringtrain`, of which ranks kill themselves: dies.py RANK=PLACE:N[,…] ARGUMENTS…, where a rank comes to a place for
+the Nth time. ``stop`` in place of ``=`` has it stopped instead; ``fail``, raise an error."""
+
+import importlib
+import os
+import re
+import signal
+import sys
+from unittest import mock
+
+from ringtrain.cli.main import run
+
+PLACES = {
+    "opening": "ringtrain.train.start.open_data",
+    "iteration": "ringtrain.train.loop.Worker.iterate",
+    "update": "ringtrain.exchange.applying.Applying.finish",
+    "evaluation": "ringtrain.train.evaluate.Evaluator.score",
+    "saving": "ringtrain.checkpoint.run_folder.RunFolder.save",
+    "ending": "ringtrain.train.run.Run._end",
+    "shrunk": "ringtrain.transport.survival._gathered",
+    "spawning": "ringtrain.transport.survival._bridged",
+    "entering": "ringtrain.train.elastic.Elastic._enter",
+}
+
+
+def end(verb: str):
+    if verb == "fail":
+        raise ZeroDivisionError("of one rank")
+    os.kill(os.getpid(), signal.SIGSTOP if verb == "stop" else signal.SIGKILL)
+
+
+def wrapped(inside, verb, place, nth):
+    """The function at that place, which ends this process when it is called for the nth time."""
+    owner, _, name = PLACES[place].rpartition(".")
+    found = re.fullmatch(r"([a-z_.]+?)(?:\.([A-Z]\w+))?", owner)
+    holder = importlib.import_module(found[1])
+    holder = getattr(holder, found[2]) if found[2] else holder
+    plain, calls = getattr(holder, name), iter(range(1, 1 << 30))
+
+    def call(*arguments, **named):
+        if next(calls) == nth:
+            end(verb)
+        return plain(*arguments, **named)
+
+    inside.append(mock.patch.object(holder, name, call))
+
+
+if __name__ == "__main__":
+    spec, sys.argv = sys.argv[1], ["ringtrain", *sys.argv[2:]]
+    patches: list = []
+    for rank, verb, place, nth in re.findall(r"(\d+)(=|stop|fail)(\w+):(\d+)", spec):
+        if os.environ["OMPI_COMM_WORLD_RANK"] == rank:
+            wrapped(patches, verb, place, int(nth))
+    for patch in patches:
+        patch.start()
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""`--elastic`: ranks die at every kind of moment, and the others go on, from memory or from a checkpoint."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+NET = """
+summary = "for tests"
+input = { shape = [8, 8, 1], mean = "image", std = "channel" }
+layers = [
+  { name = "flat", kind = "Flatten" },
+  { name = "hidden", kind = "Linear", units = 16 },
+  { name = "relu", kind = "ReLU" },
+  { name = "fc", kind = "Linear", units = 10 },
+]
+[recipe]
+batch = 120
+lr = 0.05
+momentum = 0.9
+"""
+TIMEOUT_S = 240
+
+
+@pytest.fixture
+def train(mpirun_command, tmp_path):
+    """train(ranks, who dies where, flags) → (status, output, outcome, log by kind)."""
+    from conftest import run
+
+    path = tmp_path / "net.toml"
+    path.write_text(NET)
+
+    def start(ranks, spec, *flags, tolerant=("--with-ft", "ulfm")):
+        fixed = ["--model", path, "--data", "digits", "--ops", "reference", "--out", tmp_path / "out"]
+        command = mpirun_command(ranks, ["dies.py", spec, "train", *map(str, [*fixed, *flags])])
+        done = run([command[0], *tolerant, *command[1:]], TIMEOUT_S)
+        return done.returncode, done.stdout + done.stderr, outcome(tmp_path / "out"), log(tmp_path / "out")
+
+    return start
+
+
+def outcome(folder):
+    path = folder / "outcome.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def log(folder):
+    kinds = {}
+    if (folder / "log.jsonl").exists():
+        for record in map(json.loads, (folder / "log.jsonl").read_text().splitlines()):
+            kinds.setdefault(record["event"], []).append(record)
+    return kinds
+
+
+def check_whole(found, events, iterations, ranks, lost):
+    """To the end, each iteration once, and with what is learnt of an unbroken run."""
+    assert (found["outcome"], found["exit_code"], found["ranks"], found["lost"]) == ("done", 0, ranks, lost)
+    assert [record["iteration"] for record in events["iteration"]] == list(range(1, iterations + 1))
+    (end,) = events["end"]
+    assert end["test_accuracy"] > 0.6 and end["ranks"] == ranks
+    epochs = [record["iteration"] for record in events["epoch"]]
+    assert epochs == [number for number in range(1, iterations + 1) if number % 12 == 0]
+
+
+def test_the_first_rank_dies_and_another_while_the_others_recover(train):
+    status, told, found, events = train(4, "0=iteration:20,2=entering:1", "--iterations", 60, "--elastic")
+    assert status == 0, told
+    check_whole(found, events, 60, 2, [0, 1])  # of the world of three that was left, rank 1 was rank 2 before
+    assert [(e["lost"], e["ranks"], e["source"], e["resumed_at"]) for e in events["lost"]] == [
+        ([0, 1], 2, "memory", 19)
+    ]
+    assert "lost ranks 0, 1: 2 ranks, on after iteration 19 from the memory of a survivor" in told
+
+
+def test_two_die_at_once_in_an_evaluation_and_in_the_end(train):
+    status, told, found, events = train(
+        4, "0=evaluation:2,3=evaluation:2,1=ending:1", "--iterations", 36, "--elastic", "shrink"
+    )
+    assert status == 0, told
+    check_whole(found, events, 36, 1, [0, 3, 0])
+    assert {e["source"] for e in events["lost"]} == {"memory"}
+
+
+def test_a_new_rank_comes_in_place_of_the_dead_one(train):
+    status, told, found, events = train(3, "1=update:15", "--iterations", 40, "--elastic", "replace")
+    assert status == 0, told
+    check_whole(found, events, 40, 3, [1])
+    (lost,) = events["lost"]
+    assert (lost["lost"], lost["ranks"], lost["replaced"]) == ([1], 3, 1)
+    assert lost["resumed_at"] in (14, 15)  # what it had sent may have sufficed for the others
+
+
+def test_a_death_while_replacements_are_started_leaves_the_others_going(train):
+    _, told, found, events = train(3, "0=iteration:5,2=spawning:1", "--iterations", 24, "--elastic", "replace")
+    assert found["outcome"] == "done", told  # the launcher's status is not to be relied on here
+    check_whole(found, events, 24, found["ranks"], found["lost"])
+    assert len(found["lost"]) >= 2
+
+
+def test_state_that_died_with_its_rank_comes_from_the_checkpoint(train):
+    flags = ["--iterations", 36, "--sync", "sharded", "--checkpoint-every", 12, "--elastic"]
+    status, told, found, events = train(3, "2=iteration:6,1=iteration:25", *flags)
+    assert status == 0, told
+    check_whole(found, events, 36, 1, [2, 1])
+    assert [(e["source"], e["resumed_at"]) for e in events["lost"]] == [("anew", 0), ("checkpoint", 12)]
+    assert "from the newest checkpoint, as no survivor holds the whole state" in told
+
+
+def test_a_death_before_the_first_iteration(train):
+    status, told, found, events = train(3, "1=opening:1", "--iterations", 12, "--elastic")
+    assert status == 0, told
+    check_whole(found, events, 12, 2, [1])
+
+
+def test_an_error_of_one_rank_ends_all_and_is_no_death(train):
+    status, told, found, _ = train(3, "1failiteration:5", "--iterations", 2000, "--elastic")
+    assert status != 0 and "rank 1 failed" in told and "ZeroDivisionError" in told
+    assert (found["outcome"], found["exit_code"], found["lost"]) == ("failed", 1, [])
+    assert "of one rank" in found["text"]
+
+
+def test_a_stopped_rank_ends_all_when_its_time_is_up(train):
+    status, told, found, _ = train(3, "1stopiteration:5", "--iterations", 2000, "--elastic", "--deadline-s", 3)
+    assert status != 0 and "no progress for 3 s" in told
+    assert (found["outcome"], found["exit_code"]) == ("stalled", 4)
+
+
+def test_without_ulfm_it_is_refused_and_says_how_to_start(train, alone):
+    status, told, found, _ = train(2, "", "--elastic", tolerant=())
+    assert (status, found) == (2, None) and "mpirun --with-ft ulfm" in told
+    done = alone(["-m", "ringtrain", "train", "--elastic"])
+    assert done.returncode == 2 and "no other that would survive" in done.stderr
+
+
+def test_without_elastic_a_death_ends_all_there_too(train):
+    status, _, found, _ = train(2, "1=iteration:5", "--iterations", 2000)
+    assert status != 0 and found["outcome"] == "failed" and "a rank has died" in found["text"]

@@ -1,0 +1,177 @@
+"""What survivors of a death go on from, and who decides: without any death."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_runs import DROPOUT_NET, everywhere, run_of
+
+from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.config import TrainConfig
+from ringtrain.errors import ConfigError, RankLostError, UsageError
+from ringtrain.report.events import RanksLost
+from ringtrain.report.sinks import JsonLines, cut
+from ringtrain.report.words import lost
+from ringtrain.train.elastic import newest_first
+from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
+from ringtrain.train.resume import go_on
+from ringtrain.train.start import tuning_of
+from ringtrain.train.state import Progress, checkpoint_of
+
+ELASTIC = TrainConfig(elastic="shrink")
+
+
+def test_who_has_finished_most_is_first_and_then_the_lowest():
+    facts = [{"rank": 1, "done": 6}, {"rank": 2, "done": 7}, {"rank": 3, "done": -1}, {"rank": 4, "done": 7}]
+    assert [other["rank"] for other in sorted(facts, key=newest_first)] == [2, 4, 1, 3]
+
+
+class Lost:
+    """Sums that never arrive: another rank dies."""
+
+    home, buckets = {}, ()
+
+    def land(self):
+        raise RankLostError("gone")
+
+    def arrivals(self):
+        raise RankLostError("gone")
+        yield
+
+
+def trained(transport, **flags):
+    run, ops = run_of(transport, DROPOUT_NET, iterations=3, **flags)
+    with run.batches(transport, 0, 3) as batches:
+        for batch in batches:
+            run.worker.iterate(batch, batches.peek)
+    return run, ops
+
+
+@pytest.mark.parametrize("overlap", ["none", "backward", "forward"])
+def test_a_death_in_an_exchange_leaves_the_state_of_the_last_iteration(overlap):
+    def body(transport):
+        run, ops = trained(transport, elastic="shrink", overlap=overlap)
+        assert run.exchange.outlives and not run.exchange.late
+        before = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.state())
+        run.exchange._updates._sums = Lost()
+        with pytest.raises(RankLostError):
+            run.exchange.finish(3, 0.1)
+        after = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.state())
+        for name, array in before.weights.items():
+            assert np.array_equal(after.weights[name], array)
+        assert after.scalars["step"] == before.scalars["step"] == 3
+        return transport.rank
+
+    assert everywhere(2, body) == [0, 1]
+
+
+def test_elastic_changes_no_weight():
+    def weights(**flags):
+        return everywhere(2, lambda t: trained(t, bucket_bytes=200, **flags)[0].arena.weights.tobytes())
+
+    assert weights() == weights(elastic="shrink")
+
+
+@pytest.mark.parametrize("flags", [{"sync": "sharded"}, {"compress": "top-k"}, {"sync": "delayed"}])
+def test_state_in_parts_does_not_outlive_a_rank(flags):
+    assert (
+        everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", **flags)[0].exchange.outlives) == [False] * 2
+    )
+
+
+def test_overlap_forward_says_that_it_is_backward():
+    (notes, _) = everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", overlap="forward")[0].exchange.notes)
+    assert any("with --elastic no update is left half made" in note for note in notes)
+
+
+class Here:
+    frailty = ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"sync": "server", "asynchronous": True}, "--asynchronous"),
+        ({"device": "cuda", "mpi_cuda": "direct"}, "Give --mpi-cuda staged"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(changed, said):
+    with pytest.raises(ConfigError, match=said):
+        check_elastic(replace(ELASTIC, **changed), Here(), alone=True)
+
+
+def test_it_is_refused_in_a_comparison_and_where_nobody_survives():
+    check_elastic(ELASTIC, Here(), alone=True)
+    check_elastic(TrainConfig(), Here(), alone=False)
+    with pytest.raises(ConfigError, match="in a comparison"):
+        check_elastic(ELASTIC, Here(), alone=False)
+    frail = Here()
+    frail.frailty = "they die together"
+    with pytest.raises(ConfigError, match="they die together; or leave --elastic out"):
+        check_elastic(ELASTIC, frail, alone=True)
+
+
+def test_device_memory_is_staged():
+    assert for_devices(replace(ELASTIC, device="cuda")).mpi_cuda == "staged"
+    assert for_devices(ELASTIC).mpi_cuda == "auto"
+
+
+def test_the_flag_is_known_before_ranks_meet(tmp_path):
+    (tmp_path / "run.toml").write_text('elastic = "replace"\n')
+    assert wanted(str(tmp_path / "run.toml"), {}) == "replace"
+    assert wanted(str(tmp_path / "run.toml"), {"elastic": "shrink"}) == "shrink"
+    assert wanted(None, {}) is None
+
+
+def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoints.mkdir(parents=True)
+    origin = go_on(str(folder.path), None, {"resume": "auto", "out": str(folder.path)})
+    assert (origin.place, origin.folder, origin.continues) == (None, str(folder.path), True)
+    assert go_on(None, None, {}).folder is None
+
+
+def test_after_a_death_there_is_no_trace():
+    traced = TrainConfig(trace="trace.json", trace_iterations="3:4")
+    assert Journey().adapted(traced) == traced
+    assert Journey(lost=(1,)).adapted(traced) == TrainConfig()
+
+
+def test_after_a_death_a_tuning_file_need_not_fit(tmp_path):
+    config = TrainConfig(tuning=str(tmp_path / "absent.json"))
+
+    def body(transport):
+        with pytest.raises(UsageError):
+            tuning_of(config, transport)
+        return tuning_of(config, transport, after_death=True)
+
+    (found, _) = everywhere(2, body)
+    assert found.table is None and "without --tuning from here on" in found.remark
+
+
+def test_news_are_told_once_with_the_time_that_it_took():
+    journey = Journey(
+        lost=(3,), news=RanksLost(lost=[3], ranks=3, replaced=0, resumed_at=5, source="memory", seconds=0)
+    )
+    news = journey.take_news()
+    assert news.seconds > 0 and journey.told == 1 and journey.take_news() is None
+
+
+def test_a_loss_in_words():
+    event = RanksLost(lost=[1, 2], ranks=4, replaced=2, resumed_at=1200, source="anew", seconds=0.5)
+    assert lost(event) == (
+        "lost ranks 1, 2: 4 ranks, 2 of them new, on after iteration 1,200 anew, as no survivor holds the whole state "
+        "and there is no checkpoint; it took 0.50 s"
+    )
+
+
+def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):
+    lines = [f'{{"event": "{kind}", "iteration": 4}}\n' for kind in ("iteration", "epoch", "checkpoint")]
+    for again, kept in ((False, 3), (True, 1)):
+        path = tmp_path / "log"
+        path.write_text("".join(lines))
+        cut(path, 4, again)
+        assert path.read_text() == "".join(lines[:kept])
+    path.write_text("".join(lines))
+    JsonLines(path, 4, again=True).close()
+    assert path.read_text() == lines[0]
