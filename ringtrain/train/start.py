@@ -36,7 +36,7 @@ from ringtrain.train.assemble import (
     assemble,
     check_replicas,
     hyper_of,
-    open_data,
+    read_data,
     spread_from_root,
 )
 from ringtrain.train.device import open_device
@@ -70,8 +70,7 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     config, model = together(transport, lambda: decide(origin, run_file, flags))
     agree(transport, _facts(config, model))
     stop.other = end = find_job_end(transport, config, os.environ)
-    data = together(transport, lambda: open_data(config, model, transport))
-    agree(transport, {"data checksum": data.checksum})
+    data = read_data(config, model, transport)
     heed(transport, stop, origin.words)
     device = open_device(config, transport)
     ops, transport = device.ops, device.transport
