@@ -78,7 +78,17 @@ def test_who_takes_the_nodes_leaves_time_for_a_checkpoint(slurm):
     job = slurm.submit("train.sbatch", *flags(iterations), options=TWO)
     job.until(lambda: len(job.iterations) > 50)
     urgent = slurm.submit(
-        "bench.sbatch", "--end", "1K", options=["-N2", "-purgent", "--exclusive", "--time=1"], RINGTRAIN_TUNE="no"
+        "bench.sbatch",
+        "--end",
+        "1K",
+        "-n",
+        "1",
+        "-c",
+        "0",
+        "--algorithm",
+        "ring",
+        options=["-N2", "-purgent", "--exclusive", "--time=5"],
+        RINGTRAIN_TUNE="no",
     )
     assert urgent.end() == "COMPLETED", urgent.log
     check_same(job, iterations, whole(slurm, iterations))

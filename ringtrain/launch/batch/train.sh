@@ -98,6 +98,7 @@ drop_lost_nodes() {
     [ ${#lost[@]} -gt 0 ] || return
     say "lost ${lost[*]}: ${#alive[@]} of ${#nodes[@]} nodes are left"
     nodes=("${alive[@]}") ranks=("${on[@]}")
+    export SLURM_OVERLAP=1  # for Slurm what ran there still runs, and has the cores
 }
 
 # ── the job ─────────────────────────────────────────────────────────────────────────────────────────────────────────
