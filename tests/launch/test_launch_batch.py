@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash he
 # What a start of `mpirun` does is the line of its number in the file `plan`: an outcome, a status, a checkpoint.
 MPIRUN = """#!/bin/bash
 [ "$1" != --version ] || { echo "mpirun (${MPIRUN_KIND:-Open MPI}) 5.0.8"; exit; }
-echo "mpirun $*" >>"$NOTES"
+echo "mpirun $*${SLURM_OVERLAP:+ OVERLAP}" >>"$NOTES"
 n=$(grep -c '^mpirun' "$NOTES"); read -r outcome status checkpoint <<<"$(sed -n "${n}p" "$PLAN")"
 if [ -n "$checkpoint" ]; then
     mkdir -p "$RUN/checkpoints"
@@ -207,7 +207,7 @@ def test_a_run_that_begins_at_a_checkpoint_goes_on_from_its_own(job):
 def test_an_interrupted_run_is_queued_again(job):
     ran = job(plan=["interrupted 75 40"])
     assert ran.code == 75 and ran.notes[1:] == ["requeue 9"]
-    assert "ended as interrupted, status 75; newest checkpoint: 40" in ran.out and "queued again; newest" in ran.out
+    assert "ended as interrupted, status 75; newest checkpoint: 40" in ran.out and "to be queued again" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -259,6 +259,7 @@ def test_a_new_checkpoint_counts_anew(job):
 def test_a_lost_node_is_left_out(job):
     ran = job(plan=["failed 1 30", "done 0"], LOST="n2")
     assert ran.code == 0 and ran.notes[1].startswith("mpirun --host n1:2 -np 2 ")
+    assert [note.endswith("OVERLAP") for note in ran.notes] == [False, True]
     assert "lost n2: 1 of 2 nodes are left" in ran.out and "starting again on n1" in ran.out
 
 
@@ -276,7 +277,7 @@ def test_too_few_nodes_are_waited_for(job):
 def test_a_signal_is_handed_on_and_waited_for(job):
     ran = job(plan=["- wait"], told=signal.SIGUSR1)
     assert ran.code == 75 and ran.notes[1:] == ["told USR1", "requeue 9"]
-    assert "told to stop by USR1: the ranks are told" in ran.out
+    assert "told to stop by USR1: the ranks are told" in ran.out and "status 75; newest checkpoint: none" in ran.out
 
 
 def test_what_slurm_ends_is_not_queued_again_by_the_script(job):
