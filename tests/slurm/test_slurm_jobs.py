@@ -53,8 +53,8 @@ def test_a_signal_is_a_checkpoint_and_the_job_goes_on(slurm, launcher, to):
 
 
 def test_a_run_stops_before_its_time_is_up(slurm):
-    """Of two minutes it takes 40 s; then it has time for all that is left. A rank rests most of the time, so that neither
-    is a matter of the machine."""
+    """Of two minutes it takes 40 s; then it has time for all that is left. A rank rests most of the time, so that this
+    is no matter of the machine."""
     iterations = 3000
     options = ["-N2", "--ntasks-per-node=1", "--time=2", "--signal=B:USR1@1"]
     job = slurm.submit("train.sbatch", *flags(iterations, "--stop-before-s", 80, "--slow", "1:60"), options=options)
