@@ -53,8 +53,8 @@ def test_a_signal_is_a_checkpoint_and_the_job_goes_on(slurm, launcher, to):
 
 
 def test_a_run_stops_before_its_time_is_up(slurm):
-    """Of three minutes it takes 70 s; then it has time for all that is left. A rank rests most of the time, so that this
-    is no matter of the machine."""
+    """Of three minutes it takes 70 s; then it has time for all that is left. A rank rests most of the time, so that
+    this is no matter of the machine."""
     iterations = 4000
     options = ["-N2", "--ntasks-per-node=1", "--time=3", "--signal=B:USR1@1"]
     job = slurm.submit("train.sbatch", *flags(iterations, "--stop-before-s", 110, "--slow", "1:30"), options=options)
