@@ -31,10 +31,12 @@ from ringtrain.train import norms
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
+from ringtrain.train.nearby import staged
 from ringtrain.train.recipe import augment_of, hyper_of, iterations_of, rate_of
 from ringtrain.train.replicas import Replicas, check_period
 from ringtrain.train.slow import slowed
 from ringtrain.train.stages import stage_of
+from ringtrain.train.together import agree, together
 from ringtrain.transport.base import Transport
 
 
@@ -108,6 +110,14 @@ class Assembly:
             units=units,
             allocate=self.worker.ops.pinned if self.worker.ops.records else np.empty,
         )
+
+
+def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    """The same data set on every rank, from a disk of each node's own where that is asked for; collective."""
+    with staged(config, transport) as near:
+        data = together(transport, lambda: open_data(near, model, transport))
+        agree(transport, {"data checksum": data.checksum})
+    return data
 
 
 def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:

@@ -15,8 +15,8 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.resolve import parse_toml, resolve
-from ringtrain.train.assemble import check_images, open_data
+from ringtrain.resolve import for_continuation, parse_toml, resolve
+from ringtrain.train.assemble import check_images, read_data
 from ringtrain.train.device import open_device
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
 from ringtrain.train.feed import Feed
@@ -54,14 +54,13 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
         return {**place(held[0].checkpoint), "path": str(held[0].path), "skipped": held[0].skipped}
 
     found = on_root(transport, look)
-    stored = ("checkpoint", parse_toml(found["config"], "checkpoint"))
+    stored = ("checkpoint", for_continuation(parse_toml(found["config"], "checkpoint")))
     told = {**given, "synthetic": False} if "data" in given else given
     if told.get("device") == "cpu":  # whatever it was trained with
         told = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **told}
     config = together(transport, lambda: resolve(stored, ("flags", told)))
     model = together(transport, lambda: spec.parse(found["model"], found["model_name"], "the model in the checkpoint"))
-    data = together(transport, lambda: open_data(config, model, transport))
-    agree(transport, {"data checksum": data.checksum})
+    data = read_data(config, model, transport)
     chosen = together(transport, lambda: _split(data, split, model))
     device = open_device(config, transport)
     transport.activity.deadline_s = config.deadline_s

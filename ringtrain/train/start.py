@@ -34,7 +34,7 @@ from ringtrain.train import norms, reproducible
 from ringtrain.train.assemble import (
     Assembly,
     assemble,
-    open_data,
+    read_data,
     spread_from_root,
 )
 from ringtrain.train.device import open_device
@@ -76,8 +76,7 @@ def train(
     agree(transport, _facts(config, model))
     together(transport, lambda: check_elastic(config, transport, alone))
     stop.other = end = find_job_end(transport, config, os.environ)
-    data = together(transport, lambda: open_data(config, model, transport))
-    agree(transport, {"data checksum": data.checksum})
+    data = read_data(config, model, transport)
     heed(transport, stop, origin.words)
     transport.activity.deadline_s = config.deadline_s
     device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run

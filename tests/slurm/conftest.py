@@ -66,7 +66,7 @@ class Slurm:
             text=True,
             cwd=self.work,
             env=self.environ,
-            timeout=120,
+            timeout=900,
             **more,
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
@@ -117,14 +117,14 @@ class Job:
     def iterations(self) -> list[int]:
         return [record["iteration"] for record in self.records("iteration")]
 
-    def until(self, holds, timeout: float = 120) -> None:
+    def until(self, holds, timeout: float = 300) -> None:
         """Wait until ``holds()``; fail with the job's log."""
         deadline = time.monotonic() + timeout
         while not holds():
             assert time.monotonic() < deadline, f"{self.state} after {timeout} s:\n{self.log}"
             threading.Event().wait(PAUSE_S)
 
-    def end(self, timeout: float = 180) -> str:
+    def end(self, timeout: float = 900) -> str:
         """Its last state."""
         self.until(lambda: self.state in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"), timeout)
         return self.state

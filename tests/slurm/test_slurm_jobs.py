@@ -26,10 +26,10 @@ def whole(slurm, iterations: int) -> str:
     return json.loads(lines[-1])["weights_sha256"]
 
 
-def check_same(job, iterations: int, sha256: str) -> None:
+def check_same(job, iterations: int) -> None:
     assert job.end() == "COMPLETED", job.log
     assert job.iterations == list(range(1, iterations + 1))
-    assert job.records("end")[-1]["weights_sha256"] == sha256, job.log
+    assert job.records("end")[-1]["weights_sha256"] == whole(job.slurm, iterations), job.log
     assert json.loads((job.folder / "outcome.json").read_text())["outcome"] == "done"
 
 
@@ -41,26 +41,26 @@ def check_same(job, iterations: int, sha256: str) -> None:
 )
 def test_a_signal_is_a_checkpoint_and_the_job_goes_on(slurm, launcher, to):
     """Sent to the script, which hands it on; or to the ranks themselves."""
-    iterations = 4000
+    iterations = 3000
     job = slurm.submit("train.sbatch", *flags(iterations), options=TWO, RINGTRAIN_LAUNCHER=launcher)
     job.until(lambda: len(job.iterations) > 50)
     slurm.call("scancel", *to, "--signal=USR1", job.number)
-    check_same(job, iterations, whole(slurm, iterations))
-    assert "stopped by SIGUSR1 after iteration" in job.log and "queued again; newest checkpoint: " in job.log
+    check_same(job, iterations)
+    assert "stopped by SIGUSR1 after iteration" in job.log and "to be queued again" in job.log
     assert ("told to stop by USR1" in job.log) == bool(to)
     assert f"job {job.number}: start 2 on n1 n2" in job.log
     assert [record["resumed_at"] > 50 for record in job.records("start")] in ([False, True], [True])
 
 
 def test_a_run_stops_before_its_time_is_up(slurm):
-    """Of two minutes it takes 20 s at a time."""
-    iterations = 20_000
-    job = slurm.submit(
-        "train.sbatch",
-        *flags(iterations, "--stop-before-s", 100),
-        options=["-N2", "--ntasks-per-node=1", "--time=2", "--signal=B:USR1@1"],
-    )
-    check_same(job, iterations, whole(slurm, iterations))
+    """Of three minutes it takes 70 s; then it has time for all that is left. A rank rests most of the time, so that
+    this is no matter of the machine."""
+    iterations = 4000
+    options = ["-N2", "--ntasks-per-node=1", "--time=3", "--signal=B:USR1@1"]
+    job = slurm.submit("train.sbatch", *flags(iterations, "--stop-before-s", 110, "--slow", "1:30"), options=options)
+    job.until(lambda: "to be queued again" in job.log)
+    slurm.call("scontrol", "update", f"JobId={job.number}", "TimeLimit=30")
+    check_same(job, iterations)
     assert " s before the end of the job after iteration" in job.log
     assert "note: the job ends at" in job.log and "told to stop" not in job.log
 
@@ -69,20 +69,30 @@ def test_slurm_signals_before_the_time_is_up(slurm):
     iterations = 60_000
     options = ["-N2", "--ntasks-per-node=1", "--time=2", "--signal=B:USR1@60"]
     job = slurm.submit("train.sbatch", *flags(iterations, "--stop-before-s", 0), options=options)
-    job.until(lambda: "queued again" in job.log, 150)
+    job.until(lambda: "to be queued again" in job.log, 150)
     assert "told to stop by USR1" in job.log and "stopped by SIGUSR1 after iteration" in job.log
     slurm.call("scancel", job.number)
 
 
 def test_who_takes_the_nodes_leaves_time_for_a_checkpoint(slurm):
-    iterations = 6000
+    iterations = 3000
     job = slurm.submit("train.sbatch", *flags(iterations), options=TWO)
     job.until(lambda: len(job.iterations) > 50)
     urgent = slurm.submit(
-        "bench.sbatch", "--end", "1K", options=["-N2", "-purgent", "--exclusive", "--time=1"], RINGTRAIN_TUNE="no"
+        "bench.sbatch",
+        "--end",
+        "1K",
+        "-n",
+        "1",
+        "-c",
+        "0",
+        "--algorithm",
+        "ring",
+        options=["-N2", "-purgent", "--exclusive", "--time=5"],
+        RINGTRAIN_TUNE="no",
     )
     assert urgent.end() == "COMPLETED", urgent.log
-    check_same(job, iterations, whole(slurm, iterations))
+    check_same(job, iterations)
     assert "stopped by SIGUSR1 after iteration" in job.log and "start 2 on n1 n2" in job.log
 
 

@@ -70,13 +70,13 @@ count_start() {
     printf '%s %s %s\n' "$SLURM_JOB_ID" "$now" $((count + 1)) >"$folder/slurm.starts"
 }
 
+# queue_again: what is said is said first, since Slurm then ends this script.
 queue_again() {
     if [ "$asked" = TERM ]; then
         say "Slurm ends the job: it is queued again only if Slurm does that"
-    elif [ "$requeue" = scontrol ] && scontrol requeue "$SLURM_JOB_ID"; then
-        say "queued again; newest checkpoint: $(newest_checkpoint)"
     elif [ "$requeue" = scontrol ]; then
-        say "scontrol requeue failed: go on with sbatch and --out $folder"
+        say "to be queued again"
+        scontrol requeue "$SLURM_JOB_ID" || say "scontrol requeue failed: go on with sbatch and --out $folder"
     fi
     exit 75  # which slurm.conf may name in RequeueExit
 }
@@ -98,6 +98,7 @@ drop_lost_nodes() {
     [ ${#lost[@]} -gt 0 ] || return
     say "lost ${lost[*]}: ${#alive[@]} of ${#nodes[@]} nodes are left"
     nodes=("${alive[@]}") ranks=("${on[@]}")
+    export SLURM_OVERLAP=1  # for Slurm what ran there still runs, and has the cores
 }
 
 # ── the job ─────────────────────────────────────────────────────────────────────────────────────────────────────────

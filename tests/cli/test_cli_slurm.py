@@ -1,0 +1,141 @@
+"""`ringtrain slurm`: what it writes, and what it finds before a job waits in a queue."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from ringtrain.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def written(capsys, *arguments) -> str:
+    assert run(["slurm", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def lines(text: str) -> list[str]:
+    return [line.partition("  #")[0].strip() for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_the_lines_of_a_job(capsys):
+    flags = [
+        "-N",
+        "2",
+        "--gpus",
+        "4",
+        "-t",
+        "1-12",
+        "-p",
+        "gpu",
+        "-A",
+        "me",
+        "--qos",
+        "high",
+        "-J",
+        "own",
+        "--mem",
+        "64G",
+    ]
+    more = ["--cpus-per-task", "8", "--sbatch=--constraint=a100", "--sbatch", "--mail-type=END"]
+    given = ["--", "--device", "cuda", "--synthetic", "--model", "resnet20"]
+    assert lines(written(capsys, *flags, *more, *given)) == [
+        "#SBATCH --job-name=own",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --cpus-per-task=8",
+        "#SBATCH --mem=64G",
+        "#SBATCH --time=1-12",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account=me",
+        "#SBATCH --qos=high",
+        "#SBATCH --output=%x-%j.log",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --requeue",
+        "#SBATCH --signal=B:USR1@120",
+        "#SBATCH --no-kill",
+        "#SBATCH --constraint=a100",
+        "#SBATCH --mail-type=END",
+    ]
+
+
+def test_a_bench_is_not_queued_again(capsys):
+    found = lines(written(capsys, "bench", "--ranks-per-node", "8", "--", "--end", "64M"))
+    assert "#SBATCH --ntasks-per-node=8" in found and "#SBATCH --job-name=ringtrain-bench" in found
+    assert not any("requeue" in line or "signal" in line for line in found)
+
+
+def test_what_a_site_needs_is_set(capsys):
+    text = written(
+        capsys, "--module", "gcc", "--module", "openmpi/5.0", "--venv", "/home/me/venv", "--launcher", "srun"
+    )
+    for setting in ("MODULES:-gcc openmpi/5.0", "VENV:-/home/me/venv", "LAUNCHER:-srun", "CONTAINER:-"):
+        assert f'="${{RINGTRAIN_{setting}}}"' in text
+
+
+def test_flags_are_quoted_for_the_shell(capsys):
+    text = written(capsys, "--", "--out", "it's $HOME")
+    (line,) = [line for line in text.splitlines() if line.startswith("flags=")]
+    assert line == """flags=(--out 'it'"'"'s $HOME' "$@")"""
+    if shutil.which("bash"):
+        assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+
+
+def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
+    assert written(capsys, "-o", "job.sbatch") == "job.sbatch is written: submit it with sbatch job.sbatch\n"
+    assert os.access("job.sbatch", os.X_OK)
+    (tmp_path / "job.sbatch").write_text("mine")
+    assert run(["slurm", "-o", "job.sbatch"]) == 2
+    assert (
+        "job.sbatch is there already: name another with --output, or replace it with --force" in capsys.readouterr().err
+    )
+    assert (tmp_path / "job.sbatch").read_text() == "mine"
+    written(capsys, "-o", "job.sbatch", "--force", "bench")
+    assert "bench-allreduce" in (tmp_path / "job.sbatch").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["trian"], "there is no script 'trian'; did you mean 'train'?"),
+        (["--", "--modell", "x"], "No such option '--modell'. Did you mean '--model'?"),
+        (["bench", "--", "--endd", "1M"], "No such option '--endd'"),
+        (["--", "--model", "lennet"], "did you mean 'lenet'?"),
+        (["--", "--lr", "-1"], "flags: lr is -1.0; it wants more than 0"),
+        (["--", "--config", "none.toml"], "run file none.toml cannot be read"),
+        (["--", "--model", "lenet"], "model 'lenet' has no data set of its own: give --data F.h5, or --synthetic"),
+        (["--", "--device", "cuda"], "--device cuda, and the job asks for no GPUs: give --gpus, how many of a node"),
+        (["-N2", "--ranks-per-node", "3", "--", "--batch", "5"], "--batch 5 is smaller than the 6 ranks it is divided"),
+        (["--time", "soon"], "--time soon: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00"),
+        (["--mem", "lots"], "--mem lots: wanted a number and K, M, G or T, as 64G; 0 for all of a node's"),
+        (["-p", "a b"], "--partition 'a b': wanted a name without blanks and without signs of the shell"),
+        (["--venv", "$(reboot)"], "--venv '$(reboot)': wanted a name without blanks"),
+        (["--module", 'a"b'], "--module 'a\"b': wanted a name without blanks"),
+        (["--sbatch", "constraint=a100"], "--sbatch 'constraint=a100': wanted one option of sbatch, as --sbatch=--con"),
+        (["--sbatch", "-x\nreboot"], "wanted one option of sbatch"),
+        (["--container", "i.sif", "--venv", "v"], "--container holds what --venv would bring: give one of them"),
+    ],
+)
+def test_mistakes_are_found_before_the_queue(capsys, words, told):
+    assert run(["slurm", *words]) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err and captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--gpus", "1"], "the job asks for GPUs, and the run would leave them alone: add --device cuda"),
+        (["--", "--model", "lenet", "--data", "far.h5"], "there is no far.h5 here: see that the nodes have it"),
+        (["--container", "far.sif"], "there is no far.sif here: see that the nodes have it"),
+    ],
+)
+def test_what_may_be_right_on_the_nodes_is_only_said(capsys, words, told):
+    assert run(["slurm", *words]) == 0
+    assert capsys.readouterr().err == f"ringtrain: {told}\n"

@@ -1,0 +1,63 @@
+"""One rank of three is told to stop, under ways of training where ranks are apart: all stop."""
+
+import json
+import threading
+
+import pytest
+from small_runs import DROPOUT_NET
+
+from ringtrain.errors import Interrupted
+from ringtrain.train import start
+from ringtrain.train.heeding import JobEnd
+from ringtrain.train.signals import StopFlag
+from ringtrain.transport.loopback import LoopbackWorld
+
+SERVER = {"sync": "server", "algorithm": "auto"}
+WAYS = {
+    "delayed": {"sync": "delayed"},
+    "asynchronous averaging": {"sync": "averaging", "algorithm": "auto", "asynchronous": True},
+    "gossip": {"sync": "gossip"},
+    "stale server": {**SERVER, "staleness": 2},
+    "asynchronous server": {**SERVER, "asynchronous": True},
+    "dedicated server": {**SERVER, "dedicated": True},  # of which the one that serves is told below
+    "pipeline": {"fc": "pipeline", "algorithm": "auto"},
+}
+
+
+def train(monkeypatch, victim, **flags):
+    """The errors of three ranks, of which ``victim`` is told to stop when it has asked itself so often."""
+
+    def end_of(transport, *given):
+        asked = iter(range(10**9))
+        return JobEnd(30.0 if transport.rank == victim else None, 1.0, lambda: float(next(asked)))
+
+    monkeypatch.setattr(start, "find_job_end", end_of)
+    world, found = LoopbackWorld(3), [None] * 3
+    flags = {"model": "net.toml", "data": "digits", "ops": "reference", "guard": False, "deadline_s": 60.0, **flags}
+
+    def rank(number):
+        try:
+            start.train(world.transport(number), None, flags, StopFlag())
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_stop_with_a_checkpoint(monkeypatch, tmp_path, way):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+    given = {"out": "run", "iterations": 400, "evaluate_every": 10**6, "checkpoint_every": 10**6, **WAYS[way]}
+    monkeypatch.setattr(start, "draw_curves", lambda *paths: None)
+    found = train(monkeypatch, 0 if "dedicated" in way else 2, **given)
+    assert [type(error) for error in found] == [Interrupted] * 3, found
+    assert "s before the end of the job after iteration" in str(found[0])
+    end = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()][-1]
+    assert end["reason"] == "interrupted" and 1 <= end["iterations"] < 400
+    assert (tmp_path / f"run/checkpoints/iteration-{end['iterations']:08}.h5").exists()
