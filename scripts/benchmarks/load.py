@@ -8,24 +8,25 @@ Exits with 1 where memory grows, or anything is left.
 """
 
 import argparse
-import json
 import os
 import signal
 import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from worlds.left import Leftovers
 from worlds.private import enter
+from worlds.runs import last_words, losses, reached
 from worlds.steady import Watch, table
 from worlds.world import MIB, Hung, World, own_memory
 
 PARTS = ("train", "collectives", "restarts")
 REQUEUE = 75
-FOREVER = 10**8
+FOREVER, SETTLED = 10**8, 40  # iterations, and after how many a world is watched
 ALGORITHMS = ("ring", "mapped", "mpi")
 COUNT = 1000  # float32 of a collective: 4 kB
 BLOCKS = 20  # of collectives, between which memory is looked at
@@ -40,31 +41,19 @@ def train(options, place: Path) -> list[str]:
     for ranks in options.ranks:
         out = place / f"train-{ranks}"
         given = ["-m", "ringtrain", "train", "--data", "digits", "--iterations", FOREVER, "--out", out]
-        given += ["--evaluate-every", 20, "--checkpoint-every", 20]
+        given += ["--evaluate-every", SETTLED // 4, "--checkpoint-every", SETTLED // 4]
         world = World(ranks, given, out.with_suffix(".txt"), place / "mpi")
-        watch, until = Watch(world), time.monotonic() + options.seconds
+        watch, until = Watch(world, partial(reached, out, SETTLED)), time.monotonic() + options.seconds
         while world.running and time.monotonic() < until:
             time.sleep(0.2)
         trends = watch.stop()
         world.signal(signal.SIGUSR1)
-        status, losses = world.wait(), _losses(out)
-        print(
-            f"\n{ranks} ranks on {len(os.sched_getaffinity(0))} cores: {len(losses):,} iterations, ended with {status}"
-        )
+        status, count = world.wait(), len(losses(out))
+        print(f"\n{ranks} ranks on {len(os.sched_getaffinity(0))} cores: {count:,} iterations, ended with {status}")
         print("\n".join(table(trends)), flush=True)
         lost += [f"{ranks} ranks: rank {one.rank} grows" for one in trends if one.grows]
-        lost += [] if status == REQUEUE and losses else [f"{ranks} ranks ended with {status}: {_tail(out)}"]
+        lost += [] if status == REQUEUE and count else [f"{ranks} ranks ended with {status}: {last_words(out)}"]
     return lost
-
-
-def _losses(out: Path) -> list[float]:
-    file = out / "log.jsonl"
-    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return [record["loss"] for record in records if record["event"] == "iteration"]
-
-
-def _tail(out: Path) -> str:
-    return " | ".join(out.with_suffix(".txt").read_text(errors="replace").splitlines()[-4:])
 
 
 # ── collectives ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,10 +113,11 @@ def restarts(options, place: Path) -> list[str]:
     for number in range(options.restarts):
         out, began = place / "restarts" / f"{number:03}", time.monotonic()
         out.parent.mkdir(exist_ok=True)
-        given = ["-m", "ringtrain", "train", "--data", "digits", "--iterations", ITERATIONS, "--out", out]
+        given = ["-m", "ringtrain", "train", "--data", "digits", "--ops", "reference", "--iterations", ITERATIONS]
+        given += ["--out", out]
         status = World(options.restart_ranks, given, out.with_suffix(".txt"), place / "mpi").wait()
         took.append(time.monotonic() - began)
-        lost += [f"start {number}: ended with {status}: {_tail(out)}"] if status else []
+        lost += [f"start {number}: ended with {status}: {last_words(out)}"] if status else []
         lost += [f"start {number}: left {what}" for what in left()]
         if (number + 1) % 10 == 0:
             print(f"# {number + 1} starts, {len(lost)} lost", flush=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from worlds.left import Leftovers
 from worlds.private import enter
+from worlds.runs import last_words, losses, reached, records
 from worlds.steady import Watch, table
 from worlds.world import Hung, World, send
 
@@ -43,12 +44,13 @@ batch = 64
 lr = 0.02
 momentum = 0.9
 """
-NORM = ("--batch-norm", "ghost:8")  # so that a batch of 64 can be divided among several ranks
+# Small ghost batches, so that a batch of 64 can be divided; plain kernels, which need no compiled ones to be loaded.
+COMMON = ("--batch-norm", "ghost:8", "--ops", "reference")
 REQUEUE = 75
 MOST_RANKS = 4  # of those that come and go
-ITERATIONS = 120
-EVERY = 20  # iterations between checkpoints
-FOREVER = 10**8
+ITERATIONS = 60
+EVERY = 10  # iterations between checkpoints
+FOREVER, SETTLED = 10**8, 100  # iterations of the steady world, and after how many it is watched
 FIRST_S = 120.0  # until the first iteration: kernels may have to be compiled
 POLL_S = 0.02
 
@@ -125,7 +127,7 @@ class Soak:
     lost: list[str] = field(default_factory=list)
 
     def train(self, ranks: int, flags: str, out: Path, *more) -> World:
-        given = ["--model", self.net, "--data", "digits", "--out", out, *NORM, *flags.split(), *more]
+        given = ["--model", self.net, "--data", "digits", "--out", out, *COMMON, *flags.split(), *more]
         return World(ranks, ["-m", "ringtrain", "train", *given], out.with_suffix(".txt"), self.folder)
 
     def play(self, number: int, plan: Plan) -> None:
@@ -138,7 +140,7 @@ class Soak:
             status = self.train(plan.then, plan.strategy.flags, out, *more, "--resume", "auto").wait()
             self.counts["resumed"] += 1
         if status:
-            raise Lost(f"ended with {status}: {_last(out)}")
+            raise Lost(f"ended with {status}: {last_words(out)}")
         end = self._end(out)
         self._evaluate(plan, out, end)
         if plan.strategy.exact and (not disturbed or (plan.then == plan.ranks and EVENTS[plan.event] == REQUEUE)):
@@ -151,19 +153,18 @@ class Soak:
         _disturb(world, plan)
         status, wanted = world.wait(), EVENTS[plan.event]
         if wanted is not None and status not in (0, wanted):
-            raise Lost(f"ended with {status} after {plan.event}: {_last(out)}")
+            raise Lost(f"ended with {status} after {plan.event}: {last_words(out)}")
         return status, True
 
     def _end(self, out: Path) -> dict:
         """The record of its end. Raises Lost where not all is there, or not all is finite."""
-        records = _records(out)
-        losses = {r["iteration"]: r["loss"] for r in records if r["event"] == "iteration"}
-        ends = [record for record in records if record["event"] == "end"]
-        self.counts["iterations"] += len(losses)
-        if not all(map(math.isfinite, losses.values())):
+        told, found = records(out), losses(out)
+        ends = [record for record in told if record["event"] == "end"]
+        self.counts["iterations"] += len(found)
+        if not all(map(math.isfinite, found.values())):
             raise Lost("a loss is not finite")
         if not ends or ends[-1]["iterations"] != ITERATIONS:
-            raise Lost(f"{ITERATIONS} iterations were wanted, and the log ends with {records[-1]}")
+            raise Lost(f"{ITERATIONS} iterations were wanted, and the log ends with {told[-1]}")
         return ends[-1]
 
     def _evaluate(self, plan: Plan, out: Path, end: dict) -> None:
@@ -201,26 +202,14 @@ def _disturb(world: World, plan: Plan) -> None:
         send(pids[plan.at % len(pids)], signal.SIGKILL)
 
 
-def _records(out: Path) -> list[dict]:
-    file = out / "log.jsonl"
-    text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
 def _reached(world: World, out: Path, iteration: int) -> bool:
     """Wait until it is there; False where it ends before."""
     until = time.monotonic() + FIRST_S
     while world.running and time.monotonic() < until:
-        if any(record["event"] == "iteration" and record["iteration"] >= iteration for record in _records(out)):
+        if reached(out, iteration):
             return True
         time.sleep(POLL_S)
     return False
-
-
-def _last(out: Path) -> str:
-    """What it said last: its own words, if there are any."""
-    lines = out.with_suffix(".txt").read_text(errors="replace").splitlines()
-    return " | ".join([line for line in lines if line.startswith("ringtrain: ")][-2:] or lines[-6:])
 
 
 def soak(state: Soak, minutes: float, seed: int) -> None:
@@ -244,7 +233,7 @@ def steadily(state: Soak) -> None:
     """End the world that trains all the time, as a scheduler would."""
     if not state.steady.running:
         state.lost.append(
-            f"the steady world ended by itself with {state.steady.wait()}: {_last(state.net.parent / 'steady')}"
+            f"the steady world ended by itself with {state.steady.wait()}: {last_words(state.net.parent / 'steady')}"
         )
         return
     state.steady.signal(signal.SIGUSR1)
@@ -282,20 +271,19 @@ def run(options, place: Path) -> int:
         out,
         "--iterations",
         FOREVER,
-        *NORM,
+        *COMMON,
         "--batch",
         8 * options.ranks,
     ]
-    given += ["--checkpoint-every", 500, "--evaluate-every", 500]
+    given += ["--checkpoint-every", SETTLED // 4, "--evaluate-every", SETTLED // 4]
     steady = World(options.ranks, ["-m", "ringtrain", "train", *given], out.with_suffix(".txt"), folder)
-    state, watch = Soak(folder, net, left, steady), Watch(steady)
+    state, watch = Soak(folder, net, left, steady), Watch(steady, lambda: reached(out, SETTLED))
     soak(state, options.minutes, options.seed)
     trends = watch.stop()
     steadily(state)
     state.lost += left()
     state.lost += [f"rank {one.rank} of the steady world grows" for one in trends if one.grows]
-    iterations = max((r["iteration"] for r in _records(out) if r["event"] == "iteration"), default=0)
-    print(f"\nthe steady world: {options.ranks} ranks, {iterations:,} iterations")
+    print(f"\nthe steady world: {options.ranks} ranks, {max(losses(out), default=0):,} iterations")
     print("\n".join(table(trends)))
     print("\n" + ", ".join(f"{count:,} {what}" for what, count in state.counts.items()))
     print("\n".join(state.lost) if state.lost else "nothing lost: no process, no shared memory and no file was left")

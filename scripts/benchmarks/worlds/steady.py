@@ -9,7 +9,6 @@ import numpy as np
 from worlds.world import MIB, Sample, World
 
 EVERY_S = 1.0
-WARM_UP = 0.25  # of the time, in which memory is first used; looked at is the rest
 LEAST_GROWTH = 2 * MIB  # what counts as growth: more than this in the time that was looked at, of one rank
 LEAST_SAMPLES = 8
 
@@ -39,15 +38,18 @@ FEW = 3  # files that are open for a moment, and threads that copy or save: thes
 
 
 class Watch:
-    """Takes samples of a world, by a thread, until it is stopped."""
+    """Takes samples of a world, by a thread, until it is stopped. ``settled``: whether all that it does it has done
+    before, so that memory is no longer used for the first time."""
 
-    def __init__(self, world: World):
-        self._world, self._taken = world, {}
+    def __init__(self, world: World, settled: Callable[[], bool]):
+        self._world, self._settled, self._taken = world, settled, {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        while not (self._settled() or self._stop.wait(EVERY_S)):
+            pass
         while not self._stop.wait(EVERY_S):
             for rank, sample in self._world.samples().items():
                 self._taken.setdefault(rank, []).append(sample)
@@ -60,14 +62,12 @@ class Watch:
 
 
 def trend(rank: int, taken: list[Sample]) -> Trend:
-    first = taken[0].seconds + WARM_UP * (taken[-1].seconds - taken[0].seconds)
-    late = [sample for sample in taken if sample.seconds >= first]
-    seconds = np.array([sample.seconds for sample in late])
-    slope, _ = np.polyfit(seconds - seconds[0], [sample.heap + sample.shared for sample in late], 1)
+    seconds = np.array([sample.seconds for sample in taken])
+    slope, _ = np.polyfit(seconds - seconds[0], [sample.heap + sample.shared for sample in taken], 1)
     span = float(seconds[-1] - seconds[0])
     return Trend(
-        rank, span, late[-1].heap, late[-1].shared, float(slope), float(slope) * span,
-        _range(late, lambda sample: sample.files), _range(late, lambda sample: sample.threads),
+        rank, span, taken[-1].heap, taken[-1].shared, float(slope), float(slope) * span,
+        _range(taken, lambda sample: sample.files), _range(taken, lambda sample: sample.threads),
     )  # fmt: skip
 
 
