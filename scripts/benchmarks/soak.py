@@ -116,7 +116,8 @@ def draw(rng: random.Random) -> Plan:
 
 @dataclass(slots=True)
 class Soak:
-    """weights: of runs that nothing disturbed, by what they were; counts: of what happened; lost: what went wrong"""
+    """left: beside the steady world; weights: of equal runs, by what they were; counts: of what happened; lost: what
+    went wrong"""
 
     folder: Path
     net: Path
@@ -148,7 +149,7 @@ class Soak:
 
     def _disturbed(self, world: World, out: Path, plan: Plan) -> tuple[int, bool]:
         """Its exit status, and whether what was to happen did."""
-        if plan.event == "nothing" or not _reached(world, out, plan.at):
+        if plan.event == "nothing" or not wait_for(world, out, plan.at):
             return world.wait(), False
         _disturb(world, plan)
         status, wanted = world.wait(), EVENTS[plan.event]
@@ -202,7 +203,7 @@ def _disturb(world: World, plan: Plan) -> None:
         send(pids[plan.at % len(pids)], signal.SIGKILL)
 
 
-def _reached(world: World, out: Path, iteration: int) -> bool:
+def wait_for(world: World, out: Path, iteration: int) -> bool:
     """Wait until it is there; False where it ends before."""
     until = time.monotonic() + FIRST_S
     while world.running and time.monotonic() < until:
@@ -213,9 +214,9 @@ def _reached(world: World, out: Path, iteration: int) -> bool:
 
 
 def soak(state: Soak, minutes: float, seed: int) -> None:
-    rng, until = random.Random(seed), time.monotonic() + 60 * minutes
+    rng, until, steady = random.Random(seed), time.monotonic() + 60 * minutes, state.steady
     number = 0
-    while time.monotonic() < until and state.steady.running:
+    while time.monotonic() < until and steady.running:
         number, plan, began = number + 1, draw(rng), time.monotonic()
         try:
             state.play(number, plan)
@@ -224,6 +225,7 @@ def soak(state: Soak, minutes: float, seed: int) -> None:
             word = f"LOST: {error}"
             state.lost.append(f"run {number}: {error}")
         state.counts["runs"] += 1
+        state.lost += [f"run {number}: left {what}" for what in state.left({steady.pid, *steady.pids().values()})]
         went = f"{plan.ranks} ranks" + (f", {plan.event}, {plan.then}" if plan.event != "nothing" else "")
         took = f"{time.monotonic() - began:5.1f} s"
         print(f"{number:5}  {plan.strategy.flags or '--sync allreduce':46} {went:30} {took}  {word}", flush=True)
@@ -277,7 +279,8 @@ def run(options, place: Path) -> int:
     ]
     given += ["--checkpoint-every", SETTLED // 4, "--evaluate-every", SETTLED // 4]
     steady = World(options.ranks, ["-m", "ringtrain", "train", *given], out.with_suffix(".txt"), folder)
-    state, watch = Soak(folder, net, left, steady), Watch(steady, lambda: reached(out, SETTLED))
+    wait_for(steady, out, 1)
+    state, watch = Soak(folder, net, Leftovers(folder), steady), Watch(steady, lambda: reached(out, SETTLED))
     soak(state, options.minutes, options.seed)
     trends = watch.stop()
     steadily(state)

@@ -19,23 +19,18 @@ class Leftovers:
         self._folder = folder
         self._known = self._files()
 
-    def __call__(self, spared: set[int] = frozenset(), known: set[str] = frozenset()) -> list[str]:
-        """What is left now, in words; it is removed. ``spared``: processes, and ``known``: files of worlds that still
-        go on."""
+    def __call__(self, spared: set[int] = frozenset()) -> list[str]:
+        """What is left now, in words; processes are ended. ``spared``: those of worlds that still go on."""
         until = time.monotonic() + PATIENCE_S
         while self._stray(spared) and time.monotonic() < until:
             time.sleep(0.05)
         reap(spared)
-        stray, files = self._stray(spared), self._files() - self._known - set(known)
+        stray, files = self._stray(spared), self._files() - self._known
         for pid in stray:
             send(pid, signal.SIGKILL)
         self._known |= files
         told = [f"process {pid}: {words}" for pid, words in stray.items()]
         return told + [f"file {name}" for name in sorted(files)]
-
-    def files(self) -> set[str]:
-        """All that is there now, and was not at first."""
-        return self._files() - self._known
 
     def _stray(self, spared: set[int]) -> dict[int, str]:
         return {pid: _words(pid) for pid in tagged() if pid not in spared and not _ended(pid)}
