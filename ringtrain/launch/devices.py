@@ -104,15 +104,28 @@ def _rungs(rungs: Sequence[Rung]) -> list[Line]:
 
 
 def device(visit: Visit) -> list[Line]:
-    """This rank's, opened; and how fast memory is staged."""
-    if not wanted(visit):
-        return []
+    """This rank's, opened; how fast memory is staged; and which ranks have one between them. Collective."""
+    lines, uuid = _opened(visit) if wanted(visit) else ([], None)
+    return [*lines, *_shared(visit.transport.gather_json(uuid))]
+
+
+def _opened(visit: Visit) -> tuple[list[Line], str | None]:
+    """What is told of it, and its UUID if it can be used."""
     try:
         number = number_of(visit)
         runtime = visit.make(number)
-        return [_facts(number, runtime), beside_device(visit.root, runtime.facts.uuid), _staging(runtime)]
+        uuid = runtime.facts.uuid
+        return [_facts(number, runtime), beside_device(visit.root, uuid), _staging(runtime)], uuid
     except DeviceError as error:
-        return [Line(FAIL if visit.device == "cuda" else WARN, "device", str(error))]
+        return [Line(FAIL if visit.device == "cuda" else WARN, "device", str(error))], None
+
+
+def _shared(uuids: Sequence[str | None]) -> list[Line]:
+    """``uuids``: by rank."""
+    holders = [[rank for rank, own in enumerate(uuids) if own == uuid] for uuid in dict.fromkeys(uuids) if uuid]
+    crowds = [", ".join(map(str, ranks)) for ranks in holders if len(ranks) > 1]
+    advice = "they have its time and its memory between them: start as many ranks as there are GPUs"
+    return [Line(WARN, "shared device", f"ranks {crowd} have one", advice) for crowd in crowds]
 
 
 def _facts(number: int, runtime) -> Line:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.bench.words import rate
+from ringtrain.bench.words import micro, rate
 from ringtrain.checkpoint import files
 from ringtrain.checkpoint.trial import hdf5_version, try_hdf5
 from ringtrain.errors import RingtrainError
@@ -146,7 +146,7 @@ def _measured(place: Path) -> list[Line]:
             read = _read_rate(own / "large")
     except (OSError, RingtrainError):
         return []  # which the run folder's line tells
-    text = f"{rate(written)} written, {rate(read)} read ({nbytes >> 20} MiB); a small file in {small_s * 1e3:.2g} ms"
+    text = f"{rate(written)} written, {rate(read)} read ({nbytes >> 20} MiB); a small file in {micro(small_s)}"
     if written < SLOW_BYTES_PER_S or small_s > SLOW_S:
         advice = "ranks wait while rank 0 saves: checkpoints less often (--checkpoint-every), or a faster place (--out)"
         return [Line(WARN, "disk", text, advice)]

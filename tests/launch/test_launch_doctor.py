@@ -22,7 +22,7 @@ def machine(tmp_path):
 
     def make(gpus=None):
         if gpus is not None:
-            (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+            (tmp_path / "proc/driver/nvidia").mkdir(parents=True, exist_ok=True)
             (tmp_path / "proc/driver/nvidia/version").write_text(VERSION)
         for number in range(gpus or 0):
             folder = tmp_path / f"proc/driver/nvidia/gpus/0000:{number}"
@@ -90,6 +90,14 @@ def test_a_device_is_opened_and_its_staging_timed(machine):
     assert lines["GPU driver"].text == "570.86.15" and lines["GPUs"].text == "2 × NVIDIA H200"
     assert "host, compute capability 9.0, 4 processors, 8.0 of 16.0 GiB free, CUDA 13.0" in lines["device"].text
     assert lines["pinned staging"].text.endswith(" GB/s")
+
+
+def test_ranks_with_one_device_between_them_are_warned(machine):
+    runtimes = [HostRuntime(), HostRuntime()]
+    lines = visits(machine(2), size=3, make=lambda number: runtimes[number], visible=2)
+    assert (lines["shared device"].status, lines["shared device"].text) == (WARN, "ranks 0, 2 have one")
+    assert "as many ranks as there are GPUs" in lines["shared device"].advice
+    assert "shared device" not in visits(machine(), size=2, make=lambda number: runtimes[number], visible=2)
 
 
 def test_a_rank_that_sees_no_device_is_told_why(machine):
