@@ -68,13 +68,13 @@ def train(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
     agree(transport, _facts(config, model))
     data = together(transport, lambda: open_data(config, model, transport))
     agree(transport, {"data checksum": data.checksum})
-    transport.activity.deadline_s = config.deadline_s
     device = open_device(config, bare(transport))  # whose guard is made with the run
     ops = device.ops
     tuning = together(transport, lambda: tuning_of(config, transport))
     with transport.activity.during("preparing the run", limited=True):
         own = lambda: assemble(config, model, data, device.transport, ops, stop, tuning.table)  # noqa: E731
         run = together(transport, own)
+    transport.activity.deadline_s = config.deadline_s
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 
