@@ -36,7 +36,7 @@ def stall(rows: Sequence[Row], rank: int, quiet: Callable[[int], float | None], 
     if number is None:
         return "no collective: none is under way"
     seen = [row for row in rows if row.entries or not gap]
-    lines = [_whom(seen, number, quiet), *last_collectives(seen, quiet)]
+    lines = [_whom(seen, number, quiet, bool(gap)), *last_collectives(seen, quiet)]
     if gap:
         lines.append(f"not seen from rank {rank}: {gap}")
     return "\n".join(lines)
@@ -52,7 +52,8 @@ def first_open(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> int
     return min(numbers[0] or numbers[1], default=None)
 
 
-def _whom(rows: Sequence[Row], number: int, quiet: Callable[[int], float | None]) -> str:
+def _whom(rows: Sequence[Row], number: int, quiet: Callable[[int], float | None], some: bool = False) -> str:
+    """``some``: not all rows are there."""
     known = {row.rank: row.entries.get(number) for row in rows}
     text = next(entry.text for entry in known.values() if entry)
     absent = [row for row in rows if row.last < number]
@@ -63,6 +64,8 @@ def _whom(rows: Sequence[Row], number: int, quiet: Callable[[int], float | None]
         for row in absent
     ]
     named += [f"{_placed(rows, [row.rank])} is in it, but {_life(quiet(row.rank))}" for row in silent]
+    if not named and some:
+        named = ["all ranks that are seen here have joined it"]
     if not named:
         moved = [entry and not entry.done and (entry.moved, rank) for rank, entry in known.items()]
         named = [_least_moved(rows, moved)]
@@ -99,6 +102,21 @@ def _whereabouts(row: Row, quiet: Callable[[int], float | None]) -> str:
 def _doing(row: Row, alive: bool) -> str:
     time = f" for {row.doing_s:.3g} s" if alive and row.doing_s >= 1 else ""
     return f"; it is in {row.doing}{time}" if row.doing else ""
+
+
+def behind(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> list[int]:
+    """The ranks that seem to hold the others up: those that give no sign of life, or else those that are in the
+    earliest iteration; none where all are in the same."""
+    silent = [row.rank for row in rows if quiet(row.rank) is not None and not row.left]
+    earliest = min(row.iteration for row in rows)
+    late = [row.rank for row in rows if row.iteration == earliest]
+    return silent or (late if len(late) < len(rows) else [])
+
+
+def held_up(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> str:
+    """By whom, as the end of a sentence; empty where nobody is behind."""
+    ranks = behind(rows, quiet)
+    return f"; the furthest behind {'is' if len(ranks) == 1 else 'are'} {_placed(rows, ranks)}" if ranks else ""
 
 
 def whereabouts(rows: Sequence[Row], quiet: Callable[[int], float | None], gap: str = "", rank: int = 0) -> list[str]:

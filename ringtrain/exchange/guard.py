@@ -17,6 +17,7 @@ import numpy as np
 from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.exchange import diagnosis, stacks
+from ringtrain.exchange.turns import SEEN_S, TURN_S, Turns
 from ringtrain.exchange.watchdog import Watchdog
 from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
 from ringtrain.transport.activity import DEADLINE_S
@@ -24,10 +25,7 @@ from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import EVERYTHING, SHIFT, Board, Call, Row, make_call
 
 LONGEST_LOOK_S = 0.25
-SEEN_S = 0.05  # by when a store is surely seen on this node
 WRITTEN_S, CARRIED_S = 0.6, 2.0  # by when all ranks of this node, and those of others, have brought theirs to the board
-TURN_S, TURNS = 1.0, 3
-SILENCE_TURNS = 10  # for so long a rank keeps quiet after another has begun to tell
 STUCK_LOOKS = 3  # so often the thread sees what the main thread would tell, before it tells it itself
 
 
@@ -50,10 +48,11 @@ class Guard:
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and will tell what it sees
         self.before_end = nothing  # before_end(error): called by the thread before it ends the run
-        self._rank, self._turn_s, self._end = transport.rank, turn_s, end or _ending(transport)
+        self._rank, self._end = transport.rank, end or _ending(transport)
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
+        self._turns = Turns(self.board, turn_s, self._reach_s)
         self._watched: list[weakref.ref[Watched]] = []  # which know how far a collective has got
-        self._told = self._shown = False  # whether this rank has told an error, has shown where it is
+        self._shown = False  # whether this rank has shown where it is
         self._awaited = ""  # what the main thread waits for, as the transport says it
         self._calls: dict[str, Call] = {}
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
@@ -185,7 +184,7 @@ class Guard:
     # ── what is told, and by whom ─────────────────────────────────────────────────────────────────────────
     def _mismatch(self, number: int) -> MismatchError:
         rows = self._joined(number)
-        self._take_turn([row.rank for row in rows if number in row.entries], number)
+        self._turns.take([row.rank for row in rows if number in row.entries], number)
         return MismatchError(diagnosis.mismatch(rows, number) or f"collective {number} is not the same on all ranks")
 
     def _joined(self, number: int) -> list[Row]:
@@ -206,36 +205,21 @@ class Guard:
         number = diagnosis.first_open(rows, self._quiet)
         waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
         itself = any(row.limited for row in rows if row.last < (number or 0) and self._quiet(row.rank) is None)
-        self._take_turn([rank for rank in waiting if self._quiet(rank) is None], number or EVERYTHING, itself)
+        self._turns.take([rank for rank in waiting if self._quiet(rank) is None], number or EVERYTHING, itself)
         return _whole(f"no progress for {deadline_s:g} s in {told}")
 
     def located(self, error: StalledError) -> StalledError:
         """The error of a rank that has waited outside of collectives, with what all ranks do."""
         if error.whole:
             return error
-        told = self._say_everyone()
-        self._take_turn([], EVERYTHING)
-        return _whole(f"{error}{told}")
+        told = f"{error}{diagnosis.held_up(self.board.read(), self._quiet)}{self._say_everyone()}"
+        self._turns.take([], EVERYTHING)
+        return _whole(told)
 
     def _quiet(self, rank: int) -> float | None:
         """Seconds for which the rank has given no sign of life; None where it gives them."""
         quiet_s = self.watchdog.quiet_s(rank)
         return quiet_s if quiet_s > max(self.deadline_s / 2, 2 * self.watchdog.every_s) else None
-
-    def _take_turn(self, able: list[int], number: int = EVERYTHING, itself: bool = False) -> None:
-        """Several ranks see the same: the lowest of those that are able tells it, and its end is that of the others.
-        One that is not ended tells it too, later. ``itself``: the rank that holds all up has a turn before them.
-        Whoever holds all up has the time to show where it is."""
-        self._told = True
-        before = min(sum(rank < self._rank for rank in able) + itself, TURNS)
-        until = time.monotonic() + before * self._turn_s
-        heard = False
-        while time.monotonic() < until or (not heard and self.board.told_number()):
-            if not heard and self.board.told_number():
-                heard, until = True, time.monotonic() + SILENCE_TURNS * self._turn_s
-            time.sleep(SEEN_S / 5)
-        self.board.tell(number)
-        time.sleep(min(self._reach_s, self._turn_s))
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
     def _look(self) -> bool:
@@ -245,10 +229,10 @@ class Guard:
         self.board.write_log()
         self._write_moves()
         self._write_stage()
-        if not self._told and not self._shown and self._is_awaited(self.board.told_number()):
+        if not self._turns.taken and not self._shown and self._is_awaited(self.board.told_number()):
             self._shown = True
             stacks.show(self._activity, self._rank)
-        error = None if self._told else self._error(self.board.inside())
+        error = None if self._turns.taken else self._error(self.board.inside())
         if error is not None:
             self.before_end(error)
             self._end(error)
@@ -265,8 +249,7 @@ class Guard:
         in the training."""
         if told != EVERYTHING:
             return self.board.last < told
-        rows = self.board.read()
-        return rows[self._rank].iteration == min(row.iteration for row in rows)
+        return self._rank in diagnosis.behind(self.board.read(), self._quiet)
 
     def _say_everyone(self) -> str:
         lines = diagnosis.whereabouts(self.board.read(), self._quiet, self.board.gap, self._rank)

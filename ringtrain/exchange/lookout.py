@@ -75,8 +75,8 @@ class Lookout:
             return None
         return StalledError(
             f"no progress for {taken_s:.3g} s in {stage.text}, on rank {self._rank} ({self._activity.host}): what it "
-            "asked for does not answer. See whether that file system, or the network, hangs on this node; a longer "
-            f"deadline (--deadline-s, RINGTRAIN_DEADLINE_S) where it is only slow{self._activity.everyone()}"
+            "waits for does not answer. See whether a file system or the network hangs on this node, or another rank; "
+            f"a longer deadline (--deadline-s, RINGTRAIN_DEADLINE_S) where it is only slow{self._activity.everyone()}"
         )
 
 

@@ -9,6 +9,9 @@ from types import FrameType
 
 from ringtrain.transport.activity import Activity
 
+WATCHERS = ("lookout", "watchdog")  # threads that do nothing but watch
+BENEATH = threading.__file__  # what every thread begins with
+
 
 def show(activity: Activity, rank: int) -> None:
     """Write it, in one piece: several ranks write at once, to one terminal."""
@@ -17,12 +20,13 @@ def show(activity: Activity, rank: int) -> None:
 
 
 def compose(activity: Activity, rank: int) -> str:
-    """Who it is and what it does, and the stack of each thread but the caller's; the newest call last."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    """Who it is and what it does, and the stack of each thread; the newest call last."""
+    frames, main = sys._current_frames(), threading.main_thread()
+    threads = sorted(threading.enumerate(), key=lambda thread: thread is not main)
     lines = [f"stacks of rank {rank} ({activity.host}), process {os.getpid()}: {whereabouts(activity)}"]
-    for ident, frame in sys._current_frames().items():
-        if ident != threading.get_ident():
-            lines += [f"  thread {names.get(ident, ident)!r}", *_calls(frame)]
+    for thread in threads:
+        if thread.ident in frames and not thread.name.startswith(WATCHERS):
+            lines += [f"  thread {thread.name!r}", *_calls(frames[thread.ident])]
     return "\n".join(lines) + "\n"
 
 
@@ -34,4 +38,11 @@ def whereabouts(activity: Activity) -> str:
 
 
 def _calls(frame: FrameType) -> list[str]:
-    return [f"    {call.filename}:{call.lineno} in {call.name}" for call in traceback.extract_stack(frame)]
+    return [f"    {call.filename}:{call.lineno} in {call.name}" for call in _stack(frame)]
+
+
+def _stack(frame: FrameType) -> list[traceback.FrameSummary]:
+    """Without what every thread begins with."""
+    calls = traceback.extract_stack(frame)
+    first = next((i for i, call in enumerate(calls) if call.filename != BENEATH), 0)
+    return calls[first:]

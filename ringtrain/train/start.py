@@ -78,7 +78,6 @@ def train(
     stop.other = end = find_job_end(transport, config, os.environ)
     data = read_data(config, model, transport)
     heed(transport, stop, origin.words)
-    transport.activity.deadline_s = config.deadline_s
     device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run
     ops = device.ops
     reproducible.check_kernels(config, transport, ops)
@@ -86,6 +85,7 @@ def train(
     with transport.activity.during("preparing the run", limited=True):
         own = lambda: assemble(config, model, data, device.transport, ops, stop, tuning.table)  # noqa: E731
         run = together(transport, own)
+    transport.activity.deadline_s = config.deadline_s
     transport = run.transport  # from here on what ranks do together is watched
     together(transport, lambda: check_continuation(run, origin))
 

@@ -65,7 +65,7 @@ class Backstop:
         self._ends = _Timer(libc, libc._exit, STALLED)
 
     def arm(self, text: str, seconds: float) -> None:
-        told = f"{self._who}: no progress for {seconds:g} s in {text}: what it asked for does not answer"
+        told = f"{self._who}: no progress for {seconds:g} s in {text}: what it waits for does not answer"
         self._text.value = told.replace("%", "%%").encode()[:1023]
         faulthandler.dump_traceback_later(seconds + LATER_S, file=sys.__stderr__)
         self._tells.set(seconds + LATER_S + 0.5)

@@ -8,7 +8,7 @@ comparison with another rank's word tells whether the two make the same call:
     done    256 words    the same word, once the collective has ended here
     moved   256 words    number << 32 | how far it has got
     calls    32 records  fingerprint and text of the calls that this rank makes
-    host, doing  texts   the rank's host; what the rank does besides, as of its last beat, and for how long
+    doing    a text      what the rank does besides, as of its last beat
 
 A collective of a few microseconds cannot wait even for that. Its fingerprint goes to a list of this process alone,
 of which the end is brought to the board when a larger collective begins, and by a thread, now and then.
@@ -32,9 +32,7 @@ BEATS, LEFT, DOING_MS, LIMITED, ITERATION, TOLD, RENEWED, HEADER = 0, 1, 2, 3, 4
 EVERYTHING = -1  # told of no collective, but of the run
 BEGUN, DONE, MOVED, DESCRIBED = HEADER, HEADER + RING, HEADER + 2 * RING, HEADER + 3 * RING
 CALL_WORDS = 1 + TEXT_BYTES // 8
-HOST = DESCRIBED + CALLS * CALL_WORDS
-HOST_BYTES = 64
-DOING = HOST + HOST_BYTES // 8
+DOING = DESCRIBED + CALLS * CALL_WORDS
 WORDS = DOING + TEXT_BYTES // 8
 ROW_BYTES = 8 * WORDS
 SHIFT = 32
@@ -130,7 +128,7 @@ class Board:
         self._lock = threading.Lock()  # the thread writes what is logged, too
         self._described: dict[int, str] = {}
         self._doing = ""
-        self._write(HOST, HOST_BYTES, transport.activity.host)
+        self._hosts = transport.gather_json(transport.activity.host)
 
     # ── this rank writes ──────────────────────────────────────────────────────────────────────────────────
     def describe(self, call: Call) -> None:
@@ -139,18 +137,18 @@ class Board:
             return
         place = DESCRIBED + len(self._described) % CALLS * CALL_WORDS
         self._described[call.fingerprint] = call.text
-        self._write(place + 1, TEXT_BYTES, call.text)
+        self._write(place + 1, call.text)
         self._own[place] = call.fingerprint
 
-    def _write(self, place: int, nbytes: int, text: str) -> None:
-        padded = text.encode(errors="replace")[:nbytes].ljust(nbytes, b"\0")
-        self._words[self.rank, place : place + nbytes // 8] = np.frombuffer(padded, np.int64)
+    def _write(self, place: int, text: str) -> None:
+        padded = text.encode(errors="replace")[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+        self._words[self.rank, place : place + TEXT_BYTES // 8] = np.frombuffer(padded, np.int64)
 
     def do(self, text: str, seconds: float, limited: bool, renewed: int) -> None:
         """What this rank does besides, for so long already; ``renewed``: how often it got on in that."""
         if text != self._doing:
             self._doing = text
-            self._write(DOING, TEXT_BYTES, text)
+            self._write(DOING, text)
         self._own[DOING_MS], self._own[LIMITED], self._own[RENEWED] = int(1000 * seconds), limited, renewed
 
     def begin(self, fingerprint: int) -> int:
@@ -254,7 +252,7 @@ class Board:
             by_number,
             int(words[ITERATION]),
             bool(words[LEFT]),
-            _text(words[HOST:DOING]),
+            self._hosts[rank],
             _text(words[DOING:WORDS]),
             int(words[DOING_MS]) / 1000,
             bool(words[LIMITED]),
@@ -278,7 +276,7 @@ def _store(ring: memoryview, first: int, words: memoryview) -> None:
 
 
 def _calls(words: np.ndarray) -> dict[int, str]:
-    records = words[DESCRIBED:HOST].reshape(CALLS, CALL_WORDS)
+    records = words[DESCRIBED:DOING].reshape(CALLS, CALL_WORDS)
     return {int(record[0]): _text(record[1:]) for record in records}
 
 

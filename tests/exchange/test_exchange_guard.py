@@ -392,7 +392,7 @@ def test_the_lowest_rank_tells_and_the_others_keep_quiet():
     def body(t):
         guard = Guard(t, 20.0, turn_s=0.05)
         t.barrier()
-        guard._take_turn([0, 1])
+        guard._turns.take([0, 1])
         order.append(t.rank)
         guard.close()
 

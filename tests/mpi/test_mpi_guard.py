@@ -49,6 +49,7 @@ def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, 
     done = guarded(mpirun, "is_late", "ring", SMALL, **few)
     assert done.returncode == 4
     assert "no progress for 2 s in collective 6, all-reduce of 1,000 float32 by ring (sum)" in done.stderr
+    assert "all ranks that are seen here have joined it" in done.stderr
     assert re.search(r"not seen from rank \d: ranks that share no memory", done.stderr)  # of whoever is first to tell
 
 

@@ -168,16 +168,3 @@ def test_when_replicas_are_compared(train, flags, checked):
 def test_no_period_where_ranks_have_weights_of_their_own(flags):
     with pytest.raises(ConfigError, match=r"--check-replicas 5 compares .*, and with --sync \w+ each has its own"):
         LoopbackWorld(2).run(lambda t: run_of(t, DROPOUT_NET, check_replicas=5, iterations=1, **flags))
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"sync": "gossip"}, {"sync": "averaging", "average_every": 2}, {"sync": "delayed"}, {"sync": "master"},
-        {"sync": "server"}, {"sync": "server", "asynchronous": True}, {"fc": "hybrid"}, {"wire": "bfloat16"},
-        {"overlap": "forward"}, {"sync": "sharded"},
-    ],
-    ids=lambda flags: " ".join(map(str, flags.values())),
-)  # fmt: skip
-def test_good_replicas_of_every_strategy_are_found_the_same(train, flags):
-    train(2, lambda run, rank: None, iterations=5, checkpoint_every=3, **flags)

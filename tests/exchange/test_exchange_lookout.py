@@ -1,0 +1,176 @@
+"""The thread that shows stacks and ends what takes too long; what a rank says that it is doing."""
+
+import signal
+import threading
+
+import pytest
+
+from ringtrain.cli.world import deadline_of
+from ringtrain.errors import UsageError
+from ringtrain.exchange import lookout as lookouts
+from ringtrain.exchange import stacks
+from ringtrain.exchange.lookout import EVERY_S, PAUSED_S, Lookout
+from ringtrain.transport.activity import Activity
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Recorded:
+    """A backstop that notes its calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    def arm(self, text, seconds):
+        self.calls.append((text, seconds))
+
+    def disarm(self):
+        self.calls.append("disarmed")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr("ringtrain.transport.activity.time.monotonic", made)
+    return made
+
+
+@pytest.fixture
+def activity(clock):
+    made = Activity(deadline_s=10.0)
+    made.host = "node7"
+    return made
+
+
+def looks(lookout, clock, seconds):
+    """What is told within so many seconds, if anything."""
+    for _ in range(int(seconds / EVERY_S)):
+        clock.now += EVERY_S
+        error = lookout.look()
+        if error is not None:
+            return error
+    return None
+
+
+# ── stages ────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
+    lookout = Lookout(activity, 3, None, clock)
+    activity.at("forward")
+    assert looks(lookout, clock, 100) is None
+    with activity.during("writing checkpoint runs/a.h5", limited=True):
+        assert looks(lookout, clock, 10) is None
+        error = looks(lookout, clock, 1)
+    assert str(error).startswith(
+        "no progress for 10.2 s in writing checkpoint runs/a.h5, on rank 3 (node7): what it waits for does not answer. "
+        "See whether a file system or the network hangs on this node, or another rank; a longer deadline "
+    )
+    assert error.exit_code == 4
+    assert looks(lookout, clock, 100) is None and activity.stage.text == "forward"
+
+
+def test_a_process_that_was_stopped_itself_has_its_time_again(activity, clock):
+    lookout = Lookout(activity, 0, None, clock)
+    with activity.during("writing", limited=True):
+        assert looks(lookout, clock, 8) is None
+        clock.now += PAUSED_S + 100.0
+        assert lookout.look() is None and looks(lookout, clock, 10) is None
+        assert looks(lookout, clock, 1) is not None
+
+
+def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
+    lookout = Lookout(activity, 0, None, clock)
+    with activity.held("opening data"):
+        for _ in range(5):
+            assert looks(lookout, clock, 8) is None
+            activity.renew()
+    assert activity.renewed == 5
+
+
+def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock):
+    activity.backstop = Recorded()
+    lookout = Lookout(activity, 0, None, clock)
+    with activity.held("opening data"):
+        with activity.during("waiting for the others"):
+            assert looks(lookout, clock, 100) is None
+        assert looks(lookout, clock, 9) is None
+        assert activity.stage.text == "opening data"
+    armed = ("opening data", 10.0)
+    assert activity.backstop.calls == [armed, "disarmed", armed, "disarmed"]
+
+
+def test_what_all_ranks_do_is_told_besides(activity, clock):
+    activity.everyone = lambda: "\nwhat every rank does:\n  rank 1: forward"
+    with activity.during("a sweep", limited=True):
+        assert str(looks(Lookout(activity, 0, None, clock), clock, 11)).endswith("is only slow" + activity.everyone())
+
+
+# ── stacks ────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_stacks_say_who_and_where(activity):
+    began, ended = threading.Event(), threading.Event()
+
+    def waits_in_vain():
+        began.set()
+        ended.wait(20)
+
+    thread = threading.Thread(target=waits_in_vain, name="another")
+    thread.start()
+    assert began.wait(20)
+    activity.iteration, activity.layer, activity.collective = 47, lambda: "conv2", lambda: "in collective 9, a dance"
+    activity.at("backward")
+    told = stacks.compose(activity, 5)
+    ended.set()
+    thread.join()
+    first, second, *_ = told.splitlines()
+    assert first.startswith("stacks of rank 5 (node7), process ")
+    assert first.endswith(": iteration 47, in backward, layer 'conv2', in collective 9, a dance")
+    assert second == "  thread 'MainThread'"
+    own = told[told.index("thread 'another'") :]
+    assert own.splitlines()[1].endswith(" in waits_in_vain") and "_bootstrap" not in told
+
+
+def test_a_rank_that_does_nothing_yet_says_so(activity):
+    assert stacks.whereabouts(activity) == "before its first stage"
+    activity.layer = lambda: "conv2"
+    activity.at("the update")
+    assert activity.words() == "the update"
+
+
+def test_the_thread_shows_stacks_when_it_is_asked_and_leaves_signals_as_they_were(monkeypatch):
+    shown = threading.Event()
+    monkeypatch.setattr(stacks, "show", lambda activity, rank: shown.set())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with Lookout(Activity(), 0, None) as lookout:
+        assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        signal.pthread_kill(lookout._thread.ident, signal.SIGUSR2)
+        assert shown.wait(20)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before and not lookout._thread.is_alive()
+
+
+def test_the_thread_ends_what_takes_too_long(monkeypatch):
+    monkeypatch.setattr(stacks, "show", lambda activity, rank: None)
+    told, ended = [], threading.Event()
+
+    def end(error):
+        told.append(str(error))
+        ended.set()
+
+    activity = Activity(deadline_s=0.01)
+    with Lookout(activity, 0, end), activity.during("writing", limited=True):
+        assert ended.wait(20)
+    assert told[0].startswith("no progress for ") and lookouts.EVERY_S < 1
+
+
+@pytest.mark.parametrize("given, seconds", [({}, 300.0), ({"RINGTRAIN_DEADLINE_S": "7.5"}, 7.5)])
+def test_the_deadline_of_what_has_none_of_its_own(given, seconds):
+    assert deadline_of(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "-1", "nan", "inf"])
+def test_a_deadline_that_is_none_is_refused(given):
+    with pytest.raises(UsageError, match=f"^RINGTRAIN_DEADLINE_S is .{given}.: wanted a number of seconds"):
+        deadline_of({"RINGTRAIN_DEADLINE_S": given})

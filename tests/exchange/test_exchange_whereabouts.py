@@ -1,0 +1,124 @@
+"""What ranks do outside of collectives is on the board, and told where they wait there for one another."""
+
+import pytest
+
+from ringtrain.errors import StalledError
+from ringtrain.exchange import diagnosis
+from ringtrain.exchange.guard import Guard
+from ringtrain.transport.board import Board, Row
+from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.waiting import placed, wait_for
+
+
+def lively(rank):
+    return None
+
+
+def rows_of(*iterations, **more):
+    return [Row(rank, {}, iteration, False, f"node{rank // 2}", **more) for rank, iteration in enumerate(iterations)]
+
+
+def test_a_row_says_what_its_rank_does_and_where():
+    def body(t):
+        t.activity.host = f"node{t.rank}"
+        board = Board(t)
+        if t.rank == 1:
+            board.do("writing checkpoint " + "x" * 300, 12.25, True, 3)
+        t.barrier()
+        return board.read()[1]
+
+    for row in LoopbackWorld(2).run(body):
+        assert (row.host, row.doing_s, row.limited) == ("node1", 12.25, True)
+        assert row.doing == ("writing checkpoint " + "x" * 300)[:152]
+
+
+def test_a_stage_that_gets_on_is_progress():
+    (board,) = LoopbackWorld(1).run(Board)
+    before = board.history.copy()
+    board.do("opening data", 1.0, True, 0)
+    assert (board.history == before).all()
+    board.do("opening data", 2.0, True, 1)
+    assert (board.history != before).any()
+
+
+def test_whoever_is_behind_holds_the_others_up():
+    assert diagnosis.behind(rows_of(5, 5, 5), lively) == [] and diagnosis.held_up(rows_of(5, 5), lively) == ""
+    assert diagnosis.held_up(rows_of(5, 4, 5, 4), lively) == "; the furthest behind are ranks 1, 3 (node0, node1)"
+    silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
+    assert diagnosis.held_up(rows_of(5, 4, 5), silent) == "; the furthest behind is rank 2 (node1)"
+
+
+def test_a_line_for_every_rank():
+    rows = rows_of(5, 4, 0, doing="backward, layer 'conv2'", doing_s=3.14159)
+    rows.append(Row(3, {}, 6, True, "node1"))
+    silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
+    assert diagnosis.whereabouts(rows, silent, "ranks of other nodes", 1) == [
+        "what every rank does:",
+        "  rank 0 (node0): iteration 5, backward, layer 'conv2' for 3.14 s",
+        "  rank 1 (node0): iteration 4, backward, layer 'conv2' for 3.14 s",
+        "  rank 2 (node1): backward, layer 'conv2'; it has given no sign of life for 9 s: stopped, or its node hangs",
+        "  rank 3 (node1): iteration 6, ended",
+        "not seen from rank 1: ranks of other nodes",
+    ]
+
+
+def test_an_absent_rank_is_told_with_what_it_does():
+    rows = [Row(0, {}, 3, False, "a"), Row(1, {}, 3, False, "b", "writing checkpoint c.h5", 301.2, True)]
+    told = diagnosis._whereabouts(rows[1], lively)
+    assert told == "it has begun none, in iteration 3; it is in writing checkpoint c.h5 for 301 s"
+    assert diagnosis._whereabouts(rows[0], lively) == "it has begun none, in iteration 3"
+
+
+def test_ranks_are_placed_on_their_hosts():
+    assert placed([2, 0], ["a", "b", "a"]) == "ranks 0, 2 (a)" and placed([0, 1], ["a", "b"]) == "ranks 0, 1 (a, b)"
+    assert placed([1], ["", ""]) == "rank 1"
+    assert placed(range(11), [f"n{i}" for i in range(11)]).endswith("n7 and 3 more)")
+
+
+def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
+    def body(t):
+        t.activity.host = "node7"
+        guard = Guard(t, 20.0, turn_s=0.0)
+        guard.iterate(4 + t.rank)
+        t.activity.at("the update")
+        guard._write_stage()
+        t.barrier()
+        told = None
+        if t.rank == 1:
+            with pytest.raises(StalledError) as raised:
+                wait_for(lambda: False, 0.01, lambda: "rank 0 to send (tag 7)")
+            assert raised.value.awaited == "rank 0 to send (tag 7)"
+            error = guard.located(raised.value)
+            assert guard.located(error) is error and error.exit_code == 4
+            told = str(error)
+        t.barrier()
+        guard.close()
+        return told
+
+    _, told = LoopbackWorld(2).run(body)
+    assert told == (
+        "no progress for 0.01 s, waiting for rank 0 to send (tag 7); the furthest behind is rank 0 (node7)\n"
+        "what every rank does:\n  rank 0 (node7): iteration 4, the update\n  rank 1 (node7): iteration 5, the update"
+    )
+
+
+def test_the_one_that_is_told_of_shows_its_stack_once(monkeypatch):
+    shown = []
+    monkeypatch.setattr("ringtrain.exchange.guard.stacks.show", lambda activity, rank: shown.append(rank))
+
+    def body(t):
+        guard = Guard(t, 20.0, turn_s=0.0)
+        guard.watchdog.end()  # what its thread does is done here
+        for _ in range(2 if t.rank == 1 else 5):
+            guard.board.end(guard.board.begin(7))
+        t.barrier()
+        if t.rank == 0:
+            guard.board.tell(4)
+        t.barrier()
+        guard._look()
+        guard._look()
+        t.barrier()
+        guard.board.leave()
+
+    LoopbackWorld(3).run(body)
+    assert shown == [1]

@@ -1,0 +1,72 @@
+"""A command of ringtrain in a process that hangs somewhere, as a file system or an MPI makes it hang; or goes wrong.
+
+hangs.py WHERE RANK ARGUMENTS...: rank RANK, as the launcher counts, hangs
+
+    starting  the MPI: within a library that keeps the interpreter
+    saving    a checkpoint: in a call of the system
+    asking    in the 4th iteration, likewise
+    flipping  not at all: a bit of its weights changes when the 3rd iteration begins
+"""
+
+import ctypes
+import os
+import sys
+
+from ringtrain.cli import main
+from ringtrain.transport.launcher import read_launch
+
+
+def keep_the_interpreter(*_, **__):
+    ctypes.PyDLL(None).pause()
+
+
+def give_it_away(*_, **__):
+    os.read(os.pipe()[0], 1)
+
+
+def starting():
+    from ringtrain.transport import world
+
+    world.connect = keep_the_interpreter
+
+
+def saving():
+    from ringtrain.checkpoint import store
+
+    store.save = give_it_away
+
+
+def asking():
+    from ringtrain.train import loop
+
+    run, count = loop.Worker.run, iter(range(20))
+
+    def counted(self, instruction):
+        run(self, instruction) if next(count, None) is not None else give_it_away()
+
+    loop.Worker.run = counted
+
+
+def flipping():
+    from ringtrain.train import start
+
+    assemble = start.assemble
+
+    def assembled(*given):
+        run = assemble(*given)
+        bits = run.arena.weights[5:6].view("uint32")
+
+        def flip(iteration):
+            bits[0] ^= iteration == 2
+
+        run.worker.before_iteration = flip
+        return run
+
+    start.assemble = assembled
+
+
+if __name__ == "__main__":
+    where, rank, *arguments = sys.argv[1:]
+    if read_launch(os.environ).rank == int(rank):
+        {each.__name__: each for each in (starting, saving, asking, flipping)}[where]()
+    sys.exit(main.run(arguments))

@@ -1,0 +1,71 @@
+"""A process that hangs says where, and ends with 4; one that is asked shows its stacks."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+PROGRAM = Path(__file__).parent / "programs" / "hangs.py"
+HOST = socket.gethostname()
+TRAIN = ["train", "--ops", "reference", "--iterations", "12"]
+
+
+def test_a_library_that_keeps_the_interpreter_is_ended_without_it(alone):
+    done = alone(["hangs.py", "starting", "0", *TRAIN], RINGTRAIN_DEADLINE_S="0.3")
+    assert done.returncode == 4, done.stderr
+    assert "in keep_the_interpreter" in done.stderr  # the stacks, before
+    told = f"ringtrain: rank 0 ({HOST}): no progress for 0.3 s in starting the MPI and finding the other ranks: "
+    assert done.stderr.splitlines()[-1] == told + "what it waits for does not answer"
+
+
+def test_ranks_show_their_stacks_on_request_and_the_stuck_one_when_it_is_told(mpirun_process, tmp_path):
+    """Rank 1 is stuck in a call of C; rank 0 waits for it within the MPI."""
+    given = ["--algorithm", "mpi", "--deadline-s", "4", "--out", str(tmp_path / "o")]
+    process = mpirun_process(2, ["hangs.py", "asking", "1", *TRAIN, *given])
+    lines = iter(process.stdout)
+    assert any(line.startswith("iteration 1/") for line in lines)
+    process.send_signal(signal.SIGUSR2)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 4, rest
+    rest = rest.replace("\0", "")
+    for rank, shown in ((0, 1), (1, 2)):  # rank 1 again at the end
+        assert rest.count(f"stacks of rank {rank} ({HOST}), process ") == shown
+    assert "in give_it_away" in rest
+    (line,) = [line for line in rest.splitlines() if line.startswith("ringtrain: ")]
+    assert "no progress for 4 s in collective " in line and f"rank 1 ({HOST}) has not joined it" in line
+    assert "conv1.weight to fc2.bias" in rest
+
+
+def test_a_run_that_shows_its_stacks_goes_on_until_a_file_system_does_not_answer(tmp_path):
+    given = [*TRAIN, "--out", str(tmp_path / "o"), "--deadline-s", "1.5"]
+    command = [sys.executable, str(PROGRAM), "saving", "0", *given]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[3]), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        assert any(line.startswith("iteration 1/") for line in iter(process.stdout.readline, ""))
+        process.send_signal(signal.SIGUSR2)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 4, told
+    *stacks, line = told.splitlines()
+    assert stacks[0].startswith(f"stacks of rank 0 ({HOST}), process {process.pid}: ")
+    assert told.count("stacks of rank 0") == 2 and "in give_it_away" in told  # on request, and at the end
+    path = tmp_path / "o" / "checkpoints" / "iteration-00000012.h5"
+    assert line.startswith("ringtrain: rank 0: no progress for ")
+    assert f"s in writing checkpoint {path}, on rank 0 ({HOST}): what it waits for does not answer" in line
+
+
+def test_a_bit_that_changed_on_one_rank_ends_all(mpirun, tmp_path):
+    given = ["--check-replicas", "4", "--out", str(tmp_path / "o")]
+    done = mpirun(3, ["hangs.py", "flipping", "1", *TRAIN, *given])
+    assert done.returncode == 3, done.stderr
+    told = f"replicas differ after iteration 4: rank 1 ({HOST}) has other bits than ranks 0, 2 ({HOST}), which agree. "
+    assert (
+        done.stderr.count("ringtrain: ") == 1 and f"ringtrain: {told}The first difference is in weights" in done.stderr
+    )
+    assert "of 'conv1.weight', elements 5 to " in done.stderr
