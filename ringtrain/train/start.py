@@ -122,8 +122,8 @@ def train(
         ending.failed(error)
         if tracing is not None:
             tracing.end()
-        if isinstance(error, StalledError):
-            folder = None  # the other ranks wait for the end of this one: no time for curves
+        if isinstance(error, (StalledError, Interrupted)):
+            folder = None  # no time for curves: the other ranks wait for the end of this one, or a scheduler does
         raise
     except BaseException as error:
         ending.failed(error)
