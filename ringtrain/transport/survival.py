@@ -27,7 +27,7 @@ from ringtrain.transport.messages import Messages
 from ringtrain.transport.node import gather_text
 from ringtrain.transport.tolerance import end_job
 
-REJOIN_S = 60.0  # by when survivors have found one another: nothing of it takes a second but the start of a Python
+REJOIN_S = 120.0  # by when survivors have found one another: nothing of it takes a second but the start of a Python
 SPAWNS = 2  # how often replacements are started, before the survivors go on without
 LAST = 1 << 20  # a place after those of all survivors
 _ABANDONED: list = []  # see abandon()

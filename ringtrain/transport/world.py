@@ -18,7 +18,7 @@ from ringtrain.transport.memory import aligned_zeros
 from ringtrain.transport.sight import sees, sight
 from ringtrain.transport.tolerance import MARK
 
-JOIN_S = 60  # from the start of a replacement until it is one of the others
+JOIN_S = 120  # from the start of a replacement until it is one of the others
 PART_S = 5.0  # it takes milliseconds where it returns at all
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from worlds.left import Leftovers
 from worlds.private import enter
-from worlds.runs import last_words, losses, reached
+from worlds.runs import last_words, losses, reached, wait_for
 from worlds.steady import Watch, table
 from worlds.world import MIB, Hung, World, own_memory
 
@@ -43,7 +43,9 @@ def train(options, place: Path) -> list[str]:
         given = ["-m", "ringtrain", "train", "--data", "digits", "--iterations", FOREVER, "--out", out]
         given += ["--evaluate-every", SETTLED // 4, "--checkpoint-every", SETTLED // 4]
         world = World(ranks, given, out.with_suffix(".txt"), place / "mpi")
-        watch, until = Watch(world, partial(reached, out, SETTLED)), time.monotonic() + options.seconds
+        watch = Watch(world, partial(reached, out, SETTLED))
+        wait_for(world, out, 1)  # before that a signal would end it
+        until = time.monotonic() + options.seconds
         while world.running and time.monotonic() < until:
             time.sleep(0.2)
         trends = watch.stop()

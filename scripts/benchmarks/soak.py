@@ -23,7 +23,7 @@ from pathlib import Path
 
 from worlds.left import Leftovers
 from worlds.private import enter
-from worlds.runs import last_words, losses, reached, records
+from worlds.runs import last_words, losses, reached, records, wait_for
 from worlds.steady import Watch, table
 from worlds.world import Hung, World, send
 
@@ -51,8 +51,6 @@ MOST_RANKS = 4  # of those that come and go
 ITERATIONS = 60
 EVERY = 10  # iterations between checkpoints
 FOREVER, SETTLED = 10**8, 100  # iterations of the steady world, and after how many it is watched
-FIRST_S = 120.0  # until the first iteration: kernels may have to be compiled
-POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +199,6 @@ def _disturb(world: World, plan: Plan) -> None:
             send(pid, signal.Signals[name])
     elif pids:
         send(pids[plan.at % len(pids)], signal.SIGKILL)
-
-
-def wait_for(world: World, out: Path, iteration: int) -> bool:
-    """Wait until it is there; False where it ends before."""
-    until = time.monotonic() + FIRST_S
-    while world.running and time.monotonic() < until:
-        if reached(out, iteration):
-            return True
-        time.sleep(POLL_S)
-    return False
 
 
 def soak(state: Soak, minutes: float, seed: int) -> None:
