@@ -67,7 +67,7 @@ def wanted(run_file: str | None, flags: dict) -> str | None:
 
 
 def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> None:
-    """Raises ConfigError where the death of a rank cannot be survived. ``alone``: the run is one of several of this
+    """Raises ConfigError where the death of a rank cannot be survived. ``alone``: the run is the only one of this
     process."""
     if config.elastic is None:
         return

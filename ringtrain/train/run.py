@@ -98,6 +98,9 @@ class Run:
             self._go()
         except StalledError as error:  # of a wait that is no collective: the guard knows what the others do
             raise error if self._of.guard is None else self._of.guard.located(error) from error
+        finally:
+            if self._tracing is not None:
+                self._tracing.end()
 
     def _go(self) -> None:
         if self._due_at_once:

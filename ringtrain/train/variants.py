@@ -20,9 +20,10 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.texts import whole_number
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.train.device import open_device
+from ringtrain.train.opening import tuning_of
 from ringtrain.train.resume import check_continuation, decide, find_origin
 from ringtrain.train.signals import StopFlag
-from ringtrain.train.start import train, tuning_of
+from ringtrain.train.start import train
 from ringtrain.train.together import together
 from ringtrain.transport.base import Transport
 

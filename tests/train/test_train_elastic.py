@@ -14,8 +14,8 @@ from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import newest_first
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
+from ringtrain.train.opening import tuning_of
 from ringtrain.train.resume import go_on
-from ringtrain.train.start import tuning_of
 from ringtrain.train.state import Progress, checkpoint_of
 
 ELASTIC = TrainConfig(elastic="shrink")

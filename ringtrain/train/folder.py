@@ -1,0 +1,73 @@
+"""The run folder and the sinks, which are rank 0's: opened, and cleared of what this run neither goes on with nor
+should write over."""
+
+import datetime
+import os
+import sys
+from pathlib import Path
+
+import tomli_w
+
+from ringtrain.checkpoint import files, run_folder
+from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.report.events import Note
+from ringtrain.report.sinks import JsonLines, Sink, is_log
+from ringtrain.report.terminal import terminal
+from ringtrain.resolve import to_table
+from ringtrain.train.assemble import Assembly
+from ringtrain.train.ending import Ending
+from ringtrain.train.journey import Journey
+from ringtrain.train.resume import Origin
+from ringtrain.train.timed import Timed
+from ringtrain.train.together import on_root
+from ringtrain.transport.base import Transport
+
+
+def make_folder(transport: Transport, run: Assembly, origin: Origin, journey: Journey, remarks) -> RunFolder | None:
+    """The folder, on rank 0. All ranks know of it before it holds a run: what the run comes to will be written there by
+    whoever knows it, and survivors of a death go on in it. What the user should know of it is added to ``remarks``."""
+    made: list[RunFolder] = []
+
+    def make() -> str:
+        with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
+            folder = run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues)
+            remarks.extend(folder.claim(origin.continues))
+            made.append(folder)
+            return str(folder.path)
+
+    journey.folder, journey.iterations = on_root(transport, make), run.iterations
+    journey.ending = Ending(Path(journey.folder), transport.rank == 0, run.iterations, transport.size, journey.lost)
+    best = on_root(transport, lambda: _begin(made[0], run, origin, journey.ending, remarks))
+    if origin.place is not None:
+        origin.place["best"] = best  # None where its file is in another folder, or was of a later iteration
+    return made[0] if made else None
+
+
+def _begin(folder: RunFolder, run: Assembly, origin: Origin, ending: Ending, remarks: list[str]) -> float | None:
+    """Write what a run's folder holds from its start. The best accuracy that a checkpoint of it has."""
+    _clear(folder, origin, remarks)
+    folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
+    ending.running(origin.iteration or 0)
+    return folder.best_so_far()
+
+
+def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
+    """Put aside what this run neither goes on with nor should write over."""
+    if origin.place is not None and (aside := folder.supersede(origin.iteration)):
+        remarks.append(f"put aside, of later iterations or damaged: {', '.join(path.name for path in aside)}")
+    if origin.unread and os.path.lexists(folder.config):
+        remarks.append(f"{origin.unread}; it is called {files.put_aside(folder.config).name} now")
+    if origin.place is None and not is_log(folder.log):
+        remarks.append(f"{folder.log} is no log of a run: it is called {files.put_aside(folder.log).name} now")
+
+
+def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journey: Journey) -> list[Sink]:
+    """The log and the terminal, in that order."""
+    if transport.rank != 0:
+        return []
+    resumed_at = 0 if origin.iteration is None and journey.lost else origin.iteration  # the log goes on after a death
+    again = origin.place is not None and origin.place.get("due", False)
+    shown = terminal(sys.stdout)
+    with transport.activity.during(f"opening {folder.log}", limited=True):
+        log = JsonLines(folder.log, resumed_at, lambda text: shown.handle(Note(text=text)), again)
+    return [Timed(log, transport.activity, f"writing {folder.log}"), shown]
