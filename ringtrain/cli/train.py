@@ -19,7 +19,7 @@ def train(run_file, **flags):
     """
     from ringtrain.train.signals import watching
 
-    with watching() as stop:  # before anything is loaded: what is told to stop then stops where all ranks can
+    with watching(last=True) as stop:  # before anything is loaded: what is told to stop then stops where all ranks can
         from ringtrain.cli.world import in_worlds
         from ringtrain.train.elastic import start
 

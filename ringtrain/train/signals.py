@@ -32,11 +32,11 @@ class StopFlag:
             self._before[number] = signal.signal(number, self._note)
         return self
 
-    def remove(self) -> None:
-        """Signals do what they did before; but a SIGUSR1 that comes late, which would kill, is passed over: whoever
-        sends it wants the end that is coming."""
+    def remove(self, last: bool = False) -> None:
+        """Signals do what they did before. ``last``: the process is about to end; then a SIGUSR1 that comes late, which
+        would kill, is passed over: whoever sends it wants the end that is coming."""
         for number, handler in self._before.items():
-            late = number == signal.SIGUSR1 and handler == signal.SIG_DFL
+            late = last and number == signal.SIGUSR1 and handler == signal.SIG_DFL
             signal.signal(number, signal.SIG_IGN if late else handler)
         self._before.clear()
 
@@ -61,10 +61,10 @@ class StopFlag:
 
 
 @contextmanager
-def watching() -> Iterator[StopFlag]:
-    """Signals are noted, in place of what they do otherwise."""
+def watching(last: bool = False) -> Iterator[StopFlag]:
+    """Signals are noted, in place of what they do otherwise. ``last``: see :meth:`StopFlag.remove`."""
     stop = StopFlag().install()
     try:
         yield stop
     finally:
-        stop.remove()
+        stop.remove(last)

@@ -84,6 +84,7 @@ def job(tmp_path):
         }
         path = ROOT / "scripts" / f"{kind}.sbatch"
         command = ["bash", str(path), *flags]
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # a shell cannot trap what it was started to ignore
         process = subprocess.Popen(command, cwd=tmp_path, env=given, stdout=-1, stderr=-2, text=True)
         try:
             seen = []

@@ -92,6 +92,9 @@ def test_a_request_that_comes_when_all_is_over_does_not_kill():
     try:
         with watching():
             pass
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+        with watching(last=True):
+            pass
         os.kill(os.getpid(), signal.SIGUSR1)
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:
