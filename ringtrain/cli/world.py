@@ -28,16 +28,17 @@ def in_worlds(action) -> int:
     from ringtrain.transport.activity import Activity
 
     activity, ender = Activity(deadline_of(os.environ)), Ender(read_launch(os.environ).rank)
-    with Lookout(activity, ender.rank, ender.end):
-        return _in_worlds(action, activity, ender)
+    with Lookout(activity, ender.rank, ender.end) as lookout:
+        return _in_worlds(action, activity, ender, lookout)
 
 
-def _in_worlds(action, activity, ender: "Ender") -> int:
+def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     from ringtrain.exchange.guarded import watched
     from ringtrain.transport.world import World
 
     with activity.held("starting the MPI and finding the other ranks"):
         world = ender.world = World(lambda transport: watched(transport, activity))
+    lookout.listen()
     try:
         code = action(world) or 0
     except RingtrainError as error:

@@ -22,6 +22,8 @@ class Stage(NamedTuple):
 class Unlimited:
     """What ends a process whose interpreter stands still: nothing. (:class:`.backstop.Backstop` does.)"""
 
+    takes = False
+
     def arm(self, text: str, seconds: float) -> None:
         """From now on."""
 
