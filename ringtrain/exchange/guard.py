@@ -58,7 +58,8 @@ class Guard:
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
         self.watchdog = Watchdog(self.board, deadline_s, self._look)
         self.watchdog.start()
-        transport.leaving.append(self.close)
+        for ending in (transport.closing, transport.leaving):  # whatever becomes of those who made it
+            ending.append(self.close)
         self._before = self._activity.collective, self._activity.everyone
         self._activity.collective, self._activity.everyone = self._say_collective, self._say_everyone
 
@@ -119,7 +120,7 @@ class Guard:
         self._activity.iteration = iteration
 
     def close(self) -> None:
-        """This rank begins no more collectives. Not collective."""
+        """This rank begins no more collectives. Not collective; may be called again."""
         self.watchdog.end()
         self.board.leave()
         self._activity.collective, self._activity.everyone = self._before

@@ -100,7 +100,6 @@ def watched(transport: Transport, activity: Activity) -> Transport:
         return transport
     with activity.during("finding the other ranks", limited=True):
         guard = Guard(transport, activity.deadline_s)
-    transport.closing.append(guard.close)
     return Guarded(transport, guard)
 
 
