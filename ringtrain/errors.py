@@ -110,13 +110,19 @@ def everywhere(error: RingtrainError) -> RingtrainError:
 
 def plain(text: str) -> str:
     """A text of anybody's as a terminal can show it: what would move its cursor, colour, reorder or hide other text is
-    written as an escape; a very long one loses its middle."""
-    if len(text) > LONGEST:
-        ends = LONGEST // 2
-        text = f"{text[:ends]}… ({len(text) - 2 * ends:,} characters are left out here) …{text[-ends:]}"
+    written as an escape; a very long one loses its middle. What is plain stays as it is."""
+    text = _shortened(text)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    return _shortened("".join(shown))  # an escape is longer than what it stands for
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    ends = LONGEST // 2 - 50  # with what is said of the middle no longer than LONGEST
+    return f"{text[:ends]}… ({len(text) - 2 * ends:,} characters are left out here) …{text[-ends:]}"
 
 
 def nearest(name: str, known) -> str:

@@ -3,7 +3,6 @@
 import os
 import sys
 import traceback
-from contextlib import suppress
 
 import click
 
@@ -27,17 +26,19 @@ def in_worlds(action) -> int:
     from ringtrain.exchange.lookout import Lookout
     from ringtrain.transport.activity import Activity
 
-    activity, ender = Activity(deadline_of(os.environ)), Ender(read_launch(os.environ).rank)
-    with Lookout(activity, ender.rank, ender.end):
-        return _in_worlds(action, activity, ender)
+    activity = Activity(deadline_of(os.environ))
+    ender = Ender(read_launch(os.environ).rank, activity)
+    with Lookout(activity, ender.rank, ender.end) as lookout:
+        return _in_worlds(action, activity, ender, lookout)
 
 
-def _in_worlds(action, activity, ender: "Ender") -> int:
+def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     from ringtrain.exchange.guarded import watched
     from ringtrain.transport.world import World
 
     with activity.held("starting the MPI and finding the other ranks"):
         world = ender.world = World(lambda transport: watched(transport, activity))
+    lookout.listen()
     try:
         code = action(world) or 0
     except RingtrainError as error:
@@ -61,20 +62,26 @@ def _in_worlds(action, activity, ender: "Ender") -> int:
 
 def _meet(transport) -> None:
     """A rank that ends with an error code makes mpirun end the others: not before it is told. One that has died since
-    has no more to say."""
-    with suppress(RankLostError):
+    has no more to say; one that does something else is told of, since no end is left to come to together."""
+    try:
         transport.barrier()
+    except RankLostError:
+        return
+    except RingtrainError as error:
+        _tell(f"ringtrain: rank {transport.rank}: {error}")
+        transport.abort(error.exit_code)
 
 
 class Ender:
     """What a thread ends that sees that the process does not get on: the process itself before there is a world, or
     where it is alone, and else all ranks."""
 
-    def __init__(self, rank: int):
-        self.rank, self.world = rank, None
+    def __init__(self, rank: int, activity):
+        self.rank, self.world, self._activity = rank, None, activity
 
     def end(self, error: RingtrainError) -> None:
         os.write(2, f"ringtrain: rank {self.rank}: {error}\n".encode(errors="backslashreplace"))
+        self._activity.before_end(error)
         if self.world is None or self.world.transport.size == 1:
             os._exit(error.exit_code)
         self.world.transport.abort(error.exit_code)

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from ringtrain import hdf5
 from ringtrain.data.content import Content, Progress, silent
 from ringtrain.data.cut import cut_test
 from ringtrain.data.format import check_target, write_dataset
@@ -46,8 +47,8 @@ def _check_shapes(content: Content) -> None:
 
 
 def _check_texts(source: str, content: Content) -> None:
-    """A name of a file can be any bytes; what the HDF5 file keeps is text."""
+    """A name of a file can be any bytes; what the HDF5 file keeps is text, as its reader wants it."""
     told = {"name": content.name, "source": content.source, "licence": content.licence}
     for what, text in (*told.items(), *((f"class {i}", name) for i, name in enumerate(content.classes))):
-        if "\0" in text or text != text.encode("utf-8", "replace").decode():
-            raise DataError(f"{source}: {what} is {text!r}, which is not text in UTF-8: give it another name")
+        if not hdf5.is_text(text):
+            raise DataError(f"{source}: {what} is {text!r}, which is not text that can be shown: give it another name")

@@ -47,7 +47,6 @@ class Guard:
         self.board, self._activity = Board(transport), transport.activity
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and will tell what it sees
-        self.before_end = nothing  # before_end(error): called by the thread before it ends the run
         self._rank, self._end = transport.rank, end or _ending(transport)
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._turns = Turns(self.board, turn_s, self._reach_s)
@@ -235,7 +234,7 @@ class Guard:
             stacks.show(self._activity, self._rank)
         error = None if self._turns.taken else self._error(self.board.inside())
         if error is not None:
-            self.before_end(error)
+            self._activity.before_end(error)
             self._end(error)
         return error is not None
 
@@ -279,10 +278,6 @@ class Guard:
         if inside and self.watchdog.still_s() > patience_s:
             return self._stalled(self.deadline_s)
         return None
-
-
-def nothing(error: RingtrainError) -> None:
-    pass
 
 
 def _whole(text: str) -> StalledError:

@@ -4,7 +4,9 @@ that may not take long (a file system's answer, the start of the MPI) does.
 The signal is blocked, and the thread waits for it. A handler of Python's would run in the main thread between two
 instructions of Python, and so never while that is stuck within the MPI or a kernel; the thread needs no more than the
 interpreter, which both give away. Where a library keeps the interpreter (:meth:`.Activity.held`) the main thread takes
-the signal itself, by ``faulthandler``'s handler, which is C and writes the stacks bare.
+the signal itself, by ``faulthandler``'s handler, which is C and writes the stacks bare. An MPI that starts keeps it,
+too, and starts threads, which inherit what the main thread takes, and would take it ever after: meanwhile it is the
+lookout's thread that lets the handler have it.
 """
 
 import faulthandler
@@ -27,13 +29,14 @@ class Lookout:
     """rank: of this process, as far as it is known before there is a world
     end:  end(error): ends the process, and the world where there is one
 
-    Use as a context manager, in the thread that starts all others.
+    Use as a context manager, in the thread that starts all others. Stacks are bare until :meth:`listen`.
     """
 
     def __init__(self, activity: Activity, rank: int, end: Callable[[RingtrainError], None], clock=time.monotonic):
         self._activity, self._rank, self._end, self._clock = activity, rank, end, clock
         self._at = self._resumed = clock()
-        self._ending = threading.Event()
+        self._started, self._called, self._listening = (threading.Event() for _ in range(3))
+        self._ending, self._told = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
 
     def __enter__(self) -> "Lookout":
@@ -41,10 +44,18 @@ class Lookout:
         faulthandler.register(SHOW, file=sys.__stderr__, all_threads=True)
         self._activity.backstop = _backstop(f"rank {self._rank} ({self._activity.host})")
         self._thread.start()
+        self._started.wait()
         return self
+
+    def listen(self) -> None:
+        """The MPI has started its threads."""
+        self._called.set()
+        self._listening.wait()
+        self._activity.backstop.takes = True
 
     def __exit__(self, *_) -> None:
         self._ending.set()
+        self.listen()
         signal.pthread_kill(self._thread.ident, SHOW)
         self._thread.join()
         self._activity.backstop = Unlimited()
@@ -52,17 +63,26 @@ class Lookout:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {SHOW})
+        self._started.set()
+        while not self._called.wait(EVERY_S):
+            self._look_and_end()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})
+        self._listening.set()
         while True:
             asked = signal.sigtimedwait({SHOW}, EVERY_S)
             if self._ending.is_set():
                 return
             if asked is not None:
                 stacks.show(self._activity, self._rank)
-            error = self.look()
-            if error is not None:
-                stacks.show(self._activity, self._rank)
-                self._end(error)
-                return
+            self._look_and_end()
+
+    def _look_and_end(self) -> None:
+        error = None if self._told else self.look()
+        if error is not None:
+            self._told = True
+            stacks.show(self._activity, self._rank)
+            self._end(error)
 
     def look(self) -> StalledError | None:
         """What is to be told, if a stage takes too long."""

@@ -32,11 +32,23 @@ def room(visit: Visit) -> list[Line]:
 def free_bytes(root: Path) -> int | None:
     """Of this machine, or of what a container or job may take of it, where that is less."""
     limits = read_limits(root)
+    own = None if limits.nbytes is None else max(0, limits.nbytes - limits.used)
+    return _least(_told(root, "MemAvailable"), own)
+
+
+def whole_bytes(root: Path) -> int | None:
+    """All memory of this machine, or all that a container or job may have of it; None where nothing tells."""
+    return _least(_told(root, "MemTotal"), read_limits(root).nbytes)
+
+
+def _told(root: Path, name: str) -> int | None:
     file = root / "proc/meminfo"
-    found = re.search(r"MemAvailable:\s*(\d+) kB", file.read_text()) if file.is_file() else None
-    every = [int(found[1]) << 10] if found else []
-    every += [max(0, limits.nbytes - limits.used)] if limits.nbytes is not None else []
-    return min(every, default=None)
+    found = re.search(rf"{name}:\s*(\d+) kB", file.read_text()) if file.is_file() else None
+    return int(found[1]) << 10 if found else None
+
+
+def _least(*every: int | None) -> int | None:
+    return min((each for each in every if each is not None), default=None)
 
 
 def locked(visit: Visit) -> list[Line]:

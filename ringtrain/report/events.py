@@ -11,9 +11,7 @@ null: JSON has no word for it.
 """
 
 import math
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from types import UnionType
-from typing import get_args, get_origin
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,33 +341,3 @@ def record(event: Event) -> dict:
 
 def _finite(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def is_record(found: dict) -> bool:
-    """Whether an object has the fields of its kind, each of its type; of kinds and fields that are not known here,
-    nothing is asked. A log may have been changed by a disk, or by hand."""
-    kind = _NAMED.get(found["event"])
-    return kind is None or all(_fits(found, field) for field in fields(kind))
-
-
-_NAMED = {name: kind for kind, name in KINDS.items()}
-
-
-def _fits(found: dict, field) -> bool:
-    if field.name not in found:
-        return field.default is not MISSING or field.default_factory is not MISSING
-    return _is(found[field.name], field.type)
-
-
-def _is(value, kind) -> bool:
-    if isinstance(kind, UnionType):
-        return any(_is(value, each) for each in kind.__args__)
-    if kind is int:
-        return type(value) is int and abs(value) < 1 << 63
-    if kind is float:  # what was not finite is null
-        return value is None or _is(value, int) or (type(value) is float and math.isfinite(value))
-    if get_origin(kind) in (list, tuple):
-        return isinstance(value, list) and all(_is(each, get_args(kind)[0]) for each in value)
-    if is_dataclass(kind):
-        return isinstance(value, dict) and all(_fits(value, field) for field in fields(kind))
-    return type(value) is kind

@@ -1,37 +1,50 @@
-"""Which lines of a log are records that can be reckoned with. A log may be of an older ringtrain, cut, or written by
-others: a record whose fields are not of the kinds that events have is passed over, and texts are made plain."""
+"""Which lines of a log are records that can be reckoned with. A log may be of an older ringtrain, cut, changed by a
+disk, or written by others: a record whose fields are not of the kinds that events have is none."""
 
-from dataclasses import MISSING, fields
+import json
+from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
 from typing import get_args, get_origin
 
 from ringtrain.errors import plain
 from ringtrain.report.events import KINDS, RunStarted
-from ringtrain.report.sinks import parse
 
 MOST, MOST_WHOLE = 1e100, 1 << 62  # what is reckoned with them is finite, too
 EVENTS = {name: kind for kind, name in KINDS.items()}
-LATER = ("exposed_share", "peak_bytes", "lag")  # that logs of before do not have
+LATER = ("exposed_share", "peak_bytes")  # that logs of before do not have
+
+
+def parse(line: bytes) -> dict | None:
+    """The record on a line of a log, or None where the line is torn, or its fields are not those of its kind. Of kinds
+    and fields that are not known here nothing is asked."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = line.endswith(b"\n") and isinstance(found, dict) and isinstance(found.get("event"), str)
+    kind = EVENTS.get(found["event"]) if whole else None
+    return found if whole and (kind is None or _is_whole(found, kind)) else None
 
 
 def read_record(line: bytes) -> dict | None:
-    """The record on a line; None where it is none, or not as an event is. Of kinds that are not known, as it is."""
+    """The same, its texts plain: to be shown."""
     found = parse(line)
-    kind = EVENTS.get(found["event"]) if found else None
-    if kind is None:
-        return found
-    return _made_plain(found) if _is_whole(found, kind) else None
+    return found and {name: plain(value) if isinstance(value, str) else value for name, value in found.items()}
 
 
 def _is_whole(found: dict, kind: type) -> bool:
+    by_rank = {len(value) for value in found.values() if isinstance(value, list)}
+    return _has_fields(found, kind) and (len(by_rank) < 2 or found["event"] != "ranks")
+
+
+def _has_fields(found: dict, kind: type) -> bool:
     for field in fields(kind):
         if field.name in found:
             if not _fits(found[field.name], field.type):
                 return False
-        elif field.default is MISSING and kind is not RunStarted and field.name not in LATER:
+        elif field.default is field.default_factory is MISSING and kind is not RunStarted and field.name not in LATER:
             return False
-    by_rank = {len(value) for value in found.values() if isinstance(value, list)}
-    return len(by_rank) < 2 or found["event"] != "ranks"
+    return True
 
 
 def _fits(value, kind) -> bool:
@@ -45,9 +58,9 @@ def _fits(value, kind) -> bool:
         return isinstance(value, dict) and all(map(_counts, value.values()))
     if get_origin(kind) in (list, tuple):
         return isinstance(value, list) and all(_fits(each, get_args(kind)[0]) for each in value)
-    if kind in (str, bool, type(None)):
-        return isinstance(value, kind)
-    return isinstance(value, dict)
+    if is_dataclass(kind):
+        return isinstance(value, dict) and _has_fields(value, kind)
+    return isinstance(value, kind)
 
 
 def _counts(found) -> bool:
@@ -55,7 +68,3 @@ def _counts(found) -> bool:
     return isinstance(found, dict) and all(
         lag.isascii() and lag.isdigit() and len(lag) < 18 and _fits(often, int) for lag, often in found.items()
     )
-
-
-def _made_plain(found: dict) -> dict:
-    return {name: plain(value) if isinstance(value, str) else value for name, value in found.items()}

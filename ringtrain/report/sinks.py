@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, is_record, record
+from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
+from ringtrain.report.records import parse
 from ringtrain.report.words import plural
 
 
@@ -165,13 +166,3 @@ def is_log(path) -> bool:
     except FileNotFoundError:
         return True
     return not any(lines) or any(parse(line) is not None for line in lines)
-
-
-def parse(line: bytes) -> dict | None:
-    """The record on a line of a log, or None where the line is torn, or its fields are not those of its kind."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    whole = line.endswith(b"\n") and isinstance(found, dict) and isinstance(found.get("event"), str)
-    return found if whole and is_record(found) else None

@@ -34,6 +34,7 @@ from ringtrain.train.loop import Worker
 from ringtrain.train.nearby import staged
 from ringtrain.train.recipe import augment_of, hyper_of, iterations_of, rate_of
 from ringtrain.train.replicas import Replicas, check_period
+from ringtrain.train.room import check_room
 from ringtrain.train.slow import slowed
 from ringtrain.train.stages import stage_of
 from ringtrain.train.together import agree, together
@@ -213,6 +214,7 @@ def shards_of(config: TrainConfig, exchange: Exchange) -> Shards | None:
 def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
     """(the graph to train, the arena): weights are drawn, and the exchange knows what it updates."""
     trained = exchange.prepare(graph)
+    together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=True))
     arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
     for bound in (graph, trained):
         bound.bind(arena)
@@ -223,6 +225,7 @@ def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Tra
 
 def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, scale, stop) -> Worker:
     loss = SoftmaxCrossEntropy(config.label_smoothing)
+    stage = stage_of(exchange, ops, feed, loss, rate.at, batch=config.batch, accumulate=config.accumulate, grain=grain)
     return Worker(
         ops=ops,
         graph=graph,
@@ -237,16 +240,7 @@ def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, s
         grain=grain,
         deadline_s=config.deadline_s,
         told_to_stop=stop,
-        stage=stage_of(
-            exchange,
-            ops,
-            feed,
-            loss,
-            rate.at,
-            batch=config.batch,
-            accumulate=config.accumulate,
-            grain=grain,
-        ),
+        stage=stage,
         add_over_ranks=norms.adder(config, transport),
         scale=scale,
         shards=shards_of(config, exchange),

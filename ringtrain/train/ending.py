@@ -1,5 +1,6 @@
 """What a run writes of its own state for scripts, in ``outcome.json``: at its start, and at every end that it sees."""
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from ringtrain.checkpoint.outcome import DONE, FAILED, RUNNING, WORDS, RunOutcom
 from ringtrain.errors import RingtrainError
 from ringtrain.train.state import Progress
 
+WRITTEN_S = 10.0  # a file system that takes longer may be the very error, and does not keep the run from its end
 INTERRUPTED_AGAIN = 130  # what a second Ctrl-C ends with
 
 
@@ -38,8 +40,13 @@ class Ending:
             return
         self._told = True
         if self._writes or not (isinstance(error, RingtrainError) and error.everywhere):
-            with suppress(RingtrainError):
-                self._write(*_known(error), self.progress.iteration, _text(error))
+            thread = threading.Thread(target=self._write_failure, args=(error,), name="outcome", daemon=True)
+            thread.start()
+            thread.join(WRITTEN_S)
+
+    def _write_failure(self, error: BaseException) -> None:
+        with suppress(RingtrainError):
+            self._write(*_known(error), self.progress.iteration, _text(error))
 
     def _write(self, word: str, code: int | None, iteration: int, text: str = "") -> None:
         told = RunOutcome(word, code, iteration, self._iterations, self._ranks, self._lost, text)

@@ -57,7 +57,7 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
         remarks.append(f"put aside, of later iterations or damaged: {', '.join(path.name for path in aside)}")
     if origin.unread and os.path.lexists(folder.config):
         remarks.append(f"{origin.unread}; it is called {files.put_aside(folder.config).name} now")
-    if origin.place is None and not is_log(folder.log):
+    if not is_log(folder.log):
         remarks.append(f"{folder.log} is no log of a run: it is called {files.put_aside(folder.log).name} now")
 
 

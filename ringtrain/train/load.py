@@ -20,6 +20,7 @@ from ringtrain.train.assemble import check_images, read_data
 from ringtrain.train.device import open_device
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
 from ringtrain.train.feed import Feed
+from ringtrain.train.room import check_room
 from ringtrain.train.state import from_root, parameter_shapes, place
 from ringtrain.train.together import agree, on_root, take_turns, together
 from ringtrain.transport.base import Transport
@@ -66,6 +67,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     transport.activity.deadline_s = config.deadline_s
     ops, transport = device.ops, device.transport
     graph = model.graph()
+    together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=False))
     arena = together(transport, lambda: Arena(transport.scratch, graph.parameters(), ops.dtype))
     graph.bind(arena)
     together(transport, lambda: held and store.fits(held[0].checkpoint, parameter_shapes(arena), str(held[0].path)))

@@ -28,6 +28,7 @@ from ringtrain.train.signals import StopFlag, nothing, watching
 from ringtrain.train.state import Progress, restore
 from ringtrain.train.together import on_root, take_turns, together
 from ringtrain.train.tracing import Tracing, path_of, window_of
+from ringtrain.transport.activity import tell_nobody
 from ringtrain.transport.base import Transport
 
 
@@ -81,9 +82,8 @@ def _prepared(opened: Opened, transport: Transport, sink: Sink, folder, stop: St
 @contextmanager
 def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, ending: Ending):
     """The sink of a run, whose end is told and written, whatever it is; then all that was opened for it is closed."""
-    sink, drawn = Many(sinks), folder
-    if run.guard is not None:
-        run.guard.before_end = ending.failed
+    sink, drawn, activity = Many(sinks), folder, run.transport.activity
+    activity.before_end = ending.failed
     try:
         yield sink
     except RankLostError:
@@ -100,7 +100,7 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
         raise
     finally:
         sink.close()
-        stop.in_haste = nothing
+        stop.in_haste, activity.before_end = nothing, tell_nobody
         _draw(drawn, sinks)
         if folder is not None:
             folder.release()

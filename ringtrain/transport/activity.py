@@ -22,6 +22,8 @@ class Stage(NamedTuple):
 class Unlimited:
     """What ends a process whose interpreter stands still: nothing. (:class:`.backstop.Backstop` does.)"""
 
+    takes = False
+
     def arm(self, text: str, seconds: float) -> None:
         """From now on."""
 
@@ -33,6 +35,10 @@ def no_words() -> str:
     return ""
 
 
+def tell_nobody(error: Exception) -> None:
+    pass
+
+
 class Activity:
     """One rank's.
 
@@ -40,6 +46,7 @@ class Activity:
     layer():      where a pass is
     collective(): the one that this rank is in, in words
     everyone():   what all ranks do, in lines that each begin with a line break, where there is a guard that sees them
+    before_end(error): what a thread calls that is about to end the run
     deadline_s:   of stages that are limited
     backstop:     what ends the process where no thread of Python could (:class:`.backstop.Backstop`)
     """
@@ -51,6 +58,7 @@ class Activity:
         self.layer: Callable[[], str] = no_words
         self.collective: Callable[[], str] = no_words
         self.everyone: Callable[[], str] = no_words
+        self.before_end: Callable[[Exception], None] = tell_nobody
         self.backstop = Unlimited()
         self.renewed = 0  # how often a stage got on
         self._held = False

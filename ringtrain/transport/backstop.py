@@ -53,11 +53,15 @@ class _Timer:
 
 
 class Backstop:
-    """Armed by the main thread, which takes :data:`SHOW` itself meanwhile, by ``faulthandler``'s handler: whoever waits
-    for it cannot answer. ``who``: "rank 3 (node7)". Raises OSError, AttributeError where the C library has no such
-    timers."""
+    """Armed by the main thread. ``who``: "rank 3 (node7)". Raises OSError, AttributeError where the C library has no
+    such timers.
+
+    ``takes``: whether that thread takes :data:`SHOW` itself meanwhile, by ``faulthandler``'s handler, since whoever
+    waits for it cannot answer
+    """
 
     def __init__(self, who: str):
+        self.takes = False
         self._who, self._text = who, ctypes.create_string_buffer(1024)
         libc = ctypes.CDLL(None, use_errno=True)
         ctypes.c_char_p.in_dll(libc, "program_invocation_short_name").value = b"ringtrain"  # which warnx begins with
@@ -70,7 +74,8 @@ class Backstop:
         faulthandler.dump_traceback_later(seconds + LATER_S, file=sys.__stderr__)
         self._tells.set(seconds + LATER_S + 0.5)
         self._ends.set(seconds + LATER_S + 1.0)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {SHOW})
+        if self.takes:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {SHOW})
 
     def disarm(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})

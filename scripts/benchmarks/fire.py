@@ -12,10 +12,6 @@ as it was. What could have gone on and did not counts as unusable, and so does a
 """
 
 import argparse
-import contextlib
-import io
-import json
-import os
 import random
 import re
 import shutil
@@ -24,32 +20,28 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from pathlib import Path
 
-from fire_regions import canary, copied, damages
+from fire_damage import burn
+from fire_run import (
+    NET,
+    arguments,
+    await_end,
+    boats_of,
+    children,
+    kill,
+    last_iteration,
+    names,
+    of_folder,
+    rank_0,
+    records,
+)
 
 from ringtrain.checkpoint.files import PARTIAL
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import RingtrainError
-from ringtrain.train.start import start
-from ringtrain.transport.loopback import LoopbackWorld
 
-NET = """
-input = { shape = [8, 8, 1], mean = "image", std = "channel", pad = 1, flip = true }
-layers = [
-  { name = "flat", kind = "Flatten" },
-  { name = "fc1", kind = "Linear", units = WIDE },
-  { name = "relu", kind = "ReLU" },
-  { name = "drop", kind = "Dropout", rate = 0.2 },
-  { name = "fc2", kind = "Linear", units = 10 },
-]
-[recipe]
-batch = 60
-lr = 0.02
-momentum = 0.9
-"""
 PATIENCE_S = 120.0
 LIKELY = {"writer": 0.4, "one rank": 0.3, "rank 0 of 2": 0.15, "mpirun": 0.08, "lifeboat": 0.07}
 WRITER = """
@@ -68,12 +60,6 @@ while True:
         fingerprint({n: w.shape for n, w in weights.items()}), "d", "c", None, "v"), 2, k % 3 == 0)
     print(k, flush=True)
 """
-
-
-def arguments(net: Path, out: Path, **flags) -> list[str]:
-    given = {"model": net, "data": "digits", "ops": "reference", "out": out, "resume": "auto", **flags}
-    options = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    return [sys.executable, "-m", "ringtrain", "train", *options]
 
 
 class Shots:
@@ -126,6 +112,7 @@ class Shots:
                 told.seek(0)
                 self.fail(f"{kind}: did not go on from iteration {before}:\n{told.read()[-1500:]}")
             run.wait(PATIENCE_S)
+            await_end(folder, PATIENCE_S)
             told.seek(0)
             if "Traceback" in (text := told.read()):
                 self.fail(f"{kind}: a traceback:\n{text[-1500:]}")
@@ -165,11 +152,9 @@ class Shots:
 
     def sink_the_boat(self, run, folder: RunFolder) -> None:
         """mpirun is stopped; the copy of rank 0 that then saves is killed in turn."""
-        parent = rank_0(run.pid, folder)
         run.send_signal(signal.SIGTERM)
-        while alive := of_folder(folder):  # until it, too, is through, where it was missed
-            boats = [number for number in alive if number != parent and leads_a_session(number)]
-            if boats:
+        while of_folder(folder):  # until it, too, is through, where it was missed
+            if boats := boats_of(run.pid, folder):
                 time.sleep(self.draw.uniform(0, 0.01))
                 self.halves["lifeboats"] += 1
                 kill(boats[0])
@@ -207,118 +192,6 @@ class Shots:
         seen = [record["iteration"] for record in records(folder.path, "iteration")]
         if seen != list(range(1, until + 1)):
             self.fail(f"{kind}: the log has not each of {until} iterations once")
-
-
-# ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-def kill(number: int | None) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(number, signal.SIGKILL)
-
-
-def children(number: int) -> list[int]:
-    told = subprocess.run(["pgrep", "-P", str(number)], capture_output=True, text=True).stdout.split()
-    return [each for child in map(int, told) for each in (child, *children(child))]
-
-
-def rank_0(number: int, folder: RunFolder) -> int:
-    for child in children(number):
-        with contextlib.suppress(OSError):
-            if b"OMPI_COMM_WORLD_RANK=0\0" in Path(f"/proc/{child}/environ").read_bytes():
-                return child
-    raise TimeoutError
-
-
-def of_folder(folder: RunFolder) -> list[int]:
-    """Processes that were started for it."""
-    told = subprocess.run(["pgrep", "-f", f"ringtrain train .*{folder.path}"], capture_output=True, text=True)
-    return [int(number) for number in told.stdout.split()]
-
-
-def leads_a_session(number: int) -> bool:
-    with contextlib.suppress(OSError):
-        return os.getsid(number) == number and "mpirun" not in Path(f"/proc/{number}/comm").read_text()
-    return False
-
-
-def names(folder: RunFolder) -> list[str]:
-    try:
-        return os.listdir(folder.checkpoints)
-    except FileNotFoundError:
-        return []
-
-
-def records(out: Path, kind: str) -> list[dict]:
-    lines = (out / "log.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["event"] == kind]
-
-
-def last_iteration(log: Path) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(re.findall(rb'"iteration": (\d+)', log.read_bytes()[-4000:])[-1])
-    return 0
-
-
-# ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def train(net: Path, out: Path, **flags) -> tuple[int, str]:
-    """(exit code, what it told) of a run in this process; -1 and the traceback of what is no error of ours."""
-    told = io.StringIO()
-    given = {"model": str(net), "data": "digits", "ops": "reference", "out": str(out), "resume": "auto", **flags}
-    with contextlib.redirect_stdout(told):
-        try:
-            start(LoopbackWorld(1).transport(0), None, given)
-        except RingtrainError as error:
-            return error.exit_code, f"{told.getvalue()}\n{error}"
-        except Exception:
-            return -1, f"{told.getvalue()}\n{traceback.format_exc()}"
-    return 0, told.getvalue()
-
-
-def burn(root: Path, seed: int, stride: int) -> tuple[int, list[str]]:
-    """Every damage in turn; how many, and what went wrong."""
-    net = root / "small.toml"
-    net.write_text(NET.replace("WIDE", "12"))
-    good, failures = root / "good", []
-    code, told = train(net, good, iterations=12, checkpoint_every=3, evaluate_every=6, keep=3)
-    assert code == 0, told
-    train(net, root / "unbroken", iterations=14, checkpoint_every=3, evaluate_every=6, keep=3)
-    wanted = records(root / "unbroken", "end")[-1]["weights_sha256"]
-    count = 0
-    for number, damage in enumerate(damages(good, random.Random(seed))):
-        if number % stride:
-            continue
-        count += 1
-        out = copied(good, root / "burnt")
-        damage.do(out / damage.file)
-        code, told = train(net, out, iterations=14)
-        problem = _problem(out, damage, code, told, wanted)
-        if problem:
-            failures.append(f"{damage.file}, {damage.what}: {problem}")
-            print(f"FAILED {failures[-1]}", flush=True)
-        if canary(good).read_text() != "mine\n" or (root / "canary").stat().st_size != 5:
-            failures.append(f"{damage.file}, {damage.what}: a file elsewhere was changed")
-    return count, failures
-
-
-def _problem(out: Path, damage, code: int, told: str, wanted: str) -> str:
-    if code:
-        return f"ended with {code}:\n{told[-1500:]}"
-    kinds = [
-        json.loads(line) for line in (out / "log.jsonl").read_bytes().splitlines() if line[:1] == b"{" and _ok(line)
-    ]
-    ends = [record["weights_sha256"] for record in kinds if record["event"] == "end"]
-    if ends != [wanted]:
-        return f"other weights than an undamaged run: {ends}"
-    hit = damage.file.endswith("iteration-00000012.h5") and damage.what not in ("not there", "no permissions")
-    notes = " ".join(record["text"] for record in kinds if record["event"] == "note")
-    if hit and not ("passed over" in told and "iteration-00000012.h5" in notes):
-        return f"nothing was said of it:\n{told}"
-    return ""
-
-
-def _ok(line: bytes) -> bool:
-    with contextlib.suppress(ValueError):
-        return line[:1] == b"{" and "event" in json.loads(line)
-    return False
 
 
 def main() -> int:

@@ -1,13 +1,15 @@
 """outcome.json: what is written is read, and what is no outcome is refused by name."""
 
 import json
+import threading
+import time
 
 import pytest
 
 from ringtrain.checkpoint import outcome
 from ringtrain.checkpoint.outcome import RunOutcome
 from ringtrain.cli.main import run
-from ringtrain.errors import DivergedError, Interrupted, RingtrainError, everywhere
+from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
 from ringtrain.train.ending import Ending
 
 DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more")
@@ -79,3 +81,13 @@ def test_an_error_of_one_rank_is_written_by_that_rank_and_one_of_all_by_the_firs
 
 def test_a_folder_that_is_gone_does_not_hide_the_error(tmp_path):
     assert ended(tmp_path / "gone", RingtrainError("first")) is None
+
+
+def test_a_file_system_that_does_not_answer_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr(outcome, "write", lambda folder, told: answers.wait(20))
+    monkeypatch.setattr("ringtrain.train.ending.WRITTEN_S", 0.01)
+    began = time.monotonic()
+    assert ended(tmp_path, StalledError("no progress")) is None
+    assert time.monotonic() - began < 10
+    answers.set()

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -145,10 +146,33 @@ def test_the_thread_shows_stacks_when_it_is_asked_and_leaves_signals_as_they_wer
     monkeypatch.setattr(stacks, "show", lambda activity, rank: shown.set())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with Lookout(Activity(), 0, None) as lookout:
+        lookout.listen()
         assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ())
         signal.pthread_kill(lookout._thread.ident, signal.SIGUSR2)
         assert shown.wait(20)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before and not lookout._thread.is_alive()
+
+
+def taken_by(thread):
+    """Whether SIGUSR2 may come to this thread of the process."""
+    status = Path(f"/proc/self/task/{thread}/status").read_text()
+    return not int(status.split("SigBlk:")[1].split()[0], 16) >> signal.SIGUSR2 - 1 & 1
+
+
+def test_threads_that_the_mpi_starts_do_not_take_the_signal():
+    """They inherit what the main thread takes; the lookout's alone does then, whatever keeps the interpreter."""
+    activity, done = Activity(), threading.Event()
+    with Lookout(activity, 0, None) as lookout:
+        with activity.held("starting the MPI"):
+            other = threading.Thread(target=done.wait, args=(20,))
+            other.start()
+            assert taken_by(lookout._thread.native_id) and not taken_by(other.native_id)
+        lookout.listen()
+        with activity.held("opening data"):  # which starts none
+            assert taken_by(threading.main_thread().native_id)
+        assert not taken_by(threading.main_thread().native_id) and not taken_by(other.native_id)
+        done.set()
+        other.join()
 
 
 def test_the_thread_ends_what_takes_too_long(monkeypatch):

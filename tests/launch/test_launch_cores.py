@@ -146,6 +146,14 @@ def test_what_is_free_for_a_rank(tmp_path):
     assert line.text == "2.0 GiB free on n1, which has least, 1.0 a rank"
 
 
+def test_all_that_there_is(tmp_path):
+    assert memory.whole_bytes(tmp_path) is None
+    put(tmp_path, {"proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable:    4194304 kB\n"})
+    assert memory.whole_bytes(tmp_path) == 8 * GIB
+    grouped(tmp_path, "0::/\n", {"memory.max": str(3 * GIB), "memory.current": str(2 * GIB)})
+    assert memory.whole_bytes(tmp_path) == 3 * GIB
+
+
 def limited(monkeypatch, limit):
     monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (limit, limit))
 

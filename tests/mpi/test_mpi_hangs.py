@@ -1,5 +1,6 @@
 """A process that hangs says where, and ends with 4; one that is asked shows its stacks."""
 
+import json
 import os
 import signal
 import socket
@@ -57,6 +58,7 @@ def test_a_run_that_shows_its_stacks_goes_on_until_a_file_system_does_not_answer
     assert told.count("stacks of rank 0") == 2 and "in give_it_away" in told  # on request, and at the end
     path = tmp_path / "o" / "checkpoints" / "iteration-00000012.h5"
     assert line.startswith("ringtrain: rank 0: no progress for ")
+    assert json.loads((tmp_path / "o" / "outcome.json").read_text())["outcome"] == "stalled"
     assert f"s in writing checkpoint {path}, on rank 0 ({HOST}): what it waits for does not answer" in line
 
 

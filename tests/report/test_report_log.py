@@ -9,7 +9,8 @@ import pytest
 from ringtrain.errors import RingtrainError
 from ringtrain.report import events
 from ringtrain.report.events import CheckpointSaved, record
-from ringtrain.report.sinks import JsonLines, Many, Sink, is_log, parse
+from ringtrain.report.records import parse
+from ringtrain.report.sinks import JsonLines, Many, Sink, is_log
 
 
 def lines(path):

@@ -153,6 +153,7 @@ DAMAGED = {
     "an empty log": ("log.jsonl", lambda p: p.write_bytes(b"")),
     "half a log": ("log.jsonl", lambda p: os.truncate(p, p.stat().st_size // 2)),
     "zeros in the log": ("log.jsonl", lambda p: p.write_bytes(b"\0" * 5000)),
+    "somebody's log": ("log.jsonl", lambda p: p.write_text("somebody's\n")),
     "a pipe for the log": ("log.jsonl", lambda p: [p.unlink(), os.mkfifo(p)]),
     "a folder for the curves": ("curves.png", lambda p: [p.unlink(missing_ok=True), p.mkdir()]),
     "a folder for the best": ("checkpoints/best.h5", lambda p: [p.unlink(), p.mkdir()]),
@@ -183,6 +184,9 @@ def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, made, tmp_pat
     assert weights(folder) == wanted
     if "newest" in what:
         assert "passed over: checkpoint" in notes(folder) and "put aside, of later" in notes(folder)
+    elif what == "somebody's log":
+        assert "log.jsonl is no log of a run" in notes(folder)
+        assert (folder.path / "superseded-log.jsonl").read_text() == "somebody's\n"
     elif "pipe" in what or "folder" in what:
         assert "no file of its own: it is called superseded-" in notes(folder)
 

@@ -11,7 +11,7 @@ from unittest import mock
 from ringtrain.cli.main import run
 
 PLACES = {
-    "opening": "ringtrain.train.start.open_data",
+    "opening": "ringtrain.train.opening.read_data",
     "iteration": "ringtrain.train.loop.Worker.iterate",
     "update": "ringtrain.exchange.applying.Applying.finish",
     "evaluation": "ringtrain.train.evaluate.Evaluator.score",

@@ -48,9 +48,9 @@ def asking():
 
 
 def flipping():
-    from ringtrain.train import start
+    from ringtrain.train import opening
 
-    assemble = start.assemble
+    assemble = opening.assemble
 
     def assembled(*given):
         run = assemble(*given)
@@ -62,7 +62,7 @@ def flipping():
         run.worker.before_iteration = flip
         return run
 
-    start.assemble = assembled
+    opening.assemble = assembled
 
 
 if __name__ == "__main__":
