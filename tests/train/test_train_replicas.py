@@ -8,6 +8,7 @@ import pytest
 from small_runs import DROPOUT_NET, run_of
 
 from ringtrain.errors import ConfigError, DivergedError, ReplicaError
+from ringtrain.train import opening
 from ringtrain.train import start as starting
 from ringtrain.train.replicas import _narrow
 from ringtrain.transport.loopback import LoopbackWorld
@@ -21,7 +22,7 @@ def train(tmp_path, monkeypatch):
     """train(size, spoil, flag=value...): a run on threads, of which ``spoil(run, rank)`` is told before it begins."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
-    assemble = starting.assemble
+    assemble = opening.assemble
 
     def run(size, spoil, **flags):
         def assembled(config, model, data, transport, *more):
@@ -29,7 +30,7 @@ def train(tmp_path, monkeypatch):
             spoil(made, transport.rank)
             return made
 
-        monkeypatch.setattr(starting, "assemble", assembled)
+        monkeypatch.setattr(opening, "assemble", assembled)
         monkeypatch.setattr(starting.StopFlag, "install", lambda self: self)  # signals are the main thread's
         LoopbackWorld(size).run(lambda t: starting.start(t, None, {**NET, "out": "run", **flags}))
 

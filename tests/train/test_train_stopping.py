@@ -13,7 +13,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.dataset import open_dataset
 from ringtrain.errors import Interrupted, UsageError
 from ringtrain.resolve import resolve
-from ringtrain.train import evaluate, heeding, start
+from ringtrain.train import evaluate, heeding, opening, start
 from ringtrain.train.asking import Asked
 from ringtrain.train.evaluate import BrokenOff
 from ringtrain.train.heeding import JobEnd, find_job_end, heed, reason
@@ -179,7 +179,7 @@ def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGUSR1)
         return open_dataset("digits")
 
-    monkeypatch.setattr(start, "read_data", opened)
+    monkeypatch.setattr(opening, "read_data", opened)
     with pytest.raises(Interrupted, match=r"^stopped by SIGUSR1 before the first iteration; there is no checkpoint"):
         train(iterations=5)
     assert not (tmp_path / "run").exists()
@@ -249,7 +249,7 @@ def test_an_evaluation_is_broken_off_by_all_ranks(monkeypatch):
         seen, told = [], iter([False, False] + [True] * 99)
         evaluator = run.evaluator
         monkeypatch.setattr(evaluator, "_told_to_stop", lambda: transport.rank == 1 and next(told))
-        monkeypatch.setattr(evaluator, "_add", seen.append)
+        monkeypatch.setattr(evaluator, "_add", lambda part, totals: seen.append(part))
         with pytest.raises(BrokenOff):
             evaluator.score(run.data.test, 16)
         return len(seen)
@@ -265,10 +265,10 @@ def test_a_run_that_is_told_while_it_is_scored_saves_and_goes_on_to_the_same_wei
     train(iterations=iterations, out="whole", evaluate_every=4)
     add = evaluate.Evaluator._add
 
-    def told(self, part):
+    def told(self, part, totals):
         if not signalled:
             signalled.append(os.kill(os.getpid(), signal.SIGUSR1))
-        add(self, part)
+        add(self, part, totals)
 
     signalled = []
     monkeypatch.setattr(evaluate, "EVALUATION_BATCH", 16)

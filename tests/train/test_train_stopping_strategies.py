@@ -7,7 +7,7 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import Interrupted
-from ringtrain.train import start
+from ringtrain.train import opening, start
 from ringtrain.train.heeding import JobEnd
 from ringtrain.train.signals import StopFlag
 from ringtrain.transport.loopback import LoopbackWorld
@@ -31,7 +31,7 @@ def train(monkeypatch, victim, **flags):
         asked = iter(range(10**9))
         return JobEnd(30.0 if transport.rank == victim else None, 1.0, lambda: float(next(asked)))
 
-    monkeypatch.setattr(start, "find_job_end", end_of)
+    monkeypatch.setattr(opening, "find_job_end", end_of)
     world, found = LoopbackWorld(3), [None] * 3
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "guard": False, "deadline_s": 60.0, **flags}
 
