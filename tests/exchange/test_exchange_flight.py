@@ -183,7 +183,7 @@ def test_a_call_of_the_mpi_waits_for_the_device_and_comes_in_its_turn():
 
 
 def test_a_device_wants_no_thread():
-    transport = SimpleNamespace(size=2, threads=True)
+    transport = SimpleNamespace(size=2, threads=True, leaving=[])
     pacer, told = make_pacer("thread", transport, Beside(Device(), Device()))
     assert pacer is None and "--progress thread is layers here: while a device computes" in told
     same = Device()
