@@ -183,6 +183,7 @@ class TrainConfig:
         8,
         "Of --reproducible: parts of the batch, of which each rank computes some; there can be no more ranks.",
         low=1,
+        high=65536,
     )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
     overlap: str = option(

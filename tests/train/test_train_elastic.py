@@ -11,14 +11,14 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, RankLostError, UsageError
-from ringtrain.report.events import RanksLost
+from ringtrain.report.events import CheckpointSaved, EpochEnded, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import Elastic, newest_first
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
 from ringtrain.train.opening import tuning_of
 from ringtrain.train.resume import Origin, go_on
-from ringtrain.train.run import Salvage
+from ringtrain.train.saving import Salvage
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.state import Progress, checkpoint_of
 
@@ -186,7 +186,13 @@ def test_a_loss_in_words():
 
 
 def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):
-    lines = [f'{{"event": "{kind}", "iteration": 4}}\n' for kind in ("iteration", "epoch", "checkpoint")]
+    counted = {"iteration": 4, "epoch": 1, "seconds": 1.0}
+    events = [
+        Iteration(loss=1.0, accuracy=0.5, lr=0.1, examples=8, images_per_s=9.0, **counted),
+        EpochEnded(train_loss=1.0, train_accuracy=0.5, test_loss=None, test_accuracy=None, **counted),
+        CheckpointSaved(path="a.h5", iteration=4, seconds=0.1),
+    ]
+    lines = [json.dumps(record(event)) + "\n" for event in events]
     for again, kept in ((False, 3), (True, 1)):
         path = tmp_path / "log"
         path.write_text("".join(lines))
