@@ -25,7 +25,7 @@ class TrainConfig:
     stage: str | None = option(
         None,
         "Have one rank of each node copy the data set's file to DIR, a disk of the node's own, and open that copy; it "
-        "goes when it has been read. [DIR: $SLURM_TMPDIR, $TMPDIR or /tmp]",
+        "goes when it has been read. [off; --stage alone: $SLURM_TMPDIR, $TMPDIR or /tmp]",
         bare="auto",
     )
     stage_keep: bool | None = option(None, "Of --stage: leave the copy there, for the next start on that node.")
@@ -176,13 +176,14 @@ class TrainConfig:
     compress_from: int = option(0, "Of compression: iterations of whole gradients before it begins.", low=0)
     reproducible: bool = option(
         False,
-        "Bitwise the same weights at any number of ranks: gradients are of --shards parts of the batch each, and added "
-        "in one fixed order.",
+        "Bitwise the same weights at any number of ranks, up to --shards: the batch is cut into so many parts, whose "
+        "gradients are added in one fixed order.",
     )
     shards: int = option(
         8,
         "Of --reproducible: parts of the batch, of which each rank computes some; there can be no more ranks.",
         low=1,
+        high=65536,
     )
     bucket_bytes: int = option(4 << 20, "Gradient bytes that are exchanged together, about.", low=1)
     overlap: str = option(

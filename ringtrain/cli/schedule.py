@@ -92,7 +92,8 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     proof = prove(made, rounds=rounded) if in_tree is None else _proved(order, made, rounded, in_tree)
     click.echo(f"{made!r} is proved: {made.goal}" + (", over messages that are rounded" if rounded else ""))
     if in_tree is not None:
-        click.echo(f"shards             {in_tree}, added in one tree")
+        where = ", by messages and in memory that the ranks share" if name == CANONICAL else ""
+        click.echo(f"shards             {in_tree}, added in one tree{where}")
     click.echo(f"rounds             {proof.rounds}")
     click.echo(f"messages a rank    {_range(proof.messages)}")
     click.echo(f"bytes a rank       {_range([sent / made.chunks for sent in proof.sent])} of the buffer")
@@ -206,10 +207,13 @@ def _shards_of(name: str, shards: int | None) -> int | None:
 
 
 def _proved(order, made, rounded: bool, shards: int):
+    from ringtrain.collectives.canonical import plan
     from ringtrain.errors import UsageError
 
     if rounded:
         raise UsageError(f"--shards {shards} are added without being rounded on their way: leave --rounded out")
+    if made.name == CANONICAL:  # what is done in memory that ranks share is a plan of its own
+        order.prove_fused(plan(made.size, shards), shards)
     return order.prove(made, shards)
 
 

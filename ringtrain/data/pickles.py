@@ -12,98 +12,9 @@ import codecs
 import struct
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from ringtrain.data.pickle_names import CALLED, Name, Refused, Shell, Type
 from ringtrain.errors import DataError
 
-
-class Refused(Exception):
-    """A pickle that wants more than plain values."""
-
-
-@dataclass(slots=True)
-class _Shell:
-    """What an array is unpickled into: it takes the array's state, checks it, makes the array."""
-
-    array: np.ndarray | None = None
-
-    def set_state(self, state) -> None:
-        _, shape, dtype, fortran, data = state
-        if not isinstance(dtype, _Type) or not isinstance(data, bytes):
-            raise Refused("an array of something other than bytes")
-        values = np.frombuffer(data, dtype.dtype)
-        self.array = values.reshape(shape, order="F" if fortran else "C")
-
-
-CODES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"})
-
-
-class _Type:
-    """What a dtype is unpickled into: only whole numbers and floating point, in either byte order."""
-
-    def __init__(self, code, *_):
-        code = code.decode("ascii") if isinstance(code, bytes) else code
-        if not isinstance(code, str) or code not in CODES:
-            raise Refused(f"an array of type {code!r}")
-        self.dtype = np.dtype(code)
-
-    def set_state(self, state) -> None:
-        if state[1] in (">", b">"):
-            self.dtype = self.dtype.newbyteorder(">")
-
-
-def _reconstruct(*_):
-    return _Shell()
-
-
-def _from_buffer(data, dtype, shape, order, axis_order=None):
-    # What protocol 5 writes in place of _reconstruct and a state.
-    if axis_order is not None or order not in ("C", "F"):
-        raise Refused(f"an array in the order {order!r}")
-    shell = _Shell()
-    shell.set_state((1, shape, dtype, order == "F", data))
-    return shell
-
-
-def _encode(text, encoding="latin1"):
-    # Protocol 2 writes bytes as text in latin1.
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise Refused("bytes in an unexpected encoding")
-    return text.encode("latin1")
-
-
-def _bytes(*nothing):
-    # Protocol 2 writes no bytes at all as what bytes() makes.
-    if nothing:
-        raise Refused("bytes made in an unexpected way")
-    return b""
-
-
-def _ndarray(*_):
-    raise Refused("an array built in an unexpected way")
-
-
-@dataclass(frozen=True, slots=True)
-class _Name:
-    """What a pickle may name; it can be called, and nothing else."""
-
-    module: str
-    word: str
-
-    def call(self, arguments: tuple):
-        return CALLED[self.module, self.word](*arguments)
-
-
-CALLED = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy", "ndarray"): _ndarray,  # named as an argument of _reconstruct, never called
-    ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _bytes,
-}
 DEEPEST = 8  # lists within lists: a pickle can hold a list that holds itself
 MOST = 1 << 20  # values when all is written out: a list can be held many times in one that is, in turn
 
@@ -132,13 +43,13 @@ def _unwrap(value, left: list[int], depth: int = 0):
     left[0] -= 1
     if left[0] < 0:
         raise Refused(f"it has more than {MOST:,} values")
-    if isinstance(value, _Shell):
+    if isinstance(value, Shell):
         return value.array
     if isinstance(value, dict):
         return {_text(key): _unwrap(item, left, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_unwrap(item, left, depth + 1) for item in value]
-    if isinstance(value, _Name | _Type):
+    if isinstance(value, Name | Type):
         raise Refused("a value of it is a name, or a type")
     return value
 
@@ -215,18 +126,18 @@ class _Machine:
     def name(self, module: str, word: str) -> None:
         if (module, word) not in CALLED:
             raise Refused(f"it wants to use {module}.{word}")
-        self.push(_Name(module, word))
+        self.push(Name(module, word))
 
     def call(self) -> None:
         name, arguments = self.last(2)
-        if not isinstance(name, _Name) or not isinstance(arguments, tuple):
+        if not isinstance(name, Name) or not isinstance(arguments, tuple):
             raise Refused("it wants to call something that is no name")
         self.push(name.call(arguments))
 
     def set_state(self) -> None:
         state, owner = self.last(1)[0], self.stack[-1]
-        if not isinstance(owner, _Shell | _Type):
-            raise Refused(f"it wants to alter a {'function' if isinstance(owner, _Name) else 'value'}")
+        if not isinstance(owner, Shell | Type):
+            raise Refused(f"it wants to alter a {'function' if isinstance(owner, Name) else 'value'}")
         owner.set_state(state)
 
     def outside(self) -> None:

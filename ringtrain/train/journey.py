@@ -9,7 +9,8 @@ from ringtrain.report.events import RanksLost
 from ringtrain.resolve import resolve
 from ringtrain.train.ending import Ending
 from ringtrain.train.resume import Origin, own_layers
-from ringtrain.train.run import Run, Salvage
+from ringtrain.train.run import Run
+from ringtrain.train.saving import Salvage
 from ringtrain.transport.base import Transport
 
 SHRINK, REPLACE = "shrink", "replace"

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ringtrain.checkpoint import files, run_folder, store
@@ -22,7 +22,7 @@ from ringtrain.transport.base import Transport
 OWN_FILES = ("config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints", ".lock")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Origin:
     """place:     what every rank must know of the checkpoint; None where the run begins anew
     folder:    of the run; None: a new one, with a name of its own
@@ -50,6 +50,10 @@ class Origin:
             return "there is no checkpoint of it yet"
         return f"its checkpoint of iteration {self.iteration} is as it was"
 
+    def told(self) -> dict:
+        """What other ranks learn of it: JSON-able, and without the checkpoint."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "found"}
+
 
 def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Origin:
     """Look for the checkpoint that run file and flags ask for. Collective."""
@@ -59,7 +63,7 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
         given = resolve(*own_layers(run_file, flags))
         with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
             seen.append(_origin_of(given.resume, given.out))
-        return {key: value for key, value in asdict(seen[0]).items() if key != "found"}
+        return seen[0].told()
 
     told = on_root(transport, look)
     return seen[0] if seen else Origin(**told)
@@ -136,7 +140,8 @@ def _config_of(folder: RunFolder) -> tuple[str | None, str]:
 
 
 def _continued(found: Found, folder: str | None, continues: bool) -> Origin:
-    return Origin(place(found.checkpoint), folder, continues, found.checkpoint.config, found=found)
+    known, config = place(found.checkpoint), found.checkpoint.config
+    return Origin(place=known, folder=folder, continues=continues, config=config, found=found)
 
 
 def _lies_in(path: Path, folder: str) -> bool:

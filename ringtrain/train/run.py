@@ -2,55 +2,29 @@
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 
 from ringtrain.checkpoint.run_folder import RunFolder
-from ringtrain.checkpoint.store import Checkpoint
-from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
+from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
 from ringtrain.exchange.base import Traffic
 from ringtrain.ops.base import Ops
-from ringtrain.report.events import (
-    BucketExchanged,
-    CheckpointSaved,
-    Ended,
-    EpochEnded,
-    Evaluated,
-    Exchanged,
-    Iteration,
-    Note,
-)
+from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.report.words import plural
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.evaluate import BrokenOff, Score
 from ringtrain.train.heeding import JobEnd, reason
-from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.meter import Meter
 from ringtrain.train.outcome import Outcome
 from ringtrain.train.pace import make_pace
+from ringtrain.train.saving import Salvage, Saving
 from ringtrain.train.signals import StopFlag
-from ringtrain.train.state import Progress, capture, checkpoint_of, per
+from ringtrain.train.state import Progress, per
 from ringtrain.train.tracing import Tracing
 from ringtrain.transport.base import Transport
-
-UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
-
-
-@dataclass(frozen=True, slots=True)
-class Salvage:
-    """What a rank could go on from, when another has died.
-
-    due:     whether evaluation and checkpoint of that iteration are still to be made
-    capture: () → the state. Not collective
-    """
-
-    iteration: int
-    due: bool
-    capture: Callable[[], Checkpoint]
 
 
 class Run:
@@ -76,20 +50,16 @@ class Run:
     ):
         self._of, self._ops, self._transport = assembly, ops, transport
         self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
-        self._stop, self._job_end = stop, end
+        self._stop = stop
         self._tracing = tracing  # until what it has found is written
         self._due_at_once = due
         self._before: Progress | None = None  # of the meeting that is under way: as it was found
         self._score: Score | None = None  # the last one
-        self._saved_at = self._checked_at = -1
-        self._unsaved_in_a_row = 0  # checkpoints that the disk did not take
+        self._checked_at = -1
         self._rates, self._meter = Rates(), Meter(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
-        # A copy of the process saves it, and has no use of a device: CUDA does not outlive a fork.
-        forks = not ops.records
-        hasty = forks and transport.size > 1 and folder is not None and assembly.exchange.state_is_local
-        held = folder.lock if folder is not None else None
-        self.lifeboat = Lifeboat(self._save_in_haste if hasty else None, held and held.descriptor)
+        self._saving = Saving(assembly, ops, transport, progress, sink, folder, end)
+        self.lifeboat = self._saving.lifeboat()
         assembly.worker.before_update = self.lifeboat.hold
 
     def go(self) -> None:
@@ -113,7 +83,7 @@ class Run:
                 stopping = pace.train(self._progress.iteration, self._meeting())
                 self._write_trace(stopping)
                 self._end_early(self._after(stopping))
-        if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
+        if self._saving.at != self._progress.iteration:  # a run that was resumed at its end
             score, told = self._evaluated()
             self._save(self._is_best(score), must=True)
             self._end_early(told)
@@ -195,10 +165,7 @@ class Run:
         if not self._of.exchange.outlives:
             return None
         progress, due = self._before or self._progress, self._before is not None
-        return Salvage(progress.iteration, due, partial(self._capture_alone, progress))
-
-    def _capture_alone(self, progress: Progress) -> Checkpoint:
-        return checkpoint_of(self._of, self._ops, progress, self._of.exchange.state())
+        return Salvage(progress.iteration, due, partial(self._saving.capture_alone, progress))
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends
@@ -260,44 +227,10 @@ class Run:
 
     def _save(self, is_best: bool, must: bool) -> None:
         """``must``: whether there is no later checkpoint that could make up for this one."""
-        began = time.perf_counter()
         self._check(comparing=self._of.config.check_replicas != 0)
-        self._saved_at = self._progress.iteration
         if is_best:
             self._progress.best = self._score.accuracy
-        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
-        if checkpoint is None:
-            return
-        writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
-        try:
-            with self._transport.activity.during(writing, limited=True):
-                path = self._folder.save(checkpoint, self._of.config.keep, is_best)
-        except RingtrainError as error:
-            self._unsaved(error, must)
-            return
-        self._unsaved_in_a_row = 0
-        seconds = time.perf_counter() - began
-        self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
-        self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
-
-    def _unsaved(self, error: RingtrainError, must: bool) -> None:
-        """On rank 0. A disk that is full for an hour is no reason to lose a day's training, and the last checkpoints
-        are still there; but nothing is won by training that is never saved."""
-        self._unsaved_in_a_row += 1
-        if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
-            raise RingtrainError(str(error)) from error
-        left = UNSAVED_AT_MOST - self._unsaved_in_a_row
-        what = f"no checkpoint of iteration {self._progress.iteration:,}: {error}"
-        self._sink.handle(
-            Note(text=f"{what}. The run goes on; it ends if {plural(left, 'checkpoint')} more cannot be saved")
-        )
-
-    def _save_in_haste(self) -> None:
-        """In a copy of this process: what no other rank is needed for."""
-        if self._progress.iteration == self._saved_at or self._ops.nonfinite(self._of.arena.weights):
-            return
-        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
-        self._folder.save(checkpoint, self._of.config.keep, is_best=False)
+        self._saving.save(is_best, must)
 
     def _check(self, comparing: bool = True) -> None:
         """All is finite, since an update may spoil weights although its loss was; and the same on all ranks.

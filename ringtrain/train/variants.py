@@ -17,11 +17,13 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
+from ringtrain.resolve import resolve
 from ringtrain.texts import whole_number
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.train.device import open_device
 from ringtrain.train.opening import tuning_of
-from ringtrain.train.resume import check_continuation, decide, find_origin
+from ringtrain.train.reproducible import check_kernels, threads_of
+from ringtrain.train.resume import check_continuation, decide, find_origin, own_layers
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import train
 from ringtrain.train.together import together
@@ -72,6 +74,7 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
     config = replace(config, guard=False)
     data = together(own, lambda: _data(config, model, shared, opened))
     device = open_device(config, own)
+    check_kernels(config, own, device.ops)
     own = device.transport
     tuning = together(own, lambda: tuning_of(config, own))
     run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table))
@@ -88,16 +91,16 @@ def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: d
 
 
 def same_threads(variants: Sequence[Variant], environment: Mapping[str, str]) -> list[Variant]:
-    """The variants, each with its own number of threads if any has, as a reproducible one has: it is set for the whole
-    process, and would stay."""
-    if not any("threads" in variant.flags or variant.flags.get("reproducible") for variant in variants):
+    """The variants, each with its own number of threads if any has by its flags or its run file, as a reproducible one
+    has: it is set for the whole process, and would stay."""
+    own = [threads_of(resolve(*own_layers(variant.run_file, variant.flags))) for variant in variants]
+    if not any(own):
         return list(variants)
-    threads = whole_number(environment.get("OMP_NUM_THREADS", "")) or 1
-
-    def told(flags: Mapping) -> dict:
-        return {"threads": 1 if flags.get("reproducible") else threads, **flags}
-
-    return [replace(variant, flags=told(variant.flags)) for variant in variants]
+    others = whole_number(environment.get("OMP_NUM_THREADS", "")) or 1
+    return [
+        replace(variant, flags={**variant.flags, "threads": threads or others})
+        for variant, threads in zip(variants, own, strict=True)
+    ]
 
 
 # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────

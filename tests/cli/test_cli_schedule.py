@@ -54,7 +54,8 @@ def test_verify_says_what_it_proved():
 
 def test_shards_are_added_in_one_tree():
     proved = run("verify", "canonical", "--ranks", 6)
-    assert "canonical(ranks=6, chunks=6) is proved: all-reduce\nshards             8, added in one tree\n" in proved
+    assert "canonical(ranks=6, chunks=6) is proved: all-reduce\nshards             8, added in one tree, by " in proved
+    assert "in one tree, by messages and in memory that the ranks share\n" in proved
     assert "shards             8, added in one tree" in run("verify", "sliced", "-n", 4, "--shards", 8)
     assert "shards" not in run("verify", "sliced", "-n", 4)
     lanes = {shards: run("show", "canonical", "-n", 3, "--shards", shards, "--rank", 1) for shards in (3, 8)}

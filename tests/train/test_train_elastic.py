@@ -1,6 +1,8 @@
 """What survivors of a death go on from, and who decides: without any death."""
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,13 +11,15 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, RankLostError, UsageError
-from ringtrain.report.events import RanksLost
+from ringtrain.report.events import CheckpointSaved, EpochEnded, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
-from ringtrain.train.elastic import newest_first
+from ringtrain.train.elastic import Elastic, newest_first
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
 from ringtrain.train.opening import tuning_of
-from ringtrain.train.resume import go_on
+from ringtrain.train.resume import Origin, go_on
+from ringtrain.train.saving import Salvage
+from ringtrain.train.signals import StopFlag
 from ringtrain.train.state import Progress, checkpoint_of
 
 ELASTIC = TrainConfig(elastic="shrink")
@@ -24,6 +28,22 @@ ELASTIC = TrainConfig(elastic="shrink")
 def test_who_has_finished_most_is_first_and_then_the_lowest():
     facts = [{"rank": 1, "done": 6}, {"rank": 2, "done": 7}, {"rank": 3, "done": -1}, {"rank": 4, "done": 7}]
     assert [other["rank"] for other in sorted(facts, key=newest_first)] == [2, 4, 1, 3]
+
+
+def test_what_a_survivor_goes_on_from_is_told_to_the_others():
+    """All of it but the state itself, which is broadcast."""
+
+    def body(transport):
+        run, ops = trained(transport, elastic="shrink")
+        progress = Progress(iteration=3, best=0.5)
+        elastic = Elastic(SimpleNamespace(transport=transport), None, {"elastic": "shrink"}, (), StopFlag())
+        elastic._journey.salvage = Salvage(3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.state()))
+        return elastic._origin("run")
+
+    ((origin, source),) = everywhere(1, body)
+    assert source == "memory" and origin.found.checkpoint.iteration == 3
+    assert Origin(**json.loads(json.dumps(origin.told()))) == origin
+    assert (origin.iteration, origin.place["due"], origin.folder, origin.continues) == (3, True, "run", True)
 
 
 class Lost:
@@ -166,7 +186,13 @@ def test_a_loss_in_words():
 
 
 def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):
-    lines = [f'{{"event": "{kind}", "iteration": 4}}\n' for kind in ("iteration", "epoch", "checkpoint")]
+    counted = {"iteration": 4, "epoch": 1, "seconds": 1.0}
+    events = [
+        Iteration(loss=1.0, accuracy=0.5, lr=0.1, examples=8, images_per_s=9.0, **counted),
+        EpochEnded(train_loss=1.0, train_accuracy=0.5, test_loss=None, test_accuracy=None, **counted),
+        CheckpointSaved(path="a.h5", iteration=4, seconds=0.1),
+    ]
+    lines = [json.dumps(record(event)) + "\n" for event in events]
     for again, kept in ((False, 3), (True, 1)):
         path = tmp_path / "log"
         path.write_text("".join(lines))

@@ -120,7 +120,7 @@ def test_running_statistics_move_once_an_iteration():
     """By the mean over all shards: one step at ``rate`` 0.1 of the way, of a mean that began at 0."""
 
     def means(t, **flags):
-        run, ops = run_of(t, BATCH_NORM_NET, make_ops("cpu", "float64"), dtype="float64", iterations=1, **flags)
+        run, ops = run_of(t, BATCH_NORM_NET, dtype="float64", iterations=1, **flags)
         with run.batches(t, 0, 1) as batches:
             run.worker.iterate(next(batches))
         run.exchange.settle()

@@ -149,6 +149,15 @@ def test_threads_of_one_do_not_stay_for_the_others():
     assert [each.flags["threads"] for each in found] == [2, 1]
 
 
+def test_threads_of_a_run_file_do_not_stay_either(tmp_path):
+    variants = [variant("a")]
+    for name, line in (("b", "reproducible = true"), ("c", "threads = 3")):
+        (tmp_path / name).write_text(line)
+        variants.append(Variant(name, str(tmp_path / name), {}))
+    found = same_threads(variants, {"OMP_NUM_THREADS": "2"})
+    assert [each.flags["threads"] for each in found] == [2, 1, 3]
+
+
 @pytest.mark.parametrize("flags", [{"sync": "server", "dedicated": True}, {"sync": "averaging", "average_every": 2}])
 def test_ranks_that_are_apart_end_together_where_one_diverges(flags):
     given = variant("hot", lr=1e30, batch=60, iterations=40, asynchronous=True, guard=False, **flags).flags

@@ -1,0 +1,103 @@
+"""What a run saves: checkpoints, also in haste; and what a rank could go on from where another has died."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.checkpoint.store import Checkpoint
+from ringtrain.errors import RingtrainError
+from ringtrain.ops.base import Ops
+from ringtrain.report.events import CheckpointSaved, Note
+from ringtrain.report.sinks import Sink
+from ringtrain.report.words import plural
+from ringtrain.train.assemble import Assembly
+from ringtrain.train.heeding import JobEnd
+from ringtrain.train.lifeboat import Lifeboat
+from ringtrain.train.state import Progress, capture, checkpoint_of
+from ringtrain.transport.base import Transport
+
+UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """What a rank could go on from, when another has died.
+
+    due:     whether evaluation and checkpoint of that iteration are still to be made
+    capture: () → the state. Not collective
+    """
+
+    iteration: int
+    due: bool
+    capture: Callable[[], Checkpoint]
+
+
+class Saving:
+    """Every rank has one; rank 0 alone has a folder. ``at``: finished iterations of the last checkpoint, or of the one
+    that the disk did not take; -1 before any."""
+
+    def __init__(
+        self,
+        of: Assembly,
+        ops: Ops,
+        transport: Transport,
+        progress: Progress,
+        sink: Sink,
+        folder: RunFolder | None,
+        end: JobEnd,
+    ):
+        self._of, self._ops, self._transport, self._progress = of, ops, transport, progress
+        self._sink, self._folder, self._job_end = sink, folder, end
+        self.at = -1
+        self._unsaved_in_a_row = 0  # checkpoints that the disk did not take
+
+    def save(self, is_best: bool, must: bool) -> None:
+        """``must``: whether there is no later checkpoint that could make up for this one. Collective."""
+        began = time.perf_counter()
+        self.at = self._progress.iteration
+        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
+        if checkpoint is None:
+            return
+        writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
+        try:
+            with self._transport.activity.during(writing, limited=True):
+                path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+        except RingtrainError as error:
+            self._unsaved(error, must)
+            return
+        self._unsaved_in_a_row = 0
+        seconds = time.perf_counter() - began
+        self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
+        self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
+
+    def _unsaved(self, error: RingtrainError, must: bool) -> None:
+        """On rank 0. A disk that is full for an hour is no reason to lose a day's training, and the last checkpoints
+        are still there; but nothing is won by training that is never saved."""
+        self._unsaved_in_a_row += 1
+        if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
+            raise RingtrainError(str(error)) from error
+        left = UNSAVED_AT_MOST - self._unsaved_in_a_row
+        what = f"no checkpoint of iteration {self._progress.iteration:,}: {error}"
+        self._sink.handle(
+            Note(text=f"{what}. The run goes on; it ends if {plural(left, 'checkpoint')} more cannot be saved")
+        )
+
+    def lifeboat(self) -> Lifeboat:
+        """A copy of the process saves, and has no use of a device: CUDA does not outlive a fork."""
+        forks = not self._ops.records and self._of.exchange.state_is_local
+        if not forks or self._transport.size == 1 or self._folder is None:
+            return Lifeboat(None)
+        held = self._folder.lock
+        return Lifeboat(self._in_haste, held and held.descriptor)
+
+    def _in_haste(self) -> None:
+        """In a copy of this process: what no other rank is needed for."""
+        if self._progress.iteration == self.at or self._ops.nonfinite(self._of.arena.weights):
+            return
+        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
+        self._folder.save(checkpoint, self._of.config.keep, is_best=False)
+
+    def capture_alone(self, progress: Progress) -> Checkpoint:
+        """The state, and how far ``progress`` says that it has come. Not collective."""
+        return checkpoint_of(self._of, self._ops, progress, self._of.exchange.state())
