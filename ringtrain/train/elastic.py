@@ -118,8 +118,7 @@ class Elastic:
             source=source,
             seconds=0.0,
         )
-        told = {key: value for key, value in asdict(origin).items() if key != "found"}
-        return {"origin": told, "lost": journey.lost, "told": journey.told, "news": asdict(news)}
+        return {"origin": origin.told(), "lost": journey.lost, "told": journey.told, "news": asdict(news)}
 
     def _origin(self, folder: str | None) -> tuple[Origin, str]:
         """(where to go on, one of :data:`MEMORY`, :data:`CHECKPOINT`, :data:`ANEW`)"""
@@ -130,4 +129,4 @@ class Elastic:
         checkpoint = salvage.capture()
         known = {**place(checkpoint), "due": salvage.due}
         found = Found(Path("the memory of a survivor"), checkpoint)
-        return Origin(known, folder, True, checkpoint.config, found), MEMORY
+        return Origin(known, folder, True, checkpoint.config, found=found), MEMORY

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ringtrain.checkpoint import files, run_folder, store
@@ -37,11 +37,15 @@ class Origin:
     continues: bool = False
     config: str | None = None
     unread: str = ""
-    found: Found | None = field(default=None, compare=False)
+    found: Found | None = field(default=None, compare=False, kw_only=True)
 
     @property
     def iteration(self) -> int | None:
         return self.place and self.place["iteration"]
+
+    def told(self) -> dict:
+        """What other ranks are told of it, as they make theirs of. (A checkpoint is large, and is not copied.)"""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "found"}
 
     @property
     def words(self) -> str:
@@ -59,7 +63,7 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
         given = resolve(*own_layers(run_file, flags))
         with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
             seen.append(_origin_of(given.resume, given.out))
-        return {key: value for key, value in asdict(seen[0]).items() if key != "found"}
+        return seen[0].told()
 
     told = on_root(transport, look)
     return seen[0] if seen else Origin(**told)

@@ -1,5 +1,6 @@
 """What survivors of a death go on from, and who decides: without any death."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, RankLostError, UsageError
-from ringtrain.report.events import RanksLost
+from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import newest_first
@@ -121,6 +122,7 @@ def test_the_flag_is_known_before_ranks_meet(tmp_path):
     assert wanted(str(tmp_path / "run.toml"), {}) == "replace"
     assert wanted(str(tmp_path / "run.toml"), {"elastic": "shrink"}) == "shrink"
     assert wanted(None, {}) is None
+    assert wanted(str(tmp_path / "none.toml"), {}) is None  # which all ranks tell together, later
 
 
 def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
@@ -166,7 +168,12 @@ def test_a_loss_in_words():
 
 
 def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):
-    lines = [f'{{"event": "{kind}", "iteration": 4}}\n' for kind in ("iteration", "epoch", "checkpoint")]
+    events = [
+        Iteration(iteration=4, epoch=1, loss=2.5, accuracy=0.1, lr=0.05, examples=60, images_per_s=1e3, seconds=1.5),
+        Evaluated(iteration=4, epoch=1, test_loss=2.5, test_accuracy=0.1, seconds=1.6),
+        CheckpointSaved(path="4.h5", iteration=4, seconds=0.1),
+    ]
+    lines = [json.dumps(record(event)) + "\n" for event in events]
     for again, kept in ((False, 3), (True, 1)):
         path = tmp_path / "log"
         path.write_text("".join(lines))
