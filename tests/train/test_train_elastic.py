@@ -1,12 +1,14 @@
 """What survivors of a death go on from, and who decides: without any death."""
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 
+from ringtrain.checkpoint import lock
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, RankLostError, UsageError
@@ -14,10 +16,12 @@ from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, Ranks
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import newest_first
+from ringtrain.train.folder import make_folder
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
 from ringtrain.train.opening import tuning_of
-from ringtrain.train.resume import go_on
+from ringtrain.train.resume import Origin, go_on
 from ringtrain.train.state import Progress, checkpoint_of
+from ringtrain.transport.loopback import LoopbackWorld
 
 ELASTIC = TrainConfig(elastic="shrink")
 
@@ -157,6 +161,24 @@ def test_news_are_told_once_with_the_time_that_it_took():
     )
     news = journey.take_news()
     assert news.seconds > 0 and journey.told == 1 and journey.take_news() is None
+
+
+def test_a_folder_in_which_a_death_came_at_once_is_claimed_again(tmp_path, monkeypatch):
+    transport = LoopbackWorld(1).transport(0, np.zeros)
+    run, _ = run_of(transport, DROPOUT_NET, iterations=3)
+    origin = Origin(folder=str(tmp_path / "out"))
+
+    def dies(*_):
+        raise RankLostError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ringtrain.train.folder._begin", dies)
+        with pytest.raises(RankLostError):
+            make_folder(transport, run, origin, Journey(), [])
+    origin.continues = True
+    began = time.monotonic()
+    make_folder(transport, run, origin, Journey(), []).release()
+    assert time.monotonic() - began < lock.PATIENCE_S / 2
 
 
 def test_a_loss_in_words():
