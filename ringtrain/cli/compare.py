@@ -97,7 +97,13 @@ def _compare_variants(transport, asked: list, out: str | None, paths: dict) -> i
 
     from ringtrain.train.together import on_root
     from ringtrain.train.variants import check_variants, run_variants
-    from ringtrain.transport.world import connect
+    from ringtrain.transport.world import connect as begin_anew
+
+    def connect():
+        """A world of a variant's own, of which the threads that watch this process know."""
+        own = begin_anew()
+        own.activity = transport.activity
+        return own
 
     on_root(transport, lambda: _check_files(out, asked, paths))
     check_variants(connect, asked)

@@ -37,7 +37,7 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     from ringtrain.transport.world import World
 
     with activity.held("starting the MPI and finding the other ranks"):
-        world = ender.world = World(lambda transport: watched(transport, activity))
+        world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
     lookout.listen()
     try:
         code = action(world) or 0

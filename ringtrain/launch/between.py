@@ -95,9 +95,10 @@ def faults(visit: Visit) -> list[Line]:
     if not started:
         advice = "for --elastic: mpirun --with-ft ulfm"
         return [Line(OK, "fault tolerance", f"ULFM is built in, and off; {checkpoint}", advice)]
-    if visit.environ.get("OMPI_MCA_pml", "") == "ucx":
-        advice = "they exclude one another: unset OMPI_MCA_pml, or start without --with-ft ulfm"
-        return [Line(WARN, "fault tolerance", "ULFM is on, and messages go over UCX", advice)]
+    way = visit.environ.get("OMPI_MCA_pml", "ob1")
+    if way != "ob1":
+        advice = "ULFM goes by ob1 alone, not over UCX: unset OMPI_MCA_pml, or start without --with-ft ulfm"
+        return [Line(WARN, "fault tolerance", f"ULFM is on, and messages go by pml {way}, so no --elastic", advice)]
     return [Line(OK, "fault tolerance", "ULFM is on: with --elastic survivors go on after a rank's death")]
 
 

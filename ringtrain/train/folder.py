@@ -25,14 +25,27 @@ from ringtrain.transport.base import Transport
 
 def make_folder(transport: Transport, run: Assembly, origin: Origin, journey: Journey, remarks) -> RunFolder | None:
     """The folder, on rank 0. All ranks know of it before it holds a run: what the run comes to will be written there by
-    whoever knows it, and survivors of a death go on in it. What the user should know of it is added to ``remarks``."""
+    whoever knows it, and survivors of a death go on in it. What the user should know of it is added to ``remarks``.
+    Where ranks do not come so far, the folder is given back: this process may be the next to claim it."""
     made: list[RunFolder] = []
+    try:
+        return _made(transport, run, origin, journey, remarks, made)
+    except BaseException:
+        for folder in made:
+            folder.release()
+        raise
+
+
+def _made(
+    transport: Transport, run: Assembly, origin: Origin, journey: Journey, remarks, made: list[RunFolder]
+) -> RunFolder | None:
+    """``made``: where it is kept, as soon as there is one."""
 
     def make() -> str:
         with transport.activity.during(f"making run folder {origin.folder or run_folder.RUNS}", limited=True):
             folder = run_folder.create(origin.folder, run.model.name, datetime.datetime.now(), origin.continues)
-            remarks.extend(folder.claim(origin.continues))
             made.append(folder)
+            remarks.extend(folder.claim(origin.continues))
             return str(folder.path)
 
     journey.folder, journey.iterations = on_root(transport, make), run.iterations

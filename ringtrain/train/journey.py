@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError
+from ringtrain.errors import ConfigError, RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.resolve import resolve
 from ringtrain.train.ending import Ending
@@ -63,8 +63,12 @@ class Journey:
 
 
 def wanted(run_file: str | None, flags: dict) -> str | None:
-    """What ``--elastic`` says: known before ranks do anything together, in which one may die."""
-    return resolve(*own_layers(run_file, flags)).elastic
+    """What ``--elastic`` says: known before ranks do anything together, in which one may die. None, too, where it
+    cannot be read: all of them find that out together, when they open the run."""
+    try:
+        return resolve(*own_layers(run_file, flags)).elastic
+    except RingtrainError:
+        return None
 
 
 def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> None:

@@ -37,11 +37,15 @@ class Origin:
     continues: bool = False
     config: str | None = None
     unread: str = ""
-    found: Found | None = field(default=None, compare=False)
+    found: Found | None = field(default=None, compare=False, kw_only=True)
 
     @property
     def iteration(self) -> int | None:
         return self.place and self.place["iteration"]
+
+    def told(self) -> dict:
+        """What other ranks are told of it, as they make theirs of. (A checkpoint is large, and is not copied.)"""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "found"}
 
     @property
     def words(self) -> str:

@@ -99,13 +99,15 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
         ending.failed(error)
         raise
     finally:
-        sink.close()
-        stop.in_haste, activity.before_end = nothing, tell_nobody
-        _draw(drawn, sinks)
-        if folder is not None:
-            folder.release()
-        if run.guard is not None:
-            run.guard.close()
+        try:
+            sink.close()
+            _draw(drawn, sinks)
+        finally:  # a run that comes after this one in the same process finds nothing of it
+            stop.in_haste, activity.before_end = nothing, tell_nobody
+            if folder is not None:
+                folder.release()
+            if run.guard is not None:
+                run.guard.close()
 
 
 def _tell_failure(sink: Sink, error: RingtrainError) -> None:

@@ -1,6 +1,7 @@
 """What the loaded MPI says of itself: its file, its launcher, whether it was built for CUDA, and the UCX below it."""
 
 import ctypes
+import os
 import re
 import shutil
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 from ringtrain.transport.awareness import NO, UNKNOWN, YES, Rung
+from ringtrain.transport.tolerance import tolerant
 
 MAPS = Path("/proc/self/maps")
 LIBMPI = r"/libmpi(_\w+)?\.so"  # libmpi.so.40, libmpi_abi.so.0, libmpi_cray.so.12
@@ -80,16 +82,8 @@ def fault_tolerance() -> tuple[bool, bool]:
     path = loaded(LIBMPI)
     if path is None or vendor() != "Open MPI":
         return False, False
-    return ulfm(ctypes.CDLL(str(path)))
-
-
-def ulfm(library) -> tuple[bool, bool]:
-    """The same of a library, by its names."""
-    built = getattr(library, "MPIX_Comm_revoke", None) is not None
-    try:
-        return built, built and ctypes.c_bool.in_dll(library, "ompi_ftmpi_enabled").value
-    except ValueError:  # one that keeps this to itself
-        return built, False
+    built = getattr(ctypes.CDLL(str(path)), "MPIX_Comm_revoke", None) is not None
+    return built, built and tolerant(os.environ)
 
 
 def look() -> list[Rung]:

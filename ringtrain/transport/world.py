@@ -56,13 +56,14 @@ class World:
     joined:   whether this process was started in place of a lost rank
     survived: what became of the last death; None before there was one
     dress:    dress(transport) → the one to be used
+    patience_s: for how long this process may wait for the others at its start
     """
 
-    def __init__(self, dress: Callable[[Transport], Transport]):
+    def __init__(self, dress: Callable[[Transport], Transport], patience_s: float = JOIN_S):
         self.joined = os.environ.pop(MARK, None) is not None
         self.survived, self._bridge, self._dress = None, None, dress
         if self.joined:
-            self._bare, self._bridge = _join()
+            self._bare, self._bridge = _join(patience_s)
         else:
             self._bare = connect()
         self.transport = self._bare
@@ -111,12 +112,12 @@ class World:
             MPI.Finalize()
 
 
-def _join():
+def _join(patience_s: float):
     """As a replacement. One that the others do not wait for any more may hang in the very start of its MPI: the clock
-    ends it, alone."""
+    ends it, alone, and before whoever else would end it with a status, which ends the others."""
     _leave_out_components()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(JOIN_S)
+    signal.alarm(max(1, int(min(JOIN_S, patience_s))))
     from ringtrain.transport.survival import join
 
     joined = join()

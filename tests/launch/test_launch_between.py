@@ -66,7 +66,8 @@ def test_ranks_that_cannot_read_one_another_are_warned(tmp_path, monkeypatch):
         ((False, False), {}, OK, "no ULFM"),
         ((True, False), {}, OK, "built in, and off"),
         ((True, True), {}, OK, "ULFM is on: with --elastic"),
-        ((True, True), {"OMPI_MCA_pml": "ucx"}, WARN, "messages go over UCX"),
+        ((True, True), {"OMPI_MCA_pml": "ucx"}, WARN, "messages go by pml ucx"),
+        ((True, True), {"OMPI_MCA_pml": "cm"}, WARN, "messages go by pml cm"),
     ],
 )
 def test_what_comes_after_a_death(tmp_path, monkeypatch, found, environ, status, text):

@@ -1,6 +1,7 @@
 """What survivors of a death go on from, and who decides: without any death."""
 
 import json
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,19 +9,22 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 
+from ringtrain.checkpoint import lock
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, RankLostError, UsageError
-from ringtrain.report.events import CheckpointSaved, EpochEnded, Iteration, RanksLost, record
+from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import Elastic, newest_first
+from ringtrain.train.folder import make_folder
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
 from ringtrain.train.opening import tuning_of
 from ringtrain.train.resume import Origin, go_on
 from ringtrain.train.saving import Salvage
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.state import Progress, checkpoint_of
+from ringtrain.transport.loopback import LoopbackWorld
 
 ELASTIC = TrainConfig(elastic="shrink")
 
@@ -141,6 +145,7 @@ def test_the_flag_is_known_before_ranks_meet(tmp_path):
     assert wanted(str(tmp_path / "run.toml"), {}) == "replace"
     assert wanted(str(tmp_path / "run.toml"), {"elastic": "shrink"}) == "shrink"
     assert wanted(None, {}) is None
+    assert wanted(str(tmp_path / "none.toml"), {}) is None  # which all ranks tell together, later
 
 
 def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
@@ -177,6 +182,24 @@ def test_news_are_told_once_with_the_time_that_it_took():
     assert news.seconds > 0 and journey.told == 1 and journey.take_news() is None
 
 
+def test_a_folder_in_which_a_death_came_at_once_is_claimed_again(tmp_path, monkeypatch):
+    transport = LoopbackWorld(1).transport(0, np.zeros)
+    run, _ = run_of(transport, DROPOUT_NET, iterations=3)
+    origin = Origin(folder=str(tmp_path / "out"))
+
+    def dies(*_):
+        raise RankLostError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ringtrain.train.folder._begin", dies)
+        with pytest.raises(RankLostError):
+            make_folder(transport, run, origin, Journey(), [])
+    origin.continues = True
+    began = time.monotonic()
+    make_folder(transport, run, origin, Journey(), []).release()
+    assert time.monotonic() - began < lock.PATIENCE_S / 2
+
+
 def test_a_loss_in_words():
     event = RanksLost(lost=[1, 2], ranks=4, replaced=2, resumed_at=1200, source="anew", seconds=0.5)
     assert lost(event) == (
@@ -186,11 +209,9 @@ def test_a_loss_in_words():
 
 
 def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):
-    counted = {"iteration": 4, "epoch": 1, "seconds": 1.0}
-    events = [
-        Iteration(loss=1.0, accuracy=0.5, lr=0.1, examples=8, images_per_s=9.0, **counted),
-        EpochEnded(train_loss=1.0, train_accuracy=0.5, test_loss=None, test_accuracy=None, **counted),
-        CheckpointSaved(path="a.h5", iteration=4, seconds=0.1),
+        Iteration(iteration=4, epoch=1, loss=2.5, accuracy=0.1, lr=0.05, examples=60, images_per_s=1e3, seconds=1.5),
+        Evaluated(iteration=4, epoch=1, test_loss=2.5, test_accuracy=0.1, seconds=1.6),
+        CheckpointSaved(path="4.h5", iteration=4, seconds=0.1),
     ]
     lines = [json.dumps(record(event)) + "\n" for event in events]
     for again, kept in ((False, 3), (True, 1)):
