@@ -53,10 +53,17 @@ def _slurm(environ: Mapping[str, str], ask: Callable[[str], float | None], now: 
 
 def _pbs(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
     """A line of the node file is a place for a task. OpenPBS does not tell the time, Torque how long it was to be."""
-    file = Path(environ.get("PBS_NODEFILE", ""))
-    places = file.read_text(errors="replace").split() if file.is_file() and os.access(file, os.R_OK) else []
+    places = _places(environ.get("PBS_NODEFILE", ""))
     nodes = len(set(places)) or _number(environ, "PBS_NUM_NODES")
     return Job("PBS", environ["PBS_JOBID"], nodes, len(places) or _number(environ, "PBS_NP"))
+
+
+def _places(file: str) -> list[str]:
+    """None where there is no such file, or it may not be read."""
+    try:
+        return Path(file).read_text(errors="replace").split()
+    except OSError:
+        return []
 
 
 def _lsf(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
