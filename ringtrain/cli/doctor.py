@@ -85,7 +85,7 @@ def _give_up(visit, words: str) -> None:
     os._exit(STALLED)
 
 
-PLAIN_WIDTH = 100  # where the output is no terminal, as under mpirun
+PLAIN_WIDTH = 80  # where the output is no terminal, as under mpirun
 
 
 def _as_text(lines, hosts) -> str:

@@ -18,7 +18,7 @@ def cores(visit: Visit) -> list[Line]:
     """Which cores each rank may run on, and whether there are enough; collective."""
     own = {"host": visit.host, "cores": sorted(os.sched_getaffinity(0))}
     placements = visit.transport.gather_json(own | {"whole": whole_cores(visit.root, own["cores"])})
-    text = f"by rank {_told([ranges(placement['cores']) for placement in placements])}"
+    text = _told([ranges(placement["cores"]) for placement in placements])
     crowd = crowded(placements)
     if crowd:
         advice = "give each rank a core of its own: fewer ranks, or more slots; mpirun --bind-to core"
@@ -31,9 +31,9 @@ def cores(visit: Visit) -> list[Line]:
 
 
 def _told(every: Sequence[str]) -> str:
-    if len(set(every)) == 1 and len(every) > 1:
-        return f"{every[0]}, the same of all"
-    return " | ".join(every[:MOST_TOLD]) + (f" | … of {len(every)}" if len(every) > MOST_TOLD else "")
+    if len(set(every)) == 1:
+        return f"{every[0]}, the same of all ranks" if len(every) > 1 else every[0]
+    return "by rank " + " | ".join(every[:MOST_TOLD]) + (f" | … of {len(every)}" if len(every) > MOST_TOLD else "")
 
 
 def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:

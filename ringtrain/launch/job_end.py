@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 
 from ringtrain.errors import UsageError
+from ringtrain.texts import whole_number
 
 OWN, SLURM, JOB = "RINGTRAIN_JOB_END", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"
 ASKING_S = 20  # a busy Slurm takes its time
@@ -26,16 +27,21 @@ def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:
     """
     own = environ.get(OWN)
     if own:
-        if not own.isdigit():
-            raise UsageError(
-                f"{OWN} is {own!r}; it wants the second at which the job ends, counted from 1970: "
-                "$(($(date +%s) + SECONDS)) at the top of the job's script"
-            )
-        return float(own)
-    told = environ.get(SLURM, "")
-    if told.isdigit():
+        return _said(own, now)
+    told = whole_number(environ.get(SLURM, ""))
+    if told is not None:
         return _near(float(told), now)
     return _near(_moment(ask(environ[JOB])), now) if environ.get(JOB, "").isdigit() else None
+
+
+def _said(text: str, now: float) -> float:
+    end = whole_number(text)
+    if end is None or end > now + FAR_S:
+        raise UsageError(
+            f"{OWN} is {text!r}; it wants the second at which the job ends, counted from 1970: "
+            "$(($(date +%s) + SECONDS)) at the top of the job's script"
+        )
+    return float(end)
 
 
 def ask_squeue(job: str) -> str:

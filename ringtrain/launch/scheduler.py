@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ringtrain.bench.words import plural
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.texts import whole_number
 from ringtrain.transport.launcher import read_launch
 from ringtrain.transport.trial import run
 
@@ -52,28 +53,34 @@ def _slurm(environ: Mapping[str, str], ask: Callable[[str], float | None], now: 
 
 def _pbs(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
     """A line of the node file is a place for a task. OpenPBS does not tell the time, Torque how long it was to be."""
-    file = Path(environ.get("PBS_NODEFILE", ""))
-    places = file.read_text().split() if file.is_file() and os.access(file, os.R_OK) else []
+    places = _places(environ.get("PBS_NODEFILE", ""))
     nodes = len(set(places)) or _number(environ, "PBS_NUM_NODES")
     return Job("PBS", environ["PBS_JOBID"], nodes, len(places) or _number(environ, "PBS_NP"))
+
+
+def _places(file: str) -> list[str]:
+    """None where there is no such file, or it may not be read."""
+    try:
+        return Path(file).read_text(errors="replace").split()
+    except OSError:
+        return []
 
 
 def _lsf(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
     """Hosts and slots in turns: "node1 4 node2 4"."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
-    slots = [int(word) for word in words[1::2] if word.isdigit()]
+    slots = [whole_number(word) or 0 for word in words[1::2]]
     tasks = _number(environ, "LSB_DJOB_NUMPROC") or sum(slots) or None
     return Job("LSF", environ["LSB_JOBID"], len(set(words[::2])) or None, tasks)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isdigit() else None
+    return whole_number(environ.get(name, ""))
 
 
 def expand(text: str) -> int | None:
     """The sum of "2(x3),1": 7; None of anything else."""
-    parts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
+    parts = [re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part) for part in text.split(",")]
     return sum(int(part[1]) * int(part[2] or 1) for part in parts) if all(parts) else None
 
 

@@ -10,6 +10,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.norm import BatchNorm
+from ringtrain.texts import whole_number
 from ringtrain.transport.base import Transport
 
 MODEL, SYNC, GHOST = "model", "sync", "ghost"
@@ -44,8 +45,8 @@ def _read(text: str) -> tuple[str, int | None]:
         raise ConfigError(f"batch_norm is {text!r}; {nearest(kind, (MODEL, SYNC, 'ghost:SIZE'))}")
     if kind != GHOST and not colon:
         return kind, None
-    if kind == GHOST and size.isdecimal() and int(size) > 0:
-        return kind, int(size)
+    if kind == GHOST and (examples := whole_number(size)):
+        return kind, examples
     raise ConfigError(
         f"batch_norm is {text!r}; it wants {MODEL}, {SYNC}, or ghost:SIZE with a whole number of examples of at least 1"
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write
+from ringtrain.texts import whole_number
 from ringtrain.train.instructions import Forward, Update
 from ringtrain.train.loop import Worker
 from ringtrain.transport.base import Transport
@@ -31,12 +32,12 @@ def window_of(config: TrainConfig, begun: int) -> tuple[int, int]:
         return begun + WINDOW[0] - 1, begun + WINDOW[1]
     if config.trace is None:
         raise ConfigError(f"--trace-iterations {text} says of which iterations: give --trace besides")
-    first, _, last = text.partition(":")
-    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+    first, last = map(whole_number, text.partition(":")[::2])
+    if first is None or last is None or not 1 <= first <= last:
         raise ConfigError(f"--trace-iterations is {text!r}; it wants FIRST:LAST, counted from 1, as in 100:102")
-    if int(first) <= begun:
+    if first <= begun:
         raise ConfigError(f"--trace-iterations {text} begins in iteration {first}, and this run after {begun}")
-    return int(first) - 1, int(last)
+    return first - 1, last
 
 
 def path_of(config: TrainConfig, folder: Path) -> Path:

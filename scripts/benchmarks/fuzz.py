@@ -35,7 +35,7 @@ class Outcome:
 def fuzz(atheris, reader, folder: Path, seconds: float, seed: int) -> Outcome:
     """One reader, in as many processes as it takes."""
     outcome, begun = Outcome(), time.monotonic()
-    (folder / "found").mkdir(parents=True, exist_ok=True)
+    put_aside(folder / "found", folder / "found-before")
     while (left := seconds - (time.monotonic() - begun)) > 1:
         (folder / "ledger").unlink(missing_ok=True)
         ledger = Ledger(folder / "ledger")
@@ -50,6 +50,14 @@ def fuzz(atheris, reader, folder: Path, seconds: float, seed: int) -> Outcome:
         keep(folder / "found", ledger.data, f"{end} {outcome.deaths}", f"the process {end} at this input")
     outcome.found = sorted((folder / "found").glob("*.input"))
     return outcome
+
+
+def put_aside(found: Path, before: Path) -> None:
+    """What was found earlier may be mended since: it is kept, and does not count."""
+    for path in (found, before):
+        path.mkdir(parents=True, exist_ok=True)
+    for path in found.iterdir():
+        path.replace(before / path.name)
 
 
 def watch(atheris, reader, folder: Path, seconds: float, seed: int, ledger: Ledger) -> str | None:

@@ -14,6 +14,8 @@ from ringtrain.errors import UsageError, plain
 from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.tuning_file import _read_here, place_of
 from ringtrain.launch.binding import bind
+from ringtrain.launch.job_end import job_end
+from ringtrain.launch.scheduler import read_job
 from ringtrain.resolve import resolve
 from ringtrain.train.variants import Variant, same_threads
 from ringtrain.transport import launcher, sight, trial
@@ -35,6 +37,9 @@ ENVIRONMENTS = [
             "HOME=x",
             "SLURM_GPU_BIND=none",
         ],
+        ["SLURM_JOB_ID=7", "SLURM_JOB_END_TIME=9", "SLURM_TASKS_PER_NODE=2(x3),1", "SLURM_JOB_NUM_NODES=4"],
+        ["PBS_JOBID=7.host", "PBS_NODEFILE=nodes", "PBS_NP=8", "RINGTRAIN_JOB_END=9"],
+        ["LSB_JOBID=7", "LSB_MCPU_HOSTS=n1 4 n2 4", "LSB_DJOB_NUMPROC=8"],
     )
 ]
 
@@ -51,6 +56,8 @@ def _environment(data: bytes, folder: Path):
         sight.sees(environ), trial.clean(environ)
         same_threads([Variant("a", None, {"threads": 2})], environ)
         _asked_for(environ)
+        read_job(environ, lambda number: None, 0.0)
+        job_end(environ, lambda number: "", 0.0)
         launcher.check_world(launch, 1, "Open MPI")
         bind(environ, len(rows) % 3, 1)
 

@@ -36,6 +36,10 @@ esac
 echo "srun $*" >>"$NOTES"
 exec mpirun as srun
 """
+SQUEUE = """#!/bin/sh
+[ -z "$TOLD_EARLY" ] || kill -USR1 "$JOB"
+echo 2026-03-01T12:00:00
+"""
 SCONTROL = """#!/bin/bash
 case "$1" in
     show) [ "$2" != hostnames ] || tr , '\\n' <<<"$3" ;;
@@ -56,7 +60,7 @@ def job(tmp_path):
     """job(kind, plan lines, flags, NAME=value...) → Ran: one start of a script, in a folder that is kept."""
     bin = tmp_path / "bin"
     bin.mkdir()
-    commands = {"mpirun": MPIRUN, "srun": SRUN, "scontrol": SCONTROL, "squeue": "#!/bin/sh\necho 2026-03-01T12:00:00\n"}
+    commands = {"mpirun": MPIRUN, "srun": SRUN, "scontrol": SCONTROL, "squeue": SQUEUE}
     for name, text in {**commands, "ringtrain": "#!/bin/sh\n", "apptainer": "#!/bin/sh\n"}.items():
         (bin / name).write_text(text)
         (bin / name).chmod(0o755)
@@ -83,7 +87,7 @@ def job(tmp_path):
             **environ,
         }
         path = ROOT / "scripts" / f"{kind}.sbatch"
-        command = ["bash", str(path), *flags]
+        command = ["bash", "-c", 'JOB=$$ exec bash "$0" "$@"', str(path), *flags]
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # a shell cannot trap what it was started to ignore
         process = subprocess.Popen(command, cwd=tmp_path, env=given, stdout=-1, stderr=-2, text=True)
         try:
@@ -285,6 +289,11 @@ def test_what_slurm_ends_is_not_queued_again_by_the_script(job):
     ran = job(plan=["- wait"], told=signal.SIGTERM)
     assert ran.code == 75 and ran.notes[1:] == ["told USR1"]
     assert "Slurm ends the job: it is queued again only if Slurm does that" in ran.out
+
+
+def test_a_signal_that_comes_before_there_are_ranks_is_heeded(job):
+    ran = job(plan=["- wait"], TOLD_EARLY="1")
+    assert ran.code == 75 and ran.notes == ["requeue 9"]
 
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────────────

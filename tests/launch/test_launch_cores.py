@@ -84,11 +84,11 @@ def test_two_threads_of_one_core_are_not_two_cores(tmp_path, affinity):
     assert line.status == WARN and line.text.endswith("2 ranks on 1 core, of two threads each")
     assert "nomultithread" in line.advice
     affinity(0, 1, 2, 3)
-    assert line_of(cores.cores, tmp_path, 2) == Line(OK, "cores", "by rank 0-3, the same of all")
+    assert line_of(cores.cores, tmp_path, 2) == Line(OK, "cores", "0-3, the same of all ranks")
 
 
 def test_cores_of_many_ranks_are_not_all_told():
-    assert cores._told([str(n) for n in range(9)]) == "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9"
+    assert cores._told([str(n) for n in range(9)]) == "by rank 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9"
     assert cores._told(["0-3"]) == "0-3"
 
 

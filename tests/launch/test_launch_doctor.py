@@ -200,9 +200,9 @@ def test_kernels_that_are_not_kept_are_a_warning(machine):
 
 def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):
     monkeypatch.setattr(here.os, "sched_getaffinity", lambda process: {4, 5})
-    assert visits(machine(), size=2)["cores"] == Line(OK, "cores", "by rank 4-5, the same of all")
+    assert visits(machine(), size=2)["cores"] == Line(OK, "cores", "4-5, the same of all ranks")
     line = visits(machine(), size=3)["cores"]
-    assert (line.status, line.text) == (WARN, "by rank 4-5, the same of all: 3 ranks on 2 cores")
+    assert (line.status, line.text) == (WARN, "4-5, the same of all ranks: 3 ranks on 2 cores")
 
 
 def test_where_the_local_rank_comes_from(machine):

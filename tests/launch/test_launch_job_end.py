@@ -18,13 +18,14 @@ def never(job):
 def test_no_job_has_no_end():
     assert job_end({}, never, NOW) is None
     assert job_end({"SLURM_JOB_ID": "", "SLURM_JOB_END_TIME": ""}, never, NOW) is None
+    assert job_end({"SLURM_JOB_END_TIME": "²"}, never, NOW) is None
 
 
 def test_what_a_job_script_says_comes_first():
     assert job_end({"RINGTRAIN_JOB_END": "170", "SLURM_JOB_END_TIME": "160", "SLURM_JOB_ID": "7"}, never, 100) == 170
 
 
-@pytest.mark.parametrize("text", ["soon", "-5", "1e9", "2026-03-01"])
+@pytest.mark.parametrize("text", ["soon", "-5", "1e9", "2026-03-01", "²", "9" * 17, "9" * 400])
 def test_a_job_script_that_says_no_time_is_refused(text):
     with pytest.raises(UsageError, match=rf"RINGTRAIN_JOB_END is '{text}'; it wants the second at which the job ends"):
         job_end({"RINGTRAIN_JOB_END": text}, never, NOW)

@@ -223,6 +223,7 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
         ),
         ({"batch_norm": "ghots:8"}, ConfigError, "batch_norm is 'ghots:8'; did you mean 'ghost:SIZE'? known:"),
         ({"batch_norm": "ghost:0"}, ConfigError, "batch_norm is 'ghost:0'; it wants model, sync, or ghost:SIZE with a"),
+        ({"batch_norm": "ghost:" + "9" * 5000}, ConfigError, "ghost:SIZE with a whole number"),
         ({"batch_norm": "ghost"}, ConfigError, "batch_norm is 'ghost'; it wants model, sync, or ghost:SIZE with a"),
         ({"batch_norm": "sync:4"}, ConfigError, "batch_norm is 'sync:4'; it wants model, sync, or ghost:SIZE with a"),
         ({"momentum_correction": True, "optimizer": "lamb"}, ConfigError, "and that of 'lamb' does not: nothing is"),

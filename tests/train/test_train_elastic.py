@@ -209,6 +209,7 @@ def test_a_loss_in_words():
 
 
 def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):
+    events = [
         Iteration(iteration=4, epoch=1, loss=2.5, accuracy=0.1, lr=0.05, examples=60, images_per_s=1e3, seconds=1.5),
         Evaluated(iteration=4, epoch=1, test_loss=2.5, test_accuracy=0.1, seconds=1.6),
         CheckpointSaved(path="4.h5", iteration=4, seconds=0.1),

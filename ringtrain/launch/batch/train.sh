@@ -44,6 +44,7 @@ trap 'forward TERM' TERM
 start() {
     "$@" &
     child=$!
+    [ -z "$asked" ] || kill -USR1 "$child" 2>/dev/null  # told before there was anybody to hand it on to
     while :; do
         again=no
         wait "$child"
@@ -109,10 +110,10 @@ while :; do
         say "no new checkpoint in $idle starts: this job gives up"
         exit 1
     fi
-    [ -z "$asked" ] || queue_again
     tell_job_end
     mpi_command
     train_command
+    [ -z "$asked" ] || queue_again
     rm -f "$folder/outcome.json"
     say "${mpi[*]} ${train[*]}"
     start "${mpi[@]}" "${train[@]}"
