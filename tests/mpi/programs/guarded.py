@@ -12,7 +12,7 @@ import numpy as np
 
 from ringtrain.cli.world import in_world
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.guarded import Guarded
+from ringtrain.exchange.guarded import Guarded, bare
 from ringtrain.exchange.reductions import prepare
 
 GOOD, ITERATION, TRAVEL_S = 5, 7, 5.0
@@ -72,6 +72,7 @@ WAYS = (is_stopped, is_late, is_slow, has_another_size, does_another_operation, 
 
 def body(transport) -> int:
     way, algorithm, deadline_s, count = sys.argv[1:]
+    transport = bare(transport)  # the guard of the world itself numbers what it sees
     guard = Guard(transport, float(deadline_s))
     rank = Rank(transport, guard, algorithm, int(count))
     for _ in range(GOOD):
