@@ -43,10 +43,6 @@ class Origin:
     def iteration(self) -> int | None:
         return self.place and self.place["iteration"]
 
-    def told(self) -> dict:
-        """What other ranks are told of it, as they make theirs of. (A checkpoint is large, and is not copied.)"""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "found"}
-
     @property
     def words(self) -> str:
         """What a run that ends before it has begun goes on from."""
