@@ -3,15 +3,15 @@
 import sys
 
 from ringtrain.cli.world import in_world
-from ringtrain.transport import libmpi
 from ringtrain.transport.awareness import UNKNOWN, Rung
 from ringtrain.transport.world import choose_way
 
-# Nothing speaks against it, so that it is tried.
-libmpi.look = lambda: [Rung(name, UNKNOWN, "") for name in ("kinds", "query", "ucx")]
-
 
 def choose(transport):
+    from ringtrain.transport import libmpi  # which starts the MPI
+
+    # Nothing speaks against it, so that it is tried.
+    libmpi.look = lambda: [Rung(name, UNKNOWN, "") for name in ("kinds", "query", "ucx")]
     maker, asked = sys.argv[1:]
     choice = choose_way(transport, asked, transport.rank, f"tests.fakes.makers:{maker}")
     if transport.rank == 1:
