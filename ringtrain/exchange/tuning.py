@@ -126,13 +126,14 @@ class Tuning:
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+MOST = 1e15  # of bytes and seconds: what is reckoned with them is finite, too
 KINDS = {
     dict: "an object",
     list: "a list",
     str: "a text",
     bool: "true or false",
     int: "a whole number above 0",
-    float: "a number, not below 0; a time, above 0",
+    float: "a number, not below 0; a time, above 0; at most 1e15",
 }
 
 
@@ -174,6 +175,6 @@ def _get(where: str, found: dict, name: str, kind: type):
     if kind is float and type(value) is int:
         value = float(value)
     least = 1 if kind is int else 1e-12 if name == "median_s" else 0
-    if type(value) is not kind or (kind in (int, float) and not least <= value < float("inf")):
+    if type(value) is not kind or (kind in (int, float) and not least <= value <= MOST):
         raise UsageError(f"{where}.{name} is {value!r}; it wants {KINDS[kind]}")
     return value

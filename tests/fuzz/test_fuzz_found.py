@@ -22,6 +22,7 @@ from ringtrain.data.make import make_dataset
 from ringtrain.data.sources import read_source
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, RingtrainError, UsageError, nearest, plain
+from ringtrain.exchange.tuning import table_of
 from ringtrain.lr import LearningRate
 from ringtrain.nn import spec
 from ringtrain.report.records import parse, read_record
@@ -334,3 +335,12 @@ def test_the_defaults_are_fine():
     assert resolve(("flags", {})) == TrainConfig()
     with pytest.raises(UsageError, match="finite"):
         resolve(("flags", {"lr": float("inf")}))
+
+
+def test_a_tuning_whose_times_no_float_holds_is_refused():
+    """The fastest of infinite times is none."""
+    row = {"algorithm": "ring", "dtype": "float32", "op": "sum", "bytes": 1024, "median_s": 1e-3, "correct": True}
+    model = {"algorithm": "ring", "dtype": "float32", "op": "sum", "from_bytes": 0.0, "start_s": 1e-6}
+    table = {"ranks": 2, "nodes": 1, "at": "2026-01-31", "rows": [row], "models": [{**model, "s_per_byte": 1e308}]}
+    with pytest.raises(UsageError, match=r"1x2.models\[0\].s_per_byte is 1e\+308; it wants a number, .*1e15"):
+        table_of("t", "1x2", table)
