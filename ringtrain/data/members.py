@@ -1,9 +1,7 @@
 """The files of a folder, or of an archive, by name: read into memory, never extracted to disk."""
 
 import tarfile
-import zlib
 from collections.abc import Collection
-from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 
 from ringtrain.data.content import Progress
@@ -11,13 +9,14 @@ from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+READS_AT_END = 1000  # of a whole archive: a few
 LARGEST_BYTES = 256 << 20  # of a member: an archive can expand to anything, and a batch of CIFAR has 148 MiB at most
 
 
 def is_archive(path: Path) -> bool:
     try:
         return path.is_file() and tarfile.is_tarfile(path)
-    except (OSError, EOFError, LZMAError, zlib.error):  # of one that is compressed, and cut short
+    except Exception:  # of one that is cut short, or spoilt: in as many ways as tarfile and its decoders have lines
         return path.name.endswith(ENDINGS)
 
 
@@ -42,7 +41,7 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     total = path.stat().st_size
     # As a stream: a compressed archive has no way back to an earlier member but to begin again.
-    with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+    with open(path, "rb") as file, tarfile.open(fileobj=_Ending(file), mode="r|*") as archive:
         for member in archive:
             name = PurePosixPath(member.name).name
             if member.isfile() and name in wanted:
@@ -50,6 +49,21 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
                 found[name] = archive.extractfile(member).read()
                 progress("reading", file.tell(), total)
     return found
+
+
+class _Ending:
+    """A file that may be read at its end a few times: tarfile, told to pass over more than there is, would do so for as
+    long as it takes to count to that."""
+
+    def __init__(self, file):
+        self._file, self._left = file, READS_AT_END
+
+    def read(self, count: int) -> bytes:
+        data = self._file.read(count)
+        self._left -= not data
+        if self._left < 0:
+            raise EOFError("it ends before what it says that it has")
+        return data
 
 
 def _check_member(path: Path, member, twice: bool) -> None:

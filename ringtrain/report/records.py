@@ -40,7 +40,7 @@ def _is_whole(found: dict, kind: type) -> bool:
 def _has_fields(found: dict, kind: type) -> bool:
     for field in fields(kind):
         if field.name in found:
-            if not _fits(found[field.name], field.type):
+            if not _fits(found[field.name], field.type) or (field.name == "seconds" and found["seconds"] is None):
                 return False
         elif field.default is field.default_factory is MISSING and kind is not RunStarted and field.name not in LATER:
             return False

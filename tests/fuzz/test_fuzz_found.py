@@ -5,6 +5,7 @@ import json
 import pickle
 import shutil
 import struct
+import tarfile
 import zipfile
 
 import h5py
@@ -15,10 +16,12 @@ from ringtrain.cli.main import run
 from ringtrain.config import TrainConfig
 from ringtrain.data import cifar, npz
 from ringtrain.data.check import check_file
+from ringtrain.data.content import silent
 from ringtrain.data.dataset import DIGITS, open_dataset
 from ringtrain.data.decoding import decoding
 from ringtrain.data.heaps import SIGNATURE, heap_problem
 from ringtrain.data.make import make_dataset
+from ringtrain.data.members import read_members
 from ringtrain.data.sources import read_source
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, RingtrainError, UsageError, nearest, plain
@@ -308,9 +311,34 @@ def test_records_of_other_kinds_are_passed_over(change):
     assert read_record(json.dumps(ITERATION | change).encode() + b"\n") is None
 
 
+def test_an_archive_that_says_it_is_longer_than_it_is_takes_no_time(tmp_path):
+    """tarfile would read at its end until it has counted to an exbibyte."""
+    member = tarfile.TarInfo("a")
+    member.pax_headers = {"size": str(1 << 60)}
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member)
+    with pytest.raises(DataError, match=r"a\.tar is truncated or damaged, .* it ends before what it says"):
+        read_members(tmp_path / "a.tar", {"b"}, silent)
+
+
+def test_an_archive_of_headers_that_are_none_is_none(tmp_path):
+    member = tarfile.TarInfo("a")
+    member.pax_headers = {"comment": "x"}
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member)
+    whole = bytearray((tmp_path / "a.tar").read_bytes())
+    whole[124:136] = b"\x80" + b"\x7f" * 11  # the size of the first header, as a number of 11 bytes
+    whole[148:156] = b"%06o\0 " % (sum(whole[:148]) + 8 * 32 + sum(whole[156:512]))
+    (tmp_path / "a.tar").write_bytes(whole)
+    with pytest.raises(DataError, match=r"a\.tar is truncated or damaged, copy it again"):
+        read_source(tmp_path / "a.tar")
+
+
 def test_records_that_lack_something():
     short = {name: value for name, value in ITERATION.items() if name != "seconds"}
     assert read_record(json.dumps(short).encode() + b"\n") is None
+    assert read_record(json.dumps(ITERATION | {"seconds": None}).encode() + b"\n") is None
+    assert read_record(json.dumps(ITERATION | {"loss": None}).encode() + b"\n")["loss"] is None  # not finite
     assert read_record(b'{"event": "start"}\n') == {"event": "start"}  # of an older ringtrain
     assert read_record(b'{"event": "of later", "x": []}\n') == {"event": "of later", "x": []}
     for change in ({"images": [1]}, {"updates": [1, "2"]}, {"lag": {"clock": {"x": 1}}}, {"lag": {"clock": 1}}):
