@@ -17,7 +17,9 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """ "conv1.weight to fc.bias": its first span and its last."""
+        """ "conv1.weight to fc.bias": its first span and its last; empty where it carries none as they are."""
+        if not self.spans:
+            return ""
         first, last = self.spans[0].name, self.spans[-1].name
         return first if first == last else f"{first} to {last}"
 
