@@ -26,7 +26,7 @@ TIMEOUT_S = 240
 @pytest.fixture
 def train(mpirun_command, tmp_path):
     """train(ranks, who dies where, flags) → (status, output, outcome, log by kind)."""
-    from conftest import run
+    from tests.mpi.conftest import run
 
     path = tmp_path / "net.toml"
     path.write_text(NET)
