@@ -18,14 +18,17 @@ ATTRIBUTE_BYTES = 16 << 20
 NUMBERS = (h5t.INTEGER, h5t.FLOAT)
 
 
+# No plugins: a file names filters by number, and the library would load whatever lies in its folders to find one. Here,
+# once: h5py does not keep threads from one another in these calls.
+while h5pl.size():
+    h5pl.remove(0)
+
+
 def open_file(source) -> h5py.File:
     """A path or an open file, for reading. Raises OSError.
 
-    Without a lock: a finished file never changes, and some cluster file systems have none. Without plugins: a file
-    names filters by number, and the library would load whatever lies in its folders to find one.
+    Without a lock: a finished file never changes, and some cluster file systems have none.
     """
-    while h5pl.size():
-        h5pl.remove(0)
     return h5py.File(source, "r", locking=False)
 
 

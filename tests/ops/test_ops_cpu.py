@@ -119,8 +119,12 @@ def peak_of_second_call(ops, call):
     """Bytes that a repeated call has allocated at the most, small Python objects included."""
     operation, arrays = getattr(ops, call.operation), {**call.inputs, **call.outputs}
     operation(**arrays, **call.rest)
+    return min(peak_of(lambda: operation(**arrays, **call.rest)) for _ in range(2))  # a thread may have some besides
+
+
+def peak_of(call):
     tracemalloc.start()
-    operation(**arrays, **call.rest)
+    call()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak
