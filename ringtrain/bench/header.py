@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import ringtrain
 from ringtrain.bench.words import plural
+from ringtrain.exchange.guarded import bare
 from ringtrain.transport.base import Transport
 
 PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MPICH_", "MV2_", "OMP_", "OPENBLAS_", "NUMBA_")
@@ -22,7 +23,7 @@ def relevant(environ: Mapping[str, str]) -> dict[str, str]:
 
 def name_of(transport: Transport) -> str:
     """What sends messages: "messages", "loopback"."""
-    return type(transport).__name__.lower()
+    return type(bare(transport)).__name__.lower()
 
 
 def ranges(numbers) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain.exchange.guarded import bare
 from ringtrain.transport.base import Transport
 
 FIELDS = ("cpu", "cores", "library", "transport")
@@ -43,7 +44,7 @@ def look(transport: Transport) -> tuple[dict[str, str], Layout]:
     The number of cores is the node's, not what ranks are bound to.
     """
     own = {"cpu": cpu_model(), "cores": str(os.cpu_count()), "library": library(transport), "node": transport.node}
-    everyone = transport.gather_json(own | {"transport": type(transport).__name__.lower()})
+    everyone = transport.gather_json(own | {"transport": type(bare(transport)).__name__.lower()})
     return {name: _together([rank[name] for rank in everyone]) for name in FIELDS}, layout_of(
         [rank["node"] for rank in everyone]
     )
