@@ -12,6 +12,7 @@ class Group:
         self._transport, self._ranks = transport, tuple(ranks)
         self.rank, self.size, self.nodes = self._ranks.index(transport.rank), len(self._ranks), transport.nodes
         self.patience, self.scratch, self.threads = transport.patience, transport.scratch, transport.threads
+        self.leaving = transport.leaving
 
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
         return self._transport.sends([(self._ranks[peer], span) for peer, span in moves], tag)

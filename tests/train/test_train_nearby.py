@@ -41,7 +41,7 @@ def test_all_ranks_open_the_copy_that_one_of_a_node_makes(tmp_path, monkeypatch)
     real, real_open = nearby.nearby, read_data.__globals__["open_dataset"]
     monkeypatch.setattr(nearby, "nearby", lambda *given: made.append(given) or real(*given))
     monkeypatch.setitem(
-        read_data.__globals__, "open_dataset", lambda path, node: opened.append(path) or real_open(path, node)
+        read_data.__globals__, "open_dataset", lambda path, *rest: opened.append(path) or real_open(path, *rest)
     )
     plain = read_on(1, "digits")
     opened.clear()
