@@ -1,5 +1,7 @@
 """Small runs inside one process: the real assembly and loop over threads, for tests that compare runs."""
 
+import threading
+
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.resolve import resolve
@@ -81,3 +83,21 @@ def losses(transport, model_text, iterations, start=0, ops=None, **flags):
 def everywhere(size, function, **options):
     """``function(transport)`` on ``size`` threads; the values in rank order."""
     return LoopbackWorld(size, **options).run(function)
+
+
+def on_ranks(size, work):
+    """``work(transport)`` on each rank of a loopback world; what each returned, or the error it raised."""
+    world, found = LoopbackWorld(size), [None] * size
+
+    def rank(number):
+        try:
+            found[number] = work(world.transport(number))
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found

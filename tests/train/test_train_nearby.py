@@ -1,9 +1,9 @@
 """--stage: the data set's file is copied to each node before it is opened, by one rank, and then opened there."""
 
 import os
-import threading
 
 import pytest
+from small_runs import on_ranks
 
 from ringtrain.cli.main import run
 from ringtrain.config import TrainConfig
@@ -12,28 +12,14 @@ from ringtrain.errors import ConfigError, DataError
 from ringtrain.nn import spec
 from ringtrain.train import nearby
 from ringtrain.train.assemble import read_data
-from ringtrain.transport.loopback import LoopbackWorld
 
 OWN = f"ringtrain-data-{os.getuid()}"
 
 
 def read_on(size, data, **flags):
     """The data sets of all ranks, or the errors that they raised."""
-    world, found = LoopbackWorld(size), [None] * size
     config, model = TrainConfig(data=data, **flags), spec.load("digits")
-
-    def rank(number):
-        try:
-            found[number] = read_data(config, model, world.transport(number))
-        except Exception as error:
-            found[number] = error
-
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return found
+    return on_ranks(size, lambda transport: read_data(config, model, transport))
 
 
 def test_all_ranks_open_the_copy_that_one_of_a_node_makes(tmp_path, monkeypatch):

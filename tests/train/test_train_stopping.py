@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import threading
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, run_of
+from small_runs import DROPOUT_NET, on_ranks, run_of
 
 from ringtrain.config import TrainConfig
 from ringtrain.data.dataset import open_dataset
@@ -41,24 +40,6 @@ def train(alone, tmp_path, monkeypatch):
 def records(folder, kind):
     found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [record for record in found if record["event"] == kind]
-
-
-def on_ranks(size, work):
-    """``work(transport)`` on each rank of a loopback world; what each returned, or the error it raised."""
-    world, found = LoopbackWorld(size), [None] * size
-
-    def rank(number):
-        try:
-            found[number] = work(world.transport(number))
-        except Exception as error:
-            found[number] = error
-
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return found
 
 
 # ── the flag ──────────────────────────────────────────────────────────────────────────────────────────────────────────
