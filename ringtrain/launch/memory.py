@@ -1,12 +1,13 @@
 """Checks of memory: how much of it a rank has, and what limits of the system stand in its way."""
 
-import re
 import resource
 from pathlib import Path
 
+from ringtrain.bench.memory import available_bytes, told_bytes
 from ringtrain.launch.cgroup import read_limits
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
 
+MEMINFO = "proc/meminfo"
 GIB = 1 << 30
 LEAST_BYTES = GIB >> 1  # of a rank: Python, compiled kernels and the digits take 200 MiB
 LEAST_LOCKED = GIB  # what an adapter of InfiniBand has pinned before it falls back, or fails
@@ -33,18 +34,12 @@ def free_bytes(root: Path) -> int | None:
     """Of this machine, or of what a container or job may take of it, where that is less."""
     limits = read_limits(root)
     own = None if limits.nbytes is None else max(0, limits.nbytes - limits.used)
-    return _least(_told(root, "MemAvailable"), own)
+    return _least(available_bytes(root / MEMINFO), own)
 
 
 def whole_bytes(root: Path) -> int | None:
     """All memory of this machine, or all that a container or job may have of it; None where nothing tells."""
-    return _least(_told(root, "MemTotal"), read_limits(root).nbytes)
-
-
-def _told(root: Path, name: str) -> int | None:
-    file = root / "proc/meminfo"
-    found = re.search(rf"{name}:\s*(\d+) kB", file.read_text()) if file.is_file() else None
-    return int(found[1]) << 10 if found else None
+    return _least(told_bytes("MemTotal", root / MEMINFO), read_limits(root).nbytes)
 
 
 def _least(*every: int | None) -> int | None:

@@ -21,11 +21,11 @@ from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import train
 from ringtrain.train.state import place
 from ringtrain.train.together import on_root
+from ringtrain.transport.tolerance import KILLED_S
 from ringtrain.transport.world import World
 
 MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"
 NOTHING = -1  # finished iterations of a rank that holds no whole state
-KILLED_S = 10.0  # by when a launcher that was told to end has ended all ranks
 
 
 def start(world: World, run_file: str | None, flags: dict, command: Sequence[str], stop: StopFlag) -> None:

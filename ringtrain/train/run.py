@@ -55,7 +55,7 @@ class Run:
         self._due_at_once = due
         self._before: Progress | None = None  # of the meeting that is under way: as it was found
         self._score: Score | None = None  # the last one
-        self._checked_at = -1
+        self._checked = (-1, False)  # finished iterations when state was last looked at; whether ranks were compared
         self._rates, self._meter = Rates(), Meter(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
         self._saving = Saving(assembly, ops, transport, progress, sink, folder, end)
@@ -236,12 +236,12 @@ class Run:
         """All is finite, since an update may spoil weights although its loss was; and the same on all ranks.
         Collective."""
         done, replicas = self._progress.iteration, self._of.replicas
-        if self._checked_at == done:
+        if self._checked >= (done, comparing):
             return
         gradient = replicas.gradient_problem()
         self._of.exchange.settle()
         replicas.check(f"after iteration {done}", gradient, comparing)
-        self._checked_at = done if comparing else self._checked_at
+        self._checked = (done, comparing)
 
     def _diverged(self, what: str) -> DivergedError:
         told = (
