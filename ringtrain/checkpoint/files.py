@@ -16,7 +16,8 @@ from ringtrain.errors import RingtrainError, UsageError
 PARTIAL = ".ringtrain-partial"  # ours alone: the folder may be one with other things in it
 ASIDE = "superseded-"  # how the name of what is put aside begins
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-_MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_MISPLACED = (errno.ENOENT, errno.ENOTDIR)
+_UNNAMEABLE = (errno.ENAMETOOLONG, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # a file system that has no fsync of folders says one of these
 
@@ -97,7 +98,7 @@ def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
         return UsageError(f"{path}: writing is not allowed ({error.strerror}); name another with --out")
     if error.errno in _MISPLACED:
         return UsageError(f"{path}: {path.parent} is not there or is no folder; name another with --out")
-    if error.errno == errno.ENAMETOOLONG:
+    if error.errno in _UNNAMEABLE:
         return UsageError(f"{path}: {error.strerror}; name another with --out")
     what = "no room" if error.errno in _FULL else "the disk failed"
     return RingtrainError(

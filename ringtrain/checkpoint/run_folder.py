@@ -4,6 +4,7 @@ runs/lenet-20260131-235959/
     config.toml                            the resolved configuration
     log.jsonl                              every event
     curves.png
+    outcome.json                           what became of it
     checkpoints/iteration-00001234.h5      the newest few
     checkpoints/best.h5                    the one with the best test accuracy: another name of its file
     checkpoints/superseded-*.h5            of iterations after one that the run was resumed at: no longer used
@@ -17,7 +18,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.checkpoint import files, lock, store
+from ringtrain.checkpoint import files, lock, outcome, store
 from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import CheckpointError, UsageError
 
@@ -45,6 +46,7 @@ class RunFolder:
         self.config = self.path / "config.toml"
         self.log = self.path / "log.jsonl"
         self.curves = self.path / "curves.png"
+        self.outcome = self.path / outcome.NAME
         self.checkpoints = self.path / "checkpoints"
         self.best = self.checkpoints / "best.h5"
         self.lock: lock.Lock | None = None
@@ -73,7 +75,8 @@ class RunFolder:
 
     def _clear_the_way(self) -> list[str]:
         """A link would have us write to a file elsewhere, a folder or a pipe in a file's place not at all."""
-        stray = [path for path in (self.config, self.log, self.curves, self.best) if not files.is_plain(path)]
+        own = (self.config, self.log, self.curves, self.outcome, self.best)
+        stray = [path for path in own if not files.is_plain(path)]
         return [f"{path} is no file of its own: it is called {files.put_aside(path).name} now" for path in stray]
 
     def write_text(self, path: Path, text: str) -> None:

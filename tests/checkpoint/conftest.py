@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng  # here, and not while a test may read no files
 
 from ringtrain.checkpoint.store import Checkpoint, fingerprint
 
 
 def make_checkpoint(iteration: int = 7, **changed) -> Checkpoint:
     """A small checkpoint whose every value depends on the iteration."""
-    draw = np.random.default_rng(iteration)
+    draw = default_rng(iteration)
     weights = {
         "z/conv 1%.weight": draw.normal(size=(2, 3, 1, 2)).astype(np.float32),
         "fc.bias": draw.normal(size=5).astype(np.float32),

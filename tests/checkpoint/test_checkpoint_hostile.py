@@ -173,7 +173,10 @@ def test_what_was_put_aside_before_makes_room_for_a_file_alone(folder):
     assert aside == [f"superseded-{k}iteration-00000009.h5" for k in ("2-", "3-", "")]
 
 
-@pytest.mark.parametrize("name", ["config.toml", "log.jsonl", "curves.png", "checkpoints/best.h5"])
+OWN = ["config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints/best.h5"]  # files that are replaced
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_no_link_leads_out_of_the_folder(folder, tmp_path, name):
     (tmp_path / "mine").write_text("mine")
     (folder.path / name).unlink(missing_ok=True)
@@ -181,6 +184,15 @@ def test_no_link_leads_out_of_the_folder(folder, tmp_path, name):
     (told,) = folder.claim(resume=True)
     assert told.endswith(f"{name} is no file of its own: it is called superseded-{os.path.basename(name)} now")
     assert (tmp_path / "mine").read_text() == "mine" and not os.path.lexists(folder.path / name)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_folder_in_a_files_place_is_kept_and_makes_way(folder, name):
+    (folder.path / name).unlink(missing_ok=True)
+    (folder.path / name / "mine").mkdir(parents=True)
+    (told,) = folder.claim(resume=True)
+    assert "is no file of its own" in told and not os.path.lexists(folder.path / name)
+    assert (folder.path / name).with_name(f"superseded-{os.path.basename(name)}").joinpath("mine").is_dir()
 
 
 def test_a_folder_is_claimed_once(folder):

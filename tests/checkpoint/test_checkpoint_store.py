@@ -289,6 +289,12 @@ def test_a_folder_that_is_not_there(tmp_path, make):
         store.save(tmp_path / "none" / "a.h5", make())
 
 
+def test_a_folder_in_its_place(tmp_path, make):
+    (tmp_path / "a.h5").mkdir()
+    with pytest.raises(UsageError, match=r"a\.h5: Is a directory; name another with --out"):
+        store.save(tmp_path / "a.h5", make())
+
+
 # Another model.
 
 
