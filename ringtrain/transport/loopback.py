@@ -47,14 +47,18 @@ class LoopbackWorld:
 
     def run(self, function: Callable[[Transport], object]) -> list:
         """``function(transport)`` on every rank, a thread each; the values in rank order. Raises the first
-        error that a rank had; the other ranks are told, and end at their next test or wait."""
+        error that a rank had; the other ranks are told, and end at their next test or wait. Threads that were started
+        for a rank end with it."""
         values = [None] * self.size
 
         def body(rank: int) -> None:
+            transport = self.transport(rank)
             try:
-                values[rank] = function(self.transport(rank))
+                values[rank] = function(transport)
             except BaseException as error:
                 self.fail(error)
+            finally:
+                transport.abandon()
 
         threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(self.size)]
         for thread in threads:
@@ -247,6 +251,12 @@ class Loopback(Transport):
         for action in self.closing:
             action()
         self.barrier()
+
+    def abandon(self) -> None:
+        """End what runs in it here. Not collective."""
+        for action in reversed(self.leaving):
+            action()
+        self.leaving.clear()
 
     def describe(self) -> str:
         return "one process, no MPI" if self.size == 1 else f"{self.size} threads of one process, no MPI"

@@ -26,7 +26,8 @@ from worlds.world import MIB, Hung, World, own_memory
 
 PARTS = ("train", "collectives", "restarts")
 REQUEUE = 75
-FOREVER, SETTLED = 10**8, 40  # iterations, and after how many a world is watched
+FOREVER, SETTLED = 10**8, 200  # iterations, and after how many a world is watched
+OFTEN = 10  # iterations between two evaluations, and two checkpoints
 ALGORITHMS = ("ring", "mapped", "mpi")
 COUNT = 1000  # float32 of a collective: 4 kB
 BLOCKS = 20  # of collectives, between which memory is looked at
@@ -41,7 +42,7 @@ def train(options, place: Path) -> list[str]:
     for ranks in options.ranks:
         out = place / f"train-{ranks}"
         given = ["-m", "ringtrain", "train", "--data", "digits", "--iterations", FOREVER, "--out", out]
-        given += ["--evaluate-every", SETTLED // 4, "--checkpoint-every", SETTLED // 4]
+        given += ["--evaluate-every", OFTEN, "--checkpoint-every", OFTEN]
         world = World(ranks, given, out.with_suffix(".txt"), place / "mpi")
         watch = Watch(world, partial(reached, out, SETTLED))
         wait_for(world, out, 1)  # before that a signal would end it

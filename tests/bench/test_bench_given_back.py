@@ -6,6 +6,8 @@ from ringtrain.bench.sweep import Sweep, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.transport.loopback import Loopback, LoopbackHandle, LoopbackWorld
 
+pytestmark = pytest.mark.usefixtures("short_streams")
+
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_what_was_prepared_is_given_back(monkeypatch, passes):

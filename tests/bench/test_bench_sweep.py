@@ -17,6 +17,7 @@ from ringtrain.exchange import reductions
 from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.loopback import LoopbackWorld
 
+pytestmark = pytest.mark.usefixtures("short_streams")
 QUICK = Protocol(repeats=3, warm_up=1)
 OVER = {"mpi": "mpi", "mapped": "mapped", "one-shot": "mapped", "routed": "mapped"}  # on one node
 

@@ -130,8 +130,7 @@ def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorith
     os.kill(stopped, signal.SIGSTOP)
     rest, _ = process.communicate(timeout=DEADLINE_S + EXTRA_S)
     assert process.returncode == 4, rest
-    assert rest.count("ringtrain: rank ") == 1
-    (line,) = [line for line in rest.splitlines() if line.startswith("ringtrain: ")]
+    (line,) = re.findall("ringtrain: rank .*", rest)  # the one pipe of all ranks may have begun an epoch's line before
     assert "no progress for 2 s in collective " in line and ", iteration " in line
     assert f"rank 1 ({HOST}) " in line and "it has given no sign of life for" in line
     assert "the last collectives of every rank:" in rest

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, everywhere, losses
 from strategies import LAYERWISE
 
 
@@ -13,13 +13,13 @@ def relative(found, expected):
 
 @pytest.fixture(scope="module")
 def serial():
-    return everywhere(1, lambda t: losses(t, DROPOUT_NET, 100, dtype="float64"))[0]
+    return everywhere(1, lambda t: losses(t, DROPOUT_NET, ITERATIONS, dtype="float64"))[0]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_float64_losses_are_those_of_one_rank(serial, size):
-    """100 iterations of 30 examples are over two epochs of 1,437, so tails of 27 are among them."""
-    ranks = everywhere(size, lambda t: losses(t, DROPOUT_NET, 100, dtype="float64"))
+    """Over two epochs, so tails of 27 are among them."""
+    ranks = everywhere(size, lambda t: losses(t, DROPOUT_NET, ITERATIONS, dtype="float64"))
     assert len({digest for _, digest, _ in ranks}) == 1
     assert relative(ranks[0][0], serial[0]) <= 1e-9
     assert np.max(np.abs(ranks[0][2] - serial[2])) <= 1e-12 * np.max(np.abs(serial[2]))
@@ -43,13 +43,13 @@ def test_float32_losses_agree_for_the_first_iterations(size):
     ],
 )
 def test_how_it_is_cut_and_exchanged_does_not_matter(serial, flags):
-    ranks = everywhere(3, lambda t: losses(t, DROPOUT_NET, 60, dtype="float64", **flags))
-    assert relative(ranks[0][0], serial[0][:60]) <= 1e-9
+    ranks = everywhere(3, lambda t: losses(t, DROPOUT_NET, 15, dtype="float64", **flags))
+    assert relative(ranks[0][0], serial[0][:15]) <= 1e-9
 
 
 def test_ghost_batch_norm_is_the_same_at_any_number_of_ranks():
     def run(t):
-        return losses(t, BATCH_NORM_NET, 60, dtype="float64")
+        return losses(t, BATCH_NORM_NET, ITERATIONS, dtype="float64")
 
     one = everywhere(1, run)[0]
     for size in (2, 3, 4):
@@ -59,9 +59,9 @@ def test_ghost_batch_norm_is_the_same_at_any_number_of_ranks():
 
 
 def test_a_rank_without_examples_takes_part():
-    """5 does not divide: batches of 6 examples, whose tail of 1437 = 239·6 + 3 leaves two of five ranks without."""
-    one = everywhere(1, lambda t: losses(t, DROPOUT_NET, 241, dtype="float64", batch=6))[0]
-    ranks = everywhere(5, lambda t: losses(t, DROPOUT_NET, 241, dtype="float64", batch=6))
+    """5 does not divide: batches of 6 examples, whose tail of 297 = 49·6 + 3 leaves two of five ranks without."""
+    one = everywhere(1, lambda t: losses(t, DROPOUT_NET, 51, dtype="float64", batch=6))[0]
+    ranks = everywhere(5, lambda t: losses(t, DROPOUT_NET, 51, dtype="float64", batch=6))
     assert relative(ranks[4][0], one[0]) <= 1e-9
 
 
@@ -70,7 +70,7 @@ def test_layerwise_optimizers_are_those_of_one_rank(flags):
     """Buckets of at least 64 bytes hold one parameter or several; the norms are those of parameters all the same."""
 
     def run(t, **more):
-        return losses(t, DROPOUT_NET, 50, dtype="float64", **flags, **more)
+        return losses(t, DROPOUT_NET, ITERATIONS, dtype="float64", **flags, **more)
 
     one = everywhere(1, run)[0]
     for size, bucket_bytes in ((2, 64), (3, 4 << 20), (4, 64)):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, everywhere
 from strategies import LAYERWISE, NETS, apart, trained
 
 from tests.fakes.device import FakeDeviceOps
@@ -11,18 +11,18 @@ from tests.fakes.transports import DeviceTransport
 OUTER = {"outer_momentum": 0.9, "outer_lr": 0.7}
 
 
-def averaging(size, net=DROPOUT_NET, iterations=50, **flags):
+def averaging(size, net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", sync="averaging", **flags))
 
 
-def serial(net=DROPOUT_NET, iterations=50, **flags):
+def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0][1]
 
 
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_each_iteration_is_exact_with_uneven_parts_and_tails(net, size):
-    """Iteration 48 has 27 examples in place of 30: of four ranks with ghosts of 8, two then have 8, one 3."""
+    """Iteration 10 has 27 examples in place of 30: of four ranks with ghosts of 8, two then have 8, one 3."""
     found = averaging(size, NETS[net], average_every=1, bucket_bytes=2000)
     assert len({weights.tobytes() for _, weights, _ in found}) == 1
     assert apart(found, serial(NETS[net])) <= 1e-12
@@ -35,7 +35,7 @@ def test_nesterov_and_micro_batches():
 
 def test_a_rank_without_examples_weighs_nothing():
     """Batches of 5 on 4 ranks, with a tail of 2 that two of them have nothing of."""
-    flags = {"batch": 5, "iterations": 290, "lr": 0.01, "net": BATCH_NORM_NET.replace("ghost = 8", "ghost = 1")}
+    flags = {"batch": 5, "iterations": 62, "lr": 0.01, "net": BATCH_NORM_NET.replace("ghost = 8", "ghost = 1")}
     assert apart(averaging(4, average_every=1, **flags), serial(**flags)) <= 1e-11
 
 
@@ -86,11 +86,11 @@ def test_layerwise_optimizers_are_each_ranks_own():
 
 
 def test_post_local_is_all_reduce_up_to_then():
-    flags = {"average_every": 4, "average_from": 26}
+    flags = {"average_every": 4, "average_from": 12}
     found = averaging(3, **flags)
-    assert apart(averaging(3, iterations=26, **flags), serial(iterations=26)) <= 1e-12
-    begun = everywhere(2, lambda t: trained(t, DROPOUT_NET, 26, dtype="float64"))[0][2]
-    assert apart(averaging(3, start=26, found=begun, **flags), found[0][1]) <= 1e-12
+    assert apart(averaging(3, iterations=12, **flags), serial(iterations=12)) <= 1e-12
+    begun = everywhere(2, lambda t: trained(t, DROPOUT_NET, 12, dtype="float64"))[0][2]
+    assert apart(averaging(3, start=12, found=begun, **flags), found[0][1]) <= 1e-12
     assert apart(found, serial()) > 1e-3
 
 

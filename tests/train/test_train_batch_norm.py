@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import apart, trained
 
 from ringtrain.errors import ConfigError, DivergedError
@@ -18,12 +18,12 @@ from tests.fakes.transports import DeviceTransport
 ONE_GHOST = BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000")
 
 
-def together(size, iterations=50, **flags):
+def together(size, iterations=ITERATIONS, **flags):
     flags = {"dtype": "float64", "batch_norm": "sync", **flags}
     return everywhere(size, lambda t: trained(t, BATCH_NORM_NET, iterations, **flags))
 
 
-def serial(iterations=50, net=ONE_GHOST, **flags):
+def serial(iterations=ITERATIONS, net=ONE_GHOST, **flags):
     return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0][1]
 
 
@@ -45,8 +45,8 @@ def test_without_it_the_ghosts_of_the_model_file_are_others(whole):
 
 
 def test_a_rank_without_examples_takes_part():
-    """1437 = 4·359 + 1: three of four ranks have nothing of the fifth batch."""
-    assert apart(together(4, 7, batch=359), serial(7, batch=359)) <= 1e-12
+    """297 = 4·74 + 1: three of four ranks have nothing of the fifth batch."""
+    assert apart(together(4, 7, batch=74), serial(7, batch=74)) <= 1e-12
 
 
 @pytest.mark.parametrize("flags", [{"sync": "sharded", "clip_norm": 0.5}, {"algorithm": "mpi"}, {"fc": "hybrid"}])
@@ -59,9 +59,9 @@ def test_by_compiled_kernels():
     """A rank without examples among them."""
 
     def body(t):
-        return trained(t, BATCH_NORM_NET, 6, ops=make_ops("cpu", "float64"), batch_norm="sync", batch=359)
+        return trained(t, BATCH_NORM_NET, 6, ops=make_ops("cpu", "float64"), batch_norm="sync", batch=74)
 
-    assert apart(everywhere(4, body), serial(6, batch=359)) <= 1e-11
+    assert apart(everywhere(4, body), serial(6, batch=74)) <= 1e-11
 
 
 def test_delayed_gradients_do_not_depend_on_the_number_of_ranks():
@@ -73,7 +73,7 @@ def test_on_a_device_that_computes_later():
     def body(t, device):
         ops = FakeDeviceOps() if device else None
         transport = DeviceTransport(t, ops) if device else t
-        return trained(transport, BATCH_NORM_NET, 6, ops=ops, batch_norm="sync", batch=359, algorithm="ring")
+        return trained(transport, BATCH_NORM_NET, 6, ops=ops, batch_norm="sync", batch=74, algorithm="ring")
 
     host, device = (everywhere(4, lambda t, d=d: body(t, d)) for d in (False, True))
     assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere
+from small_runs import DROPOUT_NET, ITERATIONS, everywhere
 from strategies import LAYERWISE, NETS, apart, trained
 
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 
 
-def delayed(size, net=DROPOUT_NET, iterations=50, **flags):
+def delayed(size, net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", sync="delayed", **flags))
 
 
@@ -25,10 +25,10 @@ def test_weights_do_not_depend_on_the_number_of_ranks(net):
 @pytest.mark.parametrize("optimizer", LAYERWISE)
 def test_layerwise_optimizers_do_not_depend_on_the_number_of_ranks(optimizer):
     flags = LAYERWISE[optimizer]
-    whole = delayed(1, iterations=30, **flags)[0][1]
+    whole = delayed(1, iterations=ITERATIONS, **flags)[0][1]
     begun = delayed(2, iterations=13, bucket_bytes=2000, **flags)[0][2]
     for size in (2, 3):
-        found = delayed(size, start=13, found=begun, iterations=30, bucket_bytes=2000, **flags)
+        found = delayed(size, start=13, found=begun, iterations=ITERATIONS, bucket_bytes=2000, **flags)
         assert apart(found, whole) <= 1e-12
 
 
@@ -43,12 +43,12 @@ def test_it_is_not_serial_and_learns_as_much():
 
 @pytest.mark.parametrize("flags", [{}, {"clip_norm": 0.5}, {"optimizer": "adamw", "lr": 0.002}])
 def test_it_goes_on_exactly_and_nobody_who_looks_changes_it(flags):
-    whole = delayed(3, iterations=30, **flags)
-    looked_at = delayed(3, iterations=30, settle_at=(1, 7, 8), **flags)
+    whole = delayed(3, iterations=ITERATIONS, **flags)
+    looked_at = delayed(3, iterations=ITERATIONS, settle_at=(1, 7, 8), **flags)
     assert looked_at[0][1].tobytes() == whole[0][1].tobytes()
     begun = delayed(3, iterations=13, **flags)[0][2]
-    assert delayed(3, start=13, found=begun, iterations=30, **flags)[2][1].tobytes() == whole[0][1].tobytes()
-    assert apart(delayed(2, start=13, found=begun, iterations=30, **flags), whole[0][1]) <= 1e-12
+    assert delayed(3, start=13, found=begun, iterations=ITERATIONS, **flags)[2][1].tobytes() == whole[0][1].tobytes()
+    assert apart(delayed(2, start=13, found=begun, iterations=ITERATIONS, **flags), whole[0][1]) <= 1e-12
 
 
 @pytest.mark.parametrize("flags", [{}, {"clip_norm": 0.5}])

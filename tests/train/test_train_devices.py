@@ -129,7 +129,7 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
 def test_the_factor_goes_on_from_a_checkpoint():
     def body(t, found=None, start=0):
         ops = FakeDeviceOps(precision="float16")
-        given = {"device": "cuda", "precision": "float16"}
+        given = {"device": "cuda", "precision": "float16", "examples": None}
         return trained(DeviceTransport(t, ops), BATCH_NORM_NET, start + 3, start, found, ops=ops, **given)[2]
 
     first = everywhere(1, body)[0]
@@ -139,12 +139,12 @@ def test_the_factor_goes_on_from_a_checkpoint():
 
 
 def test_an_epoch_with_its_tail_and_an_evaluation_between():
-    """1,438 examples in batches of 500: arrays grow at the evaluation, and a tail is recorded by itself."""
+    """297 examples in batches of 100: arrays grow at the evaluation, and a tail is recorded by itself."""
 
     def body(transport, device):
         ops = FakeDeviceOps() if device else None
         transport = DeviceTransport(transport, ops) if device else transport
-        run, ops = run_of(transport, BATCH_NORM_NET, ops, batch=500, iterations=11)
+        run, ops = run_of(transport, BATCH_NORM_NET, ops, batch=100, iterations=11)
         found = []
         with run.batches(transport, 0, 11) as batches:
             for batch in batches:

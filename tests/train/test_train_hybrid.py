@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
+from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import apart, trained
 
 from ringtrain.errors import ConfigError, DivergedError
@@ -37,12 +37,12 @@ FULL = TWO[: TWO.index("[[layers]]")] + TWO[TWO.index(FLAT) :]
 NETS = {"two": TWO, "ghost": GHOST, "full": FULL, "one": DROPOUT_NET}
 
 
-def hybrid(size, net=TWO, iterations=50, **flags):
+def hybrid(size, net=TWO, iterations=ITERATIONS, **flags):
     return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", fc="hybrid", **flags))
 
 
 @cache
-def serial(net=TWO, iterations=50, **flags):
+def serial(net=TWO, iterations=ITERATIONS, **flags):
     return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0]
 
 
@@ -57,7 +57,7 @@ def check(found, losses, weights):
     ("net", "size"), [("two", 1), ("two", 2), ("two", 3), ("two", 4), ("ghost", 3), ("full", 3), ("one", 2)]
 )
 def test_weights_and_losses_are_those_of_one_rank(net, size):
-    """50 iterations of 30 examples, among them a tail of 27."""
+    """Tails of 27 are among the batches of 30."""
     losses, weights, _ = serial(NETS[net])
     check(hybrid(size, NETS[net]), losses, weights)
 
@@ -93,20 +93,20 @@ def test_around_slices(flags):
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_ranks_without_examples_compute_their_columns(accumulate):
-    """1,437 examples are 4 batches of 359 and a tail of one example, which is one rank's."""
-    flags = {"batch": 359, "accumulate": accumulate}
-    losses, weights, _ = serial(iterations=6, batch=359)
+    """297 examples are 4 batches of 74 and a tail of one example, which is one rank's."""
+    flags = {"batch": 74, "accumulate": accumulate}
+    losses, weights, _ = serial(iterations=6, batch=74)
     check(hybrid(4, iterations=6, **flags), losses, weights)
 
 
 def test_it_goes_on_at_another_number_of_ranks_and_without():
     flags = {"optimizer": "adamw", "lr": 0.002}
     _, weights, last = serial(**flags)
-    begun = hybrid(3, iterations=20, **flags)[0][2]
-    middle = hybrid(2, iterations=35, start=20, found=begun, **flags)[0][2]
-    data = everywhere(2, lambda t: trained(t, TWO, 50, 35, middle, dtype="float64", **flags))
+    begun = hybrid(3, iterations=8, **flags)[0][2]
+    middle = hybrid(2, iterations=15, start=8, found=begun, **flags)[0][2]
+    data = everywhere(2, lambda t: trained(t, TWO, ITERATIONS, 15, middle, dtype="float64", **flags))
     assert apart(data, weights) <= 1e-12
-    again = hybrid(4, iterations=50, start=20, found=serial(iterations=20, **flags)[2], **flags)
+    again = hybrid(4, iterations=ITERATIONS, start=8, found=serial(iterations=8, **flags)[2], **flags)
     assert apart(again, weights) <= 1e-12
     checkpoint = again[0][2]
     assert checkpoint.optimizer.keys() == last.optimizer.keys() and checkpoint.scalars["step"] == last.scalars["step"]

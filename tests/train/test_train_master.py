@@ -4,25 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import NETS, apart, trained
 
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 
 
-def master(size, net=DROPOUT_NET, iterations=50, **flags):
+def master(size, net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", sync="master", **flags))
 
 
-def serial(net=DROPOUT_NET, iterations=50, **flags):
+def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0]
 
 
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_weights_and_losses_are_those_of_one_rank(net, size):
-    """Iteration 48 has 27 examples in place of 30: of four ranks with ghosts of 8, two then have 8, one 3."""
+    """Iteration 10 has 27 examples in place of 30: of four ranks with ghosts of 8, two then have 8, one 3."""
     losses, weights, _ = serial(NETS[net])
     found = master(size, NETS[net], bucket_bytes=2000)
     assert len({weights.tobytes() for _, weights, _ in found}) == 1
@@ -48,9 +48,9 @@ def test_optimizers_clipping_and_micro_batches(flags):
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_ranks_without_examples(accumulate):
-    """Batches of 5 on 4 ranks; iteration 287 is a tail of 2, which two of them have nothing of."""
+    """Batches of 5 on 4 ranks; iteration 60 is a tail of 2, which two of them have nothing of."""
     net = BATCH_NORM_NET.replace("ghost = 8", "ghost = 1")
-    flags = {"batch": 5, "iterations": 290, "start": 280, "lr": 0.01, "net": net}
+    flags = {"batch": 5, "iterations": 63, "start": 53, "lr": 0.01, "net": net}
     assert apart(master(4, accumulate=accumulate, **flags), serial(**flags)[1]) <= 1e-12
 
 

@@ -101,7 +101,7 @@ def test_options_of_another_device_are_refused(flags, told):
 def rehearsed(t, capacity, net=DROPOUT_NET, **flags):
     """A run on a device of so many bytes, after its rehearsal."""
     ops = FakeDeviceOps(capacity=capacity)
-    run, _ = run_of(DeviceTransport(t, ops), net, ops, **flags)
+    run, _ = run_of(DeviceTransport(t, ops), net, ops, None, **flags)
     with run.batches(t, 0, 1) as batches:
         batch = next(batches)
         take_turns(t, lambda: rehearse(run, ops, batch))
@@ -145,7 +145,7 @@ def test_whole_ghost_batches_fit_and_none_may():
 def test_not_even_one_example_may_fit():
     def body(t):
         ops = FakeDeviceOps()
-        run, _ = run_of(DeviceTransport(t, ops), DROPOUT_NET, ops, batch=1400)
+        run, _ = run_of(DeviceTransport(t, ops), DROPOUT_NET, ops, None, batch=1400)
         ops.capacity = ops.used + 100
         with run.batches(t, 0, 1) as batches:
             rehearse(run, ops, next(batches))

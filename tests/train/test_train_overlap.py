@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
+from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import NETS, apart, trained
 
 from ringtrain.train.pace import Together
@@ -16,9 +16,9 @@ SYNCS = {"allreduce": {}, "sharded": {}, "averaging": {"average_from": 1000}}
 
 @pytest.fixture(scope="module", params=NETS)
 def net(request):
-    """A net, and its weights after 50 iterations on one rank."""
+    """A net, and its weights after training on one rank."""
     text = NETS[request.param]
-    return text, everywhere(1, lambda t: trained(t, text, 50, dtype="float64"))[0][1]
+    return text, everywhere(1, lambda t: trained(t, text, ITERATIONS, dtype="float64"))[0][1]
 
 
 @pytest.mark.parametrize("overlap", ["none", "forward"])
@@ -29,7 +29,9 @@ def test_weights_are_those_of_one_rank(net, overlap, size):
     progress = "thread" if overlap == "forward" else "layers"
     for sync, more in SYNCS.items() if size == 3 else (("allreduce", {}),):
         flags = {"sync": sync, "overlap": overlap, "progress": progress, "bucket_bytes": 2000, **more}
-        found = everywhere(size, lambda t, f=flags: trained(t, text, 50, dtype="float64", settle_at=(7, 8), **f))
+        found = everywhere(
+            size, lambda t, f=flags: trained(t, text, ITERATIONS, dtype="float64", settle_at=(7, 8), **f)
+        )
         assert len({weights.tobytes() for _, weights, _ in found}) == 1
         assert apart(found, want) <= 1e-12, sync
 
@@ -41,7 +43,7 @@ def test_ranks_without_examples(sync):
     flags = {"sync": sync, "bucket_bytes": 500, **SYNCS[sync]}
 
     def run(overlap):
-        return everywhere(15, lambda t: trained(t, net, 49, start=46, dtype="float64", overlap=overlap, **flags))[0]
+        return everywhere(15, lambda t: trained(t, net, 11, start=8, dtype="float64", overlap=overlap, **flags))[0]
 
     np.testing.assert_array_equal(run("forward")[1], run("backward")[1])
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
+from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import apart, trained
 
 from ringtrain.errors import DivergedError, StalledError, TransportError
@@ -48,12 +48,12 @@ NETS = {
 FLAGS = {"lr": 0.01, "dtype": "float64"}
 
 
-def pipeline(size, net="dropout", iterations=50, fc_ranks=1, **flags):
+def pipeline(size, net="dropout", iterations=ITERATIONS, fc_ranks=1, **flags):
     given = {**FLAGS, "fc": "pipeline", "fc_ranks": fc_ranks, **flags}
     return everywhere(size, lambda t: trained(t, NETS[net], iterations, **given))
 
 
-def serial(net="dropout", iterations=50, **flags):
+def serial(net="dropout", iterations=ITERATIONS, **flags):
     return everywhere(1, lambda t: trained(t, NETS[net], iterations, **{**FLAGS, **flags}))[0]
 
 
@@ -99,8 +99,8 @@ def test_optimizers_clipping_and_schedules(flags):
 
 @pytest.mark.parametrize("fc_ranks", [1, 2])
 def test_a_rank_without_examples_in_a_tail(fc_ranks):
-    """Batches of 4, and one of 1 as the 360th."""
-    flags = {"batch": 4, "start": 356, "accumulate": 2, "iterations": 364}
+    """Batches of 4, and one of 1 as the 75th."""
+    flags = {"batch": 4, "start": 71, "accumulate": 2, "iterations": 79}
     assert_is(pipeline(3 + fc_ranks, fc_ranks=fc_ranks, **flags), serial(**flags))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
+from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import NETS, apart, trained
 
 from ringtrain.errors import DivergedError
@@ -12,11 +12,11 @@ from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 
 
-def served(size, net=DROPOUT_NET, iterations=50, nodes=1, **flags):
+def served(size, net=DROPOUT_NET, iterations=ITERATIONS, nodes=1, **flags):
     return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", sync="server", **flags), nodes=nodes)
 
 
-def serial(net=DROPOUT_NET, iterations=50, **flags):
+def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0][1]
 
 
@@ -100,7 +100,8 @@ def test_with_staleness_it_learns_and_goes_on_at_another_number_of_ranks(flags):
 
 def paced(t, iterations, **flags):
     """Losses, weights and lag of ranks that go at the pace of the strategy, with two meetings."""
-    run, ops = run_of(t, FLAGS["net"], lr=0.02, augment=False, iterations=iterations, deadline_s=20.0, **flags)
+    flags = {"lr": 0.02, "augment": False, "iterations": iterations, "deadline_s": 20.0, **flags}
+    run, ops = run_of(t, FLAGS["net"], examples=None, **flags)
     found = []
     pace = make_pace(run, t, Lifeboat(None), 0, found.append, lambda examples, seconds: None)
     for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):

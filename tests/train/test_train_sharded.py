@@ -1,18 +1,18 @@
 """Training with a slice of the optimizer's state on each rank is training with all of it."""
 
 import pytest
-from small_runs import DROPOUT_NET, everywhere
+from small_runs import DROPOUT_NET, ITERATIONS, everywhere
 from strategies import LAYERWISE, NETS, apart, trained
 
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 
 
-def sharded(size, net=DROPOUT_NET, iterations=50, **flags):
+def sharded(size, net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(size, lambda t: trained(t, net, iterations, dtype="float64", sync="sharded", **flags))
 
 
-def serial(net=DROPOUT_NET, iterations=50, **flags):
+def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0][1]
 
 
@@ -43,15 +43,15 @@ def test_norms_are_of_whole_parameters_wherever_slices_cut_them(optimizer, size)
 @pytest.mark.parametrize("flags", [{"optimizer": "adamw", "lr": 0.002}, *LAYERWISE.values()])
 @pytest.mark.parametrize("size", [1, 2])
 def test_it_goes_on_at_another_number_of_ranks(size, flags):
-    begun = sharded(3, iterations=20, **flags)[0][2]
-    found = sharded(size, iterations=50, start=20, found=begun, **flags)
+    begun = sharded(3, iterations=8, **flags)[0][2]
+    found = sharded(size, iterations=ITERATIONS, start=8, found=begun, **flags)
     assert apart(found, serial(**flags)) <= 1e-12
 
 
 def test_a_run_of_all_reduce_goes_on_sharded_and_back():
-    begun = everywhere(2, lambda t: trained(t, DROPOUT_NET, 10, dtype="float64"))[0][2]
-    middle = sharded(4, iterations=30, start=10, found=begun)[0][2]
-    found = everywhere(3, lambda t: trained(t, DROPOUT_NET, 50, 30, middle, dtype="float64"))
+    begun = everywhere(2, lambda t: trained(t, DROPOUT_NET, 8, dtype="float64"))[0][2]
+    middle = sharded(4, iterations=15, start=8, found=begun)[0][2]
+    found = everywhere(3, lambda t: trained(t, DROPOUT_NET, ITERATIONS, 15, middle, dtype="float64"))
     assert apart(found, serial()) <= 1e-12
 
 

@@ -1,16 +1,14 @@
 """One rank of three is told to stop, under ways of training where ranks are apart: all stop."""
 
 import json
-import threading
 
 import pytest
-from small_runs import DROPOUT_NET
+from small_runs import DROPOUT_NET, on_ranks
 
 from ringtrain.errors import Interrupted
 from ringtrain.train import opening, start
 from ringtrain.train.heeding import JobEnd
 from ringtrain.train.signals import StopFlag
-from ringtrain.transport.loopback import LoopbackWorld
 
 SERVER = {"sync": "server", "algorithm": "auto"}
 WAYS = {
@@ -32,21 +30,8 @@ def train(monkeypatch, victim, **flags):
         return JobEnd(30.0 if transport.rank == victim else None, 1.0, lambda: float(next(asked)))
 
     monkeypatch.setattr(opening, "find_job_end", end_of)
-    world, found = LoopbackWorld(3), [None] * 3
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "guard": False, "deadline_s": 60.0, **flags}
-
-    def rank(number):
-        try:
-            start.train(world.transport(number), None, flags, StopFlag())
-        except Exception as error:
-            found[number] = error
-
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    return found
+    return on_ranks(3, lambda transport: start.train(transport, None, flags, StopFlag()))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,0 +1,16 @@
+import threading
+
+import pytest
+
+PATIENCE_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    """One that is left would run beside all later tests, and what these measure would be its doing."""
+    before = set(threading.enumerate())
+    yield
+    new = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in new:
+        thread.join(PATIENCE_S)
+    assert not [thread.name for thread in new if thread.is_alive()]
