@@ -18,11 +18,11 @@ from collections.abc import Callable
 
 from ringtrain.errors import RingtrainError, StalledError
 from ringtrain.exchange import stacks
+from ringtrain.exchange.pauses import Pauses
 from ringtrain.transport.activity import Activity, Unlimited
 from ringtrain.transport.backstop import SHOW, Backstop
 
 EVERY_S = 0.25
-PAUSED_S = 2.0  # a look that comes so late: the process was stopped, or its interpreter held
 
 
 class Lookout:
@@ -34,7 +34,8 @@ class Lookout:
 
     def __init__(self, activity: Activity, rank: int, end: Callable[[RingtrainError], None], clock=time.monotonic):
         self._activity, self._rank, self._end, self._clock = activity, rank, end, clock
-        self._at = self._resumed = clock()
+        self._resumed = clock()
+        self._pauses = Pauses(EVERY_S, self._resumed)
         self._started, self._called, self._listening = (threading.Event() for _ in range(3))
         self._ending, self._told = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
@@ -87,9 +88,8 @@ class Lookout:
     def look(self) -> StalledError | None:
         """What is to be told, if a stage takes too long."""
         now, stage = self._clock(), self._activity.stage
-        if now - self._at > EVERY_S + PAUSED_S:
+        if self._pauses.before(now):
             self._resumed = now
-        self._at = now
         taken_s = now - max(stage.since, self._resumed)
         if not stage.limited or taken_s <= self._activity.deadline_s:
             return None

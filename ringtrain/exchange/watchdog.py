@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ringtrain.exchange.pauses import Pauses
 from ringtrain.transport.board import Board
 
 EVERY_S = 0.25  # between two looks
 LOOKS = 4  # at least so many in a deadline
-PAUSED_S = 2.0  # a look that comes so late: this process itself was stopped, and knows nothing of the others
 
 
 class Watchdog:
@@ -25,6 +25,7 @@ class Watchdog:
         self._board, self._look, self._clock = board, look, clock
         self._history, self._beats = board.history.copy(), board.beats.copy()
         self._at = clock()
+        self._pauses = Pauses(self.every_s, self._at)
         self._changed, self._alive = np.full(board.size, self._at), np.full(board.size, self._at)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watchdog of rank {board.rank}", daemon=True)
@@ -45,9 +46,9 @@ class Watchdog:
     def note(self) -> None:
         """Take down who has changed since the last look."""
         now = self._clock()
-        if now - self._at > self.every_s + PAUSED_S:
-            self._changed += now - self._at
-            self._alive += now - self._at
+        paused_s = self._pauses.before(now)
+        self._changed += paused_s
+        self._alive += paused_s
         history, beats = self._board.history.copy(), self._board.beats.copy()
         self._changed[(history != self._history).any(axis=1)] = now
         self._alive[beats != self._beats] = now

@@ -11,8 +11,9 @@ from ringtrain.errors import MismatchError, StalledError, TransportError
 from ringtrain.exchange import diagnosis
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
+from ringtrain.exchange.pauses import PAUSED_S
 from ringtrain.exchange.reductions import ALGORITHMS, Native, prepare
-from ringtrain.exchange.watchdog import EVERY_S, PAUSED_S, Watchdog
+from ringtrain.exchange.watchdog import EVERY_S, Watchdog
 from ringtrain.exchange.watched import SMALL_BYTES
 from ringtrain.transport.board import Board, Entry, Row
 from ringtrain.transport.loopback import LoopbackWorld
@@ -455,6 +456,16 @@ def test_a_process_that_was_itself_stopped_blames_nobody():
     clock.now += PAUSED_S + EVERY_S + 1000.0
     dog.note()
     assert (dog.still_s(), dog.quiet_s(1)) == (1, 1)
+
+
+def test_a_process_that_hardly_runs_sees_time_pass():
+    board, _ = LoopbackWorld(2).run(Board)
+    clock = Clock()
+    dog = Watchdog(board, 300.0, lambda: False, clock)
+    for step in range(4):
+        clock.now += 5.0
+        dog.note()
+        assert dog.still_s() == 5.0 * step
 
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,8 @@ from ringtrain.cli.world import deadline_of
 from ringtrain.errors import UsageError
 from ringtrain.exchange import lookout as lookouts
 from ringtrain.exchange import stacks
-from ringtrain.exchange.lookout import EVERY_S, PAUSED_S, Lookout
+from ringtrain.exchange.lookout import EVERY_S, Lookout
+from ringtrain.exchange.pauses import PAUSED_S
 from ringtrain.transport.activity import Activity
 
 
@@ -81,6 +82,16 @@ def test_a_process_that_was_stopped_itself_has_its_time_again(activity, clock):
         clock.now += PAUSED_S + 100.0
         assert lookout.look() is None and looks(lookout, clock, 10) is None
         assert looks(lookout, clock, 1) is not None
+
+
+def test_where_every_look_is_late_time_counts(activity, clock):
+    lookout, found = Lookout(activity, 0, None, clock), []
+    with activity.during("writing", limited=True):
+        for _ in range(5):
+            clock.now += EVERY_S + PAUSED_S + 1.0
+            found.append(lookout.look())
+    assert [error is not None for error in found] == [False] * 4 + [True]
+    assert str(found[-1]).startswith("no progress for 13 s in writing")
 
 
 def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
