@@ -2,8 +2,6 @@
 
 import click
 
-STALLED = 4  # as of every command: ringtrain.errors
-
 
 @click.command()
 @click.option(
@@ -79,10 +77,12 @@ def _give_up(visit, words: str) -> None:
     """Called by a thread, while the process may be where nothing reaches it."""
     import os
 
+    from ringtrain.errors import StalledError
+
     click.echo(f"ringtrain doctor: rank {visit.transport.rank} on {visit.host}: {words}", err=True)
     if visit.transport.size > 1:
-        visit.transport.abort(STALLED)
-    os._exit(STALLED)
+        visit.transport.abort(StalledError.exit_code)
+    os._exit(StalledError.exit_code)
 
 
 PLAIN_WIDTH = 80  # where the output is no terminal, as under mpirun

@@ -4,35 +4,41 @@ The folders are looked for where ``/proc/self/cgroup`` names them and, as a cont
 folder above; the least limit of them counts. Both versions of control groups are read.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain.launch.linux import text_of
+
 MOUNT = "sys/fs/cgroup"
+MEMORY = (  # the limit, what is used, and in memory.stat what of that is of files, by version
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 ENDLESS = 1 << 60  # bytes: version 1 writes a number where there is no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None where there is no such limit. ``cores``: a share of time, so that it may be no whole number; ``used``: bytes
-    of the group that has the memory limit."""
+    """None where there is no such limit. ``cores``: a share of time, so that it may be no whole number; ``nbytes``: of
+    memory in all; ``free``: what is left of it, or of a larger limit that others use, too."""
 
     cores: float | None = None
     nbytes: int | None = None
-    used: int = 0
+    free: int | None = None
 
 
 def read_limits(root: Path) -> Limits:
     cores = [found for folder in _folders(root, "cpu") if (found := _cores(folder))]
     held = [found for folder in _folders(root, "memory") if (found := _held(folder))]
-    nbytes, used = min(held, default=(None, 0), key=lambda one: one[0])
-    return Limits(min(cores, default=None), nbytes, used)
+    limits, free = zip(*held, strict=True) if held else ((), ())
+    return Limits(min(cores, default=None), min(limits, default=None), min(free, default=None))
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """Of the group that has this controller, and those above it."""
-    file = root / "proc/self/cgroup"
-    for line in file.read_text().splitlines() if file.is_file() else []:
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         _, controllers, inside = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             mount = root / MOUNT / controller if controllers else root / MOUNT
@@ -41,24 +47,18 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _cores(folder: Path) -> float | None:
-    quota, period = (_text(folder / "cpu.max") or "max 0").split()
+    quota, period = (text_of(folder / "cpu.max") or "max 0").split()
     if quota == "max":
-        quota, period = (_text(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period"))
+        quota, period = (text_of(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period"))
     return int(quota) / int(period) if int(quota) > 0 and int(period) > 0 else None
 
 
 def _held(folder: Path) -> tuple[int, int] | None:
-    """(limit, bytes in use)"""
-    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        text = _text(folder / limit)
+    """(limit, bytes that are free). Pages of files that were read count as used, and are given back when wanted."""
+    for limit, used, cached in MEMORY:
+        text = text_of(folder / limit)
         if text and text.isdigit() and int(text) < ENDLESS:
-            return int(text), int(_text(folder / used) or 0)
+            given_back = re.search(rf"^{cached} (\d+)$", text_of(folder / "memory.stat"), re.M)
+            taken = int(text_of(folder / used) or 0) - (int(given_back[1]) if given_back else 0)
+            return int(text), max(0, int(text) - max(0, taken))
     return None
-
-
-def _text(file: Path) -> str:
-    """What a file of one line says; empty where there is none to be read."""
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""

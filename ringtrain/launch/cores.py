@@ -8,7 +8,8 @@ from pathlib import Path
 from ringtrain.bench.header import crowded, ranges
 from ringtrain.bench.words import plural
 from ringtrain.launch.cgroup import read_limits
-from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.launch.doctor import OK, WARN, Line, Visit, scarcest
+from ringtrain.launch.linux import text_of
 
 MOST_TOLD = 8  # ranks whose cores are told one by one
 PLAIN_CORES = ("Prescott", "Core2", "Nehalem", "Katmai", "Generic", "generic")  # of OpenBLAS: kernels without AVX
@@ -42,8 +43,7 @@ def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
 
 
 def _siblings(root: Path, cpu: int) -> str:
-    file = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-    return file.read_text() if file.is_file() else str(cpu)
+    return text_of(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
 
 
 def numbers_of(text: str) -> set[int]:
@@ -56,10 +56,10 @@ def quota(visit: Visit) -> list[Line]:
     """What a container or a job gives of the cores' time, where that is less than the cores; collective."""
     own = read_limits(visit.root).cores
     told = visit.transport.gather_json([visit.host, own, visit.transport.local_size])
-    few = [(share, host, ranks) for host, share, ranks in told if share is not None]
-    if not few:
+    found = scarcest(told)
+    if found is None:
         return []
-    share, host, ranks = min(few)
+    host, share, ranks = found
     text = f"{share:g} of time on {host}, for {plural(ranks, 'rank')}"
     if share < ranks:
         advice = "ranks are stopped when it is used up, and all wait: as many ranks as cores; --cpus of docker"
@@ -98,6 +98,5 @@ def _crowd(told: Sequence[tuple[str, list[int], int]]) -> str:
 
 def _flags(root: Path) -> list[str]:
     """Of the processor."""
-    file = root / "proc/cpuinfo"
-    found = re.search(r"^flags\s*:(.*)$", file.read_text(), re.M) if file.is_file() else None
+    found = re.search(r"^flags\s*:(.*)$", text_of(root / "proc/cpuinfo"), re.M)
     return found[1].split() if found else []

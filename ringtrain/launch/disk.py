@@ -27,9 +27,9 @@ MARK = b"ringtrain doctor"
 
 
 def existing(path: Path) -> Path:
-    """The folder, or the one in which it would be made."""
+    """The folder, or the one in which it would be made; or what lies in the way, where that is no folder."""
     path = path.absolute()
-    return next(parent for parent in (path, *path.parents) if os.path.isdir(parent))
+    return next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _trial(place: Path, stack: ExitStack) -> tuple[Found, Path | None]:
 
 
 def _locks(file: Path) -> str:
-    with open(file, "rb") as opened:
+    with open(file, "r+b") as opened:  # NFS locks for one alone only what is open for writing
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -75,10 +75,10 @@ def examine(
 
 
 def _attempt(check: Check, visit: Visit) -> Sequence[Line]:
-    """A check that fails is a finding."""
+    """A check that fails is a finding: also by a file that may not be looked at."""
     try:
         return check(visit)
-    except RingtrainError as error:
+    except (RingtrainError, OSError) as error:
         return [Line(FAIL, check.__name__.replace("_", " "), str(error))]
 
 
@@ -86,6 +86,12 @@ def from_first(visit: Visit, lines: Sequence[Line]) -> list[Line]:
     """Rank 0's lines, on every rank; collective."""
     found = visit.transport.gather_json([asdict(line) for line in lines])[0]
     return [Line(**{**line, "ranks": ()}) for line in found]
+
+
+def scarcest(told: Sequence[tuple[str, float | None, int]]) -> tuple[str, float, int] | None:
+    """Of (host, what it has, its ranks), the one with least for each rank; None where nobody tells what it has."""
+    known = [each for each in told if each[1] is not None]
+    return min(known, key=lambda each: each[1] / each[2], default=None)
 
 
 def merge(every: Sequence[Sequence[Line]]) -> list[Line]:

@@ -70,7 +70,7 @@ def shared_memory(visit: Visit) -> list[Line]:
 
 def kernel_caches(visit: Visit) -> list[Line]:
     """Whether what is compiled is kept for the next run."""
-    home = Path(visit.environ.get("HOME") or Path.home())
+    home = Path(visit.environ.get("HOME") or os.path.expanduser("~"))
     own = Path(ringtrain.__file__).parent / "ops/cpu/kernels/__pycache__"
     told = visit.environ.get("NUMBA_CACHE_DIR")
     host = _first_writable([Path(told)] if told else [own, home / ".cache/numba"])
@@ -89,7 +89,7 @@ def kernel_caches(visit: Visit) -> list[Line]:
 def _first_writable(folders: list[Path]) -> Path | None:
     """The first that is there, or can be made, and can be written to."""
     for folder in folders:
-        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
         if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
             return folder
     return None

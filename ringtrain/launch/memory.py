@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ringtrain.bench.memory import available_bytes, told_bytes
 from ringtrain.launch.cgroup import read_limits
-from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.launch.doctor import OK, WARN, Line, Visit, scarcest
 
 MEMINFO = "proc/meminfo"
 GIB = 1 << 30
@@ -18,10 +18,11 @@ def room(visit: Visit) -> list[Line]:
     """What is free for each rank, where that is least; collective."""
     transport = visit.transport
     told = transport.gather_json([visit.host, free_bytes(visit.root), transport.local_size])
-    shares = [(free // ranks, host, free) for host, free, ranks in told if free is not None]
-    if not shares:
+    found = scarcest(told)
+    if found is None:
         return [Line(OK, "memory", "this system does not tell how much is free")]
-    share, host, free = min(shares)
+    host, free, ranks = found
+    share = free / ranks
     where = f" on {host}, which has least" if transport.nodes > 1 else ""
     text = f"{free / GIB:.1f} GiB free{where}, {share / GIB:.1f} a rank"
     if share < LEAST_BYTES:
@@ -32,9 +33,7 @@ def room(visit: Visit) -> list[Line]:
 
 def free_bytes(root: Path) -> int | None:
     """Of this machine, or of what a container or job may take of it, where that is less."""
-    limits = read_limits(root)
-    own = None if limits.nbytes is None else max(0, limits.nbytes - limits.used)
-    return _least(available_bytes(root / MEMINFO), own)
+    return _least(available_bytes(root / MEMINFO), read_limits(root).free)
 
 
 def whole_bytes(root: Path) -> int | None:

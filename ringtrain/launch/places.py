@@ -10,6 +10,7 @@ from ringtrain.bench.header import ranges
 from ringtrain.bench.words import plural
 from ringtrain.launch.cores import numbers_of
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.launch.linux import text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,12 @@ def adapters(root: Path) -> list[Adapter]:
     """Of InfiniBand, and of networks that are up; not what has no hardware of its own."""
     found = []
     for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
-        if "ACTIVE" in _text(port / "state"):
+        if "ACTIVE" in text_of(port / "state"):
             device = port.parents[1]
-            found.append(Adapter(device.name, _text(port / "rate") or "InfiniBand", _node(device / "device")))
+            found.append(Adapter(device.name, text_of(port / "rate") or "InfiniBand", _node(device / "device")))
     for folder in sorted((root / "sys/class/net").glob("*")):
-        if (folder / "device").exists() and _text(folder / "operstate") in ("up", "unknown"):
-            found.append(Adapter(folder.name, _rate(_text(folder / "speed")), _node(folder / "device")))
+        if (folder / "device").exists() and text_of(folder / "operstate") in ("up", "unknown"):
+            found.append(Adapter(folder.name, _rate(text_of(folder / "speed")), _node(folder / "device")))
     return found
 
 
@@ -45,15 +46,8 @@ def _rate(megabits: str) -> str:
 
 
 def _node(device: Path) -> int | None:
-    text = _text(device / "numa_node")
+    text = text_of(device / "numa_node")
     return int(text) if text.isdigit() else None  # -1: there is one, or nobody knows
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:  # also of a network without a cable: reading its speed is refused
-        return ""
 
 
 def near(nodes: dict[int, set[int]], node: int | None, cores: Sequence[int]) -> bool:

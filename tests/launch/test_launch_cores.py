@@ -45,7 +45,20 @@ def test_the_least_limit_of_a_group_and_those_above_it_counts(tmp_path):
             "a/memory.max": str(5 * GIB),
         },
     )
-    assert read_limits(tmp_path) == Limits(1.5, 3 * GIB, GIB)
+    assert read_limits(tmp_path) == Limits(1.5, 3 * GIB, 2 * GIB)
+
+
+def test_others_may_use_up_what_a_group_above_may_have(tmp_path):
+    files = {"memory.max": str(5 * GIB), "memory.current": str(5 * GIB - 7)}
+    grouped(tmp_path, "0::/a\n", {"a/memory.max": str(3 * GIB), **files})
+    assert read_limits(tmp_path) == Limits(None, 3 * GIB, 7)
+
+
+@pytest.mark.parametrize("cached, free", [(GIB, 2 * GIB), (9 * GIB, 3 * GIB)])
+def test_files_that_were_read_leave_memory_free(tmp_path, cached, free):
+    told = {"memory.max": str(3 * GIB), "memory.current": str(2 * GIB)}
+    grouped(tmp_path, "0::/\n", {**told, "memory.stat": f"anon 5\nfile 9\ninactive_file {cached}\nslab 1\n"})
+    assert read_limits(tmp_path) == Limits(None, 3 * GIB, free)
 
 
 def test_version_1_is_read_too_and_a_container_sees_its_own_at_the_top(tmp_path):
@@ -57,9 +70,10 @@ def test_version_1_is_read_too_and_a_container_sees_its_own_at_the_top(tmp_path)
             "cpu/cpu.cfs_period_us": "100000",
             "memory/memory.limit_in_bytes": str(2 * GIB),
             "memory/memory.usage_in_bytes": "7",
+            "memory/memory.stat": "inactive_file 2\ntotal_inactive_file 4\n",
         },
     )
-    assert read_limits(tmp_path) == Limits(2.0, 2 * GIB, 7)
+    assert read_limits(tmp_path) == Limits(2.0, 2 * GIB, 2 * GIB - 3)
     grouped(
         tmp_path,
         "4:memory:/\n3:cpu:/\n",
@@ -98,6 +112,13 @@ def test_a_quota_below_the_ranks_is_a_warning(tmp_path):
     assert line_of(cores.quota, tmp_path, 2) == Line(OK, "core quota", "2.5 of time on n0, for 2 ranks")
     line = line_of(cores.quota, tmp_path, 3)
     assert (line.status, line.text) == (WARN, "2.5 of time on n0, for 3 ranks") and "--cpus" in line.advice
+
+
+def test_the_host_with_least_for_each_rank_is_told_of(tmp_path):
+    """Four cores for two ranks, and four for three."""
+    grouped(tmp_path, "0::/\n", {"cpu.max": "400000 100000"})
+    told = line_of(cores.quota, tmp_path, 5, nodes=[0, 0, 1, 1, 1])
+    assert told == Line(OK, "core quota", "4 of time on n1, for 3 ranks")
 
 
 # ── matrix products ───────────────────────────────────────────────────────────────────────────────────────────

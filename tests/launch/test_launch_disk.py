@@ -1,5 +1,7 @@
 """The place where runs go: full, forbidden, seen by one node alone, slow."""
 
+import fcntl
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -76,6 +78,22 @@ def test_hdf5_that_fails_is_a_failure_and_locks_that_fail_are_a_warning(tmp_path
     monkeypatch.setattr(disk, "try_hdf5", lambda path: "it is no file system")
     line = looked(tmp_path)["HDF5"]
     assert line.status == FAIL and line.text.endswith(": it is no file system")
+
+
+def test_what_is_locked_is_open_for_writing(tmp_path, monkeypatch):
+    """Or NFS refuses a lock for one alone."""
+
+    def look(file, how):
+        assert fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR and how & fcntl.LOCK_EX
+
+    monkeypatch.setattr(disk.fcntl, "flock", look)
+    assert looked(tmp_path)["HDF5"].status == OK
+
+
+def test_a_file_in_the_folders_place_is_a_failure(tmp_path):
+    (tmp_path / "runs").touch()
+    line = looked(tmp_path, path=lambda rank: tmp_path / "runs/a")["run folder"]
+    assert line.status == FAIL and line.text == f"{tmp_path / 'runs'}: Not a directory"
 
 
 def test_the_trial_of_hdf5(tmp_path, monkeypatch):

@@ -221,6 +221,14 @@ def test_an_error_in_a_check_is_a_finding():
     assert examine_one(looks_at_something) == [Line(FAIL, "looks at something", "it is gone")]
 
 
+def test_a_place_that_may_not_be_looked_at_is_a_finding():
+    def looks_at_something(visit):
+        raise PermissionError(13, "Permission denied", "/root/a")
+
+    (line,) = examine_one(looks_at_something)
+    assert line.status == FAIL and "Permission denied: '/root/a'" in line.text
+
+
 def examine_one(check):
     (lines,) = LoopbackWorld(1).run(lambda t: examine(Visit(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check]))
     return lines
