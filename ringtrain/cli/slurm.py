@@ -1,5 +1,6 @@
 """``ringtrain slurm``"""
 
+import os
 from pathlib import Path
 
 import click
@@ -62,7 +63,7 @@ def _write(path: Path, text: str, force: bool) -> None:
     from ringtrain.checkpoint import files
     from ringtrain.errors import UsageError
 
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
         raise UsageError(f"{path} is there already: name another with --output, or replace it with --force")
     files.write(path, text.encode())
     path.chmod(0o755)
@@ -87,14 +88,18 @@ def _parsed(command, flags: tuple[str, ...]) -> dict:
 def _check_run(job, params: dict) -> list[str]:
     from ringtrain.cli.options import given
     from ringtrain.errors import ConfigError
+    from ringtrain.exchange.canonical import check_ranks
     from ringtrain.train.resume import Origin, decide
 
     run_file = params.pop("run_file")
     config, model = decide(Origin(), run_file, given(params))
+    _check_options(config, model)
     if job.ranks is not None and config.batch < job.ranks:
         raise ConfigError(
             f"--batch {config.batch} is smaller than the {job.ranks} ranks it is divided among; use a larger one"
         )
+    if config.reproducible and job.ranks is not None:
+        check_ranks(job.ranks, config.shards)
     if config.device == "cuda" and job.gpus is None:
         raise ConfigError("--device cuda, and the job asks for no GPUs: give --gpus, how many of a node")
     if config.data is None and not config.synthetic and model.name != "digits":
@@ -102,10 +107,23 @@ def _check_run(job, params: dict) -> list[str]:
     return list(_remarks(job, config))
 
 
+def _check_options(config, model) -> None:
+    """What a run would say no to without its data, its devices and its ranks."""
+    from ringtrain.exchange.catalogue import check_options
+    from ringtrain.train import norms
+    from ringtrain.train.device import check_device
+    from ringtrain.train.recipe import hyper_of
+
+    check_options(config)
+    check_device(config)
+    hyper_of(config)
+    norms.told(config, model.graph(), model.name)
+
+
 def _remarks(job, config):
     if job.gpus is not None and config.device == "cpu":
         yield "the job asks for GPUs, and the run would leave them alone: add --device cuda"
-    if config.data not in (None, "digits") and not Path(config.data).exists():
+    if config.data not in (None, "digits") and not os.path.exists(config.data):
         yield f"there is no {config.data} here: see that the nodes have it"
-    if job.container is not None and not Path(job.container).exists():
+    if job.container is not None and not os.path.exists(job.container):
         yield f"there is no {job.container} here: see that the nodes have it"

@@ -41,11 +41,7 @@ class Canonical:
     exact, state_is_local, held = True, True, ()
 
     def __init__(self, count: int, transport: Transport, ops, algorithm: str = AUTO, **how):
-        if transport.size > count:
-            raise ConfigError(
-                f"--reproducible cuts the batch in --shards {count}, and there are {transport.size} ranks, of which "
-                f"each computes one at least: start at most {count}, or give more --shards, which changes the result"
-            )
+        check_ranks(transport.size, count)
         self._count, self._transport, self._ops = count, transport, ops
         self._summing = Summing(transport, ops, algorithm=AUTO, **how)
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
@@ -120,6 +116,15 @@ class Canonical:
 
     def restore(self, state: dict) -> None:
         """There is nothing to restore."""
+
+
+def check_ranks(size: int, count: int) -> None:
+    """Raises ConfigError for more ranks than shards."""
+    if size > count:
+        raise ConfigError(
+            f"--reproducible cuts the batch in --shards {count}, and there are {size} ranks, of which each computes "
+            f"one at least: start at most {count}, or give more --shards, which changes the result"
+        )
 
 
 def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
