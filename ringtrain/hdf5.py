@@ -10,12 +10,11 @@ import math
 from collections.abc import Collection
 
 import h5py
-from h5py import h5a, h5d, h5l, h5pl, h5t, h5z
+from h5py import h5a, h5d, h5l, h5pl, h5z
 
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
-MOST_EXPANDED = 1100  # deflate makes at most 1032 bytes of one
+MOST_EXPANDED = 1100  # deflate makes at most 1032 bytes of one; what is missing would be read as zeros, however many
 ATTRIBUTE_BYTES = 16 << 20
-NUMBERS = (h5t.INTEGER, h5t.FLOAT)
 
 
 # No plugins: a file names filters by number, and the library would load whatever lies in its folders to find one. Here,

@@ -18,8 +18,7 @@ from ringtrain import hdf5
 from ringtrain.checkpoint import seal
 
 COUNTS = ("iteration", "examples_seen", "epoch")
-TEXTS = ("config", "model", "model_name", "data_name", "data_checksum")
-SHOWN = ("model_name", "data_name", "data_checksum", "version", "fingerprint")  # to people, as they are
+SHOWN = ("model_name", "data_name", "data_checksum", "numerics", "version", "fingerprint")  # to people, as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Reader:
             "best": self.best(),
         }
         for name in SHOWN:
-            if not hdf5.is_text(found[name]):
+            if not hdf5.is_text(found.get(name, "")):  # what no version may lack is missed when it is made one
                 raise seal.damaged(self.path, f"its {name} is not a text that can be shown: {found[name][:60]!r}")
         return found
 

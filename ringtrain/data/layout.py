@@ -16,7 +16,6 @@ from ringtrain import hdf5
 from ringtrain.data.format import FORMAT, VERSION
 from ringtrain.errors import nearest
 
-MOST_PACKED = 1100  # gzip makes one byte of 1032 at most; what is missing would be read as zeros, however many
 MAKE = "make the file with `ringtrain data make`"
 
 

@@ -18,6 +18,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from ringtrain.errors import plain
 from ringtrain.report import words
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.terminal import Screen
@@ -35,7 +36,7 @@ class LiveScreen(Screen):
 
     def begin(self, run: RunStarted, header: Sequence[str]) -> None:
         for line in header:
-            self._console.print(Text(line), no_wrap=True, overflow="ellipsis")
+            self._console.print(Text(plain(line)), no_wrap=True, overflow="ellipsis")
         self._status = Status(run)
         self._live = Live(
             self._status,
@@ -50,7 +51,7 @@ class LiveScreen(Screen):
         self._console.show_cursor(True)
 
     def line(self, text: str) -> None:
-        self._console.print(Text(text))
+        self._console.print(Text(plain(text)))
 
     def progress(self, event: Iteration) -> None:
         self._status.note(event)

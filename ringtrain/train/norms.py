@@ -95,7 +95,11 @@ def smaller(config: TrainConfig, graph: Graph) -> str | None:
     if not config.reproducible or not uneven:
         return None
     shards = f"{least}" if least == most else f"{least} or {most}"
+    whole, rest = divmod(config.batch, math.lcm(*_ghosts(graph)))
+    advice = f"--shards {whole} would hold whole ones, on as many ranks at most"
+    if rest:
+        advice = f"No --shards holds whole ones of --batch {config.batch}, which is no multiple of that"
     return (
         f"ghost batches of batch normalisation end with a shard: of {shards} examples here, where {max(uneven)} were "
-        f"asked for. --shards {max(1, config.batch // max(uneven))} would hold whole ones, on as many ranks at most"
+        f"asked for. {advice}"
     )

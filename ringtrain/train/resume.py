@@ -91,7 +91,7 @@ def _of_file(run_file: str) -> dict:
     """A run file may be anybody's: what it has written lies in the run folder."""
     given = read_run_file(run_file)
     trace = given.get("trace")
-    if isinstance(trace, str) and (trace in OWN_FILES or Path(trace).parent != Path()):
+    if isinstance(trace, str) and (trace in (*OWN_FILES, "", ".", "..") or "/" in trace):
         raise ConfigError(
             f"run file {run_file}: trace is {trace!r}; it wants a bare name, of a file of its own in the run folder. "
             "--trace alone may name any file"
@@ -162,7 +162,6 @@ def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConf
     if any("model" in values for _, values in own):
         _check_model(model, spec.load(chosen.model), chosen.model)
     _check_fixed(resolve(("the run that goes on", before)), chosen)
-    _check_length(chosen, origin.place["iteration"])
     return chosen, model
 
 
@@ -194,11 +193,12 @@ def _check_numerics(before: Mapping, now: Mapping) -> None:
             )
 
 
-def _check_length(config: TrainConfig, iteration: int) -> None:
-    if config.iterations is not None and config.iterations < iteration:
+def _check_length(iterations: int, finished: int, config: TrainConfig) -> None:
+    if iterations < finished:
+        given = f"--epochs {config.epochs}" if config.iterations is None else f"--iterations {config.iterations}"
         raise ConfigError(
-            f"the run that goes on has finished {iteration} iterations, more than --iterations {config.iterations}: "
-            "give the number in all, or an earlier checkpoint"
+            f"the run that goes on has finished {finished} iterations, more than the {iterations} of {given}: give the "
+            "number in all, or an earlier checkpoint"
         )
 
 
@@ -206,6 +206,7 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
     """Raises CheckpointError where the checkpoint does not go on with these data or this network."""
     if origin.place is None:
         return
+    _check_length(run.iterations, origin.place["iteration"], run.config)
     run.exchange.check_names(origin.place["slots"])
     held, given = origin.place["data_checksum"], run.data.checksum
     if held != given:

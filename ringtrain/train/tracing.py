@@ -27,6 +27,10 @@ WINDOW = (6, 8)  # iterations of a run, after those that learn how the rest goes
 def window_of(config: TrainConfig, begun: int) -> tuple[int, int]:
     """(first, stop) of the iterations that are traced, from 0, in a run that begins at iteration ``begun``. Raises
     ConfigError."""
+    if config.trace is not None and Path(config.trace).name in ("", ".."):
+        raise ConfigError(
+            f"--trace is {config.trace!r}, a folder; it wants a file, a bare name of one in the run folder"
+        )
     text = config.trace_iterations
     if text is None:
         return begun + WINDOW[0] - 1, begun + WINDOW[1]

@@ -30,6 +30,13 @@ def edit(path, change):
     reseal(path)
 
 
+@pytest.mark.parametrize("name", ["model_name", "data_name", "numerics"])
+def test_no_text_that_is_shown_commands_a_terminal(tmp_path, make, name):
+    store.save(tmp_path / "a.h5", make(**{name: "mine \x1b]0;mine\x07"}))
+    with pytest.raises(CheckpointError, match=f"its {name} is not a text that can be shown"):
+        store.load(tmp_path / "a.h5")
+
+
 # What is saved is loaded.
 
 

@@ -318,6 +318,17 @@ def test_an_error_in_the_loop_finds_the_display_closed(pty, run, iteration):
     assert screen.written() == "error: the loss is not finite\r\n"
 
 
+def test_nobodys_text_reaches_the_terminal_as_a_command(pty, run):
+    screen = pty(80)
+    live = LiveScreen(screen.stream)
+    live.begin(run(), ["model \x1b]0;mine\x07"])
+    live.line("note: \x1b[2Jmine")
+    live.close()
+    written = screen.written()
+    assert "\x1b]0;" not in written and "\x1b[2J" not in written
+    assert "model \\x1b]0;mine\\x07" in written and "note: \\x1b[2Jmine" in written
+
+
 def test_no_colour_where_none_is_wanted(pty, run, iteration, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")

@@ -305,8 +305,11 @@ def test_a_resumed_run_keeps_its_network(train, tmp_path):
 
 def test_a_resumed_run_cannot_end_before_it_begins(train):
     train(out="run", iterations=5)
-    with pytest.raises(ConfigError, match="has finished 5 iterations, more than --iterations 3"):
+    with pytest.raises(ConfigError, match="has finished 5 iterations, more than the 3 of --iterations 3"):
         train(out="run", resume="auto", iterations=3)
+    train(out="long", iterations=50)
+    with pytest.raises(ConfigError, match="has finished 50 iterations, more than the 48 of --epochs 1"):
+        train(out="long", resume="auto", epochs=1)
 
 
 def test_a_resumed_run_on_other_data(train, tmp_path):

@@ -244,7 +244,9 @@ def test_evaluate_says_which_checkpoints_it_passed_over(train, capsys):
 
 
 # ── what a file may name ──────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("trace", ["/tmp/x.json", "../x.json", "a/b.json", "log.jsonl", "config.toml", "checkpoints"])
+@pytest.mark.parametrize(
+    "trace", ["/tmp/x.json", "../x.json", "a/b.json", "log.jsonl", "./log.jsonl", "checkpoints", ".", ""]
+)
 def test_a_run_file_writes_into_the_run_folder_alone(train, tmp_path, trace):
     (tmp_path / "run.toml").write_text(f"trace = '{trace}'\n")
     with pytest.raises(ConfigError, match=r"run file run.toml: trace is .*it wants a bare name, of a file of its own"):

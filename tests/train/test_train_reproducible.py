@@ -143,6 +143,7 @@ def test_ghost_batches_that_end_with_a_shard_are_told_of():
         "would hold whole ones, on as many ranks at most"
     )
     assert "of 4 or 5 examples here" in told(batch=36)
+    assert told(batch=36).endswith("No --shards holds whole ones of --batch 36, which is no multiple of that")
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────

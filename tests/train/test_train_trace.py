@@ -166,6 +166,12 @@ def test_windows_that_cannot_be():
         window_of(config(trace_iterations="3:4"), 0)
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "a/.."])
+def test_a_trace_is_a_file(name):
+    with pytest.raises(ConfigError, match="it wants a file, a bare name of one in the run folder"):
+        window_of(config(trace=name), 0)
+
+
 def test_a_flag_without_a_value_is_a_file_in_the_run_folder():
     seen = {}
     command = click.command()(flags_of(TrainConfig)(lambda **flags: seen.update(given(flags))))
