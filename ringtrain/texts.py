@@ -1,5 +1,5 @@
 """Texts that come from outside, of files, variables and flags: bounded in length, and nothing but the error that their
-reader expects comes of one that makes no sense."""
+reader expects comes of one that makes no sense. And how a count is written in those that go out."""
 
 import json
 import tomllib
@@ -59,3 +59,8 @@ def whole_number(text: str) -> int | None:
         return None
     value = int(text)
     return value if value <= LARGEST_NUMBER else None
+
+
+def plural(count: int, noun: str) -> str:
+    """1 → "1 rank"; 2000 → "2,000 ranks"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

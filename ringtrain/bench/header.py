@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 
 import ringtrain
-from ringtrain.bench.words import plural
 from ringtrain.exchange.guarded import bare
+from ringtrain.texts import plural
 from ringtrain.transport.base import Transport
 
 PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MPICH_", "MV2_", "OMP_", "OPENBLAS_", "NUMBA_")

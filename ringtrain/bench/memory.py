@@ -5,8 +5,9 @@ import re
 import socket
 from pathlib import Path
 
-from ringtrain.bench.words import plural, size
+from ringtrain.bench.words import size
 from ringtrain.errors import UsageError, everywhere
+from ringtrain.texts import plural
 from ringtrain.transport.base import Transport
 
 MEMINFO = Path("/proc/meminfo")

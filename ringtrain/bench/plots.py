@@ -10,6 +10,7 @@ from ringtrain.bench.files import check_writable
 from ringtrain.bench.rows import REFUSED, asked_name, label
 from ringtrain.errors import UsageError, nearest
 from ringtrain.exchange.reductions import NATIVE
+from ringtrain.texts import plural
 
 # Source: Okabe & Ito, Color universal design, 2008, without its black and its yellow; purple and brown.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b")
@@ -145,7 +146,7 @@ def _finish(axes, sizes: list[int]) -> None:
 def title_of(header: dict, kind: tuple | None) -> str:
     """What was measured and where; that ranks shared cores, if so."""
     what = f"{kind[0]} {kind[1]}, {kind[2]} place, " if kind else "nothing was measured, "
-    ranks, nodes = words.plural(header["ranks"], "rank"), words.plural(header["nodes"], "node")
+    ranks, nodes = plural(header["ranks"], "rank"), plural(header["nodes"], "node")
     crowd = f", {header['crowded']}" if header["crowded"] else ""
     links = header["calibration"]["links"].values()
     busy = "".join(f", links busy {words.rate(link['busy_bytes_per_s'])}" for link in links)

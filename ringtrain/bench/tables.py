@@ -7,6 +7,7 @@ from ringtrain.bench.pairs import sick, worst
 from ringtrain.bench.rows import REFUSED
 from ringtrain.exchange.reductions import NATIVE
 from ringtrain.exchange.wires import NONE
+from ringtrain.texts import plural
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
 COLUMNS = (
@@ -86,8 +87,7 @@ def header_lines(header: dict) -> list[str]:
     lines = [
         f"ringtrain {header['ringtrain']} bench-allreduce {header['at']}",
         f"{header['library']}; transport {header['transport']} ({header['transport_why']})",
-        f"{words.plural(header['ranks'], 'rank')} on {words.plural(header['nodes'], 'node')}: {hosts}; "
-        f"{header['machine']}",
+        f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')}: {hosts}; {header['machine']}",
         f"cores by rank: {' | '.join(header['binding'])}" + _crowd(header["crowded"]),
         f"{protocol['repeats']} iterations after {protocol['warm_up']}, algorithms interleaved (seed "
         f"{protocol['seed']}), ranks started by a {header['start']}; time: median of the slowest rank's",
@@ -111,7 +111,7 @@ def _crowd(crowded: str | None) -> str:
 def _device(device: dict | None) -> list[str]:
     if device is None:
         return []
-    count = words.plural(device["devices"], "device")
+    count = plural(device["devices"], "device")
     apart = f"; not mapped within a node: {device['apart']}" if device["apart"] else ""
     return [f"buffers on {count}, {device['name']}; messages {' and '.join(device['ways'])}{apart}"]
 
@@ -171,7 +171,7 @@ def _model(name: str, model: dict) -> str:
     if model["median_error"] is None:
         return f"{text}; not judged: fewer than four sizes"
     return (
-        f"{text}; on {words.plural(len(model['held_out']), 'size')} held out off by "
+        f"{text}; on {plural(len(model['held_out']), 'size')} held out off by "
         f"{words.percent(model['median_error'])} (median), {words.percent(model['worst_error'])} (worst)"
     )
 

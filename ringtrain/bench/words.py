@@ -9,11 +9,6 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.4g} B"
 
 
-def plural(count: int, word: str) -> str:
-    """1 → "1 node"; 2 → "2 nodes"."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
-
-
 def rate(bytes_per_s: float) -> str:
     """1.25e10 → "12.5 GB/s"; 1.195e8 → "119.5 MB/s"."""
     return f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.4g} MB/s"

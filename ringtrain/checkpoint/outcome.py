@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ringtrain.checkpoint import files
 from ringtrain.errors import UsageError
+from ringtrain.texts import plural
 
 NAME = "outcome.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"
@@ -40,7 +41,9 @@ class RunOutcome:
     def words(self) -> str:
         """One line for people."""
         lost = f", {len(self.lost)} lost on the way" if self.lost else ""
-        line = f"{self.outcome}: iteration {self.iteration:,} of {self.iterations:,}, {_ranks(self.ranks)}{lost}"
+        line = (
+            f"{self.outcome}: iteration {self.iteration:,} of {self.iterations:,}, {plural(self.ranks, 'rank')}{lost}"
+        )
         if self.exit_code is not None:
             line += f", exit code {self.exit_code}"
         return f"{line}: {_first_line(self.text)}" if self.text else line
@@ -84,10 +87,6 @@ def _count(held: dict, key: str) -> int:
     if type(held[key]) is not int or held[key] < 0:
         raise ValueError(f"{key} {held[key]!r}")
     return held[key]
-
-
-def _ranks(count: int) -> str:
-    return f"{count} rank" + "s" * (count != 1)
 
 
 def _first_line(text: str) -> str:

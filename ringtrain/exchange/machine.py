@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.exchange.guarded import bare
+from ringtrain.texts import plural
 from ringtrain.transport.base import Transport
 
 FIELDS = ("cpu", "cores", "library", "transport")
@@ -27,7 +28,7 @@ class Layout:
 
     def words(self) -> str:
         """1x2 → "2 ranks on 1 node"."""
-        return f"{_plural(self.ranks, 'rank')} on {_plural(self.nodes, 'node')}"
+        return f"{plural(self.ranks, 'rank')} on {plural(self.nodes, 'node')}"
 
 
 def layout_of(node_of: Sequence[int]) -> Layout:
@@ -78,7 +79,3 @@ def differences(written: dict[str, str], here: dict[str, str]) -> list[str]:
 def _together(values: list[str]) -> str:
     """One text for all nodes; the different ones side by side."""
     return " | ".join(sorted(set(values)))
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

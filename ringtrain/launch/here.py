@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import ringtrain
-from ringtrain.bench.words import plural
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.texts import plural
 from ringtrain.transport.launcher import local_claims, local_rank_source
 
 WANTED_BYTES = 64 << 20  # what containers give, and too little for most models

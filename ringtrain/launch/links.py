@@ -17,8 +17,9 @@ import numpy as np
 from ringtrain.bench.calibration import BETWEEN, INSIDE
 from ringtrain.bench.links import ping_pong, repeated
 from ringtrain.bench.timing import timed
-from ringtrain.bench.words import micro, plural, rate
+from ringtrain.bench.words import micro, rate
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.texts import plural
 from ringtrain.transport.base import Transport
 
 BUDGET_S = 3.0

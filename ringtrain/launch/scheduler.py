@@ -1,25 +1,23 @@
 """What a batch system says of the job that this is a part of: Slurm, PBS (also Torque), LSF.
 
 An mpirun that starts its daemons by srun hands Slurm's count of the daemons down to its ranks: it is no number of tasks
-then. Slurm before 23.02 does not say when the job ends: squeue is asked then.
+then. The end of the job is the one by which a run stops (:mod:`ringtrain.launch.job_end`).
 """
 
 import os
 import re
-import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ringtrain.bench.words import plural
-from ringtrain.launch.doctor import OK, WARN, Line, Visit
-from ringtrain.texts import whole_number
+from ringtrain.errors import UsageError
+from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
+from ringtrain.launch.job_end import Ask, ask_squeue, job_end
+from ringtrain.texts import plural, whole_number
 from ringtrain.transport.launcher import read_launch
-from ringtrain.transport.trial import run
 
 SOON_S = 120.0
-ASK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +32,39 @@ class Job:
     left_s: float | None = None
 
 
-def read_job(environ: Mapping[str, str], ask: Callable[[str], float | None], now: float) -> Job | None:
-    """``ask``: seconds that Slurm's job of this number has left; ``now``: since 1970."""
+def read_job(environ: Mapping[str, str], ask: Ask, now: float) -> Job | None:
+    """``ask``: when Slurm's job of this number ends; ``now``: seconds since 1970. Raises UsageError as ``job_end``."""
     for name, read in (("SLURM_JOB_ID", _slurm), ("PBS_JOBID", _pbs), ("LSB_JOBID", _lsf)):
         if environ.get(name):
-            return read(environ, ask, now)
+            end = job_end(environ, ask, now)
+            return replace(read(environ), left_s=None if end is None else end - now)
     return None
 
 
-def _slurm(environ: Mapping[str, str], ask: Callable[[str], float | None], now: float) -> Job:
-    end, number = _number(environ, "SLURM_JOB_END_TIME"), environ["SLURM_JOB_ID"]
+def _slurm(environ: Mapping[str, str]) -> Job:
     nodes = _number(environ, "SLURM_JOB_NUM_NODES") or _number(environ, "SLURM_NNODES")
     daemons = "SLURM_STEP_NUM_TASKS" in environ and read_launch(environ).by not in ("", "srun")
     tasks = _number(environ, "SLURM_NTASKS") or expand(environ.get("SLURM_TASKS_PER_NODE", ""))
-    left_s = ask(number) if end is None else end - now
-    return Job("Slurm", number, nodes, None if daemons else tasks, _number(environ, "SLURM_CPUS_PER_TASK"), left_s)
+    cores = _number(environ, "SLURM_CPUS_PER_TASK")
+    return Job("Slurm", environ["SLURM_JOB_ID"], nodes, None if daemons else tasks, cores)
 
 
-def _pbs(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
-    """A line of the node file is a place for a task. OpenPBS does not tell the time, Torque how long it was to be."""
+def _pbs(environ: Mapping[str, str]) -> Job:
+    """A line of the node file is a place for a task."""
     places = _places(environ.get("PBS_NODEFILE", ""))
     nodes = len(set(places)) or _number(environ, "PBS_NUM_NODES")
     return Job("PBS", environ["PBS_JOBID"], nodes, len(places) or _number(environ, "PBS_NP"))
 
 
 def _places(file: str) -> list[str]:
-    """None where there is no such file, or it may not be read."""
+    """Empty where there is no such file, or it may not be read."""
     try:
         return Path(file).read_text(errors="replace").split()
     except OSError:
         return []
 
 
-def _lsf(environ: Mapping[str, str], ask: Callable, now: float) -> Job:
+def _lsf(environ: Mapping[str, str]) -> Job:
     """Hosts and slots in turns: "node1 4 node2 4"."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     slots = [whole_number(word) or 0 for word in words[1::2]]
@@ -84,30 +82,13 @@ def expand(text: str) -> int | None:
     return sum(int(part[1]) * int(part[2] or 1) for part in parts) if all(parts) else None
 
 
-def ask_slurm(number: str) -> float | None:
-    """Seconds that a job has left; None where squeue is not to be had, or does not say."""
-    program = shutil.which("squeue")
-    if program is None:
-        return None
-    found = run([program, "--noheader", "--jobs", number, "--format", "%L"], os.environ, ASK_S)
-    return seconds_of(found.output.strip())
-
-
-def seconds_of(text: str) -> float | None:
-    """Of "1-02:03:04", "02:03:04", "03:04"."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
 def scheduler(visit: Visit) -> list[Line]:
     """The job, and whether the ranks are all over what it was given; collective."""
     transport = visit.transport
-    own = read_job(visit.environ, ask_slurm, time.time()) if transport.rank == 0 else None
-    told = transport.gather_json(own and asdict(own))[0]
+    problem, told = transport.gather_json(_read(visit.environ) if transport.rank == 0 else None)[0]
     cores = transport.gather_json(len(os.sched_getaffinity(0)))
+    if problem:
+        return [Line(FAIL, "batch system", problem)]
     if told is None:
         by = read_launch(visit.environ).by
         return [Line(OK, "batch system", f"none; ranks are started by {by}" if by else "none")]
@@ -117,6 +98,15 @@ def scheduler(visit: Visit) -> list[Line]:
         texts, advice = (dict.fromkeys(said) for said in zip(*findings, strict=True))
         return [Line(WARN, "batch system", "; ".join([_words(job), *texts]), "; ".join(advice))]
     return [Line(OK, "batch system", _words(job))]
+
+
+def _read(environ: Mapping[str, str]) -> tuple[str, dict | None]:
+    """(why that cannot be told, the job)"""
+    try:
+        job = read_job(environ, ask_squeue, time.time())
+    except UsageError as error:
+        return str(error), None
+    return "", job and asdict(job)
 
 
 def _words(job: Job) -> str:
@@ -141,5 +131,5 @@ def _findings(job: Job, nodes: int, size: int, cores: int) -> list[tuple[str, st
         text = f"a task has {plural(job.cores, 'core')}, and a rank runs on {cores}"
         found.append((text, f"mpirun --map-by slot:PE={job.cores}, or srun --cpus-per-task={job.cores}"))
     if job.left_s is not None and job.left_s < SOON_S:
-        found.append(("it ends soon", "ask for more: --time of Slurm"))
+        found.append(("it ends soon", "ask for more time: --time of Slurm"))
     return found

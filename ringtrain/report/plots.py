@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from ringtrain.report.records import read_record
-from ringtrain.report.words import percent, plural
+from ringtrain.report.words import percent
+from ringtrain.texts import plural
 
 POINTS = 1500  # of a curve at most: more than that is finer than the picture
 TRAIN, TEST = "#4477aa", "#cc4444"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
 from ringtrain.report.records import parse
-from ringtrain.report.words import plural
+from ringtrain.texts import plural
 
 
 class Sink(ABC):

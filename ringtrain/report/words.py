@@ -13,6 +13,7 @@ from ringtrain.report.events import (
     RanksLost,
     RunStarted,
 )
+from ringtrain.texts import plural
 
 HEADER_LINES = 12  # at most
 PREPARING = "preparing: kernels are compiled where the cache lacks them"
@@ -171,10 +172,6 @@ def epoch_of(number: int, run: RunStarted) -> str:
     if run.epochs is None:
         return f"epoch {number}"
     return f"epoch {number:>{len(str(run.epochs))}}/{run.epochs}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def percent(fraction: float) -> str:

@@ -9,7 +9,7 @@ from ringtrain.launch.memory import whole_bytes
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.shapes import text
 from ringtrain.ops.base import Ops
-from ringtrain.report.words import plural
+from ringtrain.texts import plural
 from ringtrain.transport.base import Transport
 
 

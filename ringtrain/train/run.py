@@ -13,7 +13,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
-from ringtrain.report.words import plural
+from ringtrain.texts import plural
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.evaluate import BrokenOff, Score
 from ringtrain.train.heeding import JobEnd, reason

@@ -10,7 +10,7 @@ from ringtrain.errors import RingtrainError
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import CheckpointSaved, Note
 from ringtrain.report.sinks import Sink
-from ringtrain.report.words import plural
+from ringtrain.texts import plural
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.heeding import JobEnd
 from ringtrain.train.lifeboat import Lifeboat

@@ -16,6 +16,7 @@ from ringtrain.bench.sizes import of_buckets, parse_bytes, swept, whole_elements
 from ringtrain.errors import UsageError
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
+from ringtrain.texts import plural
 from ringtrain.transport.loopback import LoopbackWorld
 
 
@@ -135,7 +136,7 @@ def test_numbers_for_people():
     assert [words.size(n) for n in (3, 65536, 1.5 * 2**20, 2**31)] == ["3 B", "64 KiB", "1.5 MiB", "2 GiB"]
     assert (words.micro(1.234e-5), words.rate(2.5e9), words.percent(0.125)) == ("12.3 µs", "2.5 GB/s", "12.5 %")
     assert (words.micro(0.0123), words.rate(1.195e8)) == ("12.3 ms", "119.5 MB/s")
-    assert (words.plural(1, "node"), words.plural(0, "node")) == ("1 node", "0 nodes")
+    assert (plural(1, "node"), plural(0, "node")) == ("1 node", "0 nodes")
 
 
 def test_buffers_that_do_not_fit_are_refused_with_the_figures(tmp_path):

@@ -3,9 +3,8 @@
 import pytest
 
 from ringtrain.launch import scheduler
-from ringtrain.launch.doctor import OK, WARN, Line
-from ringtrain.launch.scheduler import Job, expand, read_job, seconds_of
-from ringtrain.transport.trial import Outcome
+from ringtrain.launch.doctor import FAIL, OK, WARN, Line
+from ringtrain.launch.scheduler import Job, expand, read_job
 from tests.fakes.visits import line_of
 
 SLURM = {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4", "SLURM_JOB_END_TIME": "10000"}
@@ -22,24 +21,19 @@ def test_no_job():
 def test_slurm_tells_nodes_tasks_and_the_end():
     assert read_job(SLURM, never, 6400.0) == Job("Slurm", "71", 2, 4, None, 3600.0)
     older = {"SLURM_JOB_ID": "71", "SLURM_NNODES": "3", "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_CPUS_PER_TASK": "8"}
-    assert read_job(older, lambda number: 5.0, 0) == Job("Slurm", "71", 3, 5, 8, 5.0)
+    assert read_job(older, lambda number: "1970-01-01T00:00:05+00:00", 0) == Job("Slurm", "71", 3, 5, 8, 5.0)
+    assert read_job(older, lambda number: "N/A", 0) == Job("Slurm", "71", 3, 5, 8, None)
+
+
+def test_the_end_is_that_by_which_a_run_stops():
+    own = {"RINGTRAIN_JOB_END": "100"}
+    assert read_job({**SLURM, **own}, never, 40.0).left_s == 60.0
+    assert read_job({"PBS_JOBID": "9", **own}, never, 40.0) == Job("PBS", "9", left_s=60.0)
 
 
 @pytest.mark.parametrize("text, total", [("2(x3),1", 7), ("4", 4), ("", None), ("2(x", None), ("a", None)])
 def test_tasks_by_node(text, total):
     assert expand(text) == total
-
-
-@pytest.mark.parametrize(
-    "text, seconds", [("1-02:03:04", 93784.0), ("2:00:00", 7200.0), ("0:09", 9.0), ("UNLIMITED", None), ("", None)]
-)
-def test_the_time_that_squeue_tells(text, seconds, monkeypatch):
-    assert seconds_of(text) == seconds
-    monkeypatch.setattr(scheduler.shutil, "which", lambda name: "/bin/squeue")
-    monkeypatch.setattr(scheduler, "run", lambda line, environ, limit: Outcome(0, f"{text}\n"))
-    assert scheduler.ask_slurm("71") == seconds
-    monkeypatch.setattr(scheduler.shutil, "which", lambda name: None)
-    assert scheduler.ask_slurm("71") is None
 
 
 def test_pbs_tells_by_a_file(tmp_path):
@@ -91,6 +85,11 @@ def test_an_end_that_is_near_is_a_warning(job):
     line = job(4, 2, SLURM_JOB_END_TIME="119")
     assert line.status == WARN and line.text.endswith("1 min left; it ends soon") and "--time" in line.advice
     assert job(4, 2, SLURM_JOB_END_TIME="120").status == OK
+
+
+def test_an_end_that_is_no_time_is_a_failure(job):
+    line = job(4, 2, RINGTRAIN_JOB_END="soon")
+    assert line.status == FAIL and "RINGTRAIN_JOB_END is 'soon'; it wants the second" in line.text
 
 
 def test_all_that_is_wrong_is_one_line(job):
