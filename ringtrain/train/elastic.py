@@ -15,7 +15,7 @@ from ringtrain.checkpoint.run_folder import Found
 from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.train.ending import Ending
-from ringtrain.train.journey import REPLACE, Journey, wanted
+from ringtrain.train.journey import ANEW, CHECKPOINT, MEMORY, REPLACE, Journey, wanted
 from ringtrain.train.resume import Origin, go_on
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import train
@@ -24,7 +24,6 @@ from ringtrain.train.together import on_root
 from ringtrain.transport.tolerance import KILLED_S
 from ringtrain.transport.world import World
 
-MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"
 NOTHING = -1  # finished iterations of a rank that holds no whole state
 
 
