@@ -92,16 +92,23 @@ class Elastic:
     def _enter(self) -> None:
         """All ranks learn from the new rank 0 where to go on. Collective."""
         journey, transport = self._journey, self._world.transport
+        if journey.ending is not None:
+            self._take_over(journey.ending.progress.iteration)
         held: list[Origin] = []
         told = on_root(transport, lambda: self._decide(held))
         journey.origin = held[0] if held else Origin(**told["origin"])
         journey.folder, journey.lost, journey.told = told["origin"]["folder"], tuple(told["lost"]), told["told"]
         journey.news = RanksLost(**told["news"])
         if journey.folder is not None:
-            journey.ending = Ending(
-                Path(journey.folder), transport.rank == 0, journey.iterations, transport.size, journey.lost
-            )
+            self._take_over(journey.news.resumed_at)
         gc.collect()  # the old world's objects hold one another in rings
+
+    def _take_over(self, iteration: int) -> None:
+        """What this world comes to is written by its own rank 0: that of the last one may be the one that died."""
+        journey, transport = self._journey, self._world.transport
+        folder, writes = Path(journey.folder), transport.rank == 0
+        journey.ending = Ending(folder, writes, journey.iterations, transport.size, journey.lost)
+        journey.ending.progress.iteration = iteration
 
     def _decide(self, held: list[Origin]) -> dict:
         """On rank 0; JSON-able. What was known to any survivor counts: not all learn the same before a death."""

@@ -11,17 +11,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
+from small_runs import DROPOUT_NET, everywhere, on_ranks, run_of
 
-from ringtrain.checkpoint import lock
+from ringtrain.checkpoint import lock, outcome
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError, Interrupted, RankLostError, UsageError
+from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, UsageError
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import Elastic, newest_first
+from ringtrain.train.ending import Ending
 from ringtrain.train.folder import make_folder
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
 from ringtrain.train.opening import tuning_of
@@ -100,6 +101,27 @@ def test_a_state_that_was_taken_up_is_not_kept_besides(begun, monkeypatch):
     journey = recovered(begun, RunFolder("run").latest().checkpoint)
     train(LoopbackWorld(1).transport(0), None, begun, StopFlag(), journey)
     assert seen == [[], []] and journey.origin is None
+
+
+def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank(tmp_path):
+    """The one that wrote before is dead."""
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoints.mkdir(parents=True)
+    folder.numbered(3).write_bytes(b"damaged")
+    said = SimpleNamespace(facts=({"folder": str(folder.path)},), replaced=0)
+
+    def body(transport):
+        world = SimpleNamespace(transport=transport, survived=said, joined=True, enter=str, is_of_a_death=lambda _: 0)
+        elastic = Elastic(world, None, {}, (), StopFlag())
+        ending = Ending(folder.path, False, 9, 3)
+        ending.progress.iteration = 5
+        elastic._journey = Journey(folder=str(folder.path), iterations=9, lost=(0,), ending=ending)
+        elastic.train()
+
+    assert [type(error) for error in on_ranks(2, body)] == [CheckpointError] * 2
+    found = outcome.read(folder.path)
+    assert (found.outcome, found.exit_code, found.iteration, found.ranks, found.lost) == ("usage", 2, 5, 2, (0,))
+    assert "no checkpoint of" in found.text
 
 
 class Lost:
