@@ -58,6 +58,7 @@ class Elastic:
             if resuming:
                 self._enter()
             train(self._world.transport, self._run_file, self._flags, self._stop, self._journey)
+            self._part()
         except RingtrainError as error:
             self._check_survivable(error)
             self._journey.lost_at = time.perf_counter()
@@ -65,6 +66,12 @@ class Elastic:
             return False
         self._leave()  # here, where the error has let go of the old world's arrays
         return True
+
+    def _part(self) -> None:
+        """Who is done waits for the others: one that missed a dead rank in its last step would be left to recover
+        alone, and wait for ranks that are on their way out."""
+        if self._mode is not None:
+            self._world.transport.barrier()
 
     def _check_survivable(self, error: RingtrainError) -> None:
         """Raises the error, told, unless it is a death that others survive."""

@@ -52,6 +52,12 @@ class Journey:
         """What was kept of the last world is in this one."""
         self.training, self.salvage = training, None
 
+    def end(self) -> None:
+        """The run is done. Its last checkpoint is what is gone on from where a rank dies in what is left to do, which
+        takes the run's own state apart."""
+        self.training = None
+        self.ending.done()
+
     @property
     def unsaved(self) -> bool:
         """Whether what this world goes on from is nowhere but in memory: one that is told to stop then trains until it

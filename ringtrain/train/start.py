@@ -61,7 +61,7 @@ def train(
         if journey.news is not None:
             sink.handle(journey.take_news())
         training.go()
-        journey.ending.done()
+        journey.end()
     run.exchange.close()
 
 

@@ -17,7 +17,7 @@ from ringtrain.checkpoint import lock, outcome
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.config import TrainConfig
-from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, UsageError
+from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, StalledError, UsageError
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
@@ -122,6 +122,14 @@ def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank
     found = outcome.read(folder.path)
     assert (found.outcome, found.exit_code, found.iteration, found.ranks, found.lost) == ("usage", 2, 5, 2, (0,))
     assert "no checkpoint of" in found.text
+
+
+def test_what_goes_wrong_after_the_end_is_no_other_end(tmp_path):
+    for writes in (True, False):
+        journey = Journey(ending=Ending(tmp_path, writes, 9, 2))
+        journey.end()
+        journey.ending.failed(StalledError("of a rank that is on its way out"))
+    assert outcome.read(tmp_path).outcome == "done"
 
 
 class Lost:
