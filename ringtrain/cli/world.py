@@ -55,21 +55,22 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
         _tell(f"ringtrain: rank {world.transport.rank} failed:\n{traceback.format_exc()}")
         world.transport.abort(1)
         raise
-    _meet(world.transport)
-    world.end(code)
+    world.end(code, _meet(world.transport))
     return code
 
 
-def _meet(transport) -> None:
-    """A rank that ends with an error code makes mpirun end the others: not before it is told. One that has died since
-    has no more to say; one that does something else is told of, since no end is left to come to together."""
+def _meet(transport) -> bool:
+    """A rank that ends with an error code makes mpirun end the others: not before it is told. Whether one has died
+    since, which has no more to say; one that does something else is told of, since no end is left to come to
+    together."""
     try:
         transport.barrier()
     except RankLostError:
-        return
+        return True
     except RingtrainError as error:
         _tell(f"ringtrain: rank {transport.rank}: {error}")
         transport.abort(error.exit_code)
+    return False
 
 
 class Ender:

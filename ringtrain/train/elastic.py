@@ -15,7 +15,7 @@ from ringtrain.checkpoint.run_folder import Found
 from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.train.ending import Ending
-from ringtrain.train.journey import REPLACE, Journey, wanted
+from ringtrain.train.journey import ANEW, CHECKPOINT, MEMORY, REPLACE, Journey, wanted
 from ringtrain.train.resume import Origin, go_on
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import train
@@ -24,7 +24,6 @@ from ringtrain.train.together import on_root
 from ringtrain.transport.tolerance import KILLED_S
 from ringtrain.transport.world import World
 
-MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"
 NOTHING = -1  # finished iterations of a rank that holds no whole state
 
 
@@ -59,6 +58,7 @@ class Elastic:
             if resuming:
                 self._enter()
             train(self._world.transport, self._run_file, self._flags, self._stop, self._journey)
+            self._part()
         except RingtrainError as error:
             self._check_survivable(error)
             self._journey.lost_at = time.perf_counter()
@@ -66,6 +66,12 @@ class Elastic:
             return False
         self._leave()  # here, where the error has let go of the old world's arrays
         return True
+
+    def _part(self) -> None:
+        """Who is done waits for the others: one that missed a dead rank in its last step would be left to recover
+        alone, and wait for ranks that are on their way out."""
+        if self._mode is not None:
+            self._world.transport.barrier()
 
     def _check_survivable(self, error: RingtrainError) -> None:
         """Raises the error, told, unless it is a death that others survive."""
@@ -93,16 +99,23 @@ class Elastic:
     def _enter(self) -> None:
         """All ranks learn from the new rank 0 where to go on. Collective."""
         journey, transport = self._journey, self._world.transport
+        if journey.ending is not None:
+            self._take_over(journey.ending.progress.iteration)
         held: list[Origin] = []
         told = on_root(transport, lambda: self._decide(held))
         journey.origin = held[0] if held else Origin(**told["origin"])
         journey.folder, journey.lost, journey.told = told["origin"]["folder"], tuple(told["lost"]), told["told"]
         journey.news = RanksLost(**told["news"])
         if journey.folder is not None:
-            journey.ending = Ending(
-                Path(journey.folder), transport.rank == 0, journey.iterations, transport.size, journey.lost
-            )
+            self._take_over(journey.news.resumed_at)
         gc.collect()  # the old world's objects hold one another in rings
+
+    def _take_over(self, iteration: int) -> None:
+        """What this world comes to is written by its own rank 0: that of the last one may be the one that died."""
+        journey, transport = self._journey, self._world.transport
+        folder, writes = Path(journey.folder), transport.rank == 0
+        journey.ending = Ending(folder, writes, journey.iterations, transport.size, journey.lost)
+        journey.ending.progress.iteration = iteration
 
     def _decide(self, held: list[Origin]) -> dict:
         """On rank 0; JSON-able. What was known to any survivor counts: not all learn the same before a death."""

@@ -31,8 +31,10 @@ class Ending:
         self._write(RUNNING, None, iteration)
 
     def done(self) -> None:
+        """Whatever goes wrong after that, all that the run was to make is there."""
         if self._writes:
             self._write(DONE, 0, self.progress.iteration)
+        self._told = True
 
     def failed(self, error: BaseException) -> None:
         """By an error of ours, a second Ctrl-C, or a defect. A folder that cannot be written may be the very error."""

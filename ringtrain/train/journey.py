@@ -14,6 +14,7 @@ from ringtrain.train.saving import Salvage
 from ringtrain.transport.base import Transport
 
 SHRINK, REPLACE = "shrink", "replace"
+MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"  # where a run goes on after a death
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class Journey:
     iterations: of the run, once that is known
     lost:     ranks, each by its number in the world that lost it
     told:     how many of these were told of
-    origin:   where the run goes on in this world; None: as flags say
+    origin:   where the run goes on in this world, until that is taken up; None: as flags say
     news:     what is to be told of the death that ended the last world
     lost_at:  when that was met
     """
@@ -50,6 +51,18 @@ class Journey:
     def begin(self, training: Run) -> None:
         """What was kept of the last world is in this one."""
         self.training, self.salvage = training, None
+
+    def end(self) -> None:
+        """The run is done. Its last checkpoint is what is gone on from where a rank dies in what is left to do, which
+        takes the run's own state apart."""
+        self.training = None
+        self.ending.done()
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether what this world goes on from is nowhere but in memory: one that is told to stop then trains until it
+        has saved that. The same on all ranks, until the news are told."""
+        return self.news is not None and self.news.source == MEMORY
 
     def keep(self) -> None:
         """This world is left."""

@@ -48,7 +48,8 @@ def open_run(
     together(transport, lambda: check_elastic(config, transport, alone))
     stop.other = end = find_job_end(transport, config, os.environ)
     data = read_data(config, model, transport)
-    heed(transport, stop, origin.words)
+    if not journey.unsaved:
+        heed(transport, stop, origin.words)
     device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run
     reproducible.check_kernels(config, transport, device.ops)
     tuning = together(transport, lambda: tuning_of(config, transport, bool(journey.lost)))

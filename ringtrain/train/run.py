@@ -230,7 +230,9 @@ class Run:
         self._check(comparing=self._of.config.check_replicas != 0)
         if is_best:
             self._progress.best = self._score.accuracy
-        self._saving.save(is_best, must)
+        saved = self._saving.save(is_best, must)
+        if is_best:  # one that the disk did not take is not what later ones are to be better than
+            self._progress.best = self._transport.gather_json(self._progress.best if saved else self._saving.best())[0]
 
     def _check(self, comparing: bool = True) -> None:
         """All is finite, since an update may spoil weights although its loss was; and the same on all ranks.

@@ -34,8 +34,8 @@ class Salvage:
 
 
 class Saving:
-    """Every rank has one; rank 0 alone has a folder. ``at``: finished iterations of the last checkpoint, or of the one
-    that the disk did not take; -1 before any."""
+    """Every rank has one; rank 0 alone has a folder. ``at``: finished iterations of the last checkpoint, of the one
+    that the disk did not take, or of the one that is being written; -1 before any."""
 
     def __init__(
         self,
@@ -49,31 +49,41 @@ class Saving:
     ):
         self._of, self._ops, self._transport, self._progress = of, ops, transport, progress
         self._sink, self._folder, self._job_end = sink, folder, end
-        self.at = -1
+        self.at = self._settled = -1  # the latter on rank 0: of none that is still being written
         self._unsaved_in_a_row = 0  # checkpoints that the disk did not take
 
-    def save(self, is_best: bool, must: bool) -> None:
-        """``must``: whether there is no later checkpoint that could make up for this one. Collective."""
+    def save(self, is_best: bool, must: bool) -> bool:
+        """``must``: whether there is no later checkpoint that could make up for this one. False on rank 0 where the
+        disk did not take it. Collective."""
         began = time.perf_counter()
         self.at = self._progress.iteration
         checkpoint = capture(self._of, self._ops, self._transport, self._progress)
         if checkpoint is None:
-            return
+            return True
         writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
         try:
             with self._transport.activity.during(writing, limited=True):
                 path = self._folder.save(checkpoint, self._of.config.keep, is_best)
         except RingtrainError as error:
             self._unsaved(error, must)
-            return
-        self._unsaved_in_a_row = 0
+            return False
+        self._settled, self._unsaved_in_a_row = checkpoint.iteration, 0
         seconds = time.perf_counter() - began
         self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
         self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
+        return True
+
+    def best(self) -> float | None:
+        """The accuracy of the best checkpoint that the folder holds, where there is a folder."""
+        if self._folder is None:
+            return None
+        with self._transport.activity.during(f"reading checkpoint {self._folder.best}", limited=True):
+            return self._folder.best_so_far()
 
     def _unsaved(self, error: RingtrainError, must: bool) -> None:
         """On rank 0. A disk that is full for an hour is no reason to lose a day's training, and the last checkpoints
         are still there; but nothing is won by training that is never saved."""
+        self._settled = self._progress.iteration
         self._unsaved_in_a_row += 1
         if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
             raise RingtrainError(str(error)) from error
@@ -92,8 +102,10 @@ class Saving:
         return Lifeboat(self._in_haste, held and held.descriptor)
 
     def _in_haste(self) -> None:
-        """In a copy of this process: what no other rank is needed for."""
-        if self._progress.iteration == self.at or self._ops.nonfinite(self._of.arena.weights):
+        """In a copy of this process: what no other rank is needed for. A checkpoint that this process is writing is
+        written again, as it may be killed in that: each has a file of its own, and gives it the same name when it is
+        whole. Which one is the best it alone says."""
+        if self._progress.iteration == self._settled or self._ops.nonfinite(self._of.arena.weights):
             return
         checkpoint = capture(self._of, self._ops, self._transport, self._progress)
         self._folder.save(checkpoint, self._of.config.keep, is_best=False)

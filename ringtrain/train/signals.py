@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-ENDING = ("by SIGINT", "by SIGTERM")  # what follows those ends the process; SIGUSR1 is a request
 
 
 def nothing() -> None:
@@ -23,6 +22,7 @@ class StopFlag:
 
     def __init__(self):
         self._why: str | None = None
+        self.ending = False  # whether a launcher, or a user, is about to end the process
         self.in_haste: Callable[[], None] = nothing
         self.other: Callable[[], str | None] = nothing
         self._before = {}
@@ -42,14 +42,11 @@ class StopFlag:
 
     def _note(self, number, frame) -> None:
         self._why = self._why or f"by {signal.Signals(number).name}"
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if number != signal.SIGUSR1:
+            self.ending = True
             self.in_haste()
-
-    @property
-    def ending(self) -> bool:
-        """Whether a launcher, or a user, is about to end the process."""
-        return self._why in ENDING
 
     def __call__(self) -> bool:
         return self.why() is not None

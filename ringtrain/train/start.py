@@ -61,7 +61,7 @@ def train(
         if journey.news is not None:
             sink.handle(journey.take_news())
         training.go()
-        journey.ending.done()
+        journey.end()
     run.exchange.close()
 
 
@@ -69,8 +69,10 @@ def _prepared(opened: Opened, transport: Transport, sink: Sink, folder, stop: St
     """All that is to be done before the first iteration. Collective."""
     run, ops, origin = opened.run, opened.ops, opened.origin
     journey.ending.progress = progress = _first_weights(run, ops, transport, origin)
+    origin.found = journey.origin = None  # its state is the run's own now, and is not kept besides for a whole run
     _prepare(run, ops, transport, sink, progress)
-    heed(transport, stop, origin.words)
+    if not journey.unsaved:
+        heed(transport, stop, origin.words)
     tracing = _tracing(run, transport, folder, progress)
     due = origin.place is not None and origin.place.get("due", False)
     training = Run(run, ops, transport, progress, sink, folder, journey.started, stop, opened.end, tracing, due)

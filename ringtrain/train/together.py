@@ -11,6 +11,7 @@ import time
 from ringtrain import errors
 from ringtrain.errors import RankLostError, RingtrainError, UsageError, everywhere
 from ringtrain.transport.base import Transport
+from ringtrain.transport.waiting import peers
 
 
 def together(transport: Transport, action):
@@ -75,12 +76,7 @@ def holders(values: list[str]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return "; ".join(f"{value} on {_ranks(own)}" for value, own in ranks.items())
-
-
-def _ranks(ranks: list[int]) -> str:
-    named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
+    return "; ".join(f"{value} on {peers(own)}" for value, own in ranks.items())
 
 
 def _raise_first(problems: list) -> None:
@@ -89,7 +85,7 @@ def _raise_first(problems: list) -> None:
         return
     kind, message = problems[failed[0]]
     if len(failed) < len(problems):
-        message = f"{_ranks(failed)}: {message}"
+        message = f"{peers(failed)}: {message}"
     raise everywhere(getattr(errors, kind)(message))
 
 

@@ -88,10 +88,10 @@ class World:
             return True
         return isinstance(error, TransportError) and not self._bare.frailty and self._bare.has_lost()
 
-    def end(self, code: int) -> None:
+    def end(self, code: int, lost: bool = False) -> None:
         """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: an MPI
-        would wait for the dead."""
-        if self.survived is None and not self.joined:
+        would wait for the dead. ``lost``: whether one has died whom nobody had to survive any more."""
+        if self.survived is None and not self.joined and not lost:
             self.transport.close()
             return
         sys.stdout.flush()

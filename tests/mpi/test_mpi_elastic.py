@@ -115,6 +115,28 @@ def test_a_death_before_the_first_iteration(train):
     check_whole(found, events, 12, 2, [1])
 
 
+def test_a_death_while_ranks_part_is_survived_by_all_together(train):
+    """All is done, and on the disk: nobody is left to recover alone."""
+    status, told, found, events = train(3, "0=closing:1", "--iterations", 24, "--elastic")
+    assert status == 0, told
+    check_whole(found, events, 24, 2, [0])
+    assert [e["resumed_at"] for e in events["lost"]] == [24]
+
+
+def test_a_death_after_all_is_done_keeps_nobody(train):
+    """An MPI that is ended in good order waits for the dead."""
+    status, told, found, events = train(3, "1=meeting:1", "--iterations", 12, "--elastic")
+    assert status == 0, told
+    check_whole(found, events, 12, 3, [])
+
+
+def test_survivors_that_are_told_to_stop_save_what_they_hold_first(train):
+    _, told, found, events = train(3, "0=iteration:20,1toldentering:1", "--iterations", 60, "--elastic")
+    assert (found["outcome"], found["exit_code"], found["iteration"]) == ("interrupted", 75, 20), told
+    assert [record["iteration"] for record in events["checkpoint"]] == [12, 20]
+    assert "stopped by SIGUSR1" in told and "after iteration 20; a checkpoint is in" in told
+
+
 def test_an_error_of_one_rank_ends_all_and_is_no_death(train):
     status, told, found, _ = train(3, "1failiteration:5", "--iterations", 2000, "--elastic")
     assert status != 0 and "rank 1 failed" in told and "ZeroDivisionError" in told

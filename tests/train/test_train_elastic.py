@@ -1,28 +1,36 @@
 """What survivors of a death go on from, and who decides: without any death."""
 
+import gc
 import json
+import os
+import shutil
+import signal
 import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
+from small_runs import DROPOUT_NET, everywhere, on_ranks, run_of
 
-from ringtrain.checkpoint import lock
+from ringtrain.checkpoint import lock, outcome
 from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError, RankLostError, UsageError
+from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, StalledError, UsageError
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import Elastic, newest_first
+from ringtrain.train.ending import Ending
 from ringtrain.train.folder import make_folder
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
 from ringtrain.train.opening import tuning_of
 from ringtrain.train.resume import Origin, go_on
+from ringtrain.train.run import Run
 from ringtrain.train.saving import Salvage
-from ringtrain.train.signals import StopFlag
+from ringtrain.train.signals import StopFlag, watching
+from ringtrain.train.start import start, train
 from ringtrain.train.state import Progress, checkpoint_of
 from ringtrain.transport.loopback import LoopbackWorld
 
@@ -48,6 +56,80 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
     assert source == "memory" and origin.found.checkpoint.iteration == 3
     assert Origin(**json.loads(json.dumps(origin.told()))) == origin
     assert (origin.iteration, origin.place["due"], origin.folder, origin.continues) == (3, True, "run", True)
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Flags of a run that has finished three iterations of nine."""
+    monkeypatch.setattr("ringtrain.train.start.draw_curves", lambda log, picture: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+    flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto"}
+    start(LoopbackWorld(1).transport(0), None, {**flags, "iterations": 3}, StopFlag())
+    return {**flags, "iterations": 9}
+
+
+def recovered(flags, checkpoint):
+    """The journey of a survivor that holds that, and enters a new world."""
+    elastic = Elastic(SimpleNamespace(transport=LoopbackWorld(1).transport(0)), None, flags, (), StopFlag())
+    elastic._journey.salvage = Salvage(checkpoint.iteration, False, lambda: checkpoint)
+    origin, source = elastic._origin("run")
+    news = RanksLost(lost=[1], ranks=1, replaced=0, resumed_at=checkpoint.iteration, source=source, seconds=0)
+    return Journey(folder="run", lost=(1,), origin=origin, news=news)
+
+
+def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_disk(begun, tmp_path):
+    """Of a state in memory alone there is no checkpoint to go on from later."""
+    held = RunFolder("run").latest().checkpoint
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with watching() as stop:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        with pytest.raises(Interrupted, match=r"^stopped by SIGUSR1 after iteration 4; a checkpoint is in run"):
+            train(LoopbackWorld(1).transport(0), None, begun, stop, recovered(begun, held))
+    assert RunFolder("run").latest().checkpoint.iteration == 4
+
+
+def test_a_state_that_was_taken_up_is_not_kept_besides(begun, monkeypatch):
+    seen = []
+
+    def go(run):
+        gc.collect()
+        seen.append([each.iteration for each in gc.get_objects() if type(each) is Checkpoint])
+
+    monkeypatch.setattr(Run, "go", go)
+    start(LoopbackWorld(1).transport(0), None, begun, StopFlag())
+    journey = recovered(begun, RunFolder("run").latest().checkpoint)
+    train(LoopbackWorld(1).transport(0), None, begun, StopFlag(), journey)
+    assert seen == [[], []] and journey.origin is None
+
+
+def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank(tmp_path):
+    """The one that wrote before is dead."""
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoints.mkdir(parents=True)
+    folder.numbered(3).write_bytes(b"damaged")
+    said = SimpleNamespace(facts=({"folder": str(folder.path)},), replaced=0)
+
+    def body(transport):
+        world = SimpleNamespace(transport=transport, survived=said, joined=True, enter=str, is_of_a_death=lambda _: 0)
+        elastic = Elastic(world, None, {}, (), StopFlag())
+        ending = Ending(folder.path, False, 9, 3)
+        ending.progress.iteration = 5
+        elastic._journey = Journey(folder=str(folder.path), iterations=9, lost=(0,), ending=ending)
+        elastic.train()
+
+    assert [type(error) for error in on_ranks(2, body)] == [CheckpointError] * 2
+    found = outcome.read(folder.path)
+    assert (found.outcome, found.exit_code, found.iteration, found.ranks, found.lost) == ("usage", 2, 5, 2, (0,))
+    assert "no checkpoint of" in found.text
+
+
+def test_what_goes_wrong_after_the_end_is_no_other_end(tmp_path):
+    for writes in (True, False):
+        journey = Journey(ending=Ending(tmp_path, writes, 9, 2))
+        journey.end()
+        journey.ending.failed(StalledError("of a rank that is on its way out"))
+    assert outcome.read(tmp_path).outcome == "done"
 
 
 class Lost:

@@ -1,5 +1,6 @@
 """Runs on disks that fail, and in folders that others have been in."""
 
+import datetime
 import json
 import os
 import resource
@@ -7,16 +8,23 @@ import shutil
 import tomllib
 
 import pytest
-from small_runs import DROPOUT_NET
+from small_runs import DROPOUT_NET, everywhere, run_of
 
 import ringtrain.train.start
 from ringtrain.checkpoint import files, store
-from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.checkpoint.run_folder import RunFolder, create
 from ringtrain.cli.world import tell_skipped
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
 from ringtrain.report import plots
+from ringtrain.report.sinks import Many
+from ringtrain.train.evaluate import Evaluator, Score
+from ringtrain.train.heeding import JobEnd
+from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.load import load
+from ringtrain.train.saving import Saving
+from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import start
+from ringtrain.train.state import Progress
 from ringtrain.transport.loopback import LoopbackWorld
 
 
@@ -97,6 +105,78 @@ def test_the_last_one_must_be_saved(train, monkeypatch, tmp_path):
     folder = RunFolder(tmp_path / "run")
     assert folder.latest().checkpoint.iteration == 6
     assert [record["iteration"] for record in records(folder, "iteration")] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("linking", [False, True])
+def test_what_the_disk_refused_is_not_the_best(train, monkeypatch, tmp_path, linking):
+    """Of two ranks, of which one has the disk; or the best one is written, but gets no second name."""
+    real, accuracies = files.link, {}
+
+    def score(evaluator, *_):
+        told = accuracies.setdefault(evaluator, iter([0.3, 0.9, 0.5, 0.4]))  # of each rank's own
+        return Score(1.0, next(told), 10)
+
+    def link(old, new):
+        if new.name.endswith("4.h5"):
+            raise files.unwritable(OSError(28, "No space left on device"), new, 1234)
+        real(old, new)
+
+    if linking:
+        monkeypatch.setattr(files, "link", link)
+    else:
+        full(monkeypatch, {4})
+
+    monkeypatch.setattr(Evaluator, "score", score)
+    flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run"}
+    flags |= {"iterations": 8, "evaluate_every": 2, "checkpoint_every": 100}
+    everywhere(2, lambda transport: start(transport, None, flags, StopFlag()))
+    best = store.load(RunFolder(tmp_path / "run").best)
+    assert (best.iteration, best.best) == ((4, 0.9) if linking else (6, 0.5))
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_checkpoint_that_is_being_written_when_haste_is_made_is_written_by_a_copy_too(tmp_path, monkeypatch, killed):
+    """By a real one, forked in the middle of HDF5; the process itself is ended there, or writes the same."""
+    transport = LoopbackWorld(1).transport(0)
+    run, ops = run_of(transport, DROPOUT_NET, iterations=1)
+    folder = create(str(tmp_path / "run"), "net", datetime.datetime.now(), False)
+    saving = Saving(run, ops, transport, Progress(iteration=4), Many([]), folder, JobEnd(None, 0))
+    lifeboat, real, signalled = Lifeboat(saving._in_haste), store._write, []
+
+    def write(file, checkpoint):
+        if not signalled:
+            signalled.append(True)
+            lifeboat.launch()
+            os.wait()
+            if killed:
+                raise KeyboardInterrupt
+        real(file, checkpoint)
+
+    monkeypatch.setattr(store, "_write", write)
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            saving.save(is_best=True, must=False)
+    else:
+        saving.save(is_best=True, must=False)
+        assert store.load(folder.best).iteration == 4
+    assert folder.latest().checkpoint.iteration == 4
+    assert len(os.listdir(folder.checkpoints)) == (1 if killed else 2)
+
+
+def test_what_was_saved_or_refused_is_not_saved_in_haste(tmp_path, monkeypatch):
+    transport = LoopbackWorld(1).transport(0)
+    run, ops = run_of(transport, DROPOUT_NET, iterations=1)
+    folder = create(str(tmp_path / "run"), "net", datetime.datetime.now(), False)
+    progress = Progress(iteration=4)
+    saving = Saving(run, ops, transport, progress, Many([]), folder, JobEnd(None, 0))
+    tried = full(monkeypatch, {6})
+    assert saving.save(is_best=False, must=False)
+    folder.numbered(4).unlink()
+    saving._in_haste()
+    progress.iteration = 6
+    assert not saving.save(is_best=False, must=False)
+    saving._in_haste()
+    assert tried == [6] and folder.is_empty()
 
 
 def test_a_folder_that_may_not_be_written_in_the_middle_of_a_run_is_a_failure(train, monkeypatch):

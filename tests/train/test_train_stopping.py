@@ -68,6 +68,19 @@ def test_a_second_ctrl_c_ends_the_process():
         os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.parametrize("first", [signal.SIGUSR1, signal.SIGTERM])
+def test_the_first_ctrl_c_after_another_signal_is_a_first_one(first):
+    with watching() as stop:
+        launched = []
+        stop.in_haste = lambda: launched.append("by a signal that an end follows")
+        os.kill(os.getpid(), first)
+        assert stop.ending == (first == signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.why() == f"by {first.name}" and stop.ending and launched
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_a_request_that_comes_when_all_is_over_does_not_kill():
     before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     try:

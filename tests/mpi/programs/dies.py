@@ -1,5 +1,5 @@
 """`ringtrain`, of which ranks kill themselves: dies.py RANK=PLACE:N[,…] ARGUMENTS…, where a rank comes to a place for
-the Nth time. ``stop`` in place of ``=`` has it stopped instead; ``fail``, raise an error."""
+the Nth time. ``stop`` in place of ``=`` has it stopped instead; ``fail``, raise an error; ``told``, told to stop."""
 
 import importlib
 import os
@@ -20,13 +20,19 @@ PLACES = {
     "shrunk": "ringtrain.transport.survival._gathered",
     "spawning": "ringtrain.transport.survival._bridged",
     "entering": "ringtrain.train.elastic.Elastic._enter",
+    "closing": "ringtrain.exchange.allreduce.AllReduce.close",
+    "parting": "ringtrain.train.elastic.Elastic._part",
+    "meeting": "ringtrain.cli.world._meet",
 }
+
+
+SIGNALS = {"=": signal.SIGKILL, "stop": signal.SIGSTOP, "told": signal.SIGUSR1}
 
 
 def end(verb: str):
     if verb == "fail":
         raise ZeroDivisionError("of one rank")
-    os.kill(os.getpid(), signal.SIGSTOP if verb == "stop" else signal.SIGKILL)
+    os.kill(os.getpid(), SIGNALS[verb])
 
 
 def wrapped(inside, verb, place, nth):
@@ -48,7 +54,7 @@ def wrapped(inside, verb, place, nth):
 if __name__ == "__main__":
     spec, sys.argv = sys.argv[1], ["ringtrain", *sys.argv[2:]]
     patches: list = []
-    for rank, verb, place, nth in re.findall(r"(\d+)(=|stop|fail)(\w+):(\d+)", spec):
+    for rank, verb, place, nth in re.findall(r"(\d+)(=|stop|fail|told)(\w+):(\d+)", spec):
         if os.environ["OMPI_COMM_WORLD_RANK"] == rank:
             wrapped(patches, verb, place, int(nth))
     for patch in patches:
