@@ -28,7 +28,6 @@ class Origin:
     folder:    of the run; None: a new one, with a name of its own
     continues: whether the folder's run is the one that goes on, so that it may be there already
     config:    the configuration that is continued, as TOML; None where there is none
-    unread:    why the configuration that lies in the folder is not continued
     found:     the checkpoint itself, on rank 0
     """
 
@@ -36,8 +35,7 @@ class Origin:
     folder: str | None = None
     continues: bool = False
     config: str | None = None
-    unread: str = ""
-    found: Found | None = field(default=None, compare=False, kw_only=True)
+    found: Found | None = field(default=None, compare=False)
 
     @property
     def iteration(self) -> int | None:
@@ -120,13 +118,13 @@ def _newest(out: str | None) -> Origin:
     folder.is_at_work()
     if not folder.is_empty():
         return _continued(folder.latest(), out, True)
-    config, unread = _config_of(folder)
-    return Origin(folder=out, continues=True, config=config, unread=unread)
+    config, _ = config_of(folder)
+    return Origin(folder=out, continues=True, config=config)
 
 
-def _config_of(folder: RunFolder) -> tuple[str | None, str]:
-    """The configuration of a run that was killed before its first checkpoint; or why there is none that can be read,
-    which is nothing to end for: what this start is told is there besides."""
+def config_of(folder: RunFolder) -> tuple[str | None, str]:
+    """(the configuration of the run that has this folder; why what lies in its place is none). To find none is nothing
+    to end for: what this start is told is there besides."""
     try:
         with os.fdopen(files.open_regular(folder.config, os.O_RDONLY), encoding="utf-8") as file:
             text = file.read()
@@ -135,7 +133,7 @@ def _config_of(folder: RunFolder) -> tuple[str | None, str]:
         return None, ""
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return None, f"{folder.config} is not what a run writes ({why}): this one begins by its own start alone"
+        return None, f"{folder.config} is not what a run writes ({why})"
     return text, ""
 
 
