@@ -212,6 +212,14 @@ def test_a_run_that_begins_at_a_checkpoint_goes_on_from_its_own(job):
     assert ran.notes[2].endswith("--resume other.h5 --out own --resume auto")
 
 
+def test_its_first_checkpoint_may_have_one_of_its_names_alone(job, tmp_path):
+    """It was killed between writing the best one and calling it by its number, too."""
+    (tmp_path / "own" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "own" / "checkpoints" / "best.h5").touch()
+    (note,) = job(flags=["--resume", "other.h5", "--out", "own"], RUN="own").notes
+    assert note.endswith("--resume other.h5 --out own --resume auto")
+
+
 # ── what comes of a start ─────────────────────────────────────────────────────────────────────────────────────────────
 def test_an_interrupted_run_is_queued_again(job):
     ran = job(plan=["interrupted 75 40"])

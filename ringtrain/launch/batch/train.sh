@@ -22,10 +22,12 @@ newest_checkpoint() {
     [ -n "$path" ] && echo $((10#$path)) || echo none
 }
 
-# train_command: what each rank runs. A --resume among the flags is how the run began; then it goes on from its own.
+# train_command: what each rank runs. A --resume among the flags is how the run begins, until it has a checkpoint of its
+# own (the best one is written first); one of a run file, `auto` heeds by itself.
 train_command() {
     train=("${ringtrain[@]}" train "${flags[@]}")
-    [ "$own_resume" = yes ] && [ "$(newest_checkpoint)" = none ] || train+=(--resume auto)
+    [ "$own_resume" = yes ] && [ "$(newest_checkpoint)" = none ] && [ ! -e "$folder/checkpoints/best.h5" ] ||
+        train+=(--resume auto)
 }
 
 # ── one start ───────────────────────────────────────────────────────────────────────────────────────────────────────
