@@ -2,13 +2,17 @@
 
 ::
     DIR/ringtrain-data-UID/                          the user's alone
-        lock                                         one process at a time copies, or removes
+        lock                                         one process at a time copies, or removes; changed as it gets on
         0c5e…-cifar10.h5                             named by where the file is, its size and when it was changed
         0c5e…-cifar10.h5.sha256                      of its bytes, as they were read; written last
         0c5e…-cifar10.h5.ringtrain-partial           what a killed process left; the next one removes it
 
 A copy that is there is used again if its bytes are still those. Whoever uses one holds a lock on it, so that another
 run on the node, which is done with it, leaves it where it is.
+
+A file may take as long as it takes, as long as somebody gets on: whoever copies or checks says so block by block, to
+its own run, and by the time of the lock to those that wait for it. They say that they get on only when it does: were it
+enough to wait, none would ever tell of a copy that hangs.
 """
 
 import fcntl
@@ -17,15 +21,18 @@ import os
 import shutil
 import socket
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ringtrain.data.content import Progress, silent
 from ringtrain.errors import DataError
 
 AUTO = "auto"
 PARTIAL = ".ringtrain-partial"
 BLOCK_BYTES = 8 << 20
+POLL_S = 0.1
 
 
 def folder_of(asked: str, environ: Mapping[str, str]) -> Path:
@@ -36,15 +43,16 @@ def folder_of(asked: str, environ: Mapping[str, str]) -> Path:
 
 
 @contextmanager
-def nearby(source: Path, parent: Path, keep: bool) -> Iterator[Path]:
+def nearby(source: Path, parent: Path, keep: bool, progress: Progress = silent) -> Iterator[Path]:
     """A good copy of ``source`` below ``parent``, there as long as this lasts, and after that with ``keep``.
+    Progress is told of each block, and of those of another process that is waited for.
 
     Raises: DataError, naming this host, where there is no source, no room, or no writing; or the copy differs
     """
     with _told(source, parent):
         folder = _own_folder(parent)
-        with _locked(folder):
-            copy = _copied(source, folder)
+        with _locked(folder, progress) as seen_by_all:
+            copy = _copied(source, folder, seen_by_all)
             use = os.open(copy, os.O_RDONLY)
             fcntl.flock(use, fcntl.LOCK_SH)
     try:
@@ -52,7 +60,7 @@ def nearby(source: Path, parent: Path, keep: bool) -> Iterator[Path]:
     finally:
         os.close(use)
         if not keep:
-            with _told(source, parent), _locked(folder):
+            with _told(source, parent), _locked(folder, progress):
                 _remove_unused(copy)
 
 
@@ -82,20 +90,45 @@ def _own_folder(parent: Path) -> Path:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, progress: Progress) -> Iterator[Progress]:
+    """The progress to be told of meanwhile, so that those who wait for the lock see it, too."""
     file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+
+    def seen_by_all(*block) -> None:
+        os.utime(file)
+        progress(*block)
+
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        _take(file, progress)
+        yield seen_by_all
     finally:
         os.close(file)
 
 
-def _copied(source: Path, folder: Path) -> Path:
+def _take(file: int, progress: Progress) -> None:
+    """Wait for the lock; progress is told each time that whoever holds it has got on."""
+    seen = os.fstat(file).st_mtime_ns
+    while not _taken(file):
+        time.sleep(POLL_S)
+        now = os.fstat(file).st_mtime_ns
+        if now != seen:
+            seen = now
+            progress("waiting", 0, 0)
+
+
+def _taken(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # the latter where a file system emulates it
+        return False
+    return True
+
+
+def _copied(source: Path, folder: Path, progress: Progress) -> Path:
     about = source.stat()
     identity = f"{source.resolve()} {about.st_size} {about.st_mtime_ns}"
     copy = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{source.name}"
-    if _is_whole(copy):
+    if _is_whole(copy, progress):
         return copy
     for left in folder.glob(f"*{PARTIAL}"):
         left.unlink()
@@ -105,8 +138,8 @@ def _copied(source: Path, folder: Path) -> Path:
         raise _error(folder.parent, f"{source} has {about.st_size:,} bytes, and {free:,} are free")
     aside = copy.with_name(copy.name + PARTIAL)
     try:
-        read = _copy(source, aside)
-        if _sha256(aside) != read:
+        read = _copy(source, aside, progress)
+        if _sha256(aside, progress) != read:
             raise _error(folder.parent, f"the copy of {source} is not what was written: the disk is at fault")
         os.replace(aside, copy)
     finally:
@@ -119,35 +152,47 @@ def _noted(copy: Path) -> Path:
     return copy.with_name(copy.name + ".sha256")
 
 
-def _is_whole(copy: Path) -> bool:
+def _is_whole(copy: Path, progress: Progress) -> bool:
     noted = _noted(copy)
-    return copy.is_file() and noted.is_file() and noted.read_text() == _sha256(copy)
+    return copy.is_file() and noted.is_file() and noted.read_text() == _sha256(copy, progress)
 
 
-def _copy(source: Path, aside: Path) -> str:
+def _copy(source: Path, aside: Path, progress: Progress) -> str:
     """The sha256 of what was read."""
     running = hashlib.sha256()
-    with open(source, "rb") as old, open(aside, "wb") as new:
-        while block := old.read(BLOCK_BYTES):
+    with open(aside, "wb") as new:
+        for block in _blocks(source, "copying", progress):
             running.update(block)
             new.write(block)
     return running.hexdigest()
 
 
-def _sha256(path: Path) -> str:
+def _sha256(path: Path, progress: Progress) -> str:
+    running = hashlib.sha256()
+    for block in _blocks(path, "checking", progress):
+        running.update(block)
+    return running.hexdigest()
+
+
+def _blocks(path: Path, what: str, progress: Progress) -> Iterator[bytes]:
+    """Progress is told of each when it is done with."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        total = os.fstat(file.fileno()).st_size
+        while block := file.read(BLOCK_BYTES):
+            yield block
+            progress(what, file.tell(), total)
 
 
 def _remove_unused(copy: Path) -> None:
-    """Another run of this node may use it: then it removes it."""
+    """Another run of this node may use it: then it removes it. Opened for writing, as NFS wants, whose locks are of
+    ranges of bytes. Where there is no such lock to be had, others may use it all the same."""
     try:
-        use = os.open(copy, os.O_RDONLY)
+        use = os.open(copy, os.O_RDWR)
     except FileNotFoundError:
         return
     try:
         fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         return
     else:
         copy.unlink()

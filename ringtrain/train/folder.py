@@ -2,7 +2,6 @@
 should write over."""
 
 import datetime
-import os
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ringtrain.resolve import to_table
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.ending import Ending
 from ringtrain.train.journey import Journey
-from ringtrain.train.resume import Origin
+from ringtrain.train.resume import Origin, config_of
 from ringtrain.train.timed import Timed
 from ringtrain.train.together import on_root
 from ringtrain.transport.base import Transport
@@ -68,8 +67,9 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
     """Put aside what this run neither goes on with nor should write over."""
     if origin.place is not None and (aside := folder.supersede(origin.iteration)):
         remarks.append(f"put aside, of later iterations or damaged: {', '.join(path.name for path in aside)}")
-    if origin.unread and os.path.lexists(folder.config):
-        remarks.append(f"{origin.unread}; it is called {files.put_aside(folder.config).name} now")
+    if wrong := config_of(folder)[1]:
+        alone = "" if origin.config else ": this run begins by its own start alone"
+        remarks.append(f"{wrong}{alone}; it is called {files.put_aside(folder.config).name} now")
     if not is_log(folder.log):
         remarks.append(f"{folder.log} is no log of a run: it is called {files.put_aside(folder.log).name} now")
 

@@ -11,6 +11,7 @@ from ringtrain.data.dataset import DIGITS
 from ringtrain.data.nearby import folder_of, nearby
 from ringtrain.errors import ConfigError, everywhere
 from ringtrain.train.together import together_json
+from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
 
 
@@ -44,4 +45,18 @@ def _place(config: TrainConfig, transport: Transport, kept: ExitStack) -> list |
     if not source.is_file():
         return [transport.node, str(source)]  # whoever opens it says what is wrong with that
     folder = folder_of(config.stage, os.environ)
-    return [transport.node, str(kept.enter_context(nearby(source, folder, bool(config.stage_keep))))]
+    copy = _near(source, folder, bool(config.stage_keep), transport.activity)
+    return [transport.node, str(kept.enter_context(copy))]
+
+
+@contextmanager
+def _near(source: Path, folder: Path, keep: bool, activity: Activity) -> Iterator[Path]:
+    """The copy. Making it and leaving it are stages that may not stand still: other ranks wait, and a disk may hang."""
+    copy = ExitStack()
+    with activity.during(f"copying {source} to {folder}", limited=True):
+        path = copy.enter_context(nearby(source, folder, keep, lambda *_: activity.renew()))
+    try:
+        yield path
+    finally:
+        with activity.during(f"leaving the copy of {source} in {folder}", limited=True):
+            copy.close()

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import tomli_w
+
 from ringtrain.checkpoint import files, run_folder, store
 from ringtrain.checkpoint.run_folder import Found, RunFolder
 from ringtrain.config import FIXED_ON_RESUME, TrainConfig
@@ -19,6 +21,7 @@ from ringtrain.train.state import SUMS, parameter_shapes, place
 from ringtrain.train.together import on_root
 from ringtrain.transport.base import Transport
 
+AUTO = "auto"
 OWN_FILES = ("config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints", ".lock")
 
 
@@ -27,8 +30,8 @@ class Origin:
     """place:     what every rank must know of the checkpoint; None where the run begins anew
     folder:    of the run; None: a new one, with a name of its own
     continues: whether the folder's run is the one that goes on, so that it may be there already
-    config:    the configuration that is continued, as TOML; None where there is none
-    unread:    why the configuration that lies in the folder is not continued
+    config:    the configuration that is continued, as TOML; None where there is none. Its ``resume`` says
+               what the run was begun with
     found:     the checkpoint itself, on rank 0
     """
 
@@ -36,8 +39,7 @@ class Origin:
     folder: str | None = None
     continues: bool = False
     config: str | None = None
-    unread: str = ""
-    found: Found | None = field(default=None, compare=False, kw_only=True)
+    found: Found | None = field(default=None, compare=False)
 
     @property
     def iteration(self) -> int | None:
@@ -60,9 +62,10 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
     seen: list[Origin] = []
 
     def look() -> dict:
-        given = resolve(*own_layers(run_file, flags))
+        own = own_layers(run_file, flags)
+        given = resolve(*own)
         with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
-            seen.append(_origin_of(given.resume, given.out))
+            seen.append(_origin_of(given.resume, given.out, _named(own)))
         return seen[0].told()
 
     told = on_root(transport, look)
@@ -72,12 +75,13 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
 def go_on(folder: str | None, run_file: str | None, flags: dict) -> Origin:
     """Where a run goes on whose state died with its ranks: at its newest good checkpoint, or as it began, in the folder
     that it has, if it had come so far. Raises CheckpointError."""
-    given = resolve(*own_layers(run_file, flags))
+    own = own_layers(run_file, flags)
+    given = resolve(*own)
     if folder is None:
-        return _origin_of(given.resume, given.out)
-    if not RunFolder(folder).is_empty():
-        return _continued(RunFolder(folder).latest(), folder, True)
-    begun = _origin_of(None if given.resume == "auto" else given.resume, folder)
+        return _origin_of(given.resume, given.out, _named(own))
+    if given.resume in (None, AUTO) or not RunFolder(folder).is_empty():
+        return _gone_on(RunFolder(folder), _named(own))
+    begun = _origin_of(given.resume, folder, given.resume)
     begun.continues = True
     return begun
 
@@ -85,6 +89,15 @@ def go_on(folder: str | None, run_file: str | None, flags: dict) -> Origin:
 def own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
     own = [(f"run file {run_file}", _of_file(run_file))] if run_file else []
     return [*own, ("flags", flags)]
+
+
+def _named(own: list[tuple[str, dict]]) -> str | None:
+    """The checkpoint that run file or flags name, which is not lost where flags say `auto` besides."""
+    return next((values["resume"] for _, values in reversed(own) if _is_source(values.get("resume"))), None)
+
+
+def _is_source(resume: str | None) -> bool:
+    return resume not in (None, AUTO)
 
 
 def _of_file(run_file: str) -> dict:
@@ -99,34 +112,78 @@ def _of_file(run_file: str) -> dict:
     return given
 
 
-def _origin_of(resume: str | None, out: str | None) -> Origin:
+def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin:
+    """``named``: as :func:`_named`, which is ``resume`` itself unless that is `auto`."""
     if resume is None:
         return Origin(folder=out)
-    if resume == "auto":
-        return _newest(out)
+    if resume == AUTO:
+        return _newest(out, named)
     own = run_folder.folder_of(Path(resume)) if Path(resume).is_dir() else None
     folder = out or (own and str(own))
     if folder is not None:
         RunFolder(folder).is_at_work()
+        if _began_so(RunFolder(folder), resume):
+            return _begun(RunFolder(folder), resume)
     found = run_folder.find(resume)
     return _continued(found, folder, folder is not None and _lies_in(found.path, folder))
 
 
-def _newest(out: str | None) -> Origin:
+def _newest(out: str | None, named: str | None) -> Origin:
     """For a job that is started again and again by the same command: the folder may be empty, or half made."""
     if out is None:
         raise ConfigError("--resume auto looks for a checkpoint in the run folder: name it with --out")
     folder = RunFolder(out)
     folder.is_at_work()
-    if not folder.is_empty():
-        return _continued(folder.latest(), out, True)
-    config, unread = _config_of(folder)
-    return Origin(folder=out, continues=True, config=config, unread=unread)
+    return _gone_on(folder, named)
 
 
-def _config_of(folder: RunFolder) -> tuple[str | None, str]:
-    """The configuration of a run that was killed before its first checkpoint; or why there is none that can be read,
-    which is nothing to end for: what this start is told is there besides."""
+def _gone_on(folder: RunFolder, named: str | None) -> Origin:
+    if folder.is_empty():
+        return _begun(folder, named)
+    return _continued(folder.latest(), str(folder.path), True)
+
+
+def _begun(folder: RunFolder, named: str | None) -> Origin:
+    """A run that has no checkpoint yet begins as it began: at the checkpoint that is named, or that its configuration
+    names; anew where that is none, or one of this folder, which is gone. It keeps the configuration that it began so
+    with."""
+    config, _ = config_of(folder)
+    before = _source_in(config)
+    source = named or before
+    if source is None or _lies_in(Path(source), str(folder.path)):
+        return Origin(folder=str(folder.path), continues=True, config=config)
+    begun = _continued(_found_at(source, folder), str(folder.path), True)
+    same = before is not None and Path(before) == Path(source)
+    begun.config = config if same else _beginning_at(source, begun.config)
+    return begun
+
+
+def _found_at(source: str, folder: RunFolder) -> Found:
+    try:
+        return run_folder.find(source)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder.path} has no checkpoint yet, and is to begin at {source}: {error}") from None
+
+
+def _began_so(folder: RunFolder, resume: str) -> bool:
+    """Whether the folder is of a start that was told the same, to begin elsewhere, and left no checkpoint here."""
+    before = _source_in(config_of(folder)[0])
+    same = before is not None and Path(before) == Path(resume)
+    return same and not _lies_in(Path(resume), str(folder.path)) and folder.is_empty()
+
+
+def _source_in(config: str | None) -> str | None:
+    resume = parse_toml(config, "it").get("resume") if config else None
+    return resume if _is_source(resume) else None
+
+
+def _beginning_at(source: str, config: str) -> str:
+    return tomli_w.dumps({**parse_toml(config, "the run that goes on"), "resume": source})
+
+
+def config_of(folder: RunFolder) -> tuple[str | None, str]:
+    """(the configuration of the run that has this folder; why what lies in its place is none). To find none is nothing
+    to end for: what this start is told is there besides."""
     try:
         with os.fdopen(files.open_regular(folder.config, os.O_RDONLY), encoding="utf-8") as file:
             text = file.read()
@@ -135,7 +192,7 @@ def _config_of(folder: RunFolder) -> tuple[str | None, str]:
         return None, ""
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return None, f"{folder.config} is not what a run writes ({why}): this one begins by its own start alone"
+        return None, f"{folder.config} is not what a run writes ({why})"
     return text, ""
 
 
@@ -153,7 +210,8 @@ def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConf
     own = own_layers(run_file, flags)
     before = parse_toml(origin.config, "the run that goes on") if origin.config else {}
     given = {key: value for _, values in own for key, value in values.items()}
-    layers = [("the run that goes on", without_former(for_continuation(before), given)), *own]
+    begun = _beginning(origin, before)
+    layers = [("the run that goes on", without_former(for_continuation(before), given)), *own, *begun]
     chosen = resolve(*layers)
     if origin.place is None:
         model = spec.load(chosen.model)
@@ -163,6 +221,13 @@ def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConf
         _check_model(model, spec.load(chosen.model), chosen.model)
     _check_fixed(resolve(("the run that goes on", before)), chosen)
     return chosen, model
+
+
+def _beginning(origin: Origin, before: dict) -> list[tuple[str, dict]]:
+    """In its folder's configuration a run keeps what it was begun with, whatever a later start is told: until there is
+    a checkpoint, the next one finds it there."""
+    kept = {"resume": before["resume"]} if origin.continues and _is_source(before.get("resume")) else {}
+    return [("the run that goes on", kept)]
 
 
 def _check_model(held: ModelSpec, named: ModelSpec, source: str) -> None:

@@ -1,5 +1,7 @@
 """Copies of a data set's file on a disk of the node's own."""
 
+import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -99,6 +101,90 @@ def test_one_that_another_run_uses_stays(source, near):
     assert left(near) == []
 
 
+# ── long files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_progress_is_told_of_each_block(source, near, monkeypatch):
+    monkeypatch.setattr(room, "BLOCK_BYTES", 6000)
+    blocks, told = [6000, 12000, 16384], []
+    with nearby(source, near, True, lambda *block: told.append(block)):
+        assert told == [(what, done, 16384) for what in ("copying", "checking") for done in blocks]
+    told.clear()
+    with nearby(source, near, True, lambda *block: told.append(block)):
+        assert told == [("checking", done, 16384) for done in blocks]
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_who_waits_gets_on_as_the_one_that_is_waited_for_does(source, near, monkeypatch, leaving):
+    """Polls in which the lock's time has changed, and the last, before which the lock is let go."""
+    (near / OWN).mkdir(parents=True)
+    lock, told, at = near / OWN / "lock", [], iter([1, 1, 1, 2, 2, 3, None])
+    lock.touch()
+    os.utime(lock, (1, 1))
+    with lock.open() as held:
+
+        def poll(seconds):
+            now = next(at)
+            os.utime(lock, (now, now)) if now else held.close()
+
+        monkeypatch.setattr(room.time, "sleep", poll)
+        if not leaving:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        with nearby(source, near, False, lambda *block: told.append(block)):
+            if leaving:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                os.utime(lock, (1, 1))
+                told.clear()
+    assert [what for what, *_ in told] == ["waiting", "waiting", *([] if leaving else ["copying", "checking"])]
+    assert left(near) == []
+
+
+def test_who_copies_says_so_to_those_who_wait(source, near):
+    """By the time of the lock, at each block."""
+    lock, seen = near / OWN / "lock", []
+
+    def told(*block):
+        seen.append(lock.stat().st_mtime_ns)
+        os.utime(lock, (1, 1))
+
+    with nearby(source, near, False, told):
+        assert len(seen) == 2 and min(seen) > 1e9 * 1e9
+
+
+# ── file systems whose locks are others ───────────────────────────────────────────────────────────────────────────────
+def without(monkeypatch, refused):
+    """flock that fails as refused(descriptor, operation) says: an error's number, or None."""
+    real = fcntl.flock
+
+    def flock(descriptor, operation):
+        number = refused(descriptor, operation)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+        real(descriptor, operation)
+
+    monkeypatch.setattr(room.fcntl, "flock", flock)
+
+
+def test_nfs_wants_a_file_open_for_writing_for_a_lock_that_excludes(source, near, monkeypatch):
+    def refused(descriptor, operation):
+        reading = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        return errno.EBADF if reading and operation & fcntl.LOCK_EX else None
+
+    without(monkeypatch, refused)
+    with nearby(source, near, keep=False):
+        pass
+    assert left(near) == []
+
+
+def test_a_copy_that_may_be_in_use_is_left(source, near, monkeypatch):
+    def refused(descriptor, operation):
+        last = operation & fcntl.LOCK_EX and os.readlink(f"/proc/self/fd/{descriptor}").endswith("-set.h5")
+        return errno.ENOLCK if last else None
+
+    without(monkeypatch, refused)
+    with nearby(source, near, keep=False) as copy:
+        pass
+    assert left(near) == [copy.name, f"{copy.name}.sha256"]
+
+
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────────
 def refused(source, near) -> str:
     with pytest.raises(DataError) as error, nearby(source, near, keep=False):
@@ -115,7 +201,7 @@ def test_no_room(source, near, monkeypatch):
 
 
 def test_a_disk_that_fails(source, near, monkeypatch):
-    def full(source, aside):
+    def full(source, aside, progress):
         aside.write_bytes(b"part")
         raise OSError(28, "No space left on device", str(aside))
 
@@ -125,7 +211,7 @@ def test_a_disk_that_fails(source, near, monkeypatch):
 
 
 def test_a_disk_that_holds_something_else(source, near, monkeypatch):
-    monkeypatch.setattr(room, "_sha256", lambda path: "other")
+    monkeypatch.setattr(room, "_sha256", lambda path, progress: "other")
     assert refused(source, near) == f"the copy of {source} is not what was written: the disk is at fault"
     assert left(near) == []
 

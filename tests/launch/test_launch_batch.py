@@ -29,6 +29,10 @@ fi
 exit "${status:-0}"
 """
 SRUN = """#!/bin/bash
+if [ -n "$TOLD_PROBING" ] && [[ "$*" = *"--overlap"*"--nodelist=n1 "* ]]; then
+    kill -"$TOLD_PROBING" "$JOB"
+    sleep 0.1  # a wait for this would be ended by the signal
+fi
 case "$*" in
     *"--overlap"*"--nodelist=$LOST "*) exit 1 ;;
     *"--overlap"*) exit ;;
@@ -208,6 +212,14 @@ def test_a_run_that_begins_at_a_checkpoint_goes_on_from_its_own(job):
     assert ran.notes[2].endswith("--resume other.h5 --out own --resume auto")
 
 
+def test_its_first_checkpoint_may_have_one_of_its_names_alone(job, tmp_path):
+    """It was killed between writing the best one and calling it by its number, too."""
+    (tmp_path / "own" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "own" / "checkpoints" / "best.h5").touch()
+    (note,) = job(flags=["--resume", "other.h5", "--out", "own"], RUN="own").notes
+    assert note.endswith("--resume other.h5 --out own --resume auto")
+
+
 # ── what comes of a start ─────────────────────────────────────────────────────────────────────────────────────────────
 def test_an_interrupted_run_is_queued_again(job):
     ran = job(plan=["interrupted 75 40"])
@@ -245,6 +257,16 @@ def test_one_stopped_before_it_had_a_folder_is_queued_again(job):
 def test_an_outcome_of_an_earlier_start_does_not_count(job):
     assert job(plan=["done 0"]).code == 0
     assert job(plan=["- 2"]).code == 2
+
+
+def test_an_outcome_of_a_run_that_is_at_work_is_left_to_it(job, tmp_path):
+    """A second job with its folder ends with what it is told, and the first one's script finds how its own ended."""
+    theirs = tmp_path / "own" / "outcome.json"
+    theirs.parent.mkdir()
+    theirs.write_text('{"outcome": "running", "exit_code": null}')
+    ran = job(plan=["- 2"], flags=["--out", "own"], RUN="own")
+    assert ran.code == 2 and "ended as not begun, status 2" in ran.out
+    assert theirs.read_text() == '{"outcome": "running", "exit_code": null}'
 
 
 def test_starts_without_a_new_checkpoint_are_few(job):
@@ -294,6 +316,14 @@ def test_what_slurm_ends_is_not_queued_again_by_the_script(job):
 def test_a_signal_that_comes_before_there_are_ranks_is_heeded(job):
     ran = job(plan=["- wait"], TOLD_EARLY="1")
     assert ran.code == 75 and ran.notes == ["requeue 9"]
+
+
+@pytest.mark.parametrize("plan", ["stalled 4", "failed 1"])
+@pytest.mark.parametrize(("told", "notes"), [("USR1", ["requeue 9"]), ("TERM", [])])
+def test_a_signal_while_nodes_are_asked_costs_none_of_them(job, plan, told, notes):
+    ran = job(plan=[plan, "done 0"], TOLD_PROBING=told)
+    assert ran.code == 75 and ran.notes[1:] == notes
+    assert "told to stop by" in ran.out and "lost " not in ran.out
 
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────────────

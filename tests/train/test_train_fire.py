@@ -271,16 +271,33 @@ def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, made, tmp_pat
         assert "no file of its own: it is called superseded-" in notes(folder)
 
 
-@pytest.mark.parametrize("text", [b"\xff\xfe", b"[[[[", b"batch = 'many'", b"name = 'of something else'"])
+SOMEBODYS = [b"\xff\xfe", b"[[[[", b"batch = 'many'", b"name = 'of something else'"]
+
+
+@pytest.mark.parametrize("text", SOMEBODYS)
 def test_a_config_of_something_else_is_put_aside_where_there_is_no_checkpoint(train, tmp_path, text):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").write_bytes(text)
     (tmp_path / "run" / "log.jsonl").write_text("somebody's\n")
     folder = train(iterations=2)
     assert "is not what a run writes" in notes(folder) and "log.jsonl is no log of a run" in notes(folder)
+    assert "): this run begins by its own start alone; it is called superseded-config.toml now" in notes(folder)
     assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
     assert (tmp_path / "run" / "superseded-log.jsonl").read_text() == "somebody's\n"
     assert tomllib.loads(folder.config.read_text())["iterations"] == 2
+
+
+@pytest.mark.parametrize("text", SOMEBODYS)
+def test_a_config_of_something_else_is_put_aside_where_there_are_checkpoints(train, made, tmp_path, text):
+    held, wanted = made
+    folder = RunFolder(shutil.copytree(held, tmp_path / "run"))
+    folder.config.write_bytes(text)
+    train(iterations=7)
+    assert weights(folder) == wanted
+    assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
+    assert "is not what a run writes" in notes(folder) and "begins by its own start" not in notes(folder)
+    assert "); it is called superseded-config.toml now" in notes(folder)
+    assert tomllib.loads(folder.config.read_text())["iterations"] == 7
 
 
 def test_a_second_run_in_a_folder_is_refused(train, tmp_path):

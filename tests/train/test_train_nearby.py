@@ -7,11 +7,13 @@ from small_runs import on_ranks
 
 from ringtrain.cli.main import run
 from ringtrain.config import TrainConfig
+from ringtrain.data import nearby as room
 from ringtrain.data.dataset import DIGITS
 from ringtrain.errors import ConfigError, DataError
 from ringtrain.nn import spec
 from ringtrain.train import nearby
 from ringtrain.train.assemble import read_data
+from ringtrain.transport.loopback import LoopbackWorld
 
 OWN = f"ringtrain-data-{os.getuid()}"
 
@@ -25,7 +27,7 @@ def read_on(size, data, **flags):
 def test_all_ranks_open_the_copy_that_one_of_a_node_makes(tmp_path, monkeypatch):
     made, opened = [], []
     real, real_open = nearby.nearby, read_data.__globals__["open_dataset"]
-    monkeypatch.setattr(nearby, "nearby", lambda *given: made.append(given) or real(*given))
+    monkeypatch.setattr(nearby, "nearby", lambda *given: made.append(given[:3]) or real(*given))
     monkeypatch.setitem(
         read_data.__globals__, "open_dataset", lambda path, *rest: opened.append(path) or real_open(path, *rest)
     )
@@ -36,6 +38,40 @@ def test_all_ranks_open_the_copy_that_one_of_a_node_makes(tmp_path, monkeypatch)
     assert made == [(DIGITS, tmp_path, False)]
     assert len(opened) == 3 and all(str(tmp_path / OWN) in path for path in opened)
     assert [path.name for path in (tmp_path / OWN).iterdir()] == ["lock"]
+
+
+def test_a_large_file_is_copied_in_stages_that_get_on(tmp_path, monkeypatch):
+    """One rank copies, and the others wait: it has a deadline for a block, and not for the file."""
+    monkeypatch.setattr(room, "BLOCK_BYTES", 1 << 16)
+    seen, real = [], room._blocks
+
+    def blocks(path, what, progress):
+        for block in real(path, what, progress):
+            yield block
+            seen.append((what, transports[0].activity.stage, transports[0].activity.renewed))
+
+    monkeypatch.setattr(room, "_blocks", blocks)
+    transports, config = {}, TrainConfig(data="digits", stage=str(tmp_path))
+
+    def body(transport):
+        transports[transport.rank] = transport
+        with nearby.staged(config, transport):
+            return transport.activity.renewed, transport.activity.stage
+
+    (renewed, after), (others, _) = on_ranks(2, body)
+    count = -(-DIGITS.stat().st_size // (1 << 16))
+    assert renewed == len(seen) == 2 * count > 2 and others == 0 and not after.limited
+    assert all(stage.text == f"copying {DIGITS} to {tmp_path}" and stage.limited for _, stage, _ in seen)
+    assert [number for *_, number in seen] == list(range(2 * count))
+
+
+def test_leaving_a_copy_may_not_stand_still_either(tmp_path, monkeypatch):
+    seen, transport = [], LoopbackWorld(1).transport(0)
+    monkeypatch.setattr(room, "_remove_unused", lambda copy: seen.append(transport.activity.stage))
+    with nearby.staged(TrainConfig(data="digits", stage=str(tmp_path)), transport):
+        pass
+    (stage,) = seen
+    assert stage.limited and stage.text == f"leaving the copy of {DIGITS} in {tmp_path}"
 
 
 def test_what_is_wrong_is_said_by_all(tmp_path):

@@ -22,10 +22,12 @@ newest_checkpoint() {
     [ -n "$path" ] && echo $((10#$path)) || echo none
 }
 
-# train_command: what each rank runs. A --resume among the flags is how the run began; then it goes on from its own.
+# train_command: what each rank runs. A --resume among the flags is how the run begins, until it has a checkpoint of its
+# own (the best one is written first); one of a run file, `auto` heeds by itself.
 train_command() {
     train=("${ringtrain[@]}" train "${flags[@]}")
-    [ "$own_resume" = yes ] && [ "$(newest_checkpoint)" = none ] || train+=(--resume auto)
+    [ "$own_resume" = yes ] && [ "$(newest_checkpoint)" = none ] && [ ! -e "$folder/checkpoints/best.h5" ] ||
+        train+=(--resume auto)
 }
 
 # ── one start ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -58,6 +60,9 @@ start() {
 # node died. `running`: it was killed; nothing: it had not begun.
 outcome() { sed -n 's/.*"outcome": *"\([a-z]*\)".*/\1/p' "$folder/outcome.json" 2>/dev/null; }
 exit_code() { sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$folder/outcome.json" 2>/dev/null; }
+# which_outcome: the file itself, opened for that, on which NFS asks its server. One that is the same as before a start is
+# not of that: but of an earlier one, or of another job's run that is at work in this folder, so it is left alone.
+which_outcome() { { stat -c '%i %y' - <"$folder/outcome.json"; } 2>/dev/null; }
 
 # ── starts in a row ─────────────────────────────────────────────────────────────────────────────────────────────────
 # count_start: `idle` is how many starts of this job came before since there was a new checkpoint. Kept in the run's
@@ -82,15 +87,24 @@ queue_again() {
     exit 75  # which slurm.conf may name in RequeueExit
 }
 
+# answering: the numbers of the nodes that still start something. For a shell of its own: a signal would end a wait of
+# this one, and bash forgets how a child ended meanwhile.
+answering() {
+    local i
+    for i in "${!nodes[@]}"; do
+        { ! timeout "$probe_s" srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist="${nodes[i]}" true &>/dev/null ||
+            echo "$i"; } &
+    done
+    wait
+}
+
 # drop_lost_nodes: leave out those that no longer start anything; true where there was one.
 drop_lost_nodes() {
-    local i probes=() alive=() on=() lost=()
+    local i answers alive=() on=() lost=()
+    answers=" $(answering | tr '\n' ' ')"
+    [ -z "$asked" ] || queue_again  # told to stop meanwhile
     for i in "${!nodes[@]}"; do
-        timeout "$probe_s" srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist="${nodes[i]}" true &>/dev/null &
-        probes+=($!)
-    done
-    for i in "${!nodes[@]}"; do
-        if wait "${probes[i]}"; then
+        if [[ $answers = *" $i "* ]]; then
             alive+=("${nodes[i]}") on+=("${ranks[i]}")
         else
             lost+=("${nodes[i]}")
@@ -105,6 +119,7 @@ drop_lost_nodes() {
 # ── the job ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 say "start $((${SLURM_RESTART_COUNT:-0} + 1)) on ${nodes[*]}, run folder $folder"
 while :; do
+    [ -z "$asked" ] || queue_again
     count_start
     if [ "$idle" -ge "$idle_starts" ]; then
         say "no new checkpoint in $idle starts: this job gives up"
@@ -114,10 +129,11 @@ while :; do
     mpi_command
     train_command
     [ -z "$asked" ] || queue_again
-    rm -f "$folder/outcome.json"
+    before="$(which_outcome)"
     say "${mpi[*]} ${train[*]}"
     start "${mpi[@]}" "${train[@]}"
-    how="$(outcome)"
+    how=""
+    [ "$(which_outcome)" = "$before" ] || how="$(outcome)"
     say "ended as ${how:-not begun}, status $status; newest checkpoint: $(newest_checkpoint)"
 
     case "$how" in

@@ -1,0 +1,133 @@
+"""Where a run begins that ended before its first checkpoint: where it began, whatever it is told then."""
+
+import json
+import tomllib
+
+import pytest
+from small_runs import DROPOUT_NET
+
+import ringtrain.train.start
+from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.errors import CheckpointError, UsageError
+from ringtrain.train.resume import go_on
+from ringtrain.train.start import start
+from ringtrain.transport.loopback import LoopbackWorld
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder; (the iteration that it
+    began after, its iterations in all, its weights' hash)."""
+    monkeypatch.setattr(ringtrain.train.start, "draw_curves", lambda log, picture: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+
+    def run(run_file=None, out="run", **flags):
+        start(LoopbackWorld(1).transport(0), run_file, {"data": "digits", "ops": "reference", "out": out, **flags})
+        found = [json.loads(line) for line in (tmp_path / out / "log.jsonl").read_text().splitlines()]
+        (begun,) = [record["resumed_at"] for record in found if record["event"] == "start"][-1:]
+        (end,) = [record for record in found if record["event"] == "end"][-1:]
+        return begun, end["iterations"], end["weights_sha256"]
+
+    return run
+
+
+@pytest.fixture
+def first(train):
+    """A run of three iterations that others begin with."""
+    train(model="net.toml", out="first", iterations=3)
+    return "first"
+
+
+def strip(out="run"):
+    """As if it had been stopped before its first checkpoint."""
+    for path in RunFolder(out).checkpoints.iterdir():
+        path.unlink()
+
+
+def begun_with(out="run"):
+    return tomllib.loads(RunFolder(out).config.read_text())["resume"]
+
+
+def test_the_same_start_again_goes_on(train, first):
+    """And keeps what the first was told besides."""
+    whole = train(resume=first, iterations=5, lr=0.125)
+    assert whole[:2] == (3, 5)
+    strip()
+    assert train(resume=f"./{first}/") == whole
+    strip()
+    assert train(resume=first) == whole and begun_with() == first
+
+
+def test_auto_begins_where_the_run_began(train, first):
+    """Again and again; and a checkpoint of its own is newer."""
+    whole = train(resume=first, iterations=5, lr=0.125)
+    for _ in range(2):
+        strip()
+        assert train(resume="auto") == whole and begun_with() == first
+    assert train(resume="auto", iterations=6)[:2] == (5, 6) and begun_with() == first
+
+
+def test_auto_does_not_hide_what_the_run_file_names(train, first, tmp_path):
+    (tmp_path / "run.toml").write_text(f'resume = "{first}"\nlr = 0.125\n')
+    whole = train("run.toml", resume="auto", iterations=5)
+    assert whole[:2] == (3, 5) and begun_with() == first
+    strip()
+    assert train("run.toml", resume="auto") == whole
+    strip()
+    assert train(resume="auto") == whole
+    assert train("run.toml", resume="auto", iterations=6)[:2] == (5, 6)
+
+
+def test_the_run_file_counts_more_than_what_is_found(train, first, tmp_path):
+    train(model="net.toml", out="second", iterations=2)
+    train(resume=first, iterations=5)
+    strip()
+    (tmp_path / "run.toml").write_text('resume = "second"\n')
+    assert train("run.toml", resume="auto", iterations=4)[:2] == (2, 4)
+    assert begun_with() == "second"
+    (tmp_path / "run.toml").write_text('resume = "auto"\n')
+    strip()
+    assert train("run.toml")[:2] == (2, 4)
+
+
+def test_another_start_in_its_folder_is_refused(train, first):
+    train(model="net.toml", out="second", iterations=2)
+    train(resume=first, iterations=5)
+    for other in (first, "second"):  # the same, where there is a checkpoint; another, where there is none
+        with pytest.raises(UsageError, match="run folder run holds a run already"):
+            train(resume=other)
+        strip()
+
+
+def test_what_it_began_with_may_be_gone(train, first, tmp_path):
+    train(resume=first, iterations=5)
+    strip()
+    (tmp_path / first).rename(tmp_path / "elsewhere")
+    message = "run has no checkpoint yet, and is to begin at first: first is not there"
+    with pytest.raises(CheckpointError, match=message):
+        train(resume="auto")
+
+
+def test_one_that_went_on_in_its_own_folder_begins_anew_by_auto_alone(train):
+    train(model="net.toml", iterations=3)
+    train(resume="run", iterations=4)
+    strip()
+    with pytest.raises(CheckpointError, match="run holds no checkpoint"):
+        train(resume="run")
+    assert train(resume="auto", iterations=4)[:2] == (0, 4)
+
+
+def test_after_a_death_before_the_first_checkpoint_it_begins_as_it_began(train, first, tmp_path):
+    train(resume=first, iterations=5, lr=0.125)
+    strip()
+    (tmp_path / "run.toml").write_text(f'resume = "{first}"\n')
+    for run_file, flags in ((None, {"resume": "auto"}), ("run.toml", {"resume": "auto"}), (None, {"resume": first})):
+        origin = go_on("run", run_file, {"out": "run", **flags})
+        assert (origin.iteration, origin.folder, origin.continues) == (3, "run", True)
+        assert tomllib.loads(origin.config)["lr"] == 0.125
+    RunFolder("run").config.unlink()  # it died before there was one
+    for run_file, flags in (("run.toml", {"resume": "auto"}), (None, {"resume": first})):
+        origin = go_on("run", run_file, {"out": "run", **flags})
+        assert (origin.iteration, origin.folder, origin.continues) == (3, "run", True)
+    assert go_on("run", None, {"out": "run"}).iteration is None
