@@ -94,7 +94,7 @@ def test_a_new_rank_comes_in_place_of_the_dead_one(train):
 def test_a_death_while_replacements_are_started_leaves_the_others_going(train):
     flags = ["--iterations", 24, "--elastic", "replace"]
     # A replacement that nobody waits for any more keeps the launcher until its own time is up.
-    _, told, found, events = train(3, "0=iteration:5,2=spawning:1", *flags, RINGTRAIN_DEADLINE_S="12")
+    _, told, found, events = train(3, "0=iteration:5,2=spawning:1", *flags, RINGTRAIN_DEADLINE_S="20")
     assert found["outcome"] == "done", told  # the launcher's status is not to be relied on here
     check_whole(found, events, 24, found["ranks"], found["lost"])
     assert len(found["lost"]) >= 2
