@@ -158,6 +158,13 @@ def _side(line: bytes, iteration: int, again: bool) -> int | None:
     return 1 if found["iteration"] > last else -1
 
 
+def last_iteration(path) -> int:
+    """The last of which a log has the record; 0 where it has none. Raises OSError."""
+    with open(path, "rb") as log:
+        records = (parse(line) for line in log if b'"iteration"' in line)
+        return max((found["iteration"] for found in records if found and found["event"] == "iteration"), default=0)
+
+
 def is_log(path) -> bool:
     """Whether a file holds a record within its first lines, or nothing at all; also where there is none."""
     try:

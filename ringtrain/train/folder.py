@@ -10,13 +10,14 @@ import tomli_w
 from ringtrain.checkpoint import files, run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.report.events import Note
-from ringtrain.report.sinks import JsonLines, Sink, is_log
+from ringtrain.report.sinks import JsonLines, Sink, is_log, last_iteration
 from ringtrain.report.terminal import terminal
 from ringtrain.resolve import to_table
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.ending import Ending
 from ringtrain.train.journey import Journey
 from ringtrain.train.resume import Origin, config_of
+from ringtrain.train.saving import Salvage
 from ringtrain.train.timed import Timed
 from ringtrain.train.together import on_root
 from ringtrain.transport.base import Transport
@@ -83,4 +84,12 @@ def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, j
     shown = terminal(sys.stdout)
     with transport.activity.during(f"opening {folder.log}", limited=True):
         log = JsonLines(folder.log, resumed_at, lambda text: shown.handle(Note(text=text)), again)
+        _complete(log, folder, journey.salvage)
     return [Timed(log, transport.activity, f"writing {folder.log}"), shown]
+
+
+def _complete(log: JsonLines, folder: RunFolder, salvage: Salvage | None) -> None:
+    """A rank 0 that died may have finished an iteration with the others, and not have written so."""
+    finished = salvage and salvage.finished
+    if finished and last_iteration(folder.log) < finished.iteration:
+        log.handle(finished)

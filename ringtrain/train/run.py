@@ -55,6 +55,7 @@ class Run:
         self._due_at_once = due
         self._before: Progress | None = None  # of the meeting that is under way: as it was found
         self._score: Score | None = None  # the last one
+        self._finished: Iteration | None = None  # the last one, as it was told
         self._checked = (-1, False)  # finished iterations when state was last looked at; whether ranks were compared
         self._rates, self._meter = Rates(), Meter(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
@@ -116,18 +117,17 @@ class Run:
         self._progress.iteration = outcome.iteration + 1
         self._progress.add(outcome.loss_sum, outcome.correct, outcome.valid)
         self._tell_skipped(outcome.iteration + 1)
-        self._sink.handle(
-            Iteration(
-                iteration=outcome.iteration + 1,
-                epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
-                loss=per(outcome.loss_sum, outcome.valid),
-                accuracy=per(outcome.correct, outcome.valid),
-                lr=self._of.rate.at(outcome.iteration),
-                examples=outcome.examples,
-                images_per_s=self._rates.recent(),
-                seconds=self._now(),
-            )
+        self._finished = Iteration(
+            iteration=outcome.iteration + 1,
+            epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
+            loss=per(outcome.loss_sum, outcome.valid),
+            accuracy=per(outcome.correct, outcome.valid),
+            lr=self._of.rate.at(outcome.iteration),
+            examples=outcome.examples,
+            images_per_s=self._rates.recent(),
+            seconds=self._now(),
         )
+        self._sink.handle(self._finished)
 
     def _tell_skipped(self, iteration: int) -> None:
         scale = self._of.scale
@@ -165,7 +165,7 @@ class Run:
         if not self._of.exchange.outlives:
             return None
         progress, due = self._before or self._progress, self._before is not None
-        return Salvage(progress.iteration, due, partial(self._saving.capture_alone, progress))
+        return Salvage(progress.iteration, due, partial(self._saving.capture_alone, progress), self._finished)
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends

@@ -8,7 +8,7 @@ from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import RingtrainError
 from ringtrain.ops.base import Ops
-from ringtrain.report.events import CheckpointSaved, Note
+from ringtrain.report.events import CheckpointSaved, Iteration, Note
 from ringtrain.report.sinks import Sink
 from ringtrain.texts import plural
 from ringtrain.train.assemble import Assembly
@@ -24,13 +24,15 @@ UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
 class Salvage:
     """What a rank could go on from, when another has died.
 
-    due:     whether evaluation and checkpoint of that iteration are still to be made
-    capture: () → the state. Not collective
+    due:      whether evaluation and checkpoint of that iteration are still to be made
+    capture:  () → the state. Not collective
+    finished: what the log has of that iteration, or would have, had rank 0 lived; None where this world had none
     """
 
     iteration: int
     due: bool
     capture: Callable[[], Checkpoint]
+    finished: Iteration | None = None
 
 
 class Saving:

@@ -82,6 +82,12 @@ def test_two_die_at_once_in_an_evaluation_and_in_the_end(train):
     assert {e["source"] for e in events["lost"]} == {"memory"}
 
 
+def test_the_first_rank_dies_before_it_has_written_what_all_have_finished(train):
+    status, told, found, events = train(3, "0=accounting:7", "--iterations", 24, "--elastic")
+    assert status == 0, told
+    check_whole(found, events, 24, 2, [0])
+
+
 def test_a_new_rank_comes_in_place_of_the_dead_one(train):
     status, told, found, events = train(3, "1=update:15", "--iterations", 40, "--elastic", "replace")
     assert status == 0, told

@@ -23,7 +23,7 @@ from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
 from ringtrain.train.elastic import Elastic, newest_first
 from ringtrain.train.ending import Ending
-from ringtrain.train.folder import make_folder
+from ringtrain.train.folder import make_folder, make_sinks
 from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
 from ringtrain.train.opening import tuning_of
 from ringtrain.train.resume import Origin, go_on
@@ -290,9 +290,28 @@ def test_a_loss_in_words():
     )
 
 
+def iteration(number):
+    return Iteration(
+        iteration=number, epoch=1, loss=2.5, accuracy=0.1, lr=0.05, examples=60, images_per_s=1e3, seconds=1.5
+    )
+
+
+@pytest.mark.parametrize("written", [6, 7, 8])
+def test_what_a_dead_first_rank_had_not_written_is_written_by_the_next(tmp_path, written):
+    """Iteration 7 was finished by all, and is in the log once, whatever the dead one had come to."""
+    transport = LoopbackWorld(1).transport(0)
+    folder = RunFolder(tmp_path)
+    lines = [json.dumps(record(iteration(number))) + "\n" for number in range(1, written + 1)]
+    folder.log.write_text("".join(lines))
+    journey = Journey(lost=(0,), salvage=Salvage(7, False, lambda: None, iteration(7)))
+    for sink in make_sinks(transport, folder, Origin(place={"iteration": 7}, continues=True), journey):
+        sink.close()
+    assert [json.loads(line)["iteration"] for line in folder.log.read_text().splitlines()] == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_a_meeting_that_is_held_again_is_cut_from_the_log(tmp_path):
     events = [
-        Iteration(iteration=4, epoch=1, loss=2.5, accuracy=0.1, lr=0.05, examples=60, images_per_s=1e3, seconds=1.5),
+        iteration(4),
         Evaluated(iteration=4, epoch=1, test_loss=2.5, test_accuracy=0.1, seconds=1.6),
         CheckpointSaved(path="4.h5", iteration=4, seconds=0.1),
     ]

@@ -14,6 +14,7 @@ PLACES = {
     "opening": "ringtrain.train.opening.read_data",
     "iteration": "ringtrain.train.loop.Worker.iterate",
     "update": "ringtrain.exchange.applying.Applying.finish",
+    "accounting": "ringtrain.train.run.Run._account",
     "evaluation": "ringtrain.train.evaluate.Evaluator.score",
     "saving": "ringtrain.checkpoint.run_folder.RunFolder.save",
     "ending": "ringtrain.train.run.Run._end",
