@@ -56,7 +56,7 @@ def _environment(data: bytes, folder: Path):
         sight.sees(environ), trial.clean(environ)
         same_threads([Variant("a", None, {"threads": 2})], environ)
         _asked_for(environ)
-        read_job(environ, lambda number: None, 0.0)
+        read_job(environ, lambda number: "", 0.0)
         job_end(environ, lambda number: "", 0.0)
         launcher.check_world(launch, 1, "Open MPI")
         bind(environ, len(rows) % 3, 1)

@@ -117,4 +117,4 @@ def test_outside_of_a_job_the_launcher_is_told(tmp_path):
 def test_a_list_of_nodes_that_cannot_be_read_is_none(tmp_path):
     (tmp_path / "bytes").write_bytes(b"n1\n\xff\n")
     for file, tasks in (("x" * 5000, None), (str(tmp_path), None), (str(tmp_path / "bytes"), 2)):
-        assert read_job({"PBS_JOBID": "7", "PBS_NODEFILE": file, "PBS_NP": "²"}, lambda job: None, 0).tasks == tasks
+        assert read_job({"PBS_JOBID": "7", "PBS_NODEFILE": file, "PBS_NP": "²"}, lambda job: "", 0).tasks == tasks
