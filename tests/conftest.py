@@ -1,8 +1,12 @@
 import threading
 
 import pytest
+from hypothesis import settings
 
 PATIENCE_S = 5.0
+
+settings.register_profile("untimed", deadline=None)  # the machine may be busy
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import random
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtrain.checkpoint import seal, store
@@ -79,6 +79,7 @@ def test_no_evaluation_no_slot_no_text(tmp_path, make, equal):
     assert equal(store.load(tmp_path / "a.h5"), bare)
 
 
+@settings(max_examples=40)
 @given(name=st.text(st.characters(codec="utf-8"), min_size=1), text=st.text(st.characters(codec="utf-8")))
 def test_any_name_and_any_text(tmp_path_factory, make, name, text):
     path = tmp_path_factory.getbasetemp() / "any.h5"
