@@ -67,6 +67,8 @@ class Shots:
 
     def __init__(self, root: Path, seed: int):
         self.root, self.draw = root, random.Random(seed)
+        # Those that are killed leave folders with their numbers, and the next of that number would not start.
+        self.session = ("--prtemca", "prte_tmpdir_base", str(root))
         self.net = root / "net.toml"
         self.net.write_text(NET.replace("WIDE", "1500"))
         self.failures: list[str] = []
@@ -97,7 +99,7 @@ class Shots:
             return [sys.executable, "-c", WRITER, str(folder.path)]
         every = 1000 if kind == "lifeboat" else 1
         command = arguments(self.net, folder.path, iterations=10**6, checkpoint_every=every, evaluate_every=10**6)
-        return command if kind == "one rank" else ["mpirun", "--bind-to", "none", "-np", "2", *command]
+        return command if kind == "one rank" else ["mpirun", *self.session, "--bind-to", "none", "-np", "2", *command]
 
     def once(self, kind: str, folder: RunFolder, before: int) -> None:
         """Start, wait until it has gone on, and kill."""

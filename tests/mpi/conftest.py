@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,15 @@ ENVIRONMENT = {
 }
 
 
+# Open MPI names a folder by mpirun's process number, and does not start where one that was killed has left that.
+SESSIONS = tempfile.TemporaryDirectory(prefix="ringtrain-tests-", ignore_cleanup_errors=True)
+
+
 def environment(**more) -> dict:
     """This process's environment, with what ranks need."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, **more}
+    own = tempfile.mkdtemp(dir=SESSIONS.name)
+    return {**os.environ, **ENVIRONMENT, "PRTE_MCA_prte_tmpdir_base": own, "PYTHONPATH": path, **more}
 
 
 def run(command, timeout, **more) -> subprocess.CompletedProcess:
