@@ -3,6 +3,7 @@
     revoke     whoever waits in the old world is woken, by an error
     shrink     the survivors have a communicator, of those that live
     gather     each says which rank it was, and what it holds; all agree that all have heard it, or shrink again
+    calm       where replacements are wanted: until no further death follows the last, as many do
     spawn      in place of the lost, the same command is started anew; the new ones join (:func:`join`)
     order      the new world's ranks: who holds the newest state first, replacements last
 
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,12 +25,14 @@ from dataclasses import dataclass
 from mpi4py import MPI
 
 from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport.handles import has_lost
 from ringtrain.transport.messages import Messages
 from ringtrain.transport.node import gather_text
 from ringtrain.transport.tolerance import end_job
 
 REJOIN_S = 120.0  # by when survivors have found one another: nothing of it takes a second but the start of a Python
 SPAWNS = 2  # how often replacements are started, before the survivors go on without
+CALM_S = 0.25  # deaths come in numbers, as where memory runs out; Open MPI's launcher may crash by one while it spawns
 LAST = 1 << 20  # a place after those of all survivors
 _ABANDONED: list = []  # see abandon()
 
@@ -92,9 +96,11 @@ def survive(
             told = _settled(comm, lambda comm=comm: _gathered(comm, {**facts, "rank": old.rank}))
             if told is None:
                 continue
-            bridge, trials = None, trials - 1
-            if comm.size < wanted and trials >= 0:
-                bridge = _bridged(comm, command, wanted - comm.size)
+            bridge = None
+            if trials and comm.size < wanted:
+                if not _settled(comm, lambda comm=comm: _calm(comm)):
+                    continue
+                bridge, trials = _bridged(comm, command, wanted - comm.size), trials - 1
                 if bridge is None:
                     continue
             ranked = sorted(told, key=order)
@@ -154,6 +160,16 @@ def _bridged(comm, command: Sequence[str], count: int) -> Bridge | None:
     """To so many processes, started by ``command``; None where that went wrong on any rank."""
     inter = _settled(comm, lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count))
     return inter and _settled(comm, lambda: _merged(inter, high=False))
+
+
+def _calm(comm) -> bool | None:
+    """True where no rank of ``comm`` has died by :data:`CALM_S` from now."""
+    until = time.monotonic() + CALM_S
+    while time.monotonic() < until:
+        if has_lost(comm):
+            return None
+        time.sleep(5e-3)
+    return True
 
 
 def _merged(inter, high: bool) -> Bridge | None:

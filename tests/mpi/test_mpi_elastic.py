@@ -97,13 +97,12 @@ def test_a_new_rank_comes_in_place_of_the_dead_one(train):
     assert lost["resumed_at"] in (14, 15)  # what it had sent may have sufficed for the others
 
 
-def test_a_death_while_replacements_are_started_leaves_the_others_going(train):
+def test_a_death_just_before_replacements_are_started_is_of_a_rank_to_be_replaced_too(train):
     flags = ["--iterations", 24, "--elastic", "replace"]
-    # A replacement that nobody waits for any more keeps the launcher until its own time is up.
-    _, told, found, events = train(3, "0=iteration:5,2=spawning:1", *flags, RINGTRAIN_DEADLINE_S="20")
-    assert found["outcome"] == "done", told  # the launcher's status is not to be relied on here
-    check_whole(found, events, 24, found["ranks"], found["lost"])
-    assert len(found["lost"]) >= 2
+    status, told, found, events = train(3, "0=iteration:5,2=calming:1", *flags)
+    assert status == 0, told
+    check_whole(found, events, 24, 3, [0, 2])
+    assert [(e["lost"], e["ranks"], e["replaced"]) for e in events["lost"]] == [([0, 2], 3, 2)]
 
 
 def test_state_that_died_with_its_rank_comes_from_the_checkpoint(train):

@@ -19,7 +19,7 @@ PLACES = {
     "saving": "ringtrain.checkpoint.run_folder.RunFolder.save",
     "ending": "ringtrain.train.run.Run._end",
     "shrunk": "ringtrain.transport.survival._gathered",
-    "spawning": "ringtrain.transport.survival._bridged",
+    "calming": "ringtrain.transport.survival._calm",
     "entering": "ringtrain.train.elastic.Elastic._enter",
     "closing": "ringtrain.exchange.allreduce.AllReduce.close",
     "parting": "ringtrain.train.elastic.Elastic._part",
