@@ -12,7 +12,7 @@ import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
 LEAF = {"errors", "texts", "config", "resolve"}
-READERS = LEAF | {"hdf5"}
+READERS = LEAF | {"hdf5", "files"}
 ARROWS = {
     "errors": set(),
     "config": set(),
@@ -23,6 +23,7 @@ ARROWS = {
     "lr": LEAF,
     "transport": LEAF,
     "hdf5": set(),
+    "files": {"errors"},
     "data": READERS,
     "checkpoint": READERS,
     "report": LEAF,
@@ -31,8 +32,9 @@ ARROWS = {
     "exchange": LEAF | {"collectives", "transport", "nn", "optim", "ops"},
     "bench": LEAF | {"collectives", "transport", "exchange", "nn", "ops", "data", "optim", "lr"},
     "train": LEAF
-    | {"nn", "ops", "exchange", "collectives", "transport", "launch", "data", "checkpoint", "report", "optim", "lr"},
-    "launch": LEAF | {"transport", "ops", "bench", "checkpoint"},
+    | {"nn", "ops", "exchange", "collectives", "transport", "launch", "data", "checkpoint", "report", "optim", "lr"}
+    | {"files"},
+    "launch": LEAF | {"transport", "ops", "bench", "checkpoint", "files"},
     "door": LEAF | {"exchange", "collectives", "transport"},
     "communicator": LEAF | {"door", "exchange", "transport", "bench"},
     "cli": {"*"},

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringtrain.checkpoint import files
+from ringtrain import files
 from ringtrain.errors import UsageError
 
 NAME = ".lock"

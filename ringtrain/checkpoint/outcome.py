@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringtrain.checkpoint import files
+from ringtrain import files
 from ringtrain.errors import UsageError
 from ringtrain.texts import plural
 

@@ -18,7 +18,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.checkpoint import files, lock, outcome, store
+from ringtrain import files
+from ringtrain.checkpoint import lock, outcome, store
 from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import CheckpointError, UsageError
 

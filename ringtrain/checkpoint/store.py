@@ -24,7 +24,8 @@ from urllib.parse import quote
 import h5py
 import numpy as np
 
-from ringtrain.checkpoint import files, seal
+from ringtrain import files
+from ringtrain.checkpoint import seal
 from ringtrain.checkpoint.reader import Reader, digest
 from ringtrain.errors import CheckpointError
 from ringtrain.hdf5 import open_file
@@ -86,7 +87,7 @@ def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint: afterwards the file holds it whole; if that fails, it holds what it held before.
 
-    Raises: RingtrainError, UsageError as :func:`ringtrain.checkpoint.files.write`.
+    Raises: RingtrainError, UsageError as :func:`ringtrain.files.write`.
     """
     image = io.BytesIO()
     with h5py.File(image, "w", userblock_size=seal.BLOCK, **_OPEN) as file:

@@ -261,6 +261,6 @@ def _json(rows: list[dict], notes: list[str]) -> str:
 
 
 def _write(path, text: str) -> None:
-    from ringtrain.checkpoint import files
+    from ringtrain import files
 
     files.write(Path(path), text.encode())

@@ -60,7 +60,7 @@ def _kind_and_flags(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _write(path: Path, text: str, force: bool) -> None:
-    from ringtrain.checkpoint import files
+    from ringtrain import files
     from ringtrain.errors import UsageError
 
     if os.path.lexists(path) and not force:

@@ -138,7 +138,7 @@ def _open(flags: dict, machine: dict, layout) -> tuple:
 
 
 def _keep(place, tuning, table) -> None:
-    from ringtrain.checkpoint import files
+    from ringtrain import files
 
     files.write(place.path, tuning.with_table(table).text().encode())
 

@@ -28,9 +28,9 @@ from pathlib import Path
 
 from ringtrain.data.content import Progress, silent
 from ringtrain.errors import DataError
+from ringtrain.files import PARTIAL, remove_partials
 
 AUTO = "auto"
-PARTIAL = ".ringtrain-partial"
 BLOCK_BYTES = 8 << 20
 POLL_S = 0.1
 
@@ -130,8 +130,7 @@ def _copied(source: Path, folder: Path, progress: Progress) -> Path:
     copy = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{source.name}"
     if _is_whole(copy, progress):
         return copy
-    for left in folder.glob(f"*{PARTIAL}"):
-        left.unlink()
+    remove_partials(folder)
     copy.unlink(missing_ok=True)
     free = shutil.disk_usage(folder).free
     if free < about.st_size:

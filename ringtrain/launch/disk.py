@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain import files
 from ringtrain.bench.words import micro, rate
-from ringtrain.checkpoint import files
 from ringtrain.checkpoint.trial import hdf5_version, try_hdf5
 from ringtrain.errors import RingtrainError
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, from_first

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tomli_w
 
-from ringtrain.checkpoint import files, run_folder
+from ringtrain import files
+from ringtrain.checkpoint import run_folder
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import JsonLines, Sink, is_log, last_iteration

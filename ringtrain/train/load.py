@@ -47,20 +47,9 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     """The model of a checkpoint's file or a run's folder, and one split of a data set: that of the run, unless
     ``given`` names another. Collective; raises RingtrainError on every rank alike."""
     agree(transport, {"target": target, "best": best, "split": split, **given})
-    held: list[Found] = []
-
-    def look() -> dict:
-        with transport.activity.held(f"reading checkpoint {target}"):
-            held.append(run_folder.find(target, best))
-        return {**place(held[0].checkpoint), "path": str(held[0].path), "skipped": held[0].skipped}
-
-    found = on_root(transport, look)
-    stored = ("checkpoint", for_continuation(parse_toml(found["config"], "checkpoint")))
-    told = {**given, "synthetic": False} if "data" in given else given
-    if told.get("device") == "cpu":  # whatever it was trained with
-        told = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **told}
-    config = together(transport, lambda: resolve(stored, ("flags", told)))
-    model = together(transport, lambda: spec.parse(found["model"], found["model_name"], "the model in the checkpoint"))
+    found, told = _find(transport, target, best)
+    config = together(transport, lambda: _configured(told["config"], given))
+    model = together(transport, lambda: spec.parse(told["model"], told["model_name"], "the model in the checkpoint"))
     data = read_data(config, model, transport)
     chosen = together(transport, lambda: _split(data, split, model))
     device = open_device(config, transport)
@@ -70,13 +59,13 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=False))
     arena = together(transport, lambda: Arena(transport.scratch, graph.parameters(), ops.dtype))
     graph.bind(arena)
-    together(transport, lambda: held and store.fits(held[0].checkpoint, parameter_shapes(arena), str(held[0].path)))
-    weights = held[0].checkpoint.weights if held else None
+    together(transport, lambda: found and store.fits(found.checkpoint, parameter_shapes(arena), str(found.path)))
+    weights = found.checkpoint.weights if found else None
     ops.upload(from_root(transport, arena, weights, ops.dtype), arena.weights)
     trained = Trained(
-        path=found["path"],
-        skipped=tuple(found["skipped"]),
-        iteration=found["iteration"],
+        path=told["path"],
+        skipped=tuple(told["skipped"]),
+        iteration=told["iteration"],
         config=config,
         model=model,
         data=data,
@@ -88,6 +77,27 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     )
     take_turns(transport, lambda: _rehearse(trained))
     return trained
+
+
+def _find(transport: Transport, target: str, best: bool) -> tuple[Found | None, dict]:
+    """(the checkpoint, on rank 0; what all ranks learn of it). Collective."""
+    held: list[Found] = []
+
+    def look() -> dict:
+        with transport.activity.held(f"reading checkpoint {target}"):
+            held.append(run_folder.find(target, best))
+        return {**place(held[0].checkpoint), "path": str(held[0].path), "skipped": held[0].skipped}
+
+    told = on_root(transport, look)
+    return (held[0] if held else None), told
+
+
+def _configured(stored: str, given: dict) -> TrainConfig:
+    """``given`` over the configuration that the checkpoint holds, as TOML."""
+    told = {**given, "synthetic": False} if "data" in given else given
+    if told.get("device") == "cpu":  # whatever it was trained with
+        told = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **told}
+    return resolve(("checkpoint", for_continuation(parse_toml(stored, "checkpoint"))), ("flags", told))
 
 
 def score_of(transport: Transport, trained: Trained) -> Score:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tomli_w
 
-from ringtrain.checkpoint import files, run_folder, store
+from ringtrain import files
+from ringtrain.checkpoint import run_folder, store
 from ringtrain.checkpoint.run_folder import Found, RunFolder
 from ringtrain.config import FIXED_ON_RESUME, TrainConfig
 from ringtrain.errors import CheckpointError, ConfigError

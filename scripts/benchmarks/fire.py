@@ -38,9 +38,9 @@ from fire_run import (
     records,
 )
 
-from ringtrain.checkpoint.files import PARTIAL
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import RingtrainError
+from ringtrain.files import PARTIAL
 
 PATIENCE_S = 120.0
 LIKELY = {"writer": 0.4, "one rank": 0.3, "rank 0 of 2": 0.15, "mpirun": 0.08, "lifeboat": 0.07}

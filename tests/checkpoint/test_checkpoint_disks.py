@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from ringtrain.checkpoint import files, store
+from ringtrain import files
+from ringtrain.checkpoint import store
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import RingtrainError, UsageError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import ringtrain
-from ringtrain.checkpoint.files import PARTIAL
 from ringtrain.checkpoint.run_folder import create
+from ringtrain.files import PARTIAL
 
 NOW = datetime.datetime(2026, 1, 31)
 PROGRAM = Path(__file__).with_name("saves_until_killed.py")

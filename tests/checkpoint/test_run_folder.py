@@ -4,9 +4,9 @@ import os
 import pytest
 
 from ringtrain.checkpoint import store
-from ringtrain.checkpoint.files import PARTIAL
 from ringtrain.checkpoint.run_folder import RunFolder, create, find
 from ringtrain.errors import CheckpointError, RingtrainError, UsageError
+from ringtrain.files import PARTIAL
 
 NOW = datetime.datetime(2026, 1, 31, 23, 59, 58)
 

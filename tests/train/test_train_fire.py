@@ -11,7 +11,8 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 
 import ringtrain.train.start
-from ringtrain.checkpoint import files, store
+from ringtrain import files
+from ringtrain.checkpoint import store
 from ringtrain.checkpoint.run_folder import RunFolder, create
 from ringtrain.cli.world import tell_skipped
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
