@@ -1,6 +1,7 @@
 """``ringtrain slurm``"""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -38,12 +39,14 @@ def slurm(output, force, words, **given):
     all-reduce measured and tuned. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`: they
     are checked here, before the job waits in a queue.
     """
-    from ringtrain.launch.slurm import Job, script
+    from ringtrain.launch.slurm import Job, check, script
 
     kind, flags = _kind_and_flags(words)
     job = Job(kind=kind, flags=flags, **given)
+    check(job)
+    job, remarks = _check_flags(job)
     text = script(job)
-    for remark in _check_flags(job):
+    for remark in remarks:
         click.echo(f"ringtrain: {remark}", err=True)
     if output is None:
         click.echo(text, nl=False)
@@ -69,23 +72,27 @@ def _write(path: Path, text: str, force: bool) -> None:
     path.chmod(0o755)
 
 
-def _check_flags(job) -> list[str]:
-    """What the user should know of flags that are good. Raises UsageError, click's own errors."""
+def _check_flags(job) -> tuple:
+    """(the job, with what its flags want of it; what the user should know of flags that are good). Raises UsageError,
+    click's own errors."""
     if job.kind == "bench":
         from ringtrain.cli.bench_allreduce import bench_allreduce
 
         _parsed(bench_allreduce, job.flags)
-        return []
+        return job, []
     from ringtrain.cli.train import train
 
-    return _check_run(job, _parsed(train, job.flags))
+    config = _check_run(job, _parsed(train, job.flags))
+    if config.elastic is not None:
+        job = replace(job, launcher_flags="--with-ft ulfm")
+    return job, list(_remarks(job, config))
 
 
 def _parsed(command, flags: tuple[str, ...]) -> dict:
     return command.make_context(f"ringtrain {command.name}", list(flags)).params
 
 
-def _check_run(job, params: dict) -> list[str]:
+def _check_run(job, params: dict):
     from ringtrain.cli.options import given
     from ringtrain.errors import ConfigError
     from ringtrain.exchange.canonical import check_ranks
@@ -104,7 +111,9 @@ def _check_run(job, params: dict) -> list[str]:
         raise ConfigError("--device cuda, and the job asks for no GPUs: give --gpus, how many of a node")
     if config.data is None and not config.synthetic and model.name != "digits":
         raise ConfigError(f"model {model.name!r} has no data set of its own: give --data F.h5, or --synthetic")
-    return list(_remarks(job, config))
+    if config.elastic is not None and job.launcher == "srun":
+        raise ConfigError("--elastic wants Open MPI's mpirun, and ranks are to be started by srun: leave one out")
+    return config
 
 
 def _check_options(config, model) -> None:
@@ -125,5 +134,7 @@ def _remarks(job, config):
         yield "the job asks for GPUs, and the run would leave them alone: add --device cuda"
     if config.data not in (None, "digits") and not os.path.exists(config.data):
         yield f"there is no {config.data} here: see that the nodes have it"
+    if config.elastic is not None:
+        yield "--elastic: ranks are started by `mpirun --with-ft ulfm`, which wants Open MPI 5 on the nodes"
     if job.container is not None and not os.path.exists(job.container):
         yield f"there is no {job.container} here: see that the nodes have it"

@@ -115,7 +115,10 @@ def _hdf5(found: Found) -> Line:
     if found.hdf5:
         return Line(FAIL, "HDF5", f"{text}: {found.hdf5}", "no checkpoint can be written there: name a place by --out")
     if found.locks:
-        advice = "ringtrain does not lock; for other programs' files: export HDF5_USE_FILE_LOCKING=FALSE"
+        advice = (
+            "a second run in one folder is seen on the same host only; for HDF5 files of others: export "
+            "HDF5_USE_FILE_LOCKING=FALSE"
+        )
         return Line(WARN, "HDF5", f"{text}; files cannot be locked there ({found.locks})", advice)
     return Line(OK, "HDF5", f"{text}: a file was written, locked and read")
 

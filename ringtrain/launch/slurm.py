@@ -43,6 +43,7 @@ class Job:
     venv: str | None = None
     container: str | None = None
     launcher: str | None = None
+    launcher_flags: str = ""
     flags: tuple[str, ...] = ()
 
     @property
@@ -72,8 +73,7 @@ def check(job: Job) -> None:
 
 
 def script(job: Job) -> str:
-    """The whole script. Raises ConfigError as :func:`check`."""
-    check(job)
+    """The whole script, of a job that was checked."""
     parts = ["#!/usr/bin/env bash", *_about(job), *_directives(job), "", *_settings(job), "", *_flags(job), ""]
     return "\n".join(parts) + (BATCH / "common.sh").read_text() + "\n" + (BATCH / f"{job.kind}.sh").read_text()
 
@@ -137,7 +137,7 @@ def _settings(job: Job) -> list[str]:
         ("container", job.container or "", "an Apptainer image with ringtrain in it, in place of both"),
         ("container_flags", "", "of apptainer exec: --bind /scratch"),
         ("launcher", job.launcher or "auto", "mpirun or srun; auto: mpirun where there is one"),
-        ("launcher_flags", "", "more flags for it"),
+        ("launcher_flags", job.launcher_flags, "more flags for it"),
         ("mapping", "", "of Open MPI's mpirun: --map-by and --bind-to, in place of ours"),
         ("srun_mpi", "pmix", "pmix for Open MPI, pmi2 for MPICH: srun --mpi=list"),
         ("ranks_per_node", "", "[--ntasks-per-node, or one a GPU]"),

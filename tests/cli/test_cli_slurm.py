@@ -79,6 +79,15 @@ def test_what_a_site_needs_is_set(capsys):
         assert f'="${{RINGTRAIN_{setting}}}"' in text
 
 
+def test_a_run_that_is_to_survive_deaths_is_started_so(capsys, tmp_path):
+    (tmp_path / "run.toml").write_text('elastic = "replace"')
+    for flags in (["--elastic"], ["--config", str(tmp_path / "run.toml")]):
+        assert run(["slurm", "--", *flags]) == 0
+        assert 'launcher_flags="${RINGTRAIN_LAUNCHER_FLAGS:---with-ft ulfm}"' in capsys.readouterr().out
+    assert run(["slurm"]) == 0
+    assert 'launcher_flags="${RINGTRAIN_LAUNCHER_FLAGS:-}"' in capsys.readouterr().out
+
+
 def test_flags_are_quoted_for_the_shell(capsys):
     text = written(capsys, "--", "--out", "it's $HOME")
     (line,) = [line for line in text.splitlines() if line.startswith("flags=")]
@@ -125,6 +134,10 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--module", 'a"b'], "--module 'a\"b': wanted a name without blanks"),
         (["--sbatch", "constraint=a100"], "--sbatch 'constraint=a100': wanted one option of sbatch, as --sbatch=--con"),
         (["--sbatch", "-x\nreboot"], "wanted one option of sbatch"),
+        (
+            ["--launcher", "srun", "--", "--elastic"],
+            "--elastic wants Open MPI's mpirun, and ranks are to be started by srun",
+        ),
         (["--container", "i.sif", "--venv", "v"], "--container holds what --venv would bring: give one of them"),
     ],
 )
@@ -139,6 +152,10 @@ def test_mistakes_are_found_before_the_queue(capsys, words, told):
     [
         (["--gpus", "1"], "the job asks for GPUs, and the run would leave them alone: add --device cuda"),
         (["--", "--model", "lenet", "--data", "far.h5"], "there is no far.h5 here: see that the nodes have it"),
+        (
+            ["--", "--elastic"],
+            "--elastic: ranks are started by `mpirun --with-ft ulfm`, which wants Open MPI 5 on the nodes",
+        ),
         (["--container", "far.sif"], "there is no far.sif here: see that the nodes have it"),
     ],
 )
