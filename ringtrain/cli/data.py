@@ -1,9 +1,10 @@
 """ringtrain data: make, look at and check data sets."""
 
-import re
 from contextlib import contextmanager
 
 import click
+
+from ringtrain.texts import whole_number
 
 
 @click.group()
@@ -17,10 +18,10 @@ class ImageSize(click.ParamType):
     name = "HxW"
 
     def convert(self, value, param, ctx):
-        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value) if isinstance(value, str) else None
-        if not match:
+        sides = tuple(map(whole_number, value.split("x"))) if isinstance(value, str) else ()
+        if len(sides) != 2 or not all(sides):
             self.fail(f"{value!r} is not a height and a width: write it as in 32x48", param, ctx)
-        return int(match[1]), int(match[2])
+        return sides
 
 
 @data.command()

@@ -4,6 +4,8 @@ import re
 
 import click
 
+from ringtrain.texts import whole_number
+
 STAGE = "Copy the data set's file to DIR on each node first. [DIR: $SLURM_TMPDIR, $TMPDIR or /tmp]"
 
 
@@ -52,11 +54,12 @@ class OfRank(click.ParamType):
 
     def convert(self, value, param, ctx):
         match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
-        if not match or not self._above < float(match[2]) <= self._most:
+        rank = match and whole_number(match[1])
+        if rank is None or not self._above < float(match[2]) <= self._most:
             self.fail(
                 f"{value!r} is not a rank and its {self._what}, more than {self._above:g} and at most {self._most:g}: "
                 f"write it as {self._example}",
                 param,
                 ctx,
             )
-        return int(match[1]), float(match[2])
+        return rank, float(match[2])

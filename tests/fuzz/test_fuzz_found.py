@@ -92,6 +92,13 @@ def test_flags_of_many_digits():
         resolve(("flags", {"batch": -(10**400)}))
 
 
+@pytest.mark.parametrize("words", [["data", "make", "s", "-o", "o", "--size"], ["bench-allreduce", "--slow"]])
+@pytest.mark.parametrize("value", [f"32x{'9' * 5000}", f"{'9' * 5000}:2", "x", "32x0", "²x3", "²:2"])
+def test_pairs_of_numbers_of_many_digits(capsys, words, value):
+    assert run([*words, value]) == 2
+    assert "write it as" in capsys.readouterr().err
+
+
 def test_texts_are_bounded(tmp_path):
     (tmp_path / "t").write_bytes(b"x" * 11)
     with pytest.raises(ValueError, match="more than 10 bytes"):
