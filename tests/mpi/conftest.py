@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+UNDRAWN = PROGRAMS / "undrawn"  # on the path of ranks: runs draw no curves
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -25,7 +26,7 @@ SESSIONS = tempfile.TemporaryDirectory(prefix="ringtrain-tests-", ignore_cleanup
 
 def environment(**more) -> dict:
     """This process's environment, with what ranks need."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(UNDRAWN), str(ROOT), os.environ.get("PYTHONPATH")]))
     own = tempfile.mkdtemp(dir=SESSIONS.name)
     return {**os.environ, **ENVIRONMENT, "PRTE_MCA_prte_tmpdir_base": own, "PYTHONPATH": path, **more}
 

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from tests.mpi.conftest import ROOT
+
 pytestmark = pytest.mark.mpi
 
 NET = """
@@ -53,7 +55,7 @@ def losses(out):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ranks):
-    done = mpirun(ranks, arguments(net, tmp_path / "out", "--iterations", 26))
+    done = mpirun(ranks, arguments(net, tmp_path / "out", "--iterations", 26), PYTHONPATH=str(ROOT))  # curves are drawn
     assert done.returncode == 0, done.stderr
     (end,) = records(tmp_path / "out", "end")
     assert (end["iterations"], end["ranks"], end["reason"]) == (26, ranks, "done")

@@ -40,7 +40,7 @@ def records(folder, kind=None):
 
 
 # ── what a run leaves ─────────────────────────────────────────────────────────────────────────────────────────────────
-def test_records_of_a_run(train, tmp_path):
+def test_records_of_a_run(train, drawn, tmp_path):
     train(out="run", iterations=50, checkpoint_every=20, evaluate_every=25, keep=2)
     folder = tmp_path / "run"
     kinds = [record["event"] for record in records(folder)]

@@ -61,7 +61,6 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     """Flags of a run that has finished three iterations of nine."""
-    monkeypatch.setattr("ringtrain.train.start.draw_curves", lambda log, picture: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "run", "resume": "auto"}

@@ -10,13 +10,11 @@ import tomllib
 import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 
-import ringtrain.train.start
 from ringtrain import files
 from ringtrain.checkpoint import store
 from ringtrain.checkpoint.run_folder import RunFolder, create
 from ringtrain.cli.world import tell_skipped
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
-from ringtrain.report import plots
 from ringtrain.report.sinks import Many
 from ringtrain.train.evaluate import Evaluator, Score
 from ringtrain.train.heeding import JobEnd
@@ -31,8 +29,7 @@ from ringtrain.transport.loopback import LoopbackWorld
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder; without a picture."""
-    monkeypatch.setattr(ringtrain.train.start, "draw_curves", lambda log, picture: None)
+    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
 
@@ -190,9 +187,8 @@ def test_a_folder_that_may_not_be_written_in_the_middle_of_a_run_is_a_failure(tr
     assert end.value.exit_code == 1
 
 
-def test_no_room_for_anything(train, tmp_path, capsys, monkeypatch):
+def test_no_room_for_anything(train, drawn, tmp_path, capsys):
     """Files can hold 3000 bytes: the log ends, no checkpoint and no picture; and all is told."""
-    monkeypatch.setattr(ringtrain.train.start, "draw_curves", plots.draw_curves)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
     try:

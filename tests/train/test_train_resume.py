@@ -6,7 +6,6 @@ import tomllib
 import pytest
 from small_runs import DROPOUT_NET
 
-import ringtrain.train.start
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.train.resume import go_on
@@ -18,7 +17,6 @@ from ringtrain.transport.loopback import LoopbackWorld
 def train(tmp_path, monkeypatch):
     """train(flag=value...): a run of a small net on the shipped digits, in an empty folder; (the iteration that it
     began after, its iterations in all, its weights' hash)."""
-    monkeypatch.setattr(ringtrain.train.start, "draw_curves", lambda log, picture: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
 

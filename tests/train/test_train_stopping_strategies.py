@@ -39,7 +39,6 @@ def test_all_stop_with_a_checkpoint(monkeypatch, tmp_path, way):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
     given = {"out": "run", "iterations": 400, "evaluate_every": 10**6, "checkpoint_every": 10**6, **WAYS[way]}
-    monkeypatch.setattr(start, "draw_curves", lambda *paths: None)
     found = train(monkeypatch, 0 if "dedicated" in way else 2, **given)
     assert [type(error) for error in found] == [Interrupted] * 3, found
     assert "s before the end of the job after iteration" in str(found[0])
