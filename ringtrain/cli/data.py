@@ -1,5 +1,6 @@
 """ringtrain data: make, look at and check data sets."""
 
+import re
 from contextlib import contextmanager
 
 import click
@@ -18,8 +19,9 @@ class ImageSize(click.ParamType):
     name = "HxW"
 
     def convert(self, value, param, ctx):
-        sides = tuple(map(whole_number, value.split("x"))) if isinstance(value, str) else ()
-        if len(sides) != 2 or not all(sides):
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value) if isinstance(value, str) else None
+        sides = tuple(map(whole_number, match.groups())) if match else (None,)
+        if None in sides:
             self.fail(f"{value!r} is not a height and a width: write it as in 32x48", param, ctx)
         return sides
 
