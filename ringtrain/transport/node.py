@@ -8,6 +8,9 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
+from ringtrain.transport.libmpi import LIBMPI, loaded
+from ringtrain.transport.openmpi import quiet_ucx
+
 SHARED_MEMORY = "/dev/shm"  # where it lies on Linux, whoever makes it
 # Of every rank, left free: the MPI has segments of its own there, whose pages it touches only when messages travel. One
 # that finds no page then ends the run by a bus error.
@@ -63,7 +66,8 @@ def shared_window(node_comm, nbytes: int):
         return None
     info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # every piece on pages of its own
     try:
-        window = MPI.Win.Allocate_shared(nbytes, 1, info=info, comm=node_comm)
+        with quiet_ucx(loaded(LIBMPI)):
+            window = MPI.Win.Allocate_shared(nbytes, 1, info=info, comm=node_comm)
     except MPI.Exception:
         window = None
     info.Free()

@@ -6,6 +6,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
+from ringtrain.transport.libmpi import LIBMPI, loaded
+from ringtrain.transport.openmpi import quiet_ucx
 from ringtrain.transport.tally import Tally
 
 ITEM_BYTES = 8
@@ -25,7 +27,7 @@ class RemoteTally(Tally):
     def __init__(self, comm, count: int):
         self._comm, self._count = comm, count
         held = count * ITEM_BYTES if comm.rank == 0 else 0
-        with _telling():
+        with _telling(), quiet_ucx(loaded(LIBMPI)):
             self._window = MPI.Win.Allocate(held, ITEM_BYTES, comm=comm)
             self._window.Lock_all()
         self._old = np.zeros(1)

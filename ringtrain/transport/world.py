@@ -15,6 +15,7 @@ from ringtrain.transport.ipc import Ipc
 from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
+from ringtrain.transport.openmpi import starting
 from ringtrain.transport.sight import sees, sight
 from ringtrain.transport.tolerance import MARK
 
@@ -32,9 +33,9 @@ def connect(allocate=None, comm=None) -> Transport:
     do; and where ``comm`` is something else.
     """
     launch = read_launch(os.environ)
-    _leave_out_components()
     try:
-        from mpi4py import MPI
+        with starting():
+            from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         check_without_mpi(launch, str(error).splitlines()[0])
         return LoopbackWorld(1).transport(0, allocate or aligned_zeros)
@@ -115,20 +116,14 @@ class World:
 def _join(patience_s: float):
     """As a replacement. One that the others do not wait for any more may hang in the very start of its MPI: the clock
     ends it, alone, and before whoever else would end it with a status, which ends the others."""
-    _leave_out_components()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(max(1, int(min(JOIN_S, patience_s))))
-    from ringtrain.transport.survival import join
+    with starting():
+        from ringtrain.transport.survival import join
 
     joined = join()
     signal.alarm(0)
     return joined
-
-
-def _leave_out_components() -> None:
-    # Open MPI's one-sided component for UCX prints an error on machines without InfiniBand. The only windows
-    # made here are shared memory, which never needs it.
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 
 def look() -> list[Rung]:

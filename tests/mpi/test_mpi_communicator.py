@@ -30,7 +30,7 @@ def example(tmp_path, library):
 def test_the_example_of_numpy(mpirun, alone, tmp_path):
     path = example(tmp_path, "numpy")
     done = mpirun(4, ["-m", "mpi4py", path])
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")  # the MPI, which mpi4py has started, prints nothing
     assert done.stdout in DOCUMENT.read_text() and done.stdout == "4 ranks: mean 1.5, sum 6\n"
     done = alone([path], MPI4PY_LIBMPI="/nonexistent/libmpi.so")
     assert (done.stdout, done.stderr) == ("1 ranks: mean 0, sum 0\n", "")
@@ -53,3 +53,12 @@ def test_an_exception_on_one_rank_ends_all(mpirun, tmp_path):
     )
     done = mpirun(2, ["-m", "mpi4py", path], timeout=30)
     assert done.returncode != 0 and "unknown operation 'summ': did you mean 'sum'?" in done.stderr
+
+
+def test_the_mpi_finds_its_text_on_an_abort(alone, tmp_path):
+    path = tmp_path / "aborts.py"
+    path.write_text(
+        "from ringtrain.transport.world import connect\nconnect()\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Abort(3)\n"
+    )
+    done = alone([path])
+    assert done.returncode == 3 and "Sorry!" not in done.stdout + done.stderr

