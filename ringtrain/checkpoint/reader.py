@@ -104,6 +104,8 @@ class Reader:
         """Refuse what is not written here: above all what reads another file, or claims more than there is."""
         if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiub" or found.dtype.hasobject:
             raise seal.damaged(self.path, f"{found.name} is not an array of numbers")
+        if found.shape is None:  # a null dataspace
+            raise seal.damaged(self.path, f"{found.name} has no shape")
         if hdf5.foreign_storage(found) or found.chunks:
             raise seal.damaged(self.path, f"the values of {found.name} are not in one piece in this file")
         if hdf5.nbytes_of(found) != found.id.get_storage_size() and hdf5.nbytes_of(found):
