@@ -13,6 +13,8 @@ from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 
 MOST_RANKS = 32  # more than that cannot be told apart
+MOST_CHUNKS = 16  # of those that the legend names
+DASHED = (0, (3, 2))
 FORMATS = (".svg", ".png")
 LEGEND = "→1 0:2 chunks 0 and 1 go to rank 1 · ←1 +0:2 are added · ←1 0:2 overwrite · 0:2 += 4:6 within the rank"
 
@@ -75,7 +77,7 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
         raise UsageError("matplotlib is not installed: pip install 'ringtrain[plot]' draws pictures") from None
     timed = [(round, message) for round, message in in_rounds(schedule) if message.source != message.target]
     last = max((round for round, _ in timed), default=0) + 1
-    figure = Figure(figsize=(min(2 + 0.9 * last, 24), 1.2 + 0.45 * schedule.size), dpi=120, layout="constrained")
+    figure = Figure(figsize=(min(3.6 + 0.9 * last, 24), 1.2 + 0.45 * schedule.size), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     _draw(figure.subplots(), schedule, topology, timed, last)
     try:
@@ -89,12 +91,24 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
 def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> None:
     _draw_ranks(axes, topology)
     for round, message in timed:
-        line = {"color": _colour(message, schedule), "linestyle": "-" if message.recv.add else (0, (3, 2))}
+        line = {"color": _colour(message.send.start, schedule), "linestyle": "-" if message.recv.add else DASHED}
         ends = {"xytext": (round, message.source), "xy": (round + 0.9, message.target)}
         axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "linewidth": 1.2, **line})
-    axes.set(title=f"{schedule!r}", xlabel="round", xlim=(-0.2, last), ylim=(schedule.size - 0.5, -0.5))
+    title = f"{schedule.name}, {schedule.size} ranks"
+    axes.set(title=title, xlabel="round", xlim=(-0.2, last), ylim=(schedule.size - 0.5, -0.5))
     axes.set_xticks(range(last + 1))
     axes.spines[["top", "right", "left"]].set_visible(False)
+    _draw_legend(axes, schedule)
+
+
+def _draw_legend(axes, schedule: Schedule) -> None:
+    from matplotlib.lines import Line2D
+
+    styles = (("received, and added", "-"), ("received, and kept", DASHED))
+    entries = [Line2D([], [], color="#444444", linewidth=1.2, linestyle=style, label=label) for label, style in styles]
+    first = min(schedule.chunks, MOST_CHUNKS)
+    entries += [Line2D([], [], color=_colour(k, schedule), linewidth=3, label=f"chunk {k}") for k in range(first)]
+    axes.legend(handles=entries, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
 
 
 def _draw_ranks(axes, topology: Topology) -> None:
@@ -107,7 +121,7 @@ def _draw_ranks(axes, topology: Topology) -> None:
     axes.set_yticklabels([f"rank {r}" + (f", node {n}" if several else "") for r, n in enumerate(home)])
 
 
-def _colour(message: Message, schedule: Schedule):
+def _colour(chunk: int, schedule: Schedule):
     from matplotlib.colors import hsv_to_rgb
 
-    return tuple(hsv_to_rgb((message.send.start % schedule.chunks / schedule.chunks, 0.85, 0.7)))
+    return tuple(hsv_to_rgb((chunk % schedule.chunks / schedule.chunks, 0.85, 0.7)))

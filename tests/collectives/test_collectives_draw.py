@@ -39,9 +39,9 @@ def test_a_table_has_a_row_for_each_round(name):
 
 
 def arrows(path):
-    """(whole, dashed) arrows of an SVG: each has a shaft, in its own style."""
+    """(whole, dashed) arrows of an SVG: each has a shaft, in its own style. The legend has one of each, in its grey."""
     shafts = [e.get("style", "") for e in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}path")]
-    shafts = [style for style in shafts if "fill: none" in style and "stroke-width: 1.2" in style]
+    shafts = [s for s in shafts if "fill: none" in s and "stroke-width: 1.2" in s and "stroke: #444444" not in s]
     dashed = sum("stroke-dasharray" in style for style in shafts)
     return len(shafts) - dashed, dashed
 
@@ -55,7 +55,8 @@ def test_a_picture_has_an_arrow_for_each_message(name, tmp_path):
     adding = sum(message.recv.add for message in sent)
     assert arrows(tmp_path / "p.svg") == (adding, len(sent) - adding)
     text = (tmp_path / "p.svg").read_text()
-    assert "rank 2, node 1" in text and repr(schedule) in text
+    assert "rank 2, node 1" in text and f"{name}, 3 ranks" in text
+    assert "received, and added" in text and f"chunk {schedule.chunks - 1}" in text
 
 
 def test_a_picture_is_the_same_bytes_again(tmp_path):
