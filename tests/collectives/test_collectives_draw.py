@@ -1,6 +1,7 @@
 """Tables and pictures, as they are drawn from schedules."""
 
 import builtins
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -57,6 +58,20 @@ def test_a_picture_has_an_arrow_for_each_message(name, tmp_path):
     text = (tmp_path / "p.svg").read_text()
     assert "rank 2, node 1" in text and f"{name}, 3 ranks" in text
     assert "received, and added" in text and f"chunk {schedule.chunks - 1}" in text
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "algorithms.md"
+FIGURES = sorted((DOCUMENT.parent / "figures" / "schedules").glob("*.svg"))
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda path: path.stem)
+def test_the_figures_of_the_documents_are_of_these_schedules(figure):
+    name, counts = figure.stem.rsplit("-", 1)
+    topology = filled(tuple(int(count) for count in counts.split(",")))
+    sent = [message for _, message in in_rounds(make_schedule(name, topology)) if message.source != message.target]
+    adding = sum(message.recv.add for message in sent)
+    assert arrows(figure) == (adding, len(sent) - adding)
+    assert f"{name}, {topology.size} ranks" in figure.read_text() and figure.name in DOCUMENT.read_text()
 
 
 def test_a_picture_is_the_same_bytes_again(tmp_path):
