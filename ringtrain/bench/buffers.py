@@ -1,11 +1,14 @@
 """Where the buffers of a sweep lie, in host memory or on a device, and what is done to them beside all-reducing.
 
+Host memory is of two kinds: *shared* by the ranks of a node, where training keeps its gradients, and *ordinary*, a
+process's own, where an MPI is called by everyone else. An MPI may be slower in the first by a half and more.
+
 Messages of device memory may go in several *ways*: handed to the MPI by their address (direct), or staged through host
 memory. What sends messages is measured by each way that can run; the rest once, over the first.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,17 +23,21 @@ from ringtrain.transport.base import Transport
 
 NO_WAY = ""  # of what sends no messages, or has no choice
 CPU, CUDA = "cpu", "cuda"
+SHARED, ORDINARY, OF_DEVICE = "shared", "ordinary", "device"  # kinds of memory
 NCCL = "nccl"  # a rival, of devices
 DEVICE_TYPES = ("float32", "float64")  # that a device adds
+NO_OTHERS: Mapping = {}
 
 
 class Buffers(ABC):
     """device:    where they are, as ``--device`` has it
     transport: that of the first way: the ranks, and what they do together
+    memories:  kinds of memory that there are, the one that training uses first
     """
 
     device: str
     transport: Transport
+    memories: Sequence[str]
 
     @abstractmethod
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
@@ -44,8 +51,8 @@ class Buffers(ABC):
         """What carries an all-reduce, by the name that its reduction has for it, as rows say it."""
 
     @abstractmethod
-    def allocate(self, nbytes: int):
-        """Bytes. Collective over the node."""
+    def allocate(self, nbytes: int, memory: str | None = None):
+        """Bytes, of the first kind of memory unless another is named. Collective over the node."""
 
     @abstractmethod
     def typed(self, span, nbytes: int, numbers: NumberType):
@@ -91,12 +98,18 @@ class Buffers(ABC):
 
 
 class HostBuffers(Buffers):
-    """In host memory, shared by the ranks of a node where they can."""
+    """In host memory, shared by the ranks of a node where they can. Collective to make.
+
+    others: allocations of further kinds of memory by their names, each a function of the number of bytes
+    """
 
     device = CPU
 
-    def __init__(self, transport: Transport):
+    def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], np.ndarray]] = NO_OTHERS):
         self.transport = transport
+        own = {SHARED: self._shared, ORDINARY: self._ordinary} if _shares(transport) else {ORDINARY: self._ordinary}
+        self._allocations = own | others
+        self.memories = tuple(self._allocations)
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
         return (NO_WAY,)
@@ -107,8 +120,14 @@ class HostBuffers(Buffers):
     def over(self, carrier: str, way: str) -> str:
         return carrier
 
-    def allocate(self, nbytes: int):
+    def allocate(self, nbytes: int, memory: str | None = None):
+        return self._allocations[memory or self.memories[0]](nbytes)
+
+    def _shared(self, nbytes: int) -> np.ndarray:
         return self.transport.allocate(nbytes, np.uint8)
+
+    def _ordinary(self, nbytes: int) -> np.ndarray:
+        return self.transport.scratch(nbytes, np.uint8)
 
     def typed(self, span, nbytes: int, numbers: NumberType):
         return span[:nbytes].view(numbers.storage)
@@ -144,6 +163,12 @@ class HostBuffers(Buffers):
         check_native(self.transport, numbers, op)
 
 
+def _shares(transport: Transport) -> bool:
+    """Whether ranks have memory with others. Collective; the same on all ranks."""
+    own = transport.local_size > 1 and transport.twins(transport.allocate(1, np.uint8)) is not None
+    return any(transport.gather_json(own))
+
+
 @dataclass(slots=True)
 class DeviceBuffers(Buffers):
     """In the memory of this rank's device.
@@ -159,6 +184,7 @@ class DeviceBuffers(Buffers):
     ways: Mapping[str, Transport]
     stream: object = None
     device: str = CUDA
+    memories: Sequence[str] = (OF_DEVICE,)
     _ops: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -179,7 +205,7 @@ class DeviceBuffers(Buffers):
         first = way or next(iter(self.ways))
         return {"messages": first, "mapped": "ipc", "routed": f"ipc+{first}", NATIVE: "staged"}.get(carrier, carrier)
 
-    def allocate(self, nbytes: int):
+    def allocate(self, nbytes: int, memory: str | None = None):
         return self.transport.allocate(nbytes, np.uint8)
 
     def typed(self, span, nbytes: int, numbers: NumberType):

@@ -1,7 +1,12 @@
 """What a sweep is held to, for scripts that go by the exit status."""
 
+from dataclasses import asdict
+
+from ringtrain.bench.files import read_json
+from ringtrain.bench.header import before_a_call
 from ringtrain.bench.rows import KEY, OK, asked_name, label
 from ringtrain.bench.statistics import ratio
+from ringtrain.bench.timing import Protocol
 from ringtrain.errors import UsageError
 
 
@@ -20,6 +25,21 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
         )
     found = [_regression(a, b, most, seed) for a, b in common]
     return [text for text in found if text]
+
+
+def earlier(path, protocol: Protocol) -> dict:
+    """The sweep that ``path`` keeps, to be compared with one by ``protocol``. Raises UsageError where its buffers were
+    otherwise before each call than they will be: that alone may change a time by half."""
+    old = read_json(path)
+    header = old.get("header")
+    before = header.get("protocol") if isinstance(header, dict) else None
+    then, now = before_a_call(before if isinstance(before, dict) else {}), before_a_call(asdict(protocol))
+    if then != now:
+        raise UsageError(
+            f"{path} cannot be compared with: before its iterations {then}, and before those of this sweep {now}: give "
+            "--warm and --cold as then, or measure it anew"
+        )
+    return old
 
 
 def _key(row: dict) -> tuple:

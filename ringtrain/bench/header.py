@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import ringtrain
 from ringtrain.exchange.guarded import bare
+from ringtrain.exchange.machine import cpu_model
 from ringtrain.texts import plural
 from ringtrain.transport.base import Transport
 
@@ -49,8 +50,8 @@ def crowded(placements: list[dict]) -> str | None:
 
 def make_header(transport: Transport, start: str) -> dict:
     """Collective; the same on all ranks but for the clock. ``start`` is how ranks are started together."""
-    own = {"host": socket.gethostname(), "cores": sorted(os.sched_getaffinity(0))}
-    placements = transport.gather_json(own)
+    own = {"host": socket.gethostname(), "cores": sorted(os.sched_getaffinity(0)), "cpu": cpu_model()}
+    placements = transport.gather_json(own | {"load": os.getloadavg()[0]})
     hosts = list(dict.fromkeys(placement["host"] for placement in placements))
     return {
         "ringtrain": ringtrain.__version__,
@@ -65,8 +66,17 @@ def make_header(transport: Transport, start: str) -> dict:
         "host_by_rank": [placement["host"] for placement in placements],
         "binding": [ranges(placement["cores"]) for placement in placements],
         "crowded": crowded(placements),
+        "cpu": " | ".join(dict.fromkeys(placement["cpu"] for placement in placements)),
+        "load": max(placement["load"] for placement in placements),
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "start": start,
         "environment": relevant(os.environ),
     }
+
+
+def before_a_call(protocol: Mapping) -> str:
+    """What becomes of buffers and caches before each timed call, by a header's ``protocol``; one of an earlier version
+    does not say that buffers are written, since they were not."""
+    written = "every rank writes its buffer" if protocol.get("fresh") else "buffers stay as the last one left them"
+    return f"{written}, and caches are emptied" if protocol.get("cold_bytes") else written

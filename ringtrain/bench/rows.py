@@ -4,6 +4,8 @@ Every row has every key; what does not apply is None. Units: ``…_s`` seconds, 
 ``…_per_s`` a second. ``wire_dtype`` is what messages hold: ``dtype``, or what they are rounded to.
 """
 
+from collections.abc import Sequence
+
 from ringtrain.bench.buffers import NO_WAY
 from ringtrain.bench.checks import Verdict
 from ringtrain.bench.statistics import ratio, summary
@@ -16,10 +18,11 @@ OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10
 IN_PLACE, OUT_OF_PLACE = "in", "out"
 IDENTITY = (
-    *("algorithm", "transport", "device", "way", "ranks", "nodes"),
+    *("algorithm", "transport", "device", "way", "memory", "ranks", "nodes"),
     *("bytes", "count", "dtype", "wire_dtype", "op", "placement"),
 )
-KEY = tuple(name for name in IDENTITY if name not in ("count", "transport"))  # what names a row of another sweep
+# What names a row of another sweep.
+KEY = tuple(name for name in IDENTITY if name not in ("count", "transport", "memory"))
 MEASURED = (
     *("repeats", "median_s", "min_s", "p5_s", "p95_s", "p99_s", "cv", "skew_s"),
     *("algbw_bytes_per_s", "busbw_bytes_per_s", "wire_bytes", "bound_s", "bound_share"),
@@ -32,12 +35,14 @@ COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
 def identity(job: Job, algorithm: str, transport: str | None, wire: str = NONE, way: str = NO_WAY) -> dict:
-    """``transport`` is what carries the algorithm; None where it does not run. ``way``: of messages, among several."""
+    """``transport`` is what carries the algorithm; None where it does not run, and then the memory is none. ``way``: of
+    messages, among several."""
     return {
         "algorithm": algorithm,
         "transport": transport,
         "device": job.buffers.device,
         "way": way,
+        "memory": None if transport is None else job.memory,
         "ranks": job.transport.size,
         "nodes": job.transport.nodes,
         "bytes": job.nbytes,
@@ -110,12 +115,23 @@ def with_verdict(row: dict, verdict: Verdict | None) -> dict:
     return {**row, **judged, "status": WRONG if verdict.wrong else row["status"], "reason": reason or row["reason"]}
 
 
-def with_speedup(row: dict, base: Samples | None, own: Samples, seed: int) -> dict:
-    """How many times faster than the MPI's own all-reduce; None where that was not measured, or is this row."""
-    if base is None or base is own:
+def with_speedup(row: dict, base: dict | None, seed: int) -> dict:
+    """How many times faster than the MPI's own all-reduce, the row ``base``; None where that was not measured, or is
+    this row."""
+    if base is None or base is row:
         return row
-    value, low, high = ratio(base.slowest, own.slowest, True, seed)
+    value, low, high = ratio(base["samples_s"], row["samples_s"], True, seed)
     return {**row, "speedup": value, "speedup_low": low, "speedup_high": high}
+
+
+def fastest(found: Sequence[dict]) -> dict:
+    """Of one contestant's rows in memory of several kinds, the fastest, which says so; one that is wrong hides behind
+    no other."""
+    best, *others = sorted(found, key=lambda row: (row["status"] != WRONG, row["median_s"]))
+    if not others or best["status"] == WRONG:
+        return best
+    beaten = (f"{row['median_s'] / best['median_s']:.2f} times as fast as in {row['memory']} memory" for row in others)
+    return {**best, "reason": ", ".join(beaten)}
 
 
 def quieter(row: dict, other: dict) -> dict:

@@ -2,27 +2,30 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from functools import partial
+from itertools import chain, product
 
 from ringtrain.bench import checks, rows
 from ringtrain.bench.bounds import Bounds
-from ringtrain.bench.buffers import CPU, Buffers, HostBuffers
+from ringtrain.bench.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
 from ringtrain.bench.fits import fits
 from ringtrain.bench.header import make_header
 from ringtrain.bench.pairs import measure_pairs
 from ringtrain.bench.sizes import whole_elements
 from ringtrain.bench.timing import START, Protocol, Samples, measure
-from ringtrain.bench.trials import Job, Refusal, Rival, Trial, prepare
+from ringtrain.bench.trials import Entry, Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import segment_for
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.collectives.wire import Wire
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.numbers import TYPES
+from ringtrain.exchange.numbers import TYPES, NumberType
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.exchange.tuning import Table
 from ringtrain.exchange.wires import NONE, compiled_wire
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
+
+Contender = tuple[str, str, str]  # algorithm, wire, way
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class Sweep:
     passes:        over all sizes; a row is that of its quietest pass, so that a disturbance of seconds spoils no size
     tuning:        what ``auto`` among the algorithms chooses by, before anything is timed
     wires:         what messages are rounded to, by name; each algorithm over each wire
+    memories:      by algorithm, the kinds of memory in which it is measured, of those that the buffers have: the
+                   fastest is its row. What is not there is measured in the first kind, as training would run it. The
+                   MPI's own, with which all are compared, is commonly called on ordinary memory
     """
 
     sizes: Sequence[int]
@@ -54,11 +60,20 @@ class Sweep:
     tuning: Table | None = None
     guard: Guard | None = None
     wires: Sequence[str] = (NONE,)
+    memories: Mapping[str, Sequence[str]] = field(default_factory=lambda: {NATIVE: (SHARED, ORDINARY)})
 
-    def contenders(self, buffers: Buffers) -> list[tuple[str, str, str]]:
+    def contenders(self, buffers: Buffers) -> list[Contender]:
         """(algorithm, wire, way): what is compared on each job."""
         named = product(self.algorithms, self.wires)
         return [(algorithm, wire, way) for algorithm, wire in named for way in buffers.ways_of(algorithm)]
+
+    def memories_of(self, algorithm: str, buffers: Buffers) -> list[str]:
+        found = [name for name in self.memories.get(algorithm, ()) if name in buffers.memories]
+        return found or [buffers.memories[0]]
+
+    def all_memories(self, buffers: Buffers) -> list[str]:
+        """In an order that all ranks have."""
+        return list(dict.fromkeys(name for each in self.algorithms for name in self.memories_of(each, buffers)))
 
 
 @dataclass(slots=True)
@@ -81,7 +96,7 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     where the buffers are more than there is memory, and RingtrainError where a check does not notice a flipped byte."""
     watcher, buffers = _limited(watcher or Watcher(), transport.activity), buffers or HostBuffers(transport)
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
-    buffers.check_room(_room(asked) * (2 if asked.out_of_place else 1))
+    buffers.check_room(_room(asked) * len(asked.all_memories(buffers)) * (2 if asked.out_of_place else 1))
     result = Result(make_header(transport, START) | buffers.describe())
     tag = 2 * len(asked.contenders(buffers))  # behind those of the trials
     watcher.progress("calibrating links", 0, 1)
@@ -92,8 +107,8 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     bench = _Bench(buffers, asked, bounds, result.header["crowded"], watcher)
     result.header["self_test"] = bench.tested  # grows with the rows
     held = []
-    for job in bench.jobs():
-        ready = bench.prepare(job)
+    for jobs in bench.jobs():
+        ready = bench.prepare(jobs)
         fresh = bench.measure(ready)
         watcher.measured(fresh)
         result.rows += fresh
@@ -152,15 +167,16 @@ def _wires(transport: Transport, names: Sequence[str]) -> dict[str, Wire | None]
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A job with all that can run it, and the rows of what cannot, both by the contender that was asked for."""
+    """A job with all that can run it, in each kind of memory, and the rows of what cannot, by the contender that was
+    asked for. Verdicts are those of the entries, one after another."""
 
     job: Job
-    trials: dict[tuple[str, str, str], Trial]
-    refusals: dict[tuple[str, str, str], dict]
-    verdicts: dict[tuple[str, str, str], checks.Verdict | None]
+    entries: dict[Contender, list[Entry]]
+    refusals: dict[Contender, dict]
+    verdicts: list[checks.Verdict | None]
 
     def free(self) -> None:
-        for trial in self.trials.values():
+        for _, trial in chain.from_iterable(self.entries.values()):
             trial.free()
 
 
@@ -181,43 +197,49 @@ class _Bench:
         self._contenders = asked.contenders(buffers)
         self._wires = _wires(buffers.transport, asked.wires)
         self.tested: list[list[str]] = []
-        room = _room(asked)
-        self._target = buffers.allocate(room)
-        self._source = buffers.allocate(room) if asked.out_of_place else None
+        room, copies = _room(asked), 2 if asked.out_of_place else 1
+        self._spans = {
+            memory: [buffers.allocate(room, memory) for _ in range(copies)] for memory in asked.all_memories(buffers)
+        }
 
-    def jobs(self) -> Iterator[Job]:
-        """Sizes innermost, so that a table reads like a curve."""
-        placements = (None, self._source) if self._asked.out_of_place else (None,)
-        for dtype, op, source in product(self._asked.dtypes, self._asked.ops, placements):
+    def jobs(self) -> Iterator[dict[str, Job]]:
+        """The same job in each kind of memory. Sizes innermost, so that a table reads like a curve."""
+        copies = (1, 2) if self._asked.out_of_place else (1,)
+        for dtype, op, count in product(self._asked.dtypes, self._asked.ops, copies):
             numbers = TYPES[dtype]
             for nbytes in whole_elements(self._asked.sizes, numbers.itemsize):
-                given = [span for span in (self._target, source) if span is not None]
-                spans = [self._buffers.typed(span, nbytes, numbers) for span in given]
-                yield Job(self._buffers, numbers, op, *spans, guard=self._asked.guard)
+                yield {memory: self._job(memory, nbytes, numbers, op, count) for memory in self._spans}
 
-    def prepare(self, job: Job) -> _Ready:
+    def _job(self, memory: str, nbytes: int, numbers: NumberType, op: str, count: int) -> Job:
+        spans = [self._buffers.typed(span, nbytes, numbers) for span in self._spans[memory][:count]]
+        return Job(self._buffers, numbers, op, *spans, guard=self._asked.guard, memory=memory)
+
+    def prepare(self, jobs: dict[str, Job]) -> _Ready:
         """All contenders ready to run the job, and judged."""
-        asked, trials, refusals = self._asked, {}, {}
+        asked, entries, refusals = self._asked, {}, {}
         for tag, each in enumerate(self._contenders):
             algorithm, wire, way = each
             how = (tag, asked.segment_bytes, asked.rivals, asked.tuning, self._wires[wire], way)
+            own = [jobs[memory] for memory in asked.memories_of(algorithm, self._buffers)]
             try:
-                trials[each] = prepare(job, algorithm, *how)
+                entries[each] = [Entry(job, prepare(job, algorithm, *how)) for job in own]
             except Refusal as reason:
-                refusals[each] = rows.refused(rows.identity(job, algorithm, None, wire, way), str(reason))
-        verdicts = {each: self._judge(job, trial, tag) for tag, (each, trial) in enumerate(trials.items())}
-        return _Ready(job, trials, refusals, verdicts)
+                refusals[each] = rows.refused(rows.identity(own[0], algorithm, None, wire, way), str(reason))
+        verdicts = [self._judge(*entry, tag) for tag, own in enumerate(entries.values()) for entry in own]
+        return _Ready(next(iter(jobs.values())), entries, refusals, verdicts)
 
     def measure(self, ready: _Ready) -> list[dict]:
         """The rows of all contenders on one job, in the order asked for."""
-        job, trials = ready.job, list(ready.trials.values())
-        what = f"{job.nbytes:,} bytes of {job.numbers.name}"
-        samples = measure(job, trials, self._asked.protocol, lambda done, of: self._watcher.progress(what, done, of))
-        sent = self._transport.gather_json({trial.name: trial.bytes_sent for trial in trials})
-        made = {
-            each: self._row(job, trial, samples, ready.verdicts[each], _busiest(sent, trial))
-            for each, trial in ready.trials.items()
-        }
+        entries = list(chain.from_iterable(ready.entries.values()))
+        what = f"{ready.job.nbytes:,} bytes of {ready.job.numbers.name}"
+        told = partial(self._watcher.progress, what)
+        samples = measure(self._transport, entries, self._asked.protocol, told)
+        sent = zip(*self._transport.gather_json([trial.bytes_sent for _, trial in entries]), strict=True)
+        found = zip(entries, samples, ready.verdicts, map(_busiest, sent), strict=True)
+        own_rows = iter([self._row(*each) for each in found])
+        made = {each: rows.fastest([next(own_rows) for _ in own]) for each, own in ready.entries.items()}
+        base = next((row for row in made.values() if row["algorithm"] == NATIVE), None)
+        made = {each: rows.with_speedup(row, base, self._asked.protocol.seed) for each, row in made.items()}
         return [ready.refusals[each] if each in ready.refusals else made[each] for each in self._contenders]
 
     def _judge(self, job: Job, trial: Trial, tag: int) -> checks.Verdict | None:
@@ -246,20 +268,16 @@ class _Bench:
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
         return other if other < self._asked.segment_bytes else self._asked.segment_bytes // 2
 
-    def _row(
-        self, job: Job, trial: Trial, samples: dict[str, Samples], verdict: checks.Verdict | None, sent: int | None
-    ) -> dict:
-        own, protocol = samples[trial.name], self._asked.protocol
+    def _row(self, entry: Entry, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
+        (job, trial), protocol = entry, self._asked.protocol
         named = rows.identity(job, trial.algorithm, trial.transport, trial.wire, trial.way)
         share = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
         bound = self._bounds.bound_s(trial, job.nbytes, share)
-        row = rows.measured(named, own, sent, bound, self._crowded, trial.why)
-        row = rows.with_slow(rows.with_late(row, own, protocol), own, protocol)
-        row = rows.with_speedup(row, samples.get(NATIVE), own, protocol.seed)
+        row = rows.measured(named, samples, sent, bound, self._crowded, trial.why)
+        row = rows.with_slow(rows.with_late(row, samples, protocol), samples, protocol)
         return rows.with_verdict(row, verdict)
 
 
-def _busiest(sent: list[dict], trial: Trial) -> int | None:
-    """What the rank sends that sends most."""
-    by_rank = [own[trial.name] for own in sent]
-    return None if None in by_rank else max(by_rank)
+def _busiest(sent: Sequence[int | None]) -> int | None:
+    """What the rank sends that sends most; ``sent`` by rank."""
+    return None if None in sent else max(sent)

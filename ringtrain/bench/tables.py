@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from ringtrain.bench import words
+from ringtrain.bench.header import before_a_call
 from ringtrain.bench.pairs import sick, worst
 from ringtrain.bench.rows import REFUSED
 from ringtrain.exchange.reductions import NATIVE
@@ -19,6 +20,7 @@ COLUMNS = (
     ("on wire", 8, lambda row: row["wire_dtype"]),
     ("algorithm", 13, lambda row: row["algorithm"]),
     ("over", 8, lambda row: _or_dash(row["transport"], str)),
+    ("memory", 8, lambda row: row["memory"]),
     ("time", 9, lambda row: f"{1e6 * row['median_s']:.1f}"),
     ("algbw", 7, lambda row: f"{row['algbw_bytes_per_s'] / 1e9:.2f}"),
     ("busbw", 7, lambda row: f"{row['busbw_bytes_per_s'] / 1e9:.2f}"),
@@ -85,13 +87,14 @@ def header_lines(header: dict) -> list[str]:
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
     protocol = header["protocol"]
     lines = [
-        f"ringtrain {header['ringtrain']} bench-allreduce {header['at']}",
+        f"ringtrain {header['ringtrain']} bench-allreduce {header['at']}, load {header['load']:.1f}",
         f"{header['library']}; transport {header['transport']} ({header['transport_why']})",
-        f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')}: {hosts}; {header['machine']}",
+        f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')}: {hosts}; {header['cpu']}; "
+        f"{header['machine']}",
         f"cores by rank: {' | '.join(header['binding'])}" + _crowd(header["crowded"]),
         f"{protocol['repeats']} iterations after {protocol['warm_up']}, algorithms interleaved (seed "
         f"{protocol['seed']}), ranks started by a {header['start']}; time: median of the slowest rank's",
-        f"caches {'emptied' if protocol['cold_bytes'] else 'left warm'} before an iteration",
+        f"before an iteration, {before_a_call(protocol)}",
         *(f"{name}={value}" for name, value in header["environment"].items()),
         *_device(header["device"]),
         *_links(header),

@@ -5,6 +5,7 @@ A schedule joins by being in the catalogue. What cannot run here is refused with
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ringtrain.bench.buffers import NO_WAY, Buffers
 from ringtrain.bench.slow import Slowed
@@ -32,6 +33,7 @@ class Job:
     target:  [count], holds the result afterwards, and in place the contribution before
     source:  [count], the contribution out of place; None in place
     guard:   watches the all-reduces; None for none
+    memory:  the kind of memory that holds them
     """
 
     buffers: Buffers
@@ -40,6 +42,7 @@ class Job:
     target: object
     source: object = None
     guard: Guard | None = None
+    memory: str | None = None
 
     @property
     def transport(self) -> Transport:
@@ -87,6 +90,13 @@ def name_of(algorithm: str, wire: str, way: str = NO_WAY) -> str:
     """An algorithm with its wire and its way, for people: "ring", "ring (bfloat16)", "ring (staged)"."""
     told = [word for word in (wire if wire != NONE else "", way) if word]
     return f"{algorithm} ({', '.join(told)})" if told else algorithm
+
+
+class Entry(NamedTuple):
+    """A trial with the job that it runs: contestants may have jobs in memory of other kinds."""
+
+    job: Job
+    trial: Trial
 
 
 class Refusal(RingtrainError):

@@ -32,6 +32,7 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 @click.option("--sizes-of", metavar="MODEL", help="Sizes of a model's gradient buckets, in place of -b -e -f.")
 @click.option("--segment-bytes", type=Size(), help="Where messages are cut. [256K in a node, 60000 between]")
 @click.option("--out-of-place", is_flag=True, help="Measure that too.")
+@click.option("--warm", is_flag=True, help="Leave buffers as they were: else ranks write theirs before each iteration.")
 @click.option("--cold", is_flag=True, help="Empty the caches before every iteration.")
 @click.option("--budget-s", type=click.FloatRange(0), help="Begin no repetition of a size after so many seconds.")
 @click.option(
@@ -69,7 +70,7 @@ def _bench(transport, flags: dict) -> int:
     from ringtrain.train.together import on_root, together
 
     asked = together(transport, lambda: _asked(flags, transport.size))
-    old = on_root(transport, lambda: _prepare_files(flags))
+    old = on_root(transport, lambda: _prepare_files(flags, asked.protocol))
     transport, asked, buffers, close = _placed(transport, _tuned(transport, flags, asked), flags)
     with transport.activity.during("a sweep"):
         result = sweep(transport, asked, _watcher(transport.rank, flags), buffers)
@@ -172,6 +173,7 @@ def _protocol(flags: dict, ranks: int):
         repeats=flags["iterations"],
         warm_up=flags["warm_up"],
         budget_s=flags["budget_s"],
+        fresh=not flags["warm"],
         cold_bytes=scrub_bytes() if flags["cold"] else 0,
         late_rank=late_rank,
         late_s=late_s,
@@ -218,9 +220,10 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
     return of_buckets(lay_out(spec.load(flags["sizes_of"]).graph().parameters()), itemsize, BUCKET_BYTES)
 
 
-def _prepare_files(flags: dict) -> dict | None:
+def _prepare_files(flags: dict, protocol) -> dict | None:
     """The earlier sweep, if one is to be compared with; all that could fail after hours is tried now."""
-    from ringtrain.bench.files import check_writable, read_json
+    from ringtrain.bench.files import check_writable
+    from ringtrain.bench.gates import earlier
     from ringtrain.bench.plots import check_plot
 
     for path in (flags["json_path"], flags["csv_path"]):
@@ -228,7 +231,7 @@ def _prepare_files(flags: dict) -> dict | None:
             check_writable(path)
     if flags["plot_path"] is not None:
         check_plot(flags["plot_path"])
-    return None if flags["compare_path"] is None else read_json(flags["compare_path"])
+    return None if flags["compare_path"] is None else earlier(flags["compare_path"], protocol)
 
 
 def _watcher(rank: int, flags: dict):

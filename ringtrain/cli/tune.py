@@ -101,6 +101,7 @@ def _asked(transport, flags: dict):
         ops=ops,
         protocol=protocol,
         passes=flags["passes"],
+        memories={},  # a choice is made for memory as it is: what the MPI would do elsewhere is no candidate
         segment_bytes=flags["segment_bytes"],
     )
 

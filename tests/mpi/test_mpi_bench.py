@@ -32,8 +32,22 @@ def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     assert all((row["slow_cost"] is None) == (row["transport"] == "mpi") for row in rows)
     assert {row["transport"] for row in rows} == {"mpi", "messages", "mapped"}
     assert all(row["same_on_ranks"] and row["same_over_repeats"] for row in rows if row["algorithm"] != "mpi")
+    mpi = [row for row in rows if row["algorithm"] == "mpi"]
+    other = {"shared": "ordinary", "ordinary": "shared"}
+    assert all(row["reason"].endswith(f"as fast as in {other[row['memory']]} memory") for row in mpi)
+    assert {row["memory"] for row in rows if row["algorithm"] != "mpi"} == {"shared"}
+    assert header["protocol"]["fresh"] is True and "before an iteration, every rank writes its buffer\n" in done.stdout
     assert done.stdout.count("# ringtrain ") == 1
     assert f"a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests" in done.stdout
+
+
+def test_a_sweep_of_warm_buffers_is_compared_with_none_of_written_ones(mpirun, tmp_path):
+    path = tmp_path / "a.json"
+    done = mpirun(2, arguments("-e", "1K", "--algorithm", "mpi,mapped", "--warm", "--json", path))
+    assert done.returncode == 0, done.stderr
+    assert "# before an iteration, buffers stay as the last one left them\n" in done.stdout
+    done = mpirun(2, arguments("-e", "1K", "--algorithm", "mpi,mapped", "--compare", path))
+    assert done.returncode == 2 and done.stderr.count("give --warm and --cold as then, or measure it anew") == 1
 
 
 def test_types_and_operations(mpirun):

@@ -1,0 +1,187 @@
+"""Where buffers lie while they are all-reduced, and who has written them before."""
+
+import numpy as np
+import pytest
+
+from ringtrain.bench import files, gates, tables, timing
+from ringtrain.bench.buffers import HostBuffers
+from ringtrain.bench.sweep import Sweep, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.cli.tune import _asked as tuned
+from ringtrain.cli.tune import tune
+from ringtrain.errors import UsageError
+from ringtrain.transport.loopback import Loopback, LoopbackWorld
+
+pytestmark = pytest.mark.usefixtures("short_streams")
+QUICK = Protocol(repeats=3, warm_up=1)
+COUNT = 16
+
+
+def swept(size=2, nodes=1, buffers=HostBuffers, **asked):
+    asked = Sweep(**{"sizes": (4 * COUNT,), "protocol": QUICK, **asked})
+    return LoopbackWorld(size, nodes).run(lambda transport: sweep(transport, asked, buffers=buffers(transport)))[0]
+
+
+@pytest.fixture
+def mpi_takes(monkeypatch):
+    """mpi_takes(shared, ordinary): the seconds of the MPI's own in each memory; all else takes one."""
+
+    def timed(transport, action, delay_s=0.0):
+        transport.took = 1.0
+        action()
+        return transport.took
+
+    def set_times(shared, ordinary):
+        def native(self, span, op="sum", source=None):
+            plain(self, span, op, source)
+            self.took = ordinary if self.twins(span) is None else shared
+
+        monkeypatch.setattr(Loopback, "native_allreduce", native)
+
+    plain = Loopback.native_allreduce
+    monkeypatch.setattr(timing, "timed", timed)
+    return set_times
+
+
+@pytest.mark.parametrize(
+    ("shared", "ordinary", "memory", "reason"),
+    [
+        (3.0, 2.0, "ordinary", "1.50 times as fast as in shared memory"),
+        (2.0, 5.0, "shared", "2.50 times as fast as in ordinary memory"),
+    ],
+)
+def test_all_are_compared_with_the_mpi_in_the_memory_where_it_is_faster(mpi_takes, shared, ordinary, memory, reason):
+    mpi_takes(shared, ordinary)
+    result = swept(algorithms=("ring", "mpi"), out_of_place=True)
+    for ring, mpi in (result.rows[:2], result.rows[2:]):
+        assert (mpi["memory"], mpi["median_s"], mpi["reason"], mpi["wrong"]) == (memory, 2.0, reason, 0)
+        assert (ring["memory"], ring["median_s"], ring["speedup"]) == ("shared", 1.0, 2.0)
+        assert f" {memory} " in tables.line(mpi) and mpi["speedup"] is None
+
+
+def test_auto_chooses_by_what_the_mpi_does_where_gradients_lie(mpi_takes):
+    """What it would do in other memory is not for auto to have."""
+    mpi_takes(shared=3.0, ordinary=2.0)
+    flags = tune.make_context("tune", ["--algorithm", "mpi,ring"]).params
+    asked = LoopbackWorld(2).run(lambda transport: tuned(transport, flags))[0]
+    assert asked.protocol.fresh
+    (row,) = swept(algorithms=("mpi",), memories=asked.memories).rows
+    assert (row["memory"], row["median_s"], row["reason"]) == ("shared", 3.0, None)
+
+
+def test_what_is_wrong_in_one_memory_hides_behind_no_other(mpi_takes, monkeypatch):
+    mpi_takes(shared=3.0, ordinary=2.0)
+    right = Loopback.native_allreduce
+
+    def silent_where_shared(self, span, op="sum", source=None):
+        if self.twins(span) is None:
+            right(self, span, op, source)
+
+    monkeypatch.setattr(Loopback, "native_allreduce", silent_where_shared)
+    (row,) = swept(algorithms=("mpi",)).rows
+    assert (row["status"], row["memory"]) == ("wrong", "shared") and "wrong elements" in row["reason"]
+
+
+@pytest.mark.parametrize(("size", "nodes", "memories"), [(1, 1, ("ordinary",)), (3, 3, ("ordinary",))])
+def test_ranks_that_share_no_memory_have_ordinary_memory_alone(size, nodes, memories):
+    assert LoopbackWorld(size, nodes).run(lambda t: HostBuffers(t).memories) == [memories] * size
+    (row,) = swept(size, nodes, algorithms=("mpi",)).rows
+    assert (row["memory"], row["reason"]) == ("ordinary", None)
+
+
+def test_a_node_of_several_ranks_is_enough_to_share():
+    assert set(LoopbackWorld(3, 2).run(lambda t: HostBuffers(t).memories)) == {("shared", "ordinary")}
+
+
+def test_a_contestant_may_bring_memory_of_its_own():
+    def brought(nbytes):
+        spans.append(np.zeros(nbytes, np.uint8))
+        return spans[-1]
+
+    def prepare(job):
+        assert any(np.shares_memory(job.target, span) for span in spans) and job.memory == "brought"
+        return lambda: job.transport.native_allreduce(job.target, "sum")
+
+    spans = []
+    asked = {"algorithms": ("mpi", "rival"), "rivals": {"rival": prepare}, "memories": {"rival": ("brought",)}}
+    rows = swept(buffers=lambda transport: HostBuffers(transport, {"brought": brought}), **asked).rows
+    assert [(row["memory"], row["wrong"]) for row in rows] == [("shared", 0), ("brought", 0)]
+
+
+def test_a_refused_row_lies_nowhere():
+    (row,) = swept(algorithms=("mpi",), dtypes=("bfloat16",)).rows
+    assert (row["status"], row["memory"]) == ("refused", None)
+
+
+# ── written before ────────────────────────────────────────────────────────────────────────────────────────────
+def seen(out_of_place=False, **protocol) -> list[float]:
+    """What a contestant finds in its contribution, call by call, on rank 1; it leaves sevens there."""
+    found = {rank: [] for rank in range(2)}
+
+    def prepare(job):
+        def run():
+            found[job.transport.rank].append(float(job.contribution.max()))
+            job.contribution[...] = 7
+
+        return run
+
+    protocol = Protocol(repeats=3, warm_up=2, **protocol)
+    asked = {"algorithms": ("fake",), "rivals": {"fake": prepare}, "checked": False, "protocol": protocol}
+    swept(out_of_place=out_of_place, **asked)
+    assert found[0] == found[1]
+    return found[1]
+
+
+def test_every_rank_writes_its_buffer_before_every_call():
+    assert seen() == [0.0] * 5
+    assert seen(out_of_place=True) == [0.0] * 10
+    assert seen(late_rank=0, late_s=0.001) == [0.0] * 10
+    assert seen(cold_bytes=1 << 16) == [0.0] * 5
+
+
+def test_warm_buffers_are_as_the_last_call_left_them():
+    assert seen(fresh=False) == [0.0] + 4 * [7.0]
+    assert seen(fresh=False, out_of_place=True) == 2 * ([0.0] + 4 * [7.0])
+
+
+def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
+    events = []
+
+    class Noted(HostBuffers):
+        def clear(self, span):
+            events.append("written")
+            super().clear(span)
+
+    def timed(transport, action, delay_s=0.0):
+        events.append("clock")
+        action()
+        return 1.0
+
+    monkeypatch.setattr(timing, "timed", timed)
+    monkeypatch.setattr(timing, "_empty_caches", lambda scrub: events.append("emptied"))
+    rival = {"fake": lambda job: lambda: events.append("run")}
+    protocol = Protocol(repeats=2, warm_up=0)
+    swept(1, buffers=Noted, algorithms=("fake",), rivals=rival, checked=False, protocol=protocol)
+    assert events[-9:] == ["written"] + 2 * ["written", "emptied", "clock", "run"]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ({}, Protocol(), r"buffers stay as the last one left them, and before .* every rank writes its buffer: give"),
+        (Protocol(), Protocol(cold_bytes=9), "and before those of this sweep every rank writes its buffer, and caches"),
+        (Protocol(), Protocol(fresh=False), "before its iterations every rank writes its buffer, and"),
+    ],
+)
+def test_sweeps_of_different_rules_are_not_compared(tmp_path, then, now, told):
+    header = {"protocol": {"fresh": then.fresh, "cold_bytes": then.cold_bytes}} if then else {}
+    files.write_json(tmp_path / "old.json", header, [])
+    with pytest.raises(UsageError, match=told):
+        gates.earlier(tmp_path / "old.json", now)
+
+
+def test_sweeps_of_one_rule_are_compared(tmp_path):
+    files.write_json(tmp_path / "old.json", {"protocol": {"fresh": True, "cold_bytes": 0}}, [])
+    assert gates.earlier(tmp_path / "old.json", Protocol())["rows"] == []
+    files.write_json(tmp_path / "older.json", {"protocol": {"cold_bytes": 9}}, [])  # nobody wrote buffers then
+    assert gates.earlier(tmp_path / "older.json", Protocol(fresh=False, cold_bytes=12))["rows"] == []
