@@ -7,6 +7,7 @@ import numpy as np
 from ringtrain.bench import words
 from ringtrain.bench.bounds import MAPPED_BY_DEVICES
 from ringtrain.bench.files import check_writable
+from ringtrain.bench.header import before_a_call
 from ringtrain.bench.rows import REFUSED, asked_name, label
 from ringtrain.errors import UsageError, nearest
 from ringtrain.exchange.reductions import NATIVE
@@ -17,6 +18,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6
 DASHES = ("-", "--", ":")
 MOST_TICKS = 7
 LEGEND_LINE = 0.25  # inches
+DOUBTFUL = "hollow: unreliable, by\nnoise or shared cores"
 
 
 def check_plot(path) -> None:
@@ -45,7 +47,7 @@ def draw(header: dict, rows: list[dict], path) -> None:
     bandwidth, *faster = np.atleast_1d(figure.subplots(1, 2 if beside else 1))
     _draw_bandwidth(bandwidth, curves)
     for axes in faster:
-        _draw_speedup(axes, beside, list(curves))
+        _draw_speedup(axes, beside, list(curves), _band(header))
     for axes in (bandwidth, *faster):
         _finish(axes, sorted({row["bytes"] for own in curves.values() for row in own}))
     if curves:
@@ -90,6 +92,9 @@ def _draw_bandwidth(axes, curves: dict[str, list[dict]]) -> None:
         low, middle, high = ([_gigabytes(row, time) for row in rows] for time in ("p95_s", "median_s", "p5_s"))
         axes.plot(sizes, middle, label=name, **look)
         axes.fill_between(sizes, low, high, color=look["color"], alpha=0.12, linewidth=0)
+        _mark_doubts(axes, look, rows, middle)
+    if any(row["unreliable"] for rows in curves.values() for row in rows):
+        axes.plot([], [], "o", color="grey", markerfacecolor="white", label=DOUBTFUL)
     medians = [_gigabytes(row, "median_s") for rows in curves.values() for row in rows]
     plain = [row for rows in curves.values() for row in rows if row["bound_s"] and _is_plain(row)]
     bound = {row["bytes"]: _gigabytes(row, "bound_s") for row in plain}
@@ -112,12 +117,27 @@ def _gigabytes(row: dict, time: str) -> float:
     return row["busbw_bytes_per_s"] * row["median_s"] / row[time] / 1e9
 
 
-def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str]) -> None:
+def _mark_doubts(axes, look: dict, rows: list[dict], heights: list[float]) -> None:
+    """Hollow markers where a row is unreliable."""
+    doubtful = [(row["bytes"], y) for row, y in zip(rows, heights, strict=True) if row["unreliable"]]
+    hollow = {**look, "linestyle": "none", "markerfacecolor": "white", "zorder": 4}
+    if doubtful:
+        axes.plot(*zip(*doubtful, strict=True), **hollow)
+
+
+def _band(header: dict) -> str:
+    """What the bands of ratios are: of one launch, or of several."""
+    launches = header.get("launches")
+    return f"least to greatest of {words.launches(len(launches))}" if launches else "95 % interval"
+
+
+def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str], band: str) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     for name, rows in curves.items():
         look, sizes = _look(name, names), [row["bytes"] for row in rows]
         axes.plot(sizes, [row["speedup"] for row in rows], **look)
+        _mark_doubts(axes, look, rows, [row["speedup"] for row in rows])
         low, high = ([row[key] for row in rows] for key in ("speedup_low", "speedup_high"))
         axes.fill_between(sizes, low, high, color=look["color"], alpha=0.12, linewidth=0)
     found = [row["speedup"] for rows in curves.values() for row in rows]
@@ -129,7 +149,7 @@ def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str]) -> None
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:g} x" if value >= 1 else f"1/{1 / value:g} x")
     )
-    axes.set_title(f"times as fast as {NATIVE}, 95 % interval", loc="left", fontsize="medium")
+    axes.set_title(f"times as fast as {NATIVE}, {band}", loc="left", fontsize="medium")
 
 
 def _finish(axes, sizes: list[int]) -> None:
@@ -144,11 +164,13 @@ def _finish(axes, sizes: list[int]) -> None:
 
 
 def title_of(header: dict, kind: tuple | None) -> str:
-    """What was measured and where; that ranks shared cores, if so."""
+    """What was measured, where, when and how; that ranks shared cores, if so."""
     what = f"{kind[0]} {kind[1]}, {kind[2]} place, " if kind else "nothing was measured, "
     ranks, nodes = plural(header["ranks"], "rank"), plural(header["nodes"], "node")
     crowd = f", {header['crowded']}" if header["crowded"] else ""
     links = header["calibration"]["links"].values()
     busy = "".join(f", links busy {words.rate(link['busy_bytes_per_s'])}" for link in links)
     device = f"buffers on {header['device']['name']}, " if header["device"] else ""
-    return f"{what}{device}{ranks} on {nodes}{crowd}\n{header['library']}{busy}"
+    hosts = plural(len(header["hosts"]), "host") if len(header["hosts"]) > 1 else next(iter(header["hosts"]))
+    place = f"{hosts}, {header['cpu']}, {header['at'][:10]}, before each call {before_a_call(header['protocol'])}"
+    return f"{what}{device}{ranks} on {nodes}{crowd}\n{header['library']}{busy}\n{place}"

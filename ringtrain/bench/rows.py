@@ -63,24 +63,30 @@ def measured(
 ) -> dict:
     """``wire_bytes``: what the busiest rank sends. ``crowded``: why ranks share cores, or None. ``why``: a choice's."""
     figures = summary(samples.slowest)
-    median_s, ranks = figures["median_s"], named["ranks"]
-    algbw = named["bytes"] / median_s
     noisy = f"cv {figures['cv']:.0%}" if figures["cv"] > NOISY_CV else None
     facts = {
         **figures,
         "repeats": len(samples.plain),
         "skew_s": summary([max(times) - min(times) for times in samples.plain])["median_s"],
-        "algbw_bytes_per_s": algbw,
-        "busbw_bytes_per_s": algbw * 2 * (ranks - 1) / ranks,
+        **rates(named, figures["median_s"], bound_s),
         "wire_bytes": wire_bytes,
         "bound_s": bound_s,
-        "bound_share": bound_s / median_s,
         "status": OK,
         "reason": why,
         "unreliable": [why for why in (crowded, noisy) if why],
         "samples_s": samples.slowest,
     }
     return _complete(named, facts)
+
+
+def rates(named: dict, median_s: float, bound_s: float) -> dict:
+    """What follows from a median."""
+    algbw, ranks = named["bytes"] / median_s, named["ranks"]
+    return {
+        "algbw_bytes_per_s": algbw,
+        "busbw_bytes_per_s": algbw * 2 * (ranks - 1) / ranks,
+        "bound_share": bound_s / median_s,
+    }
 
 
 def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:

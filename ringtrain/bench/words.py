@@ -21,3 +21,8 @@ def micro(seconds: float) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def launches(count: int) -> str:
+    """1 → "1 launch"; 5 → "5 launches"."""
+    return f"{count} launch" + "es" * (count != 1)

@@ -1,0 +1,118 @@
+"""Several launches of one sweep as one, and as a table.
+
+One launch is no measurement: whether the cores that ranks get share a cache may change from one launch to the next, and
+with it every time of that launch, by up to several times. So a merged row states the least, the median and the greatest
+of the launches' own figures, each of which is a median of interleaved iterations.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from statistics import median
+
+from ringtrain.bench import words
+from ringtrain.bench.header import before_a_call
+from ringtrain.bench.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
+from ringtrain.bench.statistics import summary
+from ringtrain.exchange.reductions import NATIVE
+from ringtrain.texts import plural
+
+DOUBT = "†"
+
+
+def merged(sweeps: Sequence[dict]) -> dict:
+    """Of sweeps that asked for the same, as :func:`ringtrain.bench.files.read_json` returns them: {"header", "rows"} as
+    of one, and in each row ``launches``, the figures of every launch. ``speedup`` is the median of the launches',
+    ``speedup_low`` and ``speedup_high`` are the least and the greatest; percentiles are of all samples."""
+    first = sweeps[0]["header"]
+    header = {**first, "fits": [], "finished": all(sweep["header"]["finished"] for sweep in sweeps)}
+    header["launches"] = [{name: sweep["header"][name] for name in ("at", "load")} for sweep in sweeps]
+    by_key: dict[tuple, list[dict]] = {}
+    for row in chain.from_iterable(sweep["rows"] for sweep in sweeps):
+        by_key.setdefault(tuple({**row, "algorithm": asked_name(row)}[name] for name in KEY), []).append(row)
+    return {"header": header, "rows": [_merged(own) for own in by_key.values()]}
+
+
+def _merged(own: list[dict]) -> dict:
+    """A wrong row hides behind no other; a refused one behind what was measured."""
+    wrong = next((row for row in own if row["status"] == WRONG), None)
+    good = [row for row in own if row["status"] != REFUSED]
+    if wrong is not None or not good:
+        return {**(wrong or own[0]), "launches": None}
+    names = {row["algorithm"] for row in good}
+    samples = [sample for row in good for sample in row["samples_s"]]
+    row = {**good[0], **summary(samples), "repeats": len(samples), "samples_s": samples}
+    for name in ("median_s", "bound_s", "skew_s"):
+        row[name] = median(each[name] for each in good)
+    row |= rates(row, row["median_s"], row["bound_s"])
+    row |= {"algorithm": names.pop() if len(names) == 1 else asked_name(row), "memory": _memories(good)}
+    row |= {"reason": None, "unreliable": _doubts(good)}
+    row |= dict.fromkeys(("late_s", "late_median_s", "late_cost", "slow_times", "slow_median_s", "slow_cost"))
+    row["launches"] = {name: [each[name] for each in good] for name in ("median_s", "speedup", "memory", "cv")}
+    speedups = [each["speedup"] for each in good]
+    if None not in speedups:
+        row |= {"speedup": median(speedups), "speedup_low": min(speedups), "speedup_high": max(speedups)}
+    return row
+
+
+def _memories(good: Sequence[dict]) -> str:
+    """ "ordinary", or "ordinary x 3, shared x 2" where launches differ."""
+    found = Counter(row["memory"] for row in good).most_common()
+    return found[0][0] if len(found) == 1 else ", ".join(f"{memory} x {count}" for memory, count in found)
+
+
+def _doubts(good: Sequence[dict]) -> list[str]:
+    """What made launches unreliable: noise, where most were noisy; all else where one was."""
+    noisy = sum(row["cv"] > NOISY_CV for row in good)
+    told = [f"cv above {NOISY_CV:.0%} in {noisy} of {words.launches(len(good))}"] if 2 * noisy > len(good) else []
+    others = (why for row in good for why in row["unreliable"] if not why.startswith("cv "))
+    return [*dict.fromkeys(others), *told]
+
+
+def markdown(header: dict, rows: Sequence[dict]) -> str:
+    """Merged rows of one type, operation and placement as a table: an algorithm a line, a size a column."""
+    sizes = sorted({row["bytes"] for row in rows})
+    lines: dict[str, dict[int, dict]] = {}
+    for row in rows:
+        lines.setdefault(label({**row, "algorithm": asked_name(row)}), {})[row["bytes"]] = row
+    table = [["", *map(words.size, sizes)], ["---"] * (len(sizes) + 1)]
+    table += [[_title(name), *(_cell(own.get(nbytes)) for nbytes in sizes)] for name, own in lines.items()]
+    return "\n".join([*_facts(header, rows), "", *(f"| {' | '.join(cells)} |" for cells in table)])
+
+
+def _facts(header: dict, rows: Sequence[dict]) -> list[str]:
+    launches, protocol = header["launches"], header["protocol"]
+    loads = [launch["load"] for launch in launches]
+    hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
+    lines = [
+        f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')} ({hosts}); {header['cpu']}; "
+        f"{header['library']}; {header['at']}, load {min(loads):.1f} to {max(loads):.1f}.",
+        f"{words.launches(len(launches))} of {protocol['repeats']} iterations; before each, {before_a_call(protocol)}.",
+        f"Times as fast as `{NATIVE}`, whose own times are in µs: least, **median**, greatest of the launches.",
+    ]
+    doubts = dict.fromkeys(why for row in rows for why in row["unreliable"] or [])
+    return lines + ([f"{DOUBT}: unreliable: {'; '.join(doubts)}."] if doubts else [])
+
+
+def _title(name: str) -> str:
+    return f"{name}, µs" if name == NATIVE else name
+
+
+def _cell(row: dict | None) -> str:
+    if row is None:
+        return "-"
+    if row["launches"] is None:
+        return row["status"]
+    mark = DOUBT if row["unreliable"] else ""
+    if row["speedup"] is None:
+        return f"{_spread([1e6 * time for time in row['launches']['median_s']])}{mark} {row['memory']}"
+    return _spread(row["launches"]["speedup"]) + mark
+
+
+def _spread(figures: Sequence[float]) -> str:
+    least, middle, greatest = (_figure(value) for value in (min(figures), median(figures), max(figures)))
+    return f"{least}, **{middle}**, {greatest}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,181 @@
+"""`bench-allreduce` in several launches, since one is no measurement; with contestants that it does not have:
+
+communicator  Communicator.allreduce(array, out=array) of an ordinary NumPy array
+prepared      Communicator.prepare(array) of an array of Communicator.empty, started again and again
+gloo          torch's, on tensors of its own or in the shared window, where it is faster; installs torch
+
+Every launch measures all of them interleaved, and numbers of ranks take turns. Prints a Markdown table of the least,
+the median and the greatest of the launches' ratios to the MPI's own, and writes allreduce-K-ranks.md, .json and .png.
+"""
+
+import argparse
+import importlib.util
+import shlex
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from contestants import (
+    COMMUNICATOR,
+    CONTESTANTS,
+    GLOO,
+    MEMORIES,
+    PREPARED,
+    TENSOR,
+    by_communicator,
+    by_gloo,
+    by_preparing,
+    memory_of,
+    tensor_memory,
+)
+
+from ringtrain import Communicator
+from ringtrain.bench import files, plots, tables
+from ringtrain.bench.buffers import HostBuffers
+from ringtrain.bench.choose import choose
+from ringtrain.bench.launches import markdown, merged
+from ringtrain.bench.sizes import parse_bytes, swept
+from ringtrain.bench.sweep import Sweep, Watcher, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
+from ringtrain.transport.world import connect
+
+TORCH = "torch==2.13.0"
+ROOT = Path(__file__).parents[2]
+DEFAULT = (NATIVE, AUTO, PREPARED, COMMUNICATOR)
+
+
+# ── a rank ────────────────────────────────────────────────────────────────────────────────────────────────────
+def rank_main(options) -> int:
+    with ExitStack() as stack:
+        transport = connect()
+        stack.callback(transport.close)
+        rivals, memories = {}, {}
+        if {COMMUNICATOR, PREPARED} & set(options.algorithm):
+            communicator = stack.enter_context(Communicator())
+            rivals |= {COMMUNICATOR: by_communicator(communicator), PREPARED: by_preparing(communicator)}
+            memories |= {PREPARED: memory_of(communicator)}
+        if GLOO in options.algorithm:
+            _join_gloo(transport, options.meet, stack)
+            rivals |= {GLOO: by_gloo}
+            memories |= {TENSOR: tensor_memory}
+        result = sweep(transport, _asked(options, rivals), _watcher(transport.rank), HostBuffers(transport, memories))
+        if transport.rank == 0:
+            files.write_json(options.json, result.header, result.rows)
+    return 0
+
+
+def _join_gloo(transport, meet: str, stack: ExitStack) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)  # as every other contestant
+    dist.init_process_group(GLOO, init_method=f"file://{meet}", rank=transport.rank, world_size=transport.size)
+    stack.callback(dist.destroy_process_group)
+
+
+def _asked(options, rivals: dict) -> Sweep:
+    plain = Sweep(())
+    return Sweep(
+        sizes=options.sizes,
+        algorithms=options.algorithm,
+        protocol=Protocol(repeats=options.iterations, warm_up=options.warm_up, fresh=not options.warm),
+        rivals=rivals,
+        memories={**plain.memories, **MEMORIES},
+    )
+
+
+def _watcher(rank: int) -> Watcher:
+    if rank != 0:
+        return Watcher()
+
+    def begun(header: dict) -> None:
+        columns[:] = tables.columns_of(header)
+        tell("\n".join([*tables.header_lines(header), *tables.titles(columns)]))
+
+    columns: list = []
+    return Watcher(begun, lambda rows: tell("\n".join(tables.line(row, columns) for row in rows)))
+
+
+# ── launches ──────────────────────────────────────────────────────────────────────────────────────────────────
+def launch(options, ranks: int, folder: Path) -> dict | None:
+    """One launch's sweep; None where it failed."""
+    path = folder / f"{ranks}.json"
+    command = [*shlex.split(options.launch.format(ranks=ranks)), sys.executable, __file__, *sys.argv[1:]]
+    with tempfile.TemporaryDirectory() as meeting:
+        status = subprocess.run([*command, "--json", str(path), "--meet", f"{meeting}/meet"]).returncode
+    return None if status else files.read_json(path)
+
+
+def write(options, ranks: int, sweeps: list[dict]) -> None:
+    found = merged(sweeps)
+    base = options.out / f"allreduce-{ranks}-ranks"
+    text = f"`scripts/bench allreduce {shlex.join(sys.argv[1:])}`, commit {commit()}.\n{markdown(**found)}\n"
+    tell(f"\n{text}")
+    base.with_suffix(".md").write_text(text)
+    files.write_json(base.with_suffix(".json"), found["header"], found["rows"])
+    picture = (options.figures or options.out) / f"{base.name}.png"
+    plots.draw(found["header"], found["rows"], picture)
+    tell(f"{base}.md, {base}.json, {picture}")
+
+
+def commit() -> str:
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=5, help="of each number of ranks")
+    parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[2], help="2,4")
+    parser.add_argument("-b", "--begin", default="64K", help="smallest buffer")
+    parser.add_argument("-e", "--end", default="64M", help="largest buffer")
+    parser.add_argument("-f", "--factor", type=float, default=4.0)
+    parser.add_argument("-n", "--iterations", type=int, default=20)
+    parser.add_argument("-w", "--warm-up", type=int, default=5)
+    parser.add_argument("--algorithm", default=",".join(DEFAULT), help="names, those above among them, or all")
+    parser.add_argument("--warm", action="store_true", help="buffers as the last iteration left them")
+    parser.add_argument("--launch", default="mpirun -np {ranks} --bind-to none", help="how ranks are started")
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder for the table, the figures, the picture")
+    parser.add_argument("--figures", type=Path, help="folder for the picture instead")
+    parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)  # of a rank
+    parser.add_argument("--meet", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.launches < 1 or not options.ranks or min(options.ranks) < 2:
+        parser.error("give --launches of 1 or more, and --ranks of 2 or more each")
+    options.algorithm = choose(options.algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
+    options.sizes = swept(parse_bytes(options.begin), parse_bytes(options.end), options.factor)
+    return options
+
+
+def main() -> int:
+    options = read_options()
+    if options.json:
+        return rank_main(options)
+    if GLOO in options.algorithm and importlib.util.find_spec("torch") is None:
+        tell(f"installing {TORCH}")
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", TORCH], check=True)
+    sweeps: dict[int, list[dict]] = {ranks: [] for ranks in options.ranks}
+    for folder in filter(None, (options.out, options.figures)):
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.launches):
+            for ranks in options.ranks:
+                tell(f"\nlaunch {number + 1} of {options.launches}, {ranks} ranks")
+                found = launch(options, ranks, Path(folder))
+                if found is None:
+                    return 1
+                sweeps[ranks].append(found)
+    for ranks, own in sweeps.items():
+        write(options, ranks, own)
+    return int(any(row["wrong"] for own in sweeps.values() for one in own for row in one["rows"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

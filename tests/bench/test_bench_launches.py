@@ -1,0 +1,101 @@
+"""Several launches as one."""
+
+import pytest
+
+from ringtrain.bench import files, plots
+from ringtrain.bench.launches import markdown, merged
+from ringtrain.bench.rows import COLUMNS
+from ringtrain.bench.sweep import Sweep, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.transport.loopback import LoopbackWorld
+
+pytestmark = pytest.mark.usefixtures("short_streams")
+KIB = 1 << 10
+
+
+@pytest.fixture(scope="module")
+def swept():
+    """A sweep as it is kept, of the MPI's own and a ring at two sizes."""
+    asked = Sweep((KIB, 64 * KIB), ("mpi", "ring"), protocol=Protocol(repeats=3, warm_up=1), checked=False)
+    found = LoopbackWorld(2).run(lambda transport: sweep(transport, asked))[0]
+    return {"header": found.header | {"load": 0.5, "cpu": "a processor", "hosts": {"here": 2}}, "rows": found.rows}
+
+
+def launch(swept, ring_s, mpi_s=2e-6, mpi=None, ring=None, load=0.5):
+    """The same sweep with these medians."""
+    rows = []
+    for row in swept["rows"]:
+        of_mpi = row["algorithm"] == "mpi"
+        time = mpi_s if of_mpi else ring_s
+        figures = {"median_s": time, "samples_s": [time] * 3, "speedup": None if of_mpi else mpi_s / ring_s}
+        rows.append({**row, **figures, "cv": 0.0, "unreliable": [], **((mpi if of_mpi else ring) or {})})
+    return {"header": swept["header"] | {"load": load}, "rows": rows}
+
+
+def ring_of(found, nbytes=KIB):
+    return next(row for row in found["rows"] if row["algorithm"] == "ring" and row["bytes"] == nbytes)
+
+
+def test_the_least_the_median_and_the_greatest_of_the_launches(swept):
+    found = merged([launch(swept, 1e-6, load=0.1), launch(swept, 4e-6, load=0.7), launch(swept, 2e-6)])
+    ring = ring_of(found)
+    assert (ring["speedup_low"], ring["speedup"], ring["speedup_high"]) == (0.5, 1.0, 2.0)
+    assert ring["median_s"] == 2e-6 and ring["launches"]["median_s"] == [1e-6, 4e-6, 2e-6]
+    assert (ring["repeats"], len(ring["samples_s"]), ring["min_s"]) == (9, 9, 1e-6)
+    assert ring["algbw_bytes_per_s"] == ring["busbw_bytes_per_s"] == KIB / 2e-6
+    assert tuple(ring) == (*COLUMNS, "launches") and len(found["rows"]) == 4
+    assert [own["load"] for own in found["header"]["launches"]] == [0.1, 0.7, 0.5]
+    assert found["header"]["finished"] is True
+
+
+def test_the_table_has_an_algorithm_a_line_and_says_how_it_was_measured(swept):
+    memory = [{"memory": "ordinary"}, {"memory": "shared"}, {"memory": "ordinary"}]
+    ring = {"unreliable": ["cv 30%"], "cv": 0.3}
+    launches = [launch(swept, time, 2e-4, mpi, ring) for time, mpi in zip((1e-4, 4e-4, 2e-4), memory, strict=True)]
+    text = markdown(**merged(launches))
+    assert "2 ranks on 1 node (here x 2); a processor; " in text and ", load 0.5 to 0.5." in text
+    assert "3 launches of 3 iterations; before each, every rank writes its buffer." in text
+    assert "|  | 1 KiB | 64 KiB |" in text
+    assert "| mpi, µs | 200, **200**, 200 ordinary x 2, shared x 1 | 200, " in text
+    assert "| ring | 0.5, **1**, 2† | 0.5, **1**, 2† |" in text
+    assert "†: unreliable: cv above 10% in 3 of 3 launches." in text
+
+
+def test_a_noisy_launch_among_quiet_ones_makes_nothing_unreliable_and_shared_cores_do(swept):
+    noisy = launch(swept, 1e-6, ring={"cv": 0.3, "unreliable": ["cv 30%"]})
+    assert ring_of(merged([noisy, *2 * [launch(swept, 1e-6)]]))["unreliable"] == []
+    crowded = launch(swept, 1e-6, ring={"unreliable": ["4 ranks on 2 cores"]})
+    assert ring_of(merged([crowded, launch(swept, 1e-6)]))["unreliable"] == ["4 ranks on 2 cores"]
+
+
+def test_what_is_wrong_in_one_launch_is_wrong_and_what_is_refused_in_all_is_refused(swept):
+    wrong = {"status": "wrong", "wrong": 3}
+    found = merged([launch(swept, 1e-6), launch(swept, 1e-6, ring=wrong)])
+    assert (ring_of(found)["status"], ring_of(found)["wrong"]) == ("wrong", 3) and "| wrong |" in markdown(**found)
+    refused = {"status": "refused", "median_s": None, "unreliable": None, "speedup": None}
+    found = merged([launch(swept, 1e-6, ring=refused)] * 2)
+    assert ring_of(found)["status"] == "refused" and "| refused |" in markdown(**found)
+    assert ring_of(merged([launch(swept, 1e-6, ring=refused), launch(swept, 1e-6)]))["status"] == "ok"
+
+
+def test_choices_that_differ_are_one_line(swept):
+    first = launch(swept, 1e-6, ring={"algorithm": "auto:ring"})
+    other = launch(swept, 1e-6, ring={"algorithm": "auto:mapped"})
+    assert {row["algorithm"] for row in merged([first, other])["rows"]} == {"mpi", "auto"}
+    assert {row["algorithm"] for row in merged([first, first])["rows"]} == {"mpi", "auto:ring"}
+
+
+def test_files_and_pictures_of_launches(swept, tmp_path):
+    found = merged([launch(swept, 1e-6), launch(swept, 4e-6, ring={"unreliable": ["4 ranks on 2 cores"]})])
+    files.write_json(tmp_path / "a.json", found["header"], found["rows"])
+    assert files.read_json(tmp_path / "a.json")["rows"] == found["rows"]
+    pytest.importorskip("matplotlib")
+    plots.draw(found["header"], found["rows"], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "least to greatest of 2 launches" in drawn and "hollow: unreliable, by" in drawn
+    place = f"here, a processor, {found['header']['at'][:10]}, before each call every rank writes its buffer"
+    assert place in drawn
+    quiet = launch(swept, 1e-6)
+    plots.draw(quiet["header"], quiet["rows"], tmp_path / "b.svg")
+    drawn = (tmp_path / "b.svg").read_text()
+    assert "hollow" not in drawn and "95 % interval" in drawn
