@@ -39,6 +39,7 @@ from ringtrain.bench.launches import markdown, merged
 from ringtrain.bench.sizes import parse_bytes, swept
 from ringtrain.bench.sweep import Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
+from ringtrain.errors import UsageError
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.transport.world import connect
 
@@ -116,9 +117,8 @@ def write(options, ranks: int, sweeps: list[dict]) -> None:
     tell(f"\n{text}")
     base.with_suffix(".md").write_text(text)
     files.write_json(base.with_suffix(".json"), found["header"], found["rows"])
-    picture = (options.figures or options.out) / f"{base.name}.png"
-    plots.draw(found["header"], found["rows"], picture)
-    tell(f"{base}.md, {base}.json, {picture}")
+    plots.draw(found["header"], found["rows"], options.picture(ranks))
+    tell(f"{base}.md, {base}.json, {options.picture(ranks)}")
 
 
 def commit() -> str:
@@ -130,10 +130,14 @@ def tell(text: str) -> None:
     print(text, flush=True)
 
 
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=5, help="of each number of ranks")
-    parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[2], help="2,4")
+    parser.add_argument("--ranks", type=numbers, default=[2], help="how many, or several numbers: 2,4")
     parser.add_argument("-b", "--begin", default="64K", help="smallest buffer")
     parser.add_argument("-e", "--end", default="64M", help="largest buffer")
     parser.add_argument("-f", "--factor", type=float, default=4.0)
@@ -149,21 +153,36 @@ def read_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.launches < 1 or not options.ranks or min(options.ranks) < 2:
         parser.error("give --launches of 1 or more, and --ranks of 2 or more each")
-    options.algorithm = choose(options.algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
-    options.sizes = swept(parse_bytes(options.begin), parse_bytes(options.end), options.factor)
+    try:
+        options.algorithm = choose(options.algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
+        options.sizes = swept(parse_bytes(options.begin), parse_bytes(options.end), options.factor)
+    except UsageError as error:
+        parser.error(str(error))
+    options.picture = lambda ranks: (options.figures or options.out) / f"allreduce-{ranks}-ranks.png"
     return options
+
+
+def make_ready(options) -> None:
+    """All that could fail after an hour is tried now. Raises UsageError."""
+    for folder in filter(None, (options.out, options.figures)):
+        folder.mkdir(parents=True, exist_ok=True)
+    for ranks in options.ranks:
+        plots.check_plot(options.picture(ranks))
+    if GLOO in options.algorithm and importlib.util.find_spec("torch") is None:
+        tell(f"installing {TORCH}")
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", TORCH], check=True)
 
 
 def main() -> int:
     options = read_options()
     if options.json:
         return rank_main(options)
-    if GLOO in options.algorithm and importlib.util.find_spec("torch") is None:
-        tell(f"installing {TORCH}")
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", TORCH], check=True)
+    try:
+        make_ready(options)
+    except UsageError as error:
+        print(f"allreduce: {error}", file=sys.stderr)
+        return 2
     sweeps: dict[int, list[dict]] = {ranks: [] for ranks in options.ranks}
-    for folder in filter(None, (options.out, options.figures)):
-        folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.launches):
             for ranks in options.ranks:

@@ -1,0 +1,75 @@
+"""What `scripts/bench allreduce` sets beside the MPI."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ringtrain import Communicator
+from ringtrain.bench.buffers import HostBuffers
+from ringtrain.bench.sweep import Sweep, sweep
+from ringtrain.bench.timing import Protocol
+from ringtrain.transport.loopback import LoopbackWorld
+
+pytestmark = pytest.mark.usefixtures("short_streams")
+FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
+SIZES = (64, 100_000)  # by the MPI's own, and mapped
+
+
+@pytest.fixture(scope="module")
+def contestants():
+    """The module beside the programs."""
+    sys.path.insert(0, str(FOLDER))
+    import contestants
+
+    yield contestants
+    sys.path.remove(str(FOLDER))
+    del sys.modules["contestants"]
+
+
+def swept(contestants, **asked):
+    def body(transport):
+        with Communicator(transport) as communicator:
+            by = {"communicator": contestants.by_communicator, "prepared": contestants.by_preparing}
+            rivals = {name: make(communicator) for name, make in by.items()}
+            how = {"memories": contestants.MEMORIES, "rivals": rivals, "protocol": Protocol(repeats=3, warm_up=1)}
+            buffers = HostBuffers(transport, {"prepared": contestants.memory_of(communicator)})
+            return sweep(transport, Sweep(SIZES, tuple(by), **how, **asked), buffers=buffers).rows
+
+    return LoopbackWorld(2).run(body)[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_the_communicator_takes_part_and_is_right(contestants, dtype):
+    ops = ("sum", "max") if dtype == "int64" else ("sum", "mean", "max")
+    rows = swept(contestants, dtypes=(dtype,), ops=ops)
+    assert [(row["algorithm"], row["memory"]) for row in rows] == 2 * len(ops) * [
+        ("communicator", "ordinary"),
+        ("prepared", "prepared"),
+    ]
+    assert {(row["status"], row["wrong"]) for row in rows} == {("ok", 0)}
+
+
+def test_what_they_do_not_do_is_refused(contestants):
+    rows = swept(contestants, dtypes=("float32", "bfloat16"), out_of_place=True)
+    refused = {(row["algorithm"], row["dtype"], row["placement"]) for row in rows if row["status"] == "refused"}
+    assert refused == {
+        ("prepared", "float32", "out"),
+        *((name, "bfloat16", place) for name in ("communicator", "prepared") for place in ("in", "out")),
+    }
+    assert {row["wrong"] for row in rows if row["status"] == "ok"} == {0}
+
+
+def test_a_prepared_reduction_copies_nothing(contestants):
+    """Its memory is the communicator's own: what comes in is what is reduced."""
+
+    def body(transport):
+        with Communicator(transport) as communicator:
+            span = contestants.memory_of(communicator)(1003)[:1000].view(np.float32)
+            reduction = communicator.prepare(span)
+            span[...] = 1
+            assert reduction._prepared.span.ctypes.data == span.ctypes.data
+            assert reduction.start() is None and np.all(reduction.wait() == 2)
+
+    LoopbackWorld(2).run(body)

@@ -1,0 +1,53 @@
+"""`scripts/bench allreduce`: launches by mpirun, and what is made of them."""
+
+import json
+import sys
+
+import pytest
+
+from tests.mpi.conftest import ROOT, run
+
+pytestmark = pytest.mark.mpi
+PROGRAM = ROOT / "scripts" / "benchmarks" / "allreduce.py"
+
+
+def test_launches_become_one_table(mpirun_command, tmp_path):
+    pytest.importorskip("matplotlib")
+    launch = " ".join(mpirun_command("{ranks}", [])[:-1])  # up to the interpreter
+    out, figures = tmp_path / "out", tmp_path / "figures"
+    asked = ["--launches", "2", "--ranks", "2", "-b", "1K", "-e", "64K", "-f", "64", "-n", "3", "-w", "1"]
+    command = [sys.executable, str(PROGRAM), *asked, "--launch", launch, "--out", str(out), "--figures", str(figures)]
+    done = run(command, 180, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "allreduce-2-ranks.json").read_text())
+    assert [(row["algorithm"].partition(":")[0], row["bytes"]) for row in found["rows"]] == [
+        (name, nbytes) for nbytes in (1024, 65536) for name in ("mpi", "auto", "prepared", "communicator")
+    ]
+    for row in found["rows"]:
+        assert (row["status"], row["wrong"], row["repeats"]) == ("ok", 0, 6)
+        ratios = row["launches"]["speedup"]
+        assert len(ratios) == 2 and (row["algorithm"] == "mpi") == (ratios == [None, None])
+    assert len(found["header"]["launches"]) == 2 and found["header"]["protocol"]["fresh"] is True
+    text = (out / "allreduce-2-ranks.md").read_text()
+    assert text in done.stdout and text.count("\n| ") == 6
+    assert (figures / "allreduce-2-ranks.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(tmp_path):
+    """Ranks of tests find no matplotlib."""
+    done = run([sys.executable, str(PROGRAM), "--out", str(tmp_path)], 60)
+    assert done.returncode == 2 and done.stderr.startswith("allreduce: --plot needs matplotlib: pip install")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ranks", "1"), "give --launches of 1 or more, and --ranks of 2 or more each"),
+        (("--ranks", "two"), "argument --ranks: invalid"),
+        (("--algorithm", "rign"), "unknown algorithm 'rign': "),
+        (("-b", "8M", "-e", "1M"), "-b must not be more than -e"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_launched(arguments, message):
+    done = run([sys.executable, str(PROGRAM), *arguments], 60)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
