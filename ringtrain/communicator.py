@@ -158,7 +158,8 @@ class Communicator:
 
     def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
         """The algorithms in turns on arrays of this one's size and type, timed and checked: the rows of
-        ``ringtrain bench-allreduce``, as docs/bench.md has them, the same on all ranks. The array stays as it is.
+        ``ringtrain bench-allreduce``, as docs/bench.md has them, the same on all ranks, each in the memory of
+        :meth:`empty`. The array stays as it is.
 
         Memory of three times the size or more is held until the communicator is closed. Raises UsageError.
         """
@@ -174,7 +175,13 @@ class Communicator:
         self._check_idle("bench")
         agree(self._transport, f"bench, {op} of {given.dtype} {list(given.host.shape)} by {', '.join(algorithms)}")
         asked = Sweep(
-            [given.host.nbytes], algorithms, [given.dtype], [op], Protocol(repeats=repeats), tuning=self._tuning
+            [given.host.nbytes],
+            algorithms,
+            [given.dtype],
+            [op],
+            Protocol(repeats=repeats),
+            tuning=self._tuning,
+            memories={},  # each where calls of this communicator would run it
         )
         return sweep(self._transport, asked).rows
 

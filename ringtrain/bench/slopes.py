@@ -45,8 +45,8 @@ def measure(
     seed: int = 0,
 ) -> list[dict]:
     """One row for each schedule, the same on all ranks; collective. A repetition runs all schedules once, in
-    a random order that all ranks draw alike; its time is that of the slowest rank; ranks are started by a
-    barrier.
+    a random order that all ranks draw alike; its time is that of the slowest rank; ranks write the buffer before,
+    outside the clock, as in a sweep, and are started by a barrier.
 
     Units of a row: ``bytes`` of the buffer, ``…_s`` seconds, ``…_bytes_per_s`` of one direction of one link.
     """
@@ -55,7 +55,7 @@ def measure(
         name: Execution(make_schedule(name, transport.size), transport, buffer, ops.add, tag, segment_bytes, ops)
         for tag, name in enumerate(names)
     }
-    own = _times(transport, runs, repeats, random.Random(seed))
+    own = _times(transport, runs, partial(ops.fill, buffer, 0), repeats, random.Random(seed))
     every = transport.gather_json(own)
     links = calibrate(transport, buffer, repeats, tag=len(runs))
     return [
@@ -64,10 +64,13 @@ def measure(
     ]
 
 
-def _times(transport: Transport, runs: dict[str, Execution], repeats: int, rng: random.Random) -> dict[str, list]:
+def _times(
+    transport: Transport, runs: dict[str, Execution], write: Callable[[], None], repeats: int, rng: random.Random
+) -> dict[str, list]:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(WARM_UP + repeats):
         for name in rng.sample(list(runs), len(runs)):
+            write()
             took = timed(transport, partial(_run, runs[name]))
             if repeat >= WARM_UP:
                 times[name].append(took)
@@ -114,9 +117,10 @@ def formula_s(row: dict, rate: float) -> float:
     return BUFFERS[row["algorithm"]](row["ranks"]) * row["bytes"] / rate if row["ranks"] > 1 else 0.0
 
 
-def draw(rows: Sequence[dict], path) -> None:
+def draw(rows: Sequence[dict], path, place: str = "") -> None:
     """Time against K for each schedule, points with their bounds: dashed by the pair's rate at the smallest
-    K, one b for all K as in the formula; dotted by the busy rate of each K. Needs matplotlib."""
+    K, one b for all K as in the formula; dotted by the busy rate of each K. ``place``: where and when it was measured,
+    for the title. Needs matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -125,7 +129,8 @@ def draw(rows: Sequence[dict], path) -> None:
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         _draw_one(axes, sorted((r for r in rows if r["algorithm"] == name), key=lambda r: r["ranks"]), one_b)
     axes.set(xlabel="ranks K", ylabel="time of one all-reduce (ms)", ylim=(0, None))
-    axes.set_title(title_of(rows, one_b), fontsize="small")
+    axes.set_xticks(sorted({row["ranks"] for row in rows}))
+    axes.set_title("\n".join(filter(None, (place, title_of(rows, one_b)))), fontsize="small")
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=150)
 

@@ -1,14 +1,19 @@
 """What `--algorithm auto` loses against the best: t_auto / t_best on repetitions and sizes that tuning did not see.
 
 Tunes in a run of its own, then times auto and all candidates interleaved in another, at the tuned sizes and at those
-half-way between. Exits with 1 where the mean or the worst is above its limit.
+half-way between. Prints a Markdown table. Exits with 1 where the mean or the worst is above its limit.
+
+A choice is made for memory as it is: what the MPI would take in other memory than the gradients' is no candidate.
 """
 
 import argparse
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +24,7 @@ from ringtrain.bench.sizes import parse_bytes, swept
 from ringtrain.bench.sweep import Sweep, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.exchange.choice import say_bytes
+from ringtrain.exchange.machine import cpu_model
 from ringtrain.exchange.reductions import AUTO, consider
 from ringtrain.exchange.tuning_file import find_tuning
 from ringtrain.transport.world import connect
@@ -34,6 +40,7 @@ def rank_main(options) -> int:
         algorithms=(AUTO, *candidates),
         protocol=Protocol(repeats=options.iterations, seed=SEED),
         checked=False,
+        memories={},
     )
     result = sweep(transport, replace(asked, tuning=find_tuning(transport, options.tuning).table))
     if transport.rank == 0:
@@ -55,14 +62,14 @@ def launch(options, arguments: list[str]) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def tell(found: list[dict], tuned: list[int]) -> None:
-    print(f"{'size':>10} {'tuned':5} {'chosen':24} {'best':20} {'t_auto/t_best':>13} {'by halves':>9}  why")
+def tell(found: list[dict], tuned: list[int], ranks: int) -> None:
+    day, load = time.strftime("%Y-%m-%d"), os.getloadavg()[0]
+    print(f"{ranks} ranks on {socket.gethostname()}, {cpu_model()}, {day}, load {load:.1f}\n")
+    print("| size | tuned | chosen | best | t_auto/t_best | by halves | why |\n|---|---|---|---|---|---|---|")
     for row in found:
-        seen = "yes" if row["bytes"] in tuned else "no"
-        print(
-            f"{say_bytes(row['bytes']):>10} {seen:5} {row['chosen']:24} {row['best']:20} {row['regret']:13.3f} "
-            f"{row['regret_by_halves']:9.3f}  {row['why']}"
-        )
+        cells = [say_bytes(row["bytes"]), "yes" if row["bytes"] in tuned else "no", row["chosen"], row["best"]]
+        cells += [f"{row['regret']:.3f}", f"{row['regret_by_halves']:.3f}", row["why"]]
+        print(f"| {' | '.join(cells)} |")
 
 
 def main() -> int:
@@ -87,10 +94,11 @@ def main() -> int:
             print(launch(options, ["-m", "ringtrain", "tune", *sizes, "--tuning", path]))
         judge = [__file__, "--as-rank", *sizes, "-n", str(options.iterations), "--tuning", path]
         found = json.loads(launch(options, judge).splitlines()[-1])
-    tell(found, tuned_sizes(options))
+    tell(found, tuned_sizes(options), options.ranks)
     total = summary(found)
-    for kind, told in (("regret", "t_auto/t_best"), ("regret_by_halves", "by halves")):
-        print(f"{told}: mean {total[kind]['mean']:.3f}, worst {total[kind]['worst']:.3f}")
+    for name in ("mean", "worst"):
+        figures = (f"{total[kind][name]:.3f}" for kind in ("regret", "regret_by_halves"))
+        print(f"| {name} |  |  |  | {' | '.join(figures)} |  |")
     if options.json:
         options.json.write_text(json.dumps({"summary": total, "sizes": found}, indent=1) + "\n")
     held = total["regret"]["mean"] <= options.mean and total["regret"]["worst"] <= options.worst

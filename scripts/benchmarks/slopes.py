@@ -1,16 +1,20 @@
 """Star and ring: the time of one all-reduce against the number of ranks, beside 2(K-1)n/b and 2(1-1/K)n/b.
 
-Writes slopes.json and slopes.png to --out, and a table to the terminal.
+Writes slopes.json and slopes.png to --out, and a Markdown table to the terminal.
 """
 
 import argparse
 import json
+import os
 import shlex
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from ringtrain.bench.slopes import draw, formula_s, measure
+from ringtrain.bench.slopes import FORMULAS, draw, formula_s, measure
+from ringtrain.exchange.machine import cpu_model
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.transport.world import connect
 
@@ -33,6 +37,23 @@ def run_ranks(options, ranks: int) -> list[dict]:
         command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def machine() -> dict:
+    return {"host": socket.gethostname(), "cpu": cpu_model(), "at": time.strftime("%Y-%m-%d"), "load": os.getloadavg()}
+
+
+def markdown(rows: list[dict]) -> str:
+    """Times in ms, and below those of each schedule what its formula says with b of one pair, and of all links busy."""
+    counts = sorted({row["ranks"] for row in rows})
+    lines = [["K", *map(str, counts)], ["---"] * (len(counts) + 1)]
+    for name in ALGORITHMS:
+        own = sorted((row for row in rows if row["algorithm"] == name), key=lambda row: row["ranks"])
+        lines.append([f"{name}, ms", *(f"{1e3 * row['median_s']:.3g}" for row in own)])
+        for link in ("pair", "busy"):
+            formula = (f"{1e3 * formula_s(row, row[f'{link}_bytes_per_s']):.3g}" for row in own)
+            lines.append([f"{FORMULAS[name]}, b of {'one pair' if link == 'pair' else 'links busy'}", *formula])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def tell(row: dict) -> None:
@@ -62,8 +83,10 @@ def main() -> int:
         for row in rows[-len(ALGORITHMS) :]:
             tell(row)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "slopes.json").write_text(json.dumps({"header": {"mib": options.mib}, "rows": rows}, indent=1))
-    draw(rows, options.out / "slopes.png")
+    header = {"mib": options.mib, "command": shlex.join(sys.argv[1:]), **machine()}
+    (options.out / "slopes.json").write_text(json.dumps({"header": header, "rows": rows}, indent=1))
+    draw(rows, options.out / "slopes.png", f"{header['host']}, {header['cpu']}, {header['at']}")
+    print("\n" + markdown(rows))
     print(f"drawn in {options.out / 'slopes.png'}")
     return 0
 

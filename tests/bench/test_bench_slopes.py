@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from ringtrain.bench import slopes
 from ringtrain.bench.slopes import draw, formula_s, measure, title_of
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import LoopbackWorld
@@ -26,6 +27,24 @@ def test_rows_are_those_of_the_slowest_rank_on_all_ranks(size):
         assert 0 < row["min_s"] <= row["median_s"] <= row["p95_s"] and row["cv"] >= 0
         assert (row["pair_bytes_per_s"] > 0) == (row["busy_bytes_per_s"] > 0) == (size > 1)
     assert star["wire_bytes"] == 4096 * (size - 1)
+
+
+def test_ranks_write_the_buffer_before_each_all_reduce_outside_the_clock(monkeypatch):
+    events = []
+
+    class Noting(ReferenceOps):
+        def fill(self, x, value):
+            events.append(("written", x.size))
+            super().fill(x, value)
+
+    def noted(transport, action):
+        events.append("clock")
+        return timed(transport, action)
+
+    timed = slopes.timed
+    monkeypatch.setattr(slopes, "timed", noted)
+    LoopbackWorld(1).run(lambda t: measure(t, Noting("float32"), ["star", "ring"], nbytes=4096, repeats=3))
+    assert events == [("written", 1024), "clock"] * 2 * (slopes.WARM_UP + 3)
 
 
 def test_formulas():

@@ -1,14 +1,17 @@
-"""`scripts/bench allreduce`: launches by mpirun, and what is made of them."""
+"""Programs of `scripts/bench` that start ranks, and what they make of the figures: their tables."""
 
 import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.mpi.conftest import ROOT, run
 
 pytestmark = pytest.mark.mpi
-PROGRAM = ROOT / "scripts" / "benchmarks" / "allreduce.py"
+FOLDER = ROOT / "scripts" / "benchmarks"
+PROGRAM = FOLDER / "allreduce.py"
 
 
 def test_launches_become_one_table(mpirun_command, tmp_path):
@@ -17,7 +20,7 @@ def test_launches_become_one_table(mpirun_command, tmp_path):
     out, figures = tmp_path / "out", tmp_path / "figures"
     asked = ["--launches", "2", "--ranks", "2", "-b", "1K", "-e", "64K", "-f", "64", "-n", "3", "-w", "1"]
     command = [sys.executable, str(PROGRAM), *asked, "--launch", launch, "--out", str(out), "--figures", str(figures)]
-    done = run(command, 180, PYTHONPATH=str(ROOT))
+    done = run(command, 300, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     found = json.loads((out / "allreduce-2-ranks.json").read_text())
     assert [(row["algorithm"].partition(":")[0], row["bytes"]) for row in found["rows"]] == [
@@ -51,3 +54,56 @@ def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(t
 def test_mistakes_are_told_before_anything_is_launched(arguments, message):
     done = run([sys.executable, str(PROGRAM), *arguments], 60)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def tables_of(done) -> list[list[str]]:
+    """First cells of the lines of its table, by their order."""
+    assert done.returncode == 0, done.stderr
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]
+
+
+@pytest.fixture
+def script(mpirun_command):
+    """script(name, arguments) → CompletedProcess; mpirun is found as it is for other tests."""
+    beside = str(Path(mpirun_command(1, [])[0]).parent)
+
+    def start(name, *arguments):
+        path = os.pathsep.join((beside, os.environ["PATH"]))
+        more = {"PYTHONPATH": str(ROOT), "PATH": path, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+        return run([sys.executable, str(FOLDER / f"{name}.py"), *arguments], 300, **more)
+
+    return start
+
+
+def test_the_guards_cost_is_a_table(script):
+    heads, _, *rows = tables_of(script("guard", "--pairs", "3", "--sizes", "4K,64K"))
+    assert heads[:2] == ["algorithm", "bytes"]
+    assert [row[:3] for row in rows] == [
+        [name, nbytes, "3"]
+        for names in (("auto:mpi", "auto:mapped"), ("mpi", "mpi"), ("ring", "ring"))
+        for name, nbytes in zip(names, ("4,096", "65,536"), strict=True)
+    ]
+
+
+def test_slopes_are_a_table_and_a_picture_beside_the_formulas(script, tmp_path):
+    pytest.importorskip("matplotlib")
+    rows = tables_of(script("slopes", "--mib", "0.1", "--ranks", "3", "--repeats", "3", "--out", str(tmp_path)))
+    assert [row[0].partition(",")[0] for row in rows] == [
+        *("K", "---", "star", "2(K-1)·n/b", "2(K-1)·n/b", "ring", "2(1-1/K)·n/b", "2(1-1/K)·n/b")
+    ]
+    assert all(float(cell) > 0 for row in rows[2:] for cell in row[1:]) and rows[0] == ["K", "2", "3"]
+    assert (tmp_path / "slopes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_regret_is_a_table(script):
+    limits = ("--mean", "1e9", "--worst", "1e9")  # what is shown is that it runs, not how fast
+    heads, _, *rows = tables_of(script("regret", "-b", "1K", "-e", "64K", "-f", "64", "-n", "3", *limits))
+    assert heads == ["size", "tuned", "chosen", "best", "t_auto/t_best", "by halves", "why"]
+    assert [row[:2] for row in rows] == [
+        ["1 KiB", "yes"],
+        ["8 KiB", "no"],
+        ["64 KiB", "yes"],
+        ["mean", ""],
+        ["worst", ""],
+    ]
+    assert all(row[2].startswith("auto:") and float(row[4]) > 0 for row in rows[:3])
