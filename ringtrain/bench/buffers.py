@@ -232,7 +232,8 @@ class DeviceBuffers(Buffers):
         return self.ops(span.dtype).to_host(span)
 
     def clear(self, span) -> None:
-        self.load(np.zeros(span.shape, span.dtype), span)
+        self.runtime.clear(span, self.stream)
+        self.stream.synchronize()
 
     def copy(self, source, target) -> None:
         self.ops(target.dtype).copy(source, target)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from contestants import (
@@ -41,6 +42,7 @@ from ringtrain.bench.sweep import Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.errors import UsageError
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
+from ringtrain.exchange.tuning_file import find_tuning
 from ringtrain.transport.world import connect
 
 TORCH = "torch==2.13.0"
@@ -53,28 +55,31 @@ def rank_main(options) -> int:
     with ExitStack() as stack:
         transport = connect()
         stack.callback(transport.close)
-        rivals, memories = {}, {}
+        rivals, memories, told = {}, {}, {}
         if {COMMUNICATOR, PREPARED} & set(options.algorithm):
             communicator = stack.enter_context(Communicator())
             rivals |= {COMMUNICATOR: by_communicator(communicator), PREPARED: by_preparing(communicator)}
             memories |= {PREPARED: memory_of(communicator)}
         if GLOO in options.algorithm:
-            _join_gloo(transport, options.meet, stack)
+            told["torch"] = _join_gloo(transport, options.meet, stack)
             rivals |= {GLOO: by_gloo}
             memories |= {TENSOR: tensor_memory}
-        result = sweep(transport, _asked(options, rivals), _watcher(transport.rank), HostBuffers(transport, memories))
+        asked = replace(_asked(options, rivals), tuning=find_tuning(transport, None).table)  # the Communicator's, too
+        result = sweep(transport, asked, _watcher(transport.rank), HostBuffers(transport, memories))
         if transport.rank == 0:
-            files.write_json(options.json, result.header, result.rows)
+            files.write_json(options.json, result.header | told, result.rows)
     return 0
 
 
-def _join_gloo(transport, meet: str, stack: ExitStack) -> None:
+def _join_gloo(transport, meet: str, stack: ExitStack) -> str:
+    """torch's version."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)  # as every other contestant
     dist.init_process_group(GLOO, init_method=f"file://{meet}", rank=transport.rank, world_size=transport.size)
     stack.callback(dist.destroy_process_group)
+    return torch.__version__
 
 
 def _asked(options, rivals: dict) -> Sweep:
@@ -113,7 +118,8 @@ def launch(options, ranks: int, folder: Path) -> dict | None:
 def write(options, ranks: int, sweeps: list[dict]) -> None:
     found = merged(sweeps)
     base = options.out / f"allreduce-{ranks}-ranks"
-    text = f"`scripts/bench allreduce {shlex.join(sys.argv[1:])}`, commit {commit()}.\n{markdown(**found)}\n"
+    torch = f", torch {found['header']['torch']}" if "torch" in found["header"] else ""
+    text = f"`scripts/bench allreduce {shlex.join(sys.argv[1:])}`, commit {commit()}{torch}.\n{markdown(**found)}\n"
     tell(f"\n{text}")
     base.with_suffix(".md").write_text(text)
     files.write_json(base.with_suffix(".json"), found["header"], found["rows"])

@@ -98,6 +98,24 @@ def test_text_files_and_pictures_say_what_device(result, tmp_path):
     assert "sum, in place, buffers on host, 3 ranks" in plots.title_of(result.header, ("float32", "sum", "in"))
 
 
+def test_ranks_write_memory_of_devices_too_before_every_call():
+    def prepare(job):
+        host = np.full(job.target.shape, 7, np.float32)
+
+        def run():
+            found[job.transport.rank].append(float(job.buffers.read(job.target).max()))
+            job.buffers.load(host, job.target)
+
+        return run
+
+    for fresh, wanted in ((True, [0.0, 0.0, 0.0]), (False, [0.0, 7.0, 7.0])):
+        found = {rank: [] for rank in range(2)}
+        protocol = Protocol(repeats=3, warm_up=0, fresh=fresh)
+        asked = {"rivals": {"fake": prepare}, "algorithms": ("fake",), "checked": False, "protocol": protocol}
+        (row,) = swept(2, sizes=(2000,), **asked).rows
+        assert found == {0: wanted, 1: wanted} and (row["memory"], row["status"]) == ("device", "ok")
+
+
 def test_both_ways_are_rows():
     found = swept(2, ways=(DIRECT, STAGED), algorithms=("mpi", "mapped", "ring"), sizes=(2000,)).rows
     told = [(row["algorithm"], row["way"], row["transport"], row["status"]) for row in found]
