@@ -6,6 +6,7 @@ With atheris (libFuzzer) coverage of ringtrain, and of the parser of TOML that i
 further; without it, coverage of ringtrain does, by tracing, which is slower.
 """
 
+import gc
 import hashlib
 import io
 import mmap
@@ -17,12 +18,14 @@ import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
 MOST_BYTES = 1 << 20
 ROOM_BYTES = 1 << 30  # of memory, above what a process has that has imported everything
 PARSERS = ["ringtrain", "tomllib"]
+PACKAGE = str(Path(find_spec("ringtrain").origin).parent) + os.sep  # not imported here: atheris instruments imports
 SEEDS_FIRST = 0.05  # of inputs, a seed as it is
 
 
@@ -61,7 +64,7 @@ def keep(folder: Path, data: bytes, place: str, told: str) -> Path | None:
 def place_of(error: BaseException) -> str:
     """Kind of error, and where in ringtrain (or else anywhere) it came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if f"{os.sep}ringtrain{os.sep}" in frame.filename] or frames
+    own = [frame for frame in frames if frame.filename.startswith(PACKAGE)] or frames
     return f"{type(error).__name__} {own[-1].filename}:{own[-1].lineno}"
 
 
@@ -88,15 +91,19 @@ class Lines:
     def fresh(self, run: Callable[[], None]) -> bool:
         """Whether ``run()`` came to a line that none before it did."""
         self._fresh = False
+        collecting = gc.isenabled()
+        gc.disable()  # ringtrain has a finalizer: when it runs is not of the input's doing
         sys.settrace(self._call)
         try:
             run()
         finally:
             sys.settrace(None)
+            if collecting:
+                gc.enable()
         return self._fresh
 
     def _call(self, frame, event, arg):
-        return self._line if f"{os.sep}ringtrain{os.sep}" in frame.f_code.co_filename else None
+        return self._line if frame.f_code.co_filename.startswith(PACKAGE) else None
 
     def _line(self, frame, event, arg):
         key = frame.f_code, frame.f_lineno

@@ -1,8 +1,10 @@
 """Every reader that scripts/bench fuzz knows, with a few inputs each: valid ones, spoiled; none of them breaks
 a rule. The fuzzer itself is shown to see a reader that does."""
 
+import gc
 import os
 import pickle
+import runpy
 from pathlib import Path
 from random import Random
 
@@ -142,6 +144,21 @@ def test_lines_of_ringtrain_that_are_new_are_seen(folder):
     assert lines.fresh(lambda: reader.judge(good, folder))
     assert not lines.fresh(lambda: reader.judge(good, folder))
     assert lines.fresh(lambda: reader.judge(b"[]", folder))
+
+
+def test_lines_outside_of_the_package_are_not_seen(tmp_path):
+    """Of a clone that is itself called ringtrain, its tests and libraries."""
+    path = tmp_path / "ringtrain" / "tests" / "other.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("x = 1\n")
+    lines = Lines()
+    assert not lines.fresh(lambda: runpy.run_path(str(path))) and not lines.seen
+
+
+def test_nothing_is_collected_while_lines_are_traced():
+    collecting, seen = gc.isenabled(), []
+    Lines().fresh(lambda: seen.append(gc.isenabled()))
+    assert seen == [False] and gc.isenabled() == collecting
 
 
 def test_a_reader_that_breaks_is_reported(folder):
