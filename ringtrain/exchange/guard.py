@@ -17,7 +17,7 @@ import numpy as np
 from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.exchange import diagnosis, stacks
-from ringtrain.exchange.turns import SEEN_S, TURN_S, Turns
+from ringtrain.exchange.turns import LOOK_S, SEEN_S, TURN_S, Turns
 from ringtrain.exchange.watchdog import Watchdog
 from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
 from ringtrain.transport.activity import DEADLINE_S
@@ -35,6 +35,7 @@ class Guard:
     deadline_s: how long a rank may be in a collective while no rank gets on, before all end with exit code 4
     turn_s:     how long a rank waits for each lower one that could tell the same error, so that one does
     end:        end(error): how a thread ends the run; by writing the error and aborting all ranks unless given
+    clock:      seconds, by which deadlines and turns pass
     """
 
     def __init__(
@@ -43,19 +44,20 @@ class Guard:
         deadline_s: float = DEADLINE_S,
         turn_s: float = TURN_S,
         end: Callable[[RingtrainError], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.board, self._activity = Board(transport), transport.activity
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and will tell what it sees
-        self._rank, self._end = transport.rank, end or _ending(transport)
+        self._rank, self._end, self._clock = transport.rank, end or _ending(transport), clock
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
-        self._turns = Turns(self.board, turn_s, self._reach_s)
+        self._turns = Turns(self.board, turn_s, self._reach_s, clock)
         self._watched: list[weakref.ref[Watched]] = []  # which know how far a collective has got
         self._shown = False  # whether this rank has shown where it is
         self._awaited = ""  # what the main thread waits for, as the transport says it
         self._calls: dict[str, Call] = {}
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
-        self.watchdog = Watchdog(self.board, deadline_s, self._look)
+        self.watchdog = Watchdog(self.board, deadline_s, self._look, clock)
         self.watchdog.start()
         for ending in (transport.closing, transport.leaving):  # whatever becomes of those who made it
             ending.append(self.close)
@@ -152,9 +154,10 @@ class Guard:
         """A mismatch, where that is why the transport failed; else the error itself."""
         if isinstance(error, RankLostError):
             return error
-        since = time.monotonic()
-        while not self.board.differs(word) and time.monotonic() - since < self._reach_s:
-            time.sleep(SEEN_S / 5)
+        for _ in range(int(self._reach_s / LOOK_S)):
+            if self.board.differs(word):
+                break
+            time.sleep(LOOK_S)
         return self._mismatch(word >> SHIFT) if self.board.differs(word) else error
 
     def wait(self, handle: Handle, word: int, deadline_s: float) -> None:
@@ -190,12 +193,12 @@ class Guard:
     def _joined(self, number: int) -> list[Row]:
         """The rows when all ranks have begun the collective, or have had the time to: what most do tells what is
         right."""
-        since = time.monotonic()
+        since = self._clock()
         while True:
             rows = self.board.read()
-            if all(row.last >= number for row in rows) or time.monotonic() - since > self._reach_s:
+            if all(row.last >= number for row in rows) or self._clock() - since > self._reach_s:
                 return rows
-            time.sleep(SEEN_S / 5)
+            time.sleep(LOOK_S)
 
     def _stalled(self, deadline_s: float) -> StalledError:
         rows = self.board.read()

@@ -8,19 +8,22 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import MismatchError, StalledError, TransportError
-from ringtrain.exchange import diagnosis
+from ringtrain.exchange import diagnosis, watchdog
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.pauses import PAUSED_S
 from ringtrain.exchange.reductions import ALGORITHMS, Native, prepare
+from ringtrain.exchange.turns import SILENCE_TURNS
 from ringtrain.exchange.watchdog import EVERY_S, Watchdog
 from ringtrain.exchange.watched import SMALL_BYTES
 from ringtrain.transport.board import Board, Entry, Row
 from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.clock import STEP_S, Clock, until
 
 HOST = socket.gethostname()
 BLOCKING = ["mpi", "mpi large"]  # what the guard writes down in another way each
 LARGE = SMALL_BYTES // 8 + 1
+TURN_S = 1.0  # longer than `stall` lets time pass too far
 
 
 def add(a, b, y):
@@ -40,17 +43,29 @@ def run(reduction):
     reduction.wait(20)
 
 
-def world(size, body, deadline_s=20.0, nodes=1, end=None):
+def world(size, body, deadline_s=20.0, nodes=1, end=None, **more):
     """``body(transport, guard)`` on every rank. The guard's thread ends with it."""
 
     def guarded(t):
-        guard = Guard(t, deadline_s, turn_s=0.0, end=end)
+        guard = Guard(t, deadline_s, **{"turn_s": 0.0, "end": end, **more})
         try:
             return body(t, guard)
         finally:
             guard.close()
 
     return LoopbackWorld(size, nodes=nodes).run(guarded)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """By which guards count. Their threads look often: they wait for the clock, and not for the machine's."""
+    monkeypatch.setattr(watchdog, "EVERY_S", 0.005)
+    return Clock()
+
+
+def stall(clock, guard, deadline_s):
+    """Let time pass until nobody has got on for so long, as all ranks see it: they do within a step of one another."""
+    clock.pass_until(lambda: guard.watchdog.still_s() > deadline_s + 2 * STEP_S)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -103,7 +118,7 @@ SIZES = (
 )
 
 
-def test_another_size_is_named_rank_by_rank():
+def test_another_size_is_named_rank_by_rank(clock):
     def body(t, guard):
         good, _ = prepared(t, guard, "ring")
         other, _ = prepared(t, guard, "ring", count=20)
@@ -112,7 +127,7 @@ def test_another_size_is_named_rank_by_rank():
         run(other if t.rank == 1 else good)
 
     with pytest.raises(MismatchError) as raised:
-        world(3, body)
+        world(3, body, clock=clock)  # it stands still: whoever tells has the time to see that all have begun
     assert str(raised.value) == SIZES
     assert raised.value.exit_code == 1
 
@@ -121,7 +136,7 @@ OTHER = r"collective 2 is not .* on ranks 0, 2: .* \(sum\); got, on rank 1 \(\S+
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "mpi large"])
-def test_another_operation_is_found_at_once_although_bytes_would_move(algorithm):
+def test_another_operation_is_found_at_once_although_bytes_would_move(clock, algorithm):
     """Nothing fails in the transport."""
 
     def body(t, guard):
@@ -131,10 +146,10 @@ def test_another_operation_is_found_at_once_although_bytes_would_move(algorithm)
         run(other if t.rank == 1 else good)
 
     with pytest.raises(MismatchError, match=OTHER):
-        world(3, body, end=_no_end)
+        world(3, body, end=_no_end, clock=clock)
 
 
-def test_another_operation_on_few_bytes_is_found_by_the_next_call_of_another_kind():
+def test_another_operation_on_few_bytes_is_found_by_the_next_call_of_another_kind(clock):
     def body(t, guard):
         good, _ = prepared(t, guard, "mpi")
         other, _ = prepared(t, guard, "mpi", op="max")
@@ -144,7 +159,7 @@ def test_another_operation_on_few_bytes_is_found_by_the_next_call_of_another_kin
         Guarded(t, guard).barrier()
 
     with pytest.raises(MismatchError, match=OTHER):
-        world(3, body, end=_no_end)
+        world(3, body, end=_no_end, clock=clock)
 
 
 def test_a_call_into_the_mpi_that_differs_is_not_made():
@@ -194,7 +209,7 @@ def test_small_ones_are_compared_by_the_thread():
     )
 
 
-def test_another_call_is_named():
+def test_another_call_is_named(clock):
     def body(t, guard):
         reduction, _ = prepared(t, guard, "ring")
         Guarded(t, guard).barrier() if t.rank == 1 else run(reduction)
@@ -202,7 +217,7 @@ def test_another_call_is_named():
     with pytest.raises(
         MismatchError, match=r"expected, as on ranks 0, 2: all-reduce .*; got, on rank 1 \(\S+\): barrier"
     ):
-        world(3, body, end=_no_end)
+        world(3, body, end=_no_end, clock=clock)
 
 
 def _no_end(error):
@@ -250,26 +265,6 @@ def test_an_error_of_the_transport_that_is_no_mismatch_stays_what_it_is():
 
 
 # ── who does not come ─────────────────────────────────────────────────────────────────────────────────────────
-def absent_rank(algorithm, deadline_s):
-    """Rank 1 does well twice, and then nothing until the others have given up."""
-    given_up = threading.Event()
-
-    def body(t, guard):
-        reduction, _ = prepared(t, guard, algorithm)
-        for _ in range(2):
-            run(reduction)
-        guard.iterate(5)
-        if t.rank == 1:
-            assert given_up.wait(20)
-            return
-        try:
-            run(reduction)
-        finally:
-            given_up.set()
-
-    world(3, body, deadline_s)
-
-
 NAMED = (
     f"no progress for 2 s in collective 3, all-reduce of 40 float64 by ring (sum), iteration 5: rank 1 ({HOST}) has "
     "not joined it (its last is collective 2, done, in iteration 5); ranks 0, 2 wait in it\n"
@@ -280,16 +275,41 @@ NAMED = (
 )
 
 
-def test_an_absent_rank_is_named_with_the_last_collectives_of_all():
+def waits(guard, number, *ranks):
+    """Whether these ranks are in the collective, and have moved in it."""
+    rows = guard.board.read()
+    return all(number in rows[rank].entries and rows[rank].entries[number].moved for rank in ranks)
+
+
+def test_an_absent_rank_is_named_with_the_last_collectives_of_all(clock):
+    """Rank 1 does well twice, and then nothing until the others have given up."""
+    given_up = threading.Event()
+
+    def body(t, guard):
+        reduction, _ = prepared(t, guard, "ring")
+        for _ in range(2):
+            run(reduction)
+        guard.iterate(5)
+        t.barrier()
+        if t.rank == 1:
+            until(lambda: waits(guard, 3, 0, 2))
+            stall(clock, guard, 2.0)
+            assert given_up.wait(60)
+            return
+        try:
+            run(reduction)
+        finally:
+            given_up.set()
+
     with pytest.raises(StalledError) as raised:
-        absent_rank("ring", 2.0)
+        world(3, body, 2.0, clock=clock)
     assert str(raised.value).startswith(NAMED)
     assert re.search(r"ranks 0, 2 \([1-9]\d*, [1-9]\d* moves\); not begun on rank 1$", str(raised.value))
     assert raised.value.exit_code == 4
 
 
 @pytest.mark.parametrize("algorithm", BLOCKING)
-def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(algorithm):
+def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock, algorithm):
     """Rank 0 waits in the loopback's own all-reduce, which no deadline ends."""
     told, ended = [], threading.Event()
 
@@ -301,18 +321,20 @@ def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(algorithm):
         reduction, _ = prepared(t, guard, algorithm)
         run(reduction)
         if t.rank == 1:
-            assert ended.wait(20)
+            until(lambda: 2 in guard.board.read()[0].entries)
+            stall(clock, guard, 2.0)
+            assert ended.wait(60)
             raise TransportError("the end of the others")
         run(reduction)
 
     with pytest.raises(TransportError, match="the end of the others"):
-        world(2, body, 2.0, end=end)
+        world(2, body, 2.0, end=end, clock=clock)
     (error,) = told
     assert isinstance(error, StalledError)
     assert "in collective 2, all-reduce of" in str(error) and f"rank 1 ({HOST}) has not joined it" in str(error)
 
 
-def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in():
+def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in(clock):
     told, ended = [], threading.Event()
 
     def end(error):
@@ -322,30 +344,30 @@ def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in():
     def body(t, guard):
         reduction, _ = prepared(t, guard, "mpi")
         if t.rank == 1:  # another call, in which nobody is met
-            guard.run(guard.call("a dance"), lambda: ended.wait(20))
+            guard.run(guard.call("a dance"), lambda: ended.wait(60))
             raise TransportError("the end of the others")
         run(reduction)
 
     with pytest.raises(TransportError):
-        world(2, body, 2.0, end=end)
+        world(2, body, 2.0, end=end, clock=clock)
     assert "expected, as on rank 0: all-reduce" in str(told[0]) and f"got, on rank 1 ({HOST}): a dance" in str(told[0])
 
 
-def test_without_another_way_a_thread_writes_the_error_and_aborts(capsys):
-    def body(t):
-        guard = Guard(t, 2.0, turn_s=0.0)
-        try:
-            if t.rank == 0:
+def test_without_another_way_a_thread_writes_the_error_and_aborts(clock, capsys):
+    def body(t, guard):
+        if t.rank == 0:
+            try:
                 Guarded(t, guard).barrier()
-            else:
-                ended.wait(20)
-        finally:
-            ended.set()
-            guard.close()
+            finally:
+                ended.set()
+        else:
+            until(lambda: 1 in guard.board.read()[0].entries)
+            stall(clock, guard, 2.0)
+            assert ended.wait(60)
 
     ended = threading.Event()
     with pytest.raises(SystemExit) as raised:
-        LoopbackWorld(2).run(body)
+        world(2, body, 2.0, clock=clock)
     assert raised.value.code == 4
     told = capsys.readouterr().err
     assert told.startswith(
@@ -353,7 +375,7 @@ def test_without_another_way_a_thread_writes_the_error_and_aborts(capsys):
     )
 
 
-def test_a_shorter_deadline_of_the_wait_holds():
+def test_a_shorter_deadline_of_the_wait_holds(clock):
     def body(t, guard):
         reduction, _ = prepared(t, guard, "ring")
         if t.rank == 0:
@@ -363,74 +385,76 @@ def test_a_shorter_deadline_of_the_wait_holds():
             finally:
                 ended.set()
         else:
-            assert ended.wait(20)
+            stall(clock, guard, 0.3)
+            assert ended.wait(60)
 
     ended = threading.Event()
     with pytest.raises(StalledError, match=r"^no progress for 0.3 s in collective 1, "):
-        world(2, body)
+        world(2, body, clock=clock)
 
 
-def test_a_rank_that_others_get_on_without_is_waited_for():
+def test_a_rank_that_others_get_on_without_is_waited_for(clock):
     """Rank 0 waits far longer than the deadline for rank 1, which gets on with collectives of a world of its own: the
     board says so."""
 
     def body(t, guard):
         reduction, buffer = prepared(t, guard, "ring")
         if t.rank == 1:
-            for iteration in range(30):
+            until(lambda: 1 in guard.board.read()[0].entries)
+            for iteration in range(1, 9):
                 guard.iterate(iteration)
-                pause.wait(0.05)
+                clock.pass_until(lambda then=clock.now: clock.now > then + 1.0)
         run(reduction)
         return buffer[0]
 
-    pause = threading.Event()
-    assert world(2, body, deadline_s=0.4) == [2, 2]
+    assert world(2, body, deadline_s=2.0, clock=clock) == [2, 2]
 
 
-def test_the_lowest_rank_tells_and_the_others_keep_quiet():
-    """Rank 1 hears that rank 0 has begun to tell, and waits for its own end."""
+def test_the_lowest_rank_tells_and_the_others_keep_quiet(clock):
+    """Rank 1 hears that rank 0 has begun to tell, and waits for its own end: far longer than its turn."""
 
-    def body(t):
-        guard = Guard(t, 20.0, turn_s=0.05)
+    def body(t, guard):
+        if t.rank == 1:
+            listening.append(threading.current_thread())
         t.barrier()
         guard._turns.take([0, 1])
         order.append(t.rank)
-        guard.close()
+        if t.rank == 0:
+            clock.wait_for_questions(listening, 4)  # it has heard
+            clock.now += 4 * TURN_S
+            clock.wait_for_questions(listening, 4)
+            assert order == [0]
+            clock.now += SILENCE_TURNS * TURN_S
 
-    order = []
-    LoopbackWorld(2).run(body)
+    order, listening = [], []
+    world(2, body, turn_s=TURN_S, clock=clock)
     assert order == [0, 1]
 
 
-def test_of_those_that_wait_the_lowest_tells_first():
+def test_of_those_that_wait_the_lowest_tells_first(clock):
     """The ends of the others are not told of the first."""
-    order, given_up = [], threading.Event()
+    order, guards = [], {}
 
-    def body(t):
-        guard = Guard(t, 0.4, turn_s=0.1)
+    def body(t, guard):
+        guards[t.rank] = guard
         reduction, _ = prepared(t, guard, "ring")
         if t.rank == 1:
-            assert given_up.wait(20)
+            until(lambda: waits(guard, 1, 0, 2))
+            stall(clock, guard, 2.0)
+            until(lambda: order and guards[2]._turns.taken)
+            assert order == [0]  # the other's turn has not come, nor can it: time stands still
+            clock.now += 2 * SILENCE_TURNS * TURN_S
+            until(lambda: len(order) == 2)
         else:
             with pytest.raises(StalledError):
                 run(reduction)
             order.append(t.rank)
-            if len(order) == 2:
-                given_up.set()
-        guard.close()
 
-    LoopbackWorld(3).run(body)
+    world(3, body, 2.0, turn_s=TURN_S, clock=clock)
     assert order == [0, 2]
 
 
 # ── what the thread sees ──────────────────────────────────────────────────────────────────────────────────────
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 def test_progress_is_what_counts():
     board, other = LoopbackWorld(2).run(Board)
     clock = Clock()
