@@ -11,6 +11,7 @@ from ringtrain.errors import MismatchError, StalledError, TransportError, UsageE
 from ringtrain.exchange.guard import Guard
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.arrays import halves
+from tests.fakes.clock import Clock
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def differing(call, size=3):
     """What every rank is told when ``call(communicator)`` differs among ranks."""
 
     def body(transport):
-        communicator = Communicator(transport, deadline_s=0.5)
+        communicator = Communicator(transport, deadline_s=60.0)
         with pytest.raises(UsageError) as caught:
             call(communicator)
         assert caught.value.everywhere
@@ -169,7 +170,7 @@ def test_after_a_difference_all_go_on():
 
 def test_under_a_guard_the_ranks_that_differ_are_named(monkeypatch):
     """All of them tell it: here nobody's error ends the others."""
-    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0))
+    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
 
     def body(transport):
         communicator = Communicator(transport, algorithm="ring", guard=True, deadline_s=10.0)
@@ -191,9 +192,10 @@ def test_prepared_ones_that_differ_never_mix():
     held = np.ones(6)
 
     def body(transport):
-        communicator = Communicator(transport, algorithm="ring", deadline_s=0.3)
+        communicator = Communicator(transport, algorithm="ring", deadline_s=60.0)
         for array in (np.ones(6), np.ones(7), np.ones(6, "f4")):
             communicator.allreduce(array)
+        communicator._deadline_s = 0.3  # from here on nobody is met
         communicator.allreduce([held, np.ones(6, "f4")][transport.rank], out=[held, np.ones(6, "f4")][transport.rank])
 
     with pytest.raises((StalledError, TransportError), match=r"no progress for 0\.3 s, waiting for rank"):

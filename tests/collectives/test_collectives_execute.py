@@ -259,9 +259,11 @@ def test_scratch_takes_raw_contributions():
 def test_a_missing_participant_is_named():
     def body(transport):
         if transport.rank == 1:
+            transport.barrier()
             return "absent"
         run = Execution(make_schedule("star", 3), transport, np.ones(4, "f4"), add, tag=6)
         run.start()
+        transport.barrier()  # the other has started, too
         with pytest.raises(StalledError) as caught:
             run.wait(0.05)
         return str(caught.value)

@@ -1,6 +1,7 @@
 """Fused plans at work in shared memory: on threads, which share all of theirs."""
 
 import itertools
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,11 +153,12 @@ def _together(ends):
 def test_a_late_rank_is_named_and_so_is_a_second_start():
     def body(t):
         run = mapped(t, t.allocate(6, "f4"))
-        t.barrier()
         if t.rank == 1:
+            t.barrier()
             t.barrier()
             return None
         run.start()
+        t.barrier()  # the other has come, too
         with pytest.raises(TransportError, match="started again before it was done"):
             run.start()
         with pytest.raises(StalledError) as stalled:
@@ -172,18 +174,22 @@ def test_a_late_rank_is_named_and_so_is_a_second_start():
 
 def test_waiting_polls_the_mpi():
     """A rank that spins on counters would not notice what its MPI has to say."""
-    polls = []
+    polls, enough = [], threading.Event()
+
+    def poll():
+        polls.append(threading.current_thread().name)
+        if len(polls) == 10:
+            enough.set()
 
     def body(t):
         buffer = t.allocate(6, "f4")
-        t.patience = Patience(poll=lambda: polls.append(t.rank))
-        run = mapped(t, buffer)
-        t.barrier()
         if t.rank == 0:
-            run.start()
-            with pytest.raises(StalledError):
-                run.wait(0.05)
-        t.barrier()
+            t.patience = Patience(poll=poll)
+        run = mapped(t, buffer)
+        if t.rank == 1:
+            assert enough.wait(60)
+        run.start()
+        run.wait(60)
 
     LoopbackWorld(2).run(body)
-    assert len(polls) >= 10 and set(polls) == {0}
+    assert len(polls) >= 10 and set(polls) == {"rank 0"}

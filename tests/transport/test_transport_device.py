@@ -259,9 +259,10 @@ def test_bytes_between_nodes_are_counted_once():
 def test_missing_peers_are_named():
     def body(r):
         if r.rank == 2:
-            return
+            return r.t.barrier()
         handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(2, r.put(np.zeros(100, "f4")))], 9)
         handle.start()
+        r.t.barrier()
         verb = "receive" if r.rank == 0 else "send"
         with pytest.raises(StalledError, match=rf"no progress for 0.05 s, waiting for rank 2 to {verb} \(tag 9\)"):
             handle.wait(0.05)

@@ -234,12 +234,13 @@ def test_the_same_allocation_twice():
 def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
     """Rank 1 is late to close: rank 0 does not wait for ever, and keeps its memory. The fake refuses to close what is
     gone."""
-    monkeypatch.setattr(ipc, "MEET_S", 0.2)
     ended = threading.Event()
 
     def body(rank):
         assert rank.ipc.share(rank.whole()) == ""
         gc.collect()
+        rank.t.barrier()
+        monkeypatch.setattr(ipc, "MEET_S", 0.2)  # from here on they are not to meet
         if rank.t.rank == 0:
             rank.ipc.close()  # in vain: it waits for rank 1, and not for ever
             ended.set()
