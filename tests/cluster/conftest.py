@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "cluster"
+PATIENCE_S = 300.0  # only a failure waits for it: nothing here is told by how long it takes
 PROGRAMS = Path(__file__).parent / "programs"
 COUNTED = re.compile(r"^host(\d+) received (\d+) sent (\d+)\n", re.MULTILINE)
 
@@ -37,7 +38,7 @@ def environment(**more) -> dict:
 def script():
     """script(arguments of scripts/cluster, timeout, NAME=value...) → CompletedProcess. Needs no namespaces."""
 
-    def start(*arguments, timeout: float = 60, **more) -> subprocess.CompletedProcess:
+    def start(*arguments, timeout: float = PATIENCE_S, **more) -> subprocess.CompletedProcess:
         """Run to the end, or fail the test: the hosts go with the script, and the pipes with the hosts."""
         command = [str(SCRIPT), *map(str, arguments)]
         streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
@@ -69,7 +70,7 @@ def launcher():
 def hosts(script, offered):
     """hosts(options and command of scripts/cluster run) → Ran."""
 
-    def run(*arguments, timeout: float = 60) -> Ran:
+    def run(*arguments, timeout: float = PATIENCE_S) -> Ran:
         done = script("run", "--stats", *arguments, timeout=timeout)
         counted = sorted(tuple(map(int, found)) for found in COUNTED.findall(done.stderr))
         received, sent = tuple(row[1] for row in counted), tuple(row[2] for row in counted)
@@ -83,7 +84,7 @@ def cluster(hosts, offered, launcher):
     """cluster(ranks of each host, arguments of python, rate) → Ran. A program of tests/cluster/programs goes by its
     name. Skipped where links cannot be shaped, if they are to be."""
 
-    def run(ranks, arguments, rate: str | None = None, timeout: float = 60) -> Ran:
+    def run(ranks, arguments, rate: str | None = None, timeout: float = PATIENCE_S) -> Ran:
         if rate and offered["--rate"] != "yes":
             pytest.skip(f"scripts/cluster check: --rate: {offered['--rate']}")
         shaped = ["--rate", rate] if rate else []

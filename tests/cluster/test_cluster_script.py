@@ -6,6 +6,8 @@ import stat
 
 import pytest
 
+from tests.cluster.conftest import PATIENCE_S
+
 pytestmark = pytest.mark.cluster
 
 
@@ -128,5 +130,5 @@ def test_nothing_is_left_when_the_script_ends(process, offered, end):
     running = process("run", "--raw", "--", "sh", "-c", "sleep 1000 & echo started; exec sleep 1000")
     assert running.stdout.readline() == "started\n"
     getattr(running, end)()
-    running.communicate(timeout=10)
+    running.communicate(timeout=PATIENCE_S)
     assert running.returncode < 0

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+PATIENCE_S = 300.0  # only a failure waits for it: nothing here is told by how long it takes
 UNDRAWN = PROGRAMS / "undrawn"  # on the path of ranks: runs draw no curves
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -64,7 +65,7 @@ def mpirun_command():
 def mpirun(mpirun_command):
     """mpirun(ranks, arguments of python, timeout) → CompletedProcess."""
 
-    def start(ranks: int, arguments, timeout: float = 60, **more) -> subprocess.CompletedProcess:
+    def start(ranks: int, arguments, timeout: float = PATIENCE_S, **more) -> subprocess.CompletedProcess:
         return run(mpirun_command(ranks, arguments), timeout, **more)
 
     return start
@@ -90,7 +91,7 @@ def mpirun_process(mpirun_command):
 def alone():
     """alone(arguments of python, timeout, NAME=value...) → CompletedProcess, one process without mpirun."""
 
-    def start(arguments, timeout: float = 60, **more) -> subprocess.CompletedProcess:
+    def start(arguments, timeout: float = PATIENCE_S, **more) -> subprocess.CompletedProcess:
         arguments = [str(PROGRAMS / a) if (PROGRAMS / a).is_file() else str(a) for a in arguments]
         return run([sys.executable, *arguments], timeout, **more)
 

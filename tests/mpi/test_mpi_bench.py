@@ -2,11 +2,12 @@
 
 import json
 import signal
-import time
 
 import pytest
 
 from ringtrain.exchange.reductions import ALGORITHMS
+from tests.fakes.clock import until
+from tests.mpi.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.mpi
 
@@ -88,11 +89,10 @@ def test_whoever_ends_a_sweep_early_keeps_what_was_measured(mpirun_process, tmp_
     path = tmp_path / "a.json"
     sizes = ("-b", "1K", "-e", "256M", "-f", 1 << 18, "-n", "1000", "-w", "0", "-c", "0")
     process = mpirun_process(2, arguments(*sizes, "--algorithm", "mpi,ring", "--json", path))
-    deadline = time.monotonic() + 60
-    while not read(path) and time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[0]
+    until(lambda: read(path) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[0]
     process.send_signal(ending)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     kept = json.loads(path.read_text())
     assert process.returncode != 0 and kept["header"]["finished"] is False
     assert [(row["algorithm"], row["bytes"]) for row in kept["rows"]] == [("mpi", 1024), ("ring", 1024)]
@@ -107,7 +107,7 @@ def test_a_mistake_is_told_once(mpirun):
 
 def test_buffers_of_devices(mpirun):
     """By both ways of messages, and mapped; on devices that are not there."""
-    done = mpirun(2, ["benches_devices.py"], timeout=120)
+    done = mpirun(2, ["benches_devices.py"])
     assert done.returncode == 0, done.stderr
     told, found = done.stdout.splitlines()
     assert told == "# device memory is handed to the MPI: that was tried"

@@ -12,7 +12,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_everything_that_a_program_calls(mpirun, ranks):
-    done = mpirun(ranks, ["communicates.py"], timeout=120)
+    done = mpirun(ranks, ["communicates.py"])
     assert done.returncode == 0, done.stderr
     assert done.stdout == "all is well\n"
 
@@ -39,7 +39,7 @@ def test_the_example_of_numpy(mpirun, alone, tmp_path):
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_the_examples_of_other_libraries(mpirun, tmp_path, library):
     pytest.importorskip(library)
-    done = mpirun(2, ["-m", "mpi4py", example(tmp_path, library)], timeout=120)
+    done = mpirun(2, ["-m", "mpi4py", example(tmp_path, library)])
     assert done.returncode == 0, done.stderr
 
 
@@ -51,7 +51,7 @@ def test_an_exception_on_one_rank_ends_all(mpirun, tmp_path):
         "with Communicator() as communicator:\n"
         "    communicator.allreduce(np.ones(3), 'sum' if communicator.rank else 'summ')\n"
     )
-    done = mpirun(2, ["-m", "mpi4py", path], timeout=30)
+    done = mpirun(2, ["-m", "mpi4py", path])
     assert done.returncode != 0 and "unknown operation 'summ': did you mean 'sum'?" in done.stderr
 
 

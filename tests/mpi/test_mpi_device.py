@@ -8,7 +8,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_device_memory_moves(mpirun, ranks):
-    done = mpirun(ranks, ["device_moves.py"], timeout=120)
+    done = mpirun(ranks, ["device_moves.py"])
     assert done.returncode == 0, done.stderr
     assert done.stdout == "4 checks passed\nTrue\n"
 
@@ -22,14 +22,14 @@ def test_device_memory_moves(mpirun, ranks):
 )
 def test_a_child_tries_first(mpirun, maker, told):
     """From ranks of an mpirun, whose words to them the child must not hear."""
-    done = mpirun(2, ["tries.py", maker, "auto"], timeout=120)
+    done = mpirun(2, ["tries.py", maker, "auto"])
     assert done.returncode == 0, done.stderr
     assert all(words in done.stdout for words in told), done.stdout
     assert done.stderr == ""
 
 
 def test_the_crash_of_a_child_is_its_own_and_direct_is_refused(mpirun):
-    done = mpirun(2, ["tries.py", "unaware", "direct"], timeout=120)
+    done = mpirun(2, ["tries.py", "unaware", "direct"])
     assert done.returncode == 2 and done.stdout == ""
     assert "ringtrain: --mpi-cuda direct: this MPI cannot be handed device memory here: a child " in done.stderr
     assert "in direct messages of 1 bytes. Leave --mpi-cuda out" in done.stderr

@@ -5,24 +5,21 @@ import re
 import signal
 import socket
 import subprocess
-import time
 
 import pytest
+
+from tests.mpi.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.mpi
 
 DEADLINE_S = 2.0
-EXTRA_S = 30.0  # for mpirun to start and end on a machine that is busy; other than that it is a second
 SMALL, LARGE = 1000, 300_000  # of the MPI's own all-reduces the small ones are logged, the large ones written down
 HOST = socket.gethostname()
 APART = {"OMPI_MCA_osc": "^sm"}  # no shared windows: rows travel as messages, as between nodes
 
 
-def guarded(mpirun, way, algorithm, count, **more):
-    began = time.monotonic()
-    done = mpirun(3, ["guarded.py", way, algorithm, str(DEADLINE_S), str(count)], **more)
-    assert time.monotonic() - began < DEADLINE_S + EXTRA_S
-    return done
+def guarded(mpirun, way, algorithm, count, deadline_s=DEADLINE_S, **more):
+    return mpirun(3, ["guarded.py", way, algorithm, str(deadline_s), str(count)], **more)
 
 
 def told(done):
@@ -35,7 +32,7 @@ def told(done):
 @pytest.mark.parametrize("apart", [{}, APART], ids=["together", "apart"])
 @pytest.mark.parametrize("algorithm", ["ring", "mpi"])
 def test_a_slow_rank_is_waited_for(mpirun, algorithm, apart):
-    done = guarded(mpirun, "is_slow", algorithm, SMALL, **apart)
+    done = guarded(mpirun, "is_slow", algorithm, SMALL, deadline_s=20.0, **apart)
     assert (done.returncode, done.stdout) == (0, "done, gap: ''\n"), done.stderr
 
 
@@ -116,9 +113,9 @@ def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorith
         "--algorithm",
         algorithm,
         "--epochs",
-        500,
+        1_000_000,
         "--deadline-s",
-        2,
+        6,
         "--out",
         tmp_path / "o",
     ]
@@ -128,9 +125,9 @@ def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorith
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     stopped = sorted(map(int, children))[1]
     os.kill(stopped, signal.SIGSTOP)
-    rest, _ = process.communicate(timeout=DEADLINE_S + EXTRA_S)
+    rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, rest
     (line,) = re.findall("ringtrain: rank .*", rest)  # the one pipe of all ranks may have begun an epoch's line before
-    assert "no progress for 2 s in collective " in line and ", iteration " in line
+    assert "no progress for 6 s in collective " in line and ", iteration " in line
     assert f"rank 1 ({HOST}) " in line and "it has given no sign of life for" in line
     assert "the last collectives of every rank:" in rest

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mpi.conftest import PATIENCE_S
+
 pytestmark = pytest.mark.mpi
 
 PROGRAM = Path(__file__).parent / "programs" / "hangs.py"
@@ -33,7 +35,7 @@ def test_ranks_show_their_stacks_on_request_and_the_stuck_one_when_it_is_told(mp
     lines = iter(process.stdout)
     assert any(line.startswith("iteration 1/") for line in lines)
     process.send_signal(signal.SIGUSR2)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, rest
     rest = rest.replace("\0", "")
     for rank, shown in ((0, 1), (1, 2)):  # rank 1 again at the end
@@ -52,7 +54,7 @@ def test_a_run_that_shows_its_stacks_goes_on_until_a_file_system_does_not_answer
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         assert any(line.startswith("iteration 1/") for line in iter(process.stdout.readline, ""))
         process.send_signal(signal.SIGUSR2)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, told
     *stacks, line = told.splitlines()
     assert stacks[0].startswith(f"stacks of rank 0 ({HOST}), process {process.pid}: ")

@@ -11,14 +11,14 @@ pytestmark = pytest.mark.mpi
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_map_one_anothers_devices(mpirun, ranks):
-    done = mpirun(ranks, ["maps_devices.py"], timeout=120)
+    done = mpirun(ranks, ["maps_devices.py"])
     assert done.returncode == 0, done.stderr
     assert done.stdout == "3 checks passed\n"
 
 
 @pytest.mark.skipif(host_kernels.compiler() is None, reason="g++ is not installed")
 def test_by_the_kernels_of_a_device(mpirun):
-    done = mpirun(2, ["maps_devices.py", "kernels"], timeout=120)
+    done = mpirun(2, ["maps_devices.py", "kernels"])
     assert done.returncode == 0, done.stderr
     assert done.stdout == "3 checks passed\n"
 
@@ -26,7 +26,7 @@ def test_by_the_kernels_of_a_device(mpirun):
 def test_a_killed_rank_leaves_nothing(mpirun):
     shared = Path("/dev/shm")
     before = set(shared.iterdir()) if shared.is_dir() else set()
-    done = mpirun(3, ["maps_devices.py", "killed"], timeout=60)
+    done = mpirun(3, ["maps_devices.py", "killed"])
     assert done.returncode != 0
     left = (set(shared.iterdir()) if shared.is_dir() else set()) - before
     assert not [path for path in left if "ringtrain" in path.name]

@@ -5,7 +5,9 @@ import os
 import signal
 
 import pytest
-from test_mpi_train import NET, arguments, lives, losses, ranks_of, read_until, records
+from test_mpi_train import EPOCHS, NET, arguments, lives, losses, ranks_of, read_until, records
+
+from tests.mpi.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.mpi
 
@@ -131,12 +133,12 @@ KILLED |= {"pipeline, in front": (1, PIPELINE), "pipeline, fully connected": (2,
 @pytest.mark.parametrize("case", KILLED)
 def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone, net, tmp_path, case):
     victim, flags = KILLED[case]
-    more = ("--epochs", 500, "--checkpoint-every", 3, *flags)
+    more = ("--epochs", EPOCHS, "--checkpoint-every", 3, *flags)
     process = mpirun_process(3, arguments(net, tmp_path / "out", *more))
-    read_until(process, "epoch   2/500")
+    read_until(process, f" 2/{EPOCHS}")
     ranks = ranks_of(process)
     os.kill(ranks[victim], signal.SIGKILL)
-    process.communicate(timeout=10)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
     assert not any(map(lives, ranks))
     done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--json"])
@@ -164,12 +166,12 @@ def test_ranks_that_are_apart_go_on_at_another_number(mpirun, net, tmp_path, fla
 
 @pytest.mark.parametrize("flags", APART.values(), ids=APART)
 def test_a_killed_rank_ends_ranks_that_are_apart(mpirun_process, alone, net, tmp_path, flags):
-    more = ("--epochs", 500, "--checkpoint-every", 3, *flags)
+    more = ("--epochs", EPOCHS, "--checkpoint-every", 3, *flags)
     process = mpirun_process(3, arguments(net, tmp_path / "out", *more))
-    read_until(process, "epoch   2/500")
+    read_until(process, f" 2/{EPOCHS}")
     ranks = ranks_of(process)
     os.kill(ranks[2], signal.SIGKILL)
-    process.communicate(timeout=10)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
     assert not any(map(lives, ranks))
     done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--json"])

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import numpy as np
 
@@ -14,8 +15,39 @@ from ringtrain.cli.world import in_world
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded, bare
 from ringtrain.exchange.reductions import prepare
+from tests.fakes.clock import until
 
-GOOD, ITERATION, TRAVEL_S = 5, 7, 5.0
+GOOD, ITERATION, TICK_S = 5, 7, 0.25
+
+
+class Heartbeats:
+    """The clock of a watchdog in which time passes as all ranks that live are seen to: however seldom a busy machine
+    runs them, none is taken for stopped. It stands still until the ranks that wait have joined the last collective.
+
+    dead: whether rank 1 gives no signs of life in this way
+    """
+
+    def __init__(self, guard, dead: bool):
+        self._board, self._now = guard.board, time.monotonic()
+        near = [self._board.rank] if guard.gap else range(self._board.size)
+        self._alive = [rank for rank in near if not (dead and rank == 1)]
+        self._waiting = [rank for rank in near if rank != 1]
+        self._seen = self._beats()
+
+    def _beats(self):
+        return self._board.beats[self._alive]
+
+    def __call__(self) -> float:
+        beats = self._beats()
+        if (beats != self._seen).all() and has_joined(self._board, self._waiting):
+            self._seen, self._now = beats, self._now + TICK_S
+        return self._now
+
+
+def has_joined(board, ranks) -> bool:
+    """The collective that goes wrong."""
+    rows = board.read()
+    return all(GOOD + 1 in rows[rank].entries for rank in ranks)
 
 
 def add(a, b, y):
@@ -50,8 +82,11 @@ def is_late(rank):
 
 
 def is_slow(rank):
-    """Late by less than the deadline."""
-    threading.Event().wait(0.5)
+    """Late: for some time the others wait for it."""
+    board = rank.guard.board
+    until(lambda: has_joined(board, (0, 2)))
+    start = board.beats.copy()
+    until(lambda: (board.beats - start >= 3).all())
     rank.good()
 
 
@@ -67,13 +102,18 @@ def does_something_else(rank):
     Guarded(rank.transport, rank.guard).gather_json(rank.count)
 
 
+WAITED_FOR = ("is_stopped", "is_late", "is_slow")
 WAYS = (is_stopped, is_late, is_slow, has_another_size, does_another_operation, does_something_else)
 
 
 def body(transport) -> int:
     way, algorithm, deadline_s, count = sys.argv[1:]
     transport = bare(transport)  # the guard of the world itself numbers what it sees
-    guard = Guard(transport, float(deadline_s))
+    if way in WAITED_FOR:
+        guard = Guard(transport, float(deadline_s))
+        guard.watchdog._clock = Heartbeats(guard, dead=way == "is_stopped")
+    else:  # time stands still: who tells of a difference waits until all have begun what differs
+        guard = Guard(transport, float(deadline_s), clock=lambda: 0.0)
     rank = Rank(transport, guard, algorithm, int(count))
     for _ in range(GOOD):
         rank.good()
@@ -81,7 +121,7 @@ def body(transport) -> int:
     ways = {known.__name__: known for known in WAYS}
     ways[way](rank) if transport.rank == 1 else rank.good()
     if way == "does_another_operation":
-        threading.Event().wait(TRAVEL_S)  # nothing has failed: rows that come as messages need their time
+        threading.Event().wait()  # nothing has failed: the guard's thread ends the run when it has seen the rows
     Guarded(transport, guard).barrier()
     guard.close()
     if transport.rank == 0:
