@@ -10,6 +10,7 @@ from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.pace import make_pace
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
+from tests.fakes.turns import OneAtATime
 
 
 def served(size, net=DROPOUT_NET, iterations=ITERATIONS, nodes=1, **flags):
@@ -18,6 +19,17 @@ def served(size, net=DROPOUT_NET, iterations=ITERATIONS, nodes=1, **flags):
 
 def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
     return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0][1]
+
+
+@pytest.fixture
+def in_turns(monkeypatch):
+    """As ``everywhere``, of ranks that are apart: who is ahead of whom is decided by a seed."""
+
+    def run(size, function, seed=0):
+        with monkeypatch.context() as patched:
+            return OneAtATime(size, patched, seed).run(function)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +100,13 @@ FLAGS = {"lr": 0.02, "augment": False, "net": NETS["ghost"]}
         {"staleness": 2, "optimizer": "adamw", "lr": 0.005},
     ],
 )
-def test_with_staleness_it_learns_and_goes_on_at_another_number_of_ranks(flags):
+def test_with_staleness_it_learns_and_goes_on_at_another_number_of_ranks(in_turns, flags):
     """Down to a share of the first loss; that of serial training is 0.1."""
     flags = {**FLAGS, **flags}
+
+    def served(size, net, iterations, **more):
+        return in_turns(size, lambda t: trained(t, net, iterations, dtype="float64", sync="server", **more))
+
     begun = served(4, iterations=40, settle_at=(7,), **flags)
     assert len({weights.tobytes() for _, weights, _ in begun}) == 1
     assert len(begun[0][0]) == 40
@@ -119,8 +135,8 @@ def paced(t, iterations, **flags):
         {"sync": "averaging", "average_every": 4},
     ],
 )
-def test_asynchronously_all_parts_are_trained_on_and_it_learns(flags):
-    results = everywhere(4, lambda t: paced(t, 80, asynchronous=True, dtype="float64", **flags))
+def test_asynchronously_all_parts_are_trained_on_and_it_learns(in_turns, flags):
+    results = in_turns(4, lambda t: paced(t, 80, asynchronous=True, dtype="float64", **flags))
     assert len({weights.tobytes() for _, weights, _ in results}) == 1
     losses, _, lag = results[0]
     assert len(losses) == 80 and np.mean(losses[-10:]) < 0.3 * losses[0]
@@ -129,11 +145,20 @@ def test_asynchronously_all_parts_are_trained_on_and_it_learns(flags):
     assert flags["sync"] == "averaging" or sum(lag.updates.values()) == 80 * trainers
 
 
-def test_ranks_that_are_apart_meet():
+def test_turns_decide_what_ranks_that_are_apart_see(in_turns):
+    """The same seed gives the same bits; another seed others."""
+
+    def weights(seed):
+        return in_turns(3, lambda t: paced(t, 6, sync="server", asynchronous=True), seed)[0][1].tobytes()
+
+    assert weights(1) == weights(1) != weights(2)
+
+
+def test_ranks_that_are_apart_meet(in_turns):
     """The server is done with its iterations while others still want weights of it: it does not wait for them before
     they have some."""
-    for _ in range(3):
-        results = everywhere(3, lambda t: paced(t, 10, sync="server", staleness=4))
+    for seed in range(3):
+        results = in_turns(3, lambda t: paced(t, 10, sync="server", staleness=4), seed)
         assert len({weights.tobytes() for _, weights, _ in results}) == 1
         assert all(len(losses) == 10 for losses, *_ in results)
         assert results[0][2].largest <= 4 and set(results[0][2].updates.values()) == {10}
