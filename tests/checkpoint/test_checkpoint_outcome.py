@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 
 import pytest
 
@@ -84,10 +83,9 @@ def test_a_folder_that_is_gone_does_not_hide_the_error(tmp_path):
 
 
 def test_a_file_system_that_does_not_answer_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):
-    answers = threading.Event()
-    monkeypatch.setattr(outcome, "write", lambda folder, told: answers.wait(20))
+    answers, written = threading.Event(), []
+    monkeypatch.setattr(outcome, "write", lambda folder, told: written.append(answers.wait(60)))
     monkeypatch.setattr("ringtrain.train.ending.WRITTEN_S", 0.01)
-    began = time.monotonic()
     assert ended(tmp_path, StalledError("no progress")) is None
-    assert time.monotonic() - began < 10
+    assert not written  # nobody has waited for that
     answers.set()

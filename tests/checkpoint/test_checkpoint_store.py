@@ -44,6 +44,13 @@ def test_a_checkpoint_comes_back_bit_for_bit(saved, make, equal):
     assert equal(store.load(saved), make())
 
 
+def test_the_file_is_hdf5_of_which_metadata_are_checksummed(saved):
+    """Superblocks have checksums from version 2 on, and the headers of objects from OHDR on."""
+    content = saved.read_bytes()[seal.BLOCK :]
+    assert content.startswith(b"\x89HDF\r\n\x1a\n") and content[8] >= 2
+    assert b"OHDR" in content and b"TREE" not in content and b"SNOD" not in content
+
+
 def test_the_comparison_of_these_tests_sees_a_last_bit(make, equal):
     changed = {**make().weights, "fc.bias": np.nextafter(make().weights["fc.bias"], np.float32(9))}
     assert not equal(make(), make(weights=changed))

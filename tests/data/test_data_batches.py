@@ -2,7 +2,6 @@
 arrays."""
 
 import threading
-import time
 import tracemalloc
 
 import numpy as np
@@ -13,6 +12,7 @@ from ringtrain.data.batches import Augment, Batches, evaluation_batches
 from ringtrain.data.dataset import Split
 from ringtrain.data.sampler import Sampler
 from ringtrain.errors import DataError
+from tests.fakes.clock import until
 
 AUGMENT = Augment(pad=2, flip=True, height=4, width=3)
 FIELDS = ("examples", "images", "labels", "top", "left", "flip")
@@ -150,9 +150,7 @@ def test_a_batch_lasts_until_the_next_one():
             batch = next(batches)
             before = kept(batch)
             # The thread has every chance to run ahead here: it must not touch what was handed out.
-            deadline = time.monotonic() + 20
-            while batches._ready.qsize() < 2:
-                assert time.monotonic() < deadline, "the thread does not fill what is free"
+            until(lambda: batches._ready.qsize() >= 2)
             assert same(before, kept(batch))
 
 
@@ -229,9 +227,8 @@ def test_a_peek_is_what_next_gives_and_both_are_valid_meanwhile():
 
 
 def wait_for_peek(batches):
-    while (batch := batches.peek()) is None:
-        threading.Event().wait(0.001)
-    return batch
+    until(lambda: batches.peek() is not None)
+    return batches.peek()
 
 
 def test_batches_are_gathered_in_memory_of_ones_own():

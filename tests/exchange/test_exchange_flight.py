@@ -144,6 +144,16 @@ def test_a_bucket_starts_when_the_device_has_made_it_final():
     assert log[5:] == ["start 2"]
 
 
+def test_a_bucket_that_is_final_at_once_does_not_overtake_those_that_were_not():
+    """The device makes all final between two looks."""
+    flight, network, _, log = on_device()
+    for i, bucket in enumerate(flight.buckets):
+        network.issued = i + 1
+        network.performed = 3 if i == 2 else 0
+        flight.ready(bucket.spans[0])
+    assert log == [*(f"announce {i}" for i in range(3)), *(f"start {i}" for i in range(3))]
+
+
 def test_what_a_device_has_to_make_final_first_holds_nobody_up():
     """Who waits for the first bucket while the device makes the others final starts those: on nobody's account."""
     flight, network, own, log = on_device()

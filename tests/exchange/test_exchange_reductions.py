@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from ringtrain.collectives.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.fused import verify_fused
 from ringtrain.errors import UsageError
 from ringtrain.exchange.reductions import ALGORITHMS, check_algorithm, choose, prepare
 from ringtrain.exchange.shared import Unavailable, fused_plan, or_messages
 from ringtrain.transport.loopback import LoopbackWorld
+from tests.fakes.transports import recording
 
 
 def add(a, b, y):
@@ -28,6 +30,19 @@ def test_every_name_sums(name):
 
     (told,) = set(LoopbackWorld(3).run(body))
     assert told == ("mapped" if name.startswith("routed") else name)  # on one node there is nothing between
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(1, SEGMENT_BYTES), (2, BETWEEN_BYTES)])
+def test_messages_between_nodes_are_short_enough_to_be_sent_at_once(nodes, most):
+    def body(t):
+        seen, log = recording(t)
+        run = prepare(seen, np.ones(200_000, "f4"), "ring", add)
+        run.start()
+        run.wait(20.0)
+        return max(4 * elements for _, _, elements, _ in log)
+
+    for longest in LoopbackWorld(2, nodes=nodes).run(body):
+        assert 0.5 * most < longest <= most
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from test_exchange_strategies import bound
 
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.catalogue import UNSCALABLE, check_options
 from ringtrain.exchange.scaling import GROW_AFTER, LARGEST, START, LossScale, unscale
+from ringtrain.exchange.sharded import Sharded
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.resolve import resolve
+from ringtrain.transport.loopback import LoopbackWorld
 
 
 def test_a_dynamic_factor_halves_when_it_was_too_large_and_doubles_after_long():
@@ -108,3 +111,20 @@ def test_a_scale_is_of_float16():
             check_options(resolve(("flags", {"precision": precision, "loss_scale": 128.0})))
     for sync in ("allreduce", "sharded"):
         check_options(resolve(("flags", {"precision": "float16", "loss_scale": 128.0, "sync": sync})))
+
+
+def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count():
+    """Adam's corrections depend on how many there were."""
+
+    def body(t, factors):
+        exchange, arena = bound(Sharded, t, "adamw", scale=LossScale(1.0))
+        for iteration, factor in enumerate(factors):
+            exchange.before(iteration, 1, 2)
+            for span in reversed(arena.spans):
+                arena.grad(span)[...] = factor * (1 + t.rank)
+                exchange.ready(span)
+            exchange.finish(iteration, 0.125)
+        return arena.weights.tobytes(), exchange.state()["step"]
+
+    with_it, without = (LoopbackWorld(2).run(lambda t, f=f: body(t, f)) for f in ((1.0, np.inf, 2.0), (1.0, 2.0)))
+    assert with_it == without and {step for _, step in with_it} == {2}

@@ -79,6 +79,7 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
     def body(t):
         t.activity.host = "node7"
         guard = Guard(t, 20.0, turn_s=0.0)
+        guard.watchdog.end()  # what its thread does is done here
         guard.iterate(4 + t.rank)
         t.activity.at("the update")
         guard._write_stage()

@@ -1,5 +1,7 @@
 """Every layer's backward is the derivative of its forward: random directions, float64."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from nn_support import STEP, TOLERANCE, make_pass, reference
@@ -293,3 +295,13 @@ def test_shapes_that_do_not_fit_are_explained(layer, inputs, message):
     with pytest.raises(ModelError) as error:
         layer.shape(inputs)
     assert message in str(error.value)
+
+
+def test_statistics_over_ranks_are_not_computed_again_and_those_of_evaluation_may_be():
+    """A forward that talks to other ranks is made once; one that looks its statistics up may be repeated."""
+    found = {
+        (over, training): BatchNorm("b").repeats(SimpleNamespace(add_over_ranks=over, training=training))
+        for over in (None, np.add)
+        for training in (False, True)
+    }
+    assert found == {(None, False): True, (None, True): True, (np.add, False): True, (np.add, True): False}

@@ -268,3 +268,22 @@ def test_one_thread_unless_the_user_says(setting, wanted):
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.stdout.strip().endswith(f", {wanted} {setting}"), done.stderr
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_relu_of_a_sum_has_no_negative_zero(make):
+    """By which comparisons with the reference would pass, and bits differ."""
+    ops, x = make("float32"), np.array([-0.0, -1.0, 1.0], np.float32)
+    y = np.full(3, 7, np.float32)
+    ops.add(x, x, y, relu=True)
+    assert y.tolist() == [0, 0, 2] and not np.signbit(y).any()
+
+
+@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
+def test_a_variance_that_is_rounded_away_is_not_negative(make):
+    """All rows but the first are the same number, of which the sum of squares is rounded down, that of values up."""
+    ops, x = make("float32"), np.full((1 << 20, 1), float.fromhex("0x1.e331ep+0"), np.float32)
+    x[0] = 0
+    ones, y, mean, var = np.ones(1, np.float32), np.empty_like(x), np.empty((1, 1), np.float32), np.empty((1, 1), "f4")
+    ops.batch_norm(x, ones, ones, y, mean, var, len(x), 1e-9)
+    assert 0 <= var[0, 0] < 1e-5 and np.isfinite(y).all()

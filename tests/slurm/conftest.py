@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "scripts" / "slurm-cluster"
-PAUSE_S = 0.2
+HELD = Path(__file__).parent / "programs" / "held.py"
+PAUSE_S = 0.2  # between two looks at what jobs have done
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -81,6 +82,17 @@ class Slurm:
         assert done.returncode == 0, done.stderr
         return Job(self, int(done.stdout))
 
+    def hold(self, iteration: int) -> None:
+        """The next run stays there, counted from 0, until it is told to stop, or :meth:`let_go`."""
+        (self.work / "held").write_text(str(iteration))
+
+    def let_go(self) -> None:
+        (self.work / "held").unlink()
+
+    def are_held(self) -> bool:
+        """Whether both ranks are there."""
+        return all((self.work / f"held-by-{rank}").exists() for rank in range(2))
+
     def kill_node(self, name: str) -> None:
         self.call(CLUSTER, "kill-node", self.state, name)
 
@@ -117,7 +129,7 @@ class Job:
     def iterations(self) -> list[int]:
         return [record["iteration"] for record in self.records("iteration")]
 
-    def until(self, holds, timeout: float = 300) -> None:
+    def until(self, holds, timeout: float = 900) -> None:
         """Wait until ``holds()``; fail with the job's log."""
         deadline = time.monotonic() + timeout
         while not holds():
@@ -141,7 +153,7 @@ def slurm(tmp_path):
     state, work = tmp_path / "slurm", tmp_path / "work"
     (work / "bin").mkdir(parents=True)
     program = work / "bin" / "ringtrain"  # this checkout's, on all nodes
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ringtrain "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{HELD}" "$@"\n')
     program.chmod(0o755)
     (work / "net.toml").write_text(NET)
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "RINGTRAIN_"))}

@@ -101,6 +101,20 @@ def test_a_loss_that_overflows_names_the_layer_on_every_rank():
     assert everywhere(3, body) == [True] * 3
 
 
+@pytest.mark.parametrize("found", [("fc", "conv1"), ("conv1", "fc"), (None, "conv1")])
+def test_of_micro_batches_that_overflow_in_several_layers_the_first_is_named(found):
+    def body(t):
+        run, ops = run_of(t, DROPOUT_NET, accumulate=2)
+        ops.fill(run.arena.weights, np.nan)
+        layers = iter(found)
+        run.worker.graph.first_nonfinite = lambda ctx, tapes: next(layers)
+        with run.batches(t, 0, 1) as batches, pytest.raises(DivergedError, match="non-finite value is 'conv1'"):
+            run.worker.iterate(next(batches))
+            run.worker.drain()
+
+    everywhere(1, body)
+
+
 # ── ghosts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_ghosts_of_a_size_of_their_own():
     want = serial(20, BATCH_NORM_NET.replace("ghost = 8", "ghost = 5"))

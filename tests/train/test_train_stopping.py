@@ -43,7 +43,7 @@ def records(folder, kind):
 
 
 # ── the flag ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_the_first_signal_is_noted_and_the_second_changes_nothing():
+def test_the_first_signal_is_noted_and_the_second_changes_nothing(heard):
     with watching() as stop:
         assert not stop() and stop.why() is None
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -52,7 +52,7 @@ def test_the_first_signal_is_noted_and_the_second_changes_nothing():
         assert stop() and stop.why() == "by SIGUSR1"
 
 
-def test_only_what_may_be_followed_by_an_end_makes_haste():
+def test_only_what_may_be_followed_by_an_end_makes_haste(heard):
     with watching() as stop:
         launched = []
         stop.in_haste = lambda: launched.append(stop.why())
@@ -62,14 +62,14 @@ def test_only_what_may_be_followed_by_an_end_makes_haste():
         assert launched == ["by SIGUSR1"]
 
 
-def test_a_second_ctrl_c_ends_the_process():
+def test_a_second_ctrl_c_ends_the_process(heard):
     with pytest.raises(KeyboardInterrupt), watching():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("first", [signal.SIGUSR1, signal.SIGTERM])
-def test_the_first_ctrl_c_after_another_signal_is_a_first_one(first):
+def test_the_first_ctrl_c_after_another_signal_is_a_first_one(heard, first):
     with watching() as stop:
         launched = []
         stop.in_haste = lambda: launched.append("by a signal that an end follows")
@@ -81,7 +81,7 @@ def test_the_first_ctrl_c_after_another_signal_is_a_first_one(first):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_request_that_comes_when_all_is_over_does_not_kill():
+def test_a_request_that_comes_when_all_is_over_does_not_kill(heard):
     before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     try:
         with watching():
@@ -100,6 +100,12 @@ def test_another_reason_is_kept_once_it_has_held():
     stop.other = lambda: next(told)
     assert not stop()
     assert stop() and stop() and stop.why() == "since it rains"
+
+
+def test_a_signal_that_is_meant_for_the_tests_is_not_taken_by_a_run():
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with watching():
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
 # ── the end of a job ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +185,7 @@ def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_signal_while_kernels_are_compiled(train, tmp_path, monkeypatch):
+def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch):
     train(iterations=2)
 
     def compiled(*given):

@@ -70,7 +70,7 @@ def test_one_that_diverges_does_not_stop_the_others():
     assert records("hot", "end") == []
 
 
-def test_no_threads_and_no_handlers_are_left():
+def test_no_threads_and_no_handlers_are_left(heard):
     before, handler = threading.active_count(), signal.getsignal(signal.SIGTERM)
     run(variant("a"), variant("hot", lr=1e30))
     assert (threading.active_count(), signal.getsignal(signal.SIGTERM)) == (before, handler)

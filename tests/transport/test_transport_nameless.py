@@ -1,7 +1,9 @@
 """Memory without a name: what one process makes another opens, and nothing is left of it."""
 
 import os
+from types import SimpleNamespace
 
+from ringtrain.transport import nameless
 from ringtrain.transport.nameless import TOKEN_BYTES, Fence, make, open_at
 
 
@@ -44,7 +46,15 @@ def test_no_memory_is_none(monkeypatch):
     assert make(100) is None
 
 
-def test_a_fence_returns():
+def test_a_fence_releases_first_and_then_acquires(monkeypatch):
+    """A release orders what came before it, an acquire what comes after it; a lane calls the fence between its data and
+    its counts (tests/transport/test_transport_mapped.py). No machine could be made to show here what goes wrong without
+    it."""
+    done = []
+    lock = SimpleNamespace(release=lambda: done.append("release"), acquire=lambda: done.append("acquire"))
+    monkeypatch.setattr(nameless, "threading", SimpleNamespace(Lock=lambda: lock))
     fence = Fence()
+    assert done == ["acquire"]
     fence()
     fence()
+    assert done[1:] == ["release", "acquire"] * 2
