@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execute import Execution
-from ringtrain.collectives.host import Host
 from ringtrain.collectives.pipelined import pipelined
 from ringtrain.collectives.plan import ADD, LOCAL, ROUND, SEND, STAGES, TAKE, make_plan
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
@@ -338,32 +337,3 @@ def test_what_arrives_early_waits_for_what_it_overwrites(seed):
     schedule, inputs = Schedule("overwritten", 3, 1, steps, lambda rank: 1), normal(3, 77)
     buffers = executed(schedule, inputs, "bfloat16", 40, lambda transport: delaying(transport, seed))
     assert buffers[0].tobytes() == through("bfloat16", inputs[2]).tobytes()
-
-
-class Sudden(Host):
-    """Asked how far it is, it says once that it is not there yet: the question of that number."""
-
-    def __init__(self, late):
-        self._late, self._asked = late, 0
-
-    def done(self):
-        self._asked += 1
-        return self._asked != self._late
-
-
-@pytest.mark.parametrize("late", range(1, 9))
-def test_a_message_that_is_packed_at_once_does_not_overtake_those_that_were_not(late):
-    """All messages to a rank have one tag: which is which is their order."""
-
-    def body(transport):
-        buffer = exact(transport.rank, 40)
-        device = Sudden(late)
-        run = Execution(
-            make_schedule("star", 2), transport, buffer, add, segment_bytes=16, wire=WIRE["float16"], device=device
-        )
-        run.start()
-        run.wait(DEADLINE_S)
-        return buffer
-
-    for buffer in LoopbackWorld(2).run(body):
-        np.testing.assert_array_equal(buffer, total(2, 40))

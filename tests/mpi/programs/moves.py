@@ -1,5 +1,6 @@
 """Under mpirun at any number of ranks: every call of the transport, every schedule, and the all-reduce strategy."""
 
+import os
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport.links import Links
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.world import connect
 
@@ -233,7 +235,39 @@ def leaves_shared_memory_for_the_mpi(t):
     node.shutil.disk_usage = look
 
 
+def gives_the_core_away_where_it_is_shared(t):
+    """The awaited rank may need the very core that a wait would spin on."""
+    from mpi4py import MPI
+
+    from ringtrain.transport.messages import Messages
+
+    cores, seen = os.sched_getaffinity(0), []
+    one = sorted(cores)[:1]
+    for own in (one, cores):
+        os.sched_setaffinity(0, own)
+        other = Messages(MPI.COMM_WORLD, {})
+        seen.append(other.patience.spin_s > 0)
+        other.close()
+    assert seen == [t.size == 1, t.size <= len(cores)]
+
+
+def counts_what_leaves_the_node(t):
+    """As it is sent: the other ranks are of other nodes for this."""
+    right, left = (t.rank + 1) % t.size, (t.rank - 1) % t.size
+    neighbours, t.links = t.links, Links([])
+    send, recv = t.sends([(right, np.ones(50, "f4"))], 4), t.recvs([(left, np.zeros(50, "f4"))], 4)
+    for times in (1, 2):
+        recv.start()
+        send.start()
+        send.wait(DEADLINE_S)
+        recv.wait(DEADLINE_S)
+        assert t.links.between_bytes == 200 * times
+    t.links = neighbours
+
+
 CHECKS = [
+    gives_the_core_away_where_it_is_shared,
+    counts_what_leaves_the_node,
     knows_its_place,
     gathers_and_broadcasts,
     native,
