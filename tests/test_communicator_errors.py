@@ -121,6 +121,7 @@ def differing(call, size=3):
     return message
 
 
+@pytest.mark.timing
 def test_shapes_types_operations_algorithms_that_differ():
     def call(communicator):
         last = communicator.rank == 2
@@ -134,6 +135,7 @@ def test_shapes_types_operations_algorithms_that_differ():
     )
 
 
+@pytest.mark.timing
 def test_calls_that_differ():
     def call(communicator):
         if communicator.rank:
@@ -144,11 +146,13 @@ def test_calls_that_differ():
     assert "rank 0: prepare, sum of float32 [2, 2] by auto; rank 1: empty, float32 [2, 2]" in differing(call, 2)
 
 
+@pytest.mark.timing
 def test_bench_that_differs():
     message = differing(lambda c: c.bench(np.ones(3 + c.rank), algorithms=["ring"]), 2)
     assert "rank 0: bench, sum of float64 [3] by ring; rank 1: bench, sum of float64 [4] by ring" in message
 
 
+@pytest.mark.timing
 def test_places_in_our_memory_that_differ():
     def call(communicator):
         ours = communicator.empty(8)
@@ -168,6 +172,7 @@ def test_after_a_difference_all_go_on():
     assert LoopbackWorld(2).run(body) == [[2, 2, 2]] * 2
 
 
+@pytest.mark.timing
 def test_under_a_guard_the_ranks_that_differ_are_named(monkeypatch):
     """All of them tell it: here nobody's error ends the others."""
     monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
@@ -187,6 +192,7 @@ def test_under_a_guard_the_ranks_that_differ_are_named(monkeypatch):
         assert got in message
 
 
+@pytest.mark.timing
 def test_prepared_ones_that_differ_never_mix():
     """Both are known to all ranks, so that nothing is compared: they wait in vain, and are told for whom."""
     held = np.ones(6)

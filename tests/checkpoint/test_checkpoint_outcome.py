@@ -82,6 +82,7 @@ def test_a_folder_that_is_gone_does_not_hide_the_error(tmp_path):
     assert ended(tmp_path / "gone", RingtrainError("first")) is None
 
 
+@pytest.mark.timing
 def test_a_file_system_that_does_not_answer_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):
     answers, written = threading.Event(), []
     monkeypatch.setattr(outcome, "write", lambda folder, told: written.append(answers.wait(60)))

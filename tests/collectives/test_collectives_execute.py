@@ -256,6 +256,7 @@ def test_scratch_takes_raw_contributions():
         np.testing.assert_array_equal(buffer, total(2, 77, "f4"))
 
 
+@pytest.mark.timing
 def test_a_missing_participant_is_named():
     def body(transport):
         if transport.rank == 1:

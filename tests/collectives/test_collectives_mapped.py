@@ -150,6 +150,7 @@ def _together(ends):
     return ends
 
 
+@pytest.mark.timing
 def test_a_late_rank_is_named_and_so_is_a_second_start():
     def body(t):
         run = mapped(t, t.allocate(6, "f4"))
@@ -172,6 +173,7 @@ def test_a_late_rank_is_named_and_so_is_a_second_start():
     assert "waiting for rank 1 to come to" in third
 
 
+@pytest.mark.timing
 def test_waiting_polls_the_mpi():
     """A rank that spins on counters would not notice what its MPI has to say."""
     polls, enough = [], threading.Event()

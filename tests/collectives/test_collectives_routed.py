@@ -167,6 +167,7 @@ def test_no_wire_without_messages_or_owners():
             prepare(LoopbackWorld(1).transport(0), np.zeros(3, "f4"), name, add, wire=wire)
 
 
+@pytest.mark.timing
 def test_who_is_awaited():
     def body(t):
         run = prepare(t, t.allocate(900, "f4"), "routed", add)

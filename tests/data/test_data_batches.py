@@ -144,6 +144,7 @@ def test_evaluation_covers_each_example_once_in_order(size, batch):
     assert np.concatenate(ordered).tolist() == list(range(23))
 
 
+@pytest.mark.timing
 def test_a_batch_lasts_until_the_next_one():
     with Batches(split(40), Sampler(40, 4, 2)) as batches:
         for _ in range(25):
@@ -210,6 +211,7 @@ def test_a_sampler_of_another_split_is_a_defect():
         Batches(split(10), Sampler(9, 2))
 
 
+@pytest.mark.timing
 def test_a_peek_is_what_next_gives_and_both_are_valid_meanwhile():
     examples, sampler = split(23), Sampler(23, 5, 1)
     with Batches(examples, sampler, stop_iteration=6) as batches:

@@ -20,6 +20,8 @@ from ringtrain.transport.board import Board, Entry, Row
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.clock import STEP_S, Clock, until
 
+pytestmark = pytest.mark.timing
+
 HOST = socket.gethostname()
 BLOCKING = ["mpi", "mpi large"]  # what the guard writes down in another way each
 LARGE = SMALL_BYTES // 8 + 1

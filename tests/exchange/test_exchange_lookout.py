@@ -14,6 +14,8 @@ from ringtrain.exchange.lookout import EVERY_S, Lookout
 from ringtrain.exchange.pauses import PAUSED_S
 from ringtrain.transport.activity import Activity
 
+pytestmark = pytest.mark.timing
+
 
 class Clock:
     now = 1000.0

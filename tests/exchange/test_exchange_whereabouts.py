@@ -9,6 +9,8 @@ from ringtrain.transport.board import Board, Row
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.waiting import placed, wait_for
 
+pytestmark = pytest.mark.timing
+
 
 def lively(rank):
     return None

@@ -138,6 +138,7 @@ def test_the_ledger_tells_others_what_is_read(tmp_path):
     assert (Ledger(tmp_path / "ledger").count, Ledger(tmp_path / "ledger").data) == (2, b"another")
 
 
+@pytest.mark.timing
 def test_lines_of_ringtrain_that_are_new_are_seen(folder):
     reader, lines = READERS["tuning"], Lines()
     good = reader.seeds()[0]
@@ -146,6 +147,7 @@ def test_lines_of_ringtrain_that_are_new_are_seen(folder):
     assert lines.fresh(lambda: reader.judge(b"[]", folder))
 
 
+@pytest.mark.timing
 def test_lines_outside_of_the_package_are_not_seen(tmp_path):
     """Of a clone that is itself called ringtrain, its tests and libraries."""
     path = tmp_path / "ringtrain" / "tests" / "other.py"
@@ -155,6 +157,7 @@ def test_lines_outside_of_the_package_are_not_seen(tmp_path):
     assert not lines.fresh(lambda: runpy.run_path(str(path))) and not lines.seen
 
 
+@pytest.mark.timing
 def test_nothing_is_collected_while_lines_are_traced():
     collecting, seen = gc.isenabled(), []
     Lines().fresh(lambda: seen.append(gc.isenabled()))

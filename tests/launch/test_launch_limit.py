@@ -1,19 +1,44 @@
 """A check that does not end."""
 
+import sys
 import threading
+from types import SimpleNamespace
 
+import pytest
+
+from ringtrain.launch import limit
 from ringtrain.launch.limit import Limit
+from tests.fakes.clock import until
+
+pytestmark = pytest.mark.timing
 
 
-def test_what_is_waited_for_is_told():
-    told, ended = [], threading.Event()
+def test_what_is_waited_for_is_told(monkeypatch):
+    told, entered, ended, here = [], [], threading.Event(), threading.get_ident()
+
+    class Timer(threading.Thread):
+        """Its time is up when the thread of the test waits."""
+
+        def __init__(self, seconds, action):
+            super().__init__(target=self.act)
+            self.action = action
+
+        def act(self):
+            until(lambda: entered and sys._current_frames()[here].f_code.co_filename == threading.__file__)
+            self.action()
+
+        def cancel(self):
+            self.join()
+
+    monkeypatch.setattr(limit, "threading", SimpleNamespace(**{**vars(threading), "Timer": Timer}))
 
     def give_up(words):
         told.append(words)
         ended.set()
 
     with Limit(give_up, 0.01)("run_folder"):
-        assert ended.wait(30)
+        entered.append(True)
+        assert ended.wait(60)
     assert told[0].startswith("the check of run folder has not ended after 0.01 s, in ")
     assert "(threading.py:" in told[0]  # where this thread waits: in no check
 
@@ -34,9 +59,9 @@ def test_a_check_that_ends_is_left_alone(monkeypatch):
             self.state.append("cancelled")
 
     monkeypatch.setattr("ringtrain.launch.limit.threading.Timer", Timer)
-    limit = Limit(lambda words: None, 5.0)
+    limited = Limit(lambda words: None, 5.0)
     for name in ("links", "mpi_cuda"):
-        with limit(name):
+        with limited(name):
             pass
     assert [timer.seconds for timer in timers] == [5.0, 240.0]
     assert [timer.state for timer in timers] == [["started", "cancelled"]] * 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.timing]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.mpi.conftest import PATIENCE_S
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.timing]
 
 DEADLINE_S = 2.0
 SMALL, LARGE = 1000, 300_000  # of the MPI's own all-reduces the small ones are logged, the large ones written down

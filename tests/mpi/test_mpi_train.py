@@ -122,6 +122,7 @@ def lives(number, patience_s=PATIENCE_S):
     return not ended
 
 
+@pytest.mark.timing
 def test_a_signal_ends_the_run_with_a_checkpoint_that_goes_on(mpirun, mpirun_process, net, tmp_path):
     process = mpirun_process(2, arguments(net, tmp_path / "out", "--epochs", EPOCHS))
     read_until(process, f" 2/{EPOCHS}")
@@ -138,6 +139,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_that_goes_on(mpirun, mpirun_pro
 SLOW_NET = NET.replace("[8, 8, 1]", "[32, 32, 3]").replace("channels = 6", "channels = 48").replace("60", "1000")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_mpirun_gives_no_time_for_an_iteration_and_a_checkpoint_is_written(mpirun_process, alone, tmp_path, number):
     """Iterations of seconds, of which mpirun leaves half of one: the checkpoint is of the last finished one."""
@@ -154,6 +156,7 @@ def test_mpirun_gives_no_time_for_an_iteration_and_a_checkpoint_is_written(mpiru
     assert json.loads(done.stdout)["iteration"] >= 1
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun, mpirun_process, alone, net, tmp_path, victim):
     process = mpirun_process(3, arguments(net, tmp_path / "out", "--epochs", EPOCHS, "--checkpoint-every", 3))

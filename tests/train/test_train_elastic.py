@@ -262,6 +262,7 @@ def test_news_are_told_once_with_the_time_that_it_took():
     assert news.seconds > 0 and journey.told == 1 and journey.take_news() is None
 
 
+@pytest.mark.timing
 def test_a_folder_in_which_a_death_came_at_once_is_claimed_again(tmp_path, monkeypatch):
     transport = LoopbackWorld(1).transport(0, np.zeros)
     run, _ = run_of(transport, DROPOUT_NET, iterations=3)

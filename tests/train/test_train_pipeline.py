@@ -253,6 +253,7 @@ def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer():
     everywhere(3, lambda t: body(t))
 
 
+@pytest.mark.timing
 def test_a_rank_that_does_not_come_is_named():
     def body(t):
         run, _ = run_of(t, NETS["dropout"], fc="pipeline")

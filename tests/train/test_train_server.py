@@ -92,6 +92,7 @@ def test_dedicated_servers_train_nothing_and_change_nothing(alone, size, servers
 FLAGS = {"lr": 0.02, "augment": False, "net": NETS["ghost"]}
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "flags",
     [
@@ -127,6 +128,7 @@ def paced(t, iterations, **flags):
     return [outcome.loss_sum / outcome.valid for outcome in found], ops.to_host(run.arena.weights), run.exchange.lag()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "flags",
     [
@@ -145,6 +147,7 @@ def test_asynchronously_all_parts_are_trained_on_and_it_learns(in_turns, flags):
     assert flags["sync"] == "averaging" or sum(lag.updates.values()) == 80 * trainers
 
 
+@pytest.mark.timing
 def test_turns_decide_what_ranks_that_are_apart_see(in_turns):
     """The same seed gives the same bits; another seed others."""
 
@@ -154,6 +157,7 @@ def test_turns_decide_what_ranks_that_are_apart_see(in_turns):
     assert weights(1) == weights(1) != weights(2)
 
 
+@pytest.mark.timing
 def test_ranks_that_are_apart_meet(in_turns):
     """The server is done with its iterations while others still want weights of it: it does not wait for them before
     they have some."""
@@ -179,6 +183,7 @@ def test_staleness_on_a_device_that_computes_later(flags):
     assert np.isfinite(found[0][1]).all() and len({weights.tobytes() for _, weights, _ in found}) == 1
 
 
+@pytest.mark.timing
 def test_a_loss_that_is_not_finite_ends_ranks_that_are_behind_and_want_weights():
     """Rank 2 is late: the server, rank 0, learns of the loss while rank 2 still waits for weights of it."""
 

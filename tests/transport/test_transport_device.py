@@ -256,6 +256,7 @@ def test_bytes_between_nodes_are_counted_once():
     assert LoopbackWorld(3, nodes=[0, 0, 1]).run(body) == [1200, 1200, 2400]
 
 
+@pytest.mark.timing
 def test_missing_peers_are_named():
     def body(r):
         if r.rank == 2:

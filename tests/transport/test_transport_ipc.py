@@ -231,6 +231,7 @@ def test_the_same_allocation_twice():
     assert on_ranks(2, body) == [0, 0]
 
 
+@pytest.mark.timing
 def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
     """Rank 1 is late to close: rank 0 does not wait for ever, and keeps its memory. The fake refuses to close what is
     gone."""
@@ -252,6 +253,7 @@ def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
     assert [len(runtime._opened) for _, runtime in on_ranks(2, body)] == [0, 0]
 
 
+@pytest.mark.timing
 def test_a_rank_that_does_not_come_is_named(monkeypatch):
     def body(rank):
         rank.t.barrier()

@@ -6,6 +6,8 @@ import pytest
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.loopback import LoopbackWorld
 
+pytestmark = pytest.mark.timing
+
 SIZES = [1, 2, 3, 5]
 
 

@@ -12,6 +12,8 @@ from ringtrain.transport import trial
 from ringtrain.transport.awareness import NO, UNKNOWN, YES, Trial
 from ringtrain.transport.trial import MARK, Outcome, attempt, clean, command, read, run
 
+pytestmark = pytest.mark.timing
+
 # What mpirun of Open MPI 5, mpiexec of MPICH and srun were seen to tell their ranks, and what users set.
 LAUNCHERS = {
     "OMPI_COMM_WORLD_RANK": "0", "OMPI_UNIVERSE_SIZE": "2", "OMPI_MCA_num_procs": "2", "OMPI_MCA_initial_wdir": "/x",
@@ -39,7 +41,7 @@ def test_how_each_mpi_is_told_to_start_two_here():
     assert command(at, "MPICH", ["p"]) == ["/x/mpirun", "-launcher", "fork", "-n", "2", "p"]
 
 
-def python(text, limit_s=20.0):
+def python(text, limit_s=120.0):
     return run([sys.executable, "-c", text], {}, limit_s)
 
 

@@ -7,6 +7,8 @@ from ringtrain.transport import waiting
 from ringtrain.transport.waiting import peers, wait_for
 from tests.fakes.clock import Clock
 
+pytestmark = pytest.mark.timing
+
 
 @pytest.fixture
 def clock(monkeypatch):
