@@ -28,10 +28,10 @@ def hand_out(size, parts, told_to_stop=lambda rank: never, slow=None):
         for unit in handout.tickets(told_to_stop(t.rank)):
             units.append(unit)
             if t.rank == slow and len(units) == 1:
-                done.wait(10)
+                done.wait(60)
             handout.report(outcome(*unit))
         if t.rank != slow or not units:
-            done.wait(10)
+            done.wait(60)
         t.barrier()
         return units, handout.finished(lambda iteration: 100 + iteration)
 
