@@ -1,9 +1,13 @@
+import signal
 import threading
 
 import pytest
 from hypothesis import settings
 
+from ringtrain.train import signals
+
 PATIENCE_S = 60.0  # only a failure waits for it
+STOPPING = signals.STOPPING
 
 settings.register_profile("untimed", deadline=None)  # the machine may be busy
 settings.load_profile("untimed")
@@ -18,3 +22,16 @@ def no_thread_is_left():
     for thread in new:
         thread.join(PATIENCE_S)
     assert not [thread.name for thread in new if thread.is_alive()]
+
+
+@pytest.fixture(autouse=True)
+def deaf(monkeypatch):
+    """A Ctrl-C, or the SIGTERM of a `timeout` that runs the tests, is meant for them: it ends them, and is not taken
+    for a signal to the run that is under test."""
+    monkeypatch.setattr(signals, "STOPPING", (signal.SIGUSR1,))
+
+
+@pytest.fixture
+def heard(deaf, monkeypatch):
+    """Runs take all signals, as they do elsewhere: for tests that send them."""
+    monkeypatch.setattr(signals, "STOPPING", STOPPING)
