@@ -23,6 +23,7 @@ a message is made plain, whoever raises it (:func:`plain`).
 """
 
 import difflib
+from contextlib import contextmanager
 
 LONGEST = 8000  # characters of a message
 LONGEST_NAME = 200
@@ -106,6 +107,21 @@ def everywhere(error: RingtrainError) -> RingtrainError:
     """The same error, marked as one that every rank raises together."""
     error.everywhere = True
     return error
+
+
+@contextmanager
+def naming_packages():
+    """A Python package that is imported inside and is not installed is told as a UsageError that names it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "ringtrain"):
+            raise  # a defect of ringtrain
+        raise UsageError(
+            f"the Python package {package} is not installed, and this needs it: python -m pip install {package}; "
+            "`ringtrain doctor` names all that are missing"
+        ) from error
 
 
 def plain(text: str) -> str:

@@ -1,19 +1,22 @@
-"""Whether files can be written and read by HDF5 in some place."""
+"""Whether files can be written and read by HDF5 in some place. It is imported only then: h5py may be missing."""
 
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 COUNT = 1000
 
 
 def hdf5_version() -> str:
+    import h5py
+
     return f"HDF5 {h5py.version.hdf5_version}, h5py {h5py.version.version}"
 
 
 def try_hdf5(path: Path) -> str:
     """Write a file there and read it, as the library does by itself, but without locks; what went wrong, or empty."""
+    import h5py
+
     numbers = np.arange(COUNT)
     try:
         with h5py.File(path, "w", locking=False) as file:

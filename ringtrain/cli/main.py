@@ -10,7 +10,7 @@ import click
 
 from ringtrain import __version__
 from ringtrain.cli.world import end_with
-from ringtrain.errors import RingtrainError, UsageError, nearest
+from ringtrain.errors import RingtrainError, UsageError, naming_packages, nearest
 
 COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),
@@ -60,7 +60,8 @@ def run(arguments: list[str]) -> int:
         # NumPy's BLAS, which reads this when NumPy is first imported, would take every core, for every rank.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
+        with naming_packages():
+            return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
     except click.exceptions.Exit as exit:
         return exit.exit_code
     except click.ClickException as error:

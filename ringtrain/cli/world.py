@@ -6,7 +6,7 @@ import traceback
 
 import click
 
-from ringtrain.errors import RankLostError, RingtrainError, UsageError
+from ringtrain.errors import RankLostError, RingtrainError, UsageError, naming_packages
 from ringtrain.transport.launcher import read_launch
 
 
@@ -40,7 +40,8 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
         world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
     lookout.listen()
     try:
-        code = action(world) or 0
+        with naming_packages():
+            code = action(world) or 0
     except RingtrainError as error:
         code = error.exit_code
         if not error.everywhere:

@@ -16,7 +16,7 @@ from pathlib import Path
 from ringtrain import files
 from ringtrain.bench.words import micro, rate
 from ringtrain.checkpoint.trial import hdf5_version, try_hdf5
-from ringtrain.errors import RingtrainError
+from ringtrain.errors import RingtrainError, naming_packages
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, from_first
 
 GIB = 1 << 30
@@ -66,7 +66,8 @@ def _trial(place: Path, stack: ExitStack) -> tuple[Found, Path | None]:
     try:
         own = stack.enter_context(folder_in(place))
         files.write(own / "mark", MARK)
-        return Found("", try_hdf5(own / "trial.h5"), _locks(own / "mark")), own
+        with naming_packages():
+            return Found("", try_hdf5(own / "trial.h5"), _locks(own / "mark")), own
     except OSError as error:
         return Found(f"{place}: {error.strerror}"), None
     except RingtrainError as error:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ringtrain.errors import RingtrainError
+from ringtrain.errors import RingtrainError, naming_packages
 from ringtrain.transport.base import Transport
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -75,9 +75,10 @@ def examine(
 
 
 def _attempt(check: Check, visit: Visit) -> Sequence[Line]:
-    """A check that fails is a finding: also by a file that may not be looked at."""
+    """A check that fails is a finding: also by a file that may not be looked at, or a package that is not there."""
     try:
-        return check(visit)
+        with naming_packages():
+            return check(visit)
     except (RingtrainError, OSError) as error:
         return [Line(FAIL, check.__name__.replace("_", " "), str(error))]
 

@@ -4,15 +4,18 @@ import os
 import platform
 import shutil
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 import ringtrain
-from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
 from ringtrain.texts import plural
 from ringtrain.transport.launcher import local_claims, local_rank_source
 
+# Packages without which a run does not go, by the names of their modules; without mpi4py it goes on one rank.
+NEEDED = ("click", "h5py", "numba", "numpy", "rich", "scipy_openblas32", "tomli_w")
 WANTED_BYTES = 64 << 20  # what containers give, and too little for most models
 MIB = 1 << 20
 MOST_HOSTS = 8  # that are named
@@ -20,6 +23,10 @@ MOST_HOSTS = 8  # that are named
 
 def python(visit: Visit) -> list[Line]:
     told = f"ringtrain {ringtrain.__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        advice = f"python -m pip install {' '.join(missing)}"
+        return [Line(FAIL, "python", f"{told}; not installed: {', '.join(missing)}", advice)]
     return [Line(OK, "python", told)]
 
 

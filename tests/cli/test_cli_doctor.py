@@ -1,15 +1,17 @@
 """``ringtrain doctor`` as a user runs it."""
 
+import configparser
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ringtrain.cli.doctor import doctor
-from ringtrain.launch import checks
+from ringtrain.launch import checks, here
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line
 
 
@@ -67,3 +69,47 @@ def test_a_check_that_does_not_end_is_told_and_ends_with_4(tmp_path):
 def test_unknown_values_are_refused(flag):
     done = run(flag, "gpu")
     assert done.exit_code != 0 and "'gpu' is not one of" in str(done.exception.format_message())
+
+
+# ── packages that are not installed ───────────────────────────────────────────────────────────────────────────────
+def without(packages, *arguments):
+    """A process that does not find these."""
+    blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in packages)
+    program = f"import sys\n{blocked}from ringtrain.cli.main import run\nsys.exit(run(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_missing_packages_are_lines(tmp_path):
+    missing = "h5py", "scipy_openblas32", "tomli_w"
+    done = without(missing, "doctor", "--device", "cpu", "--quick", "--json", "--path", tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    failed = {line["name"]: line for line in json.loads(done.stdout)["lines"] if line["status"] == FAIL}
+    assert failed.keys() == {"python", "blas", "run folder"}
+    assert failed["python"]["text"].endswith("not installed: h5py, scipy_openblas32, tomli_w")
+    assert failed["python"]["advice"] == "python -m pip install h5py scipy_openblas32 tomli_w"
+    assert "package scipy_openblas32 is not installed" in failed["blas"]["text"]
+    assert "package h5py is not installed" in failed["run folder"]["text"]
+
+
+@pytest.mark.parametrize("package", ["tomli_w", "numpy", "h5py"])
+def test_a_missing_package_is_one_message(package, tmp_path):
+    done = without([package], "train", "--iterations", "1", "--out", tmp_path)
+    words = f"ringtrain: the Python package {package} is not installed, and this needs it: python -m pip install "
+    assert done.returncode == 2 and done.stderr.startswith(f"{words}{package}; ") and done.stderr.count("\n") == 1
+
+
+def test_a_module_of_ringtrain_that_is_missing_is_a_defect():
+    done = without(["ringtrain.train.elastic"], "train")
+    assert done.returncode == 1 and "Traceback" in done.stderr and "ModuleNotFoundError" in done.stderr
+
+
+def test_the_packages_that_are_looked_for_are_those_that_are_required():
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[2] / "setup.cfg")
+    required = {
+        re.match(r"[\w-]+", line)[0].replace("-", "_")
+        for line in setup["options"]["install_requires"].split("\n")
+        if line.strip() and not line.startswith("#")
+    }
+    assert set(here.NEEDED) == required - {"mpi4py"}
