@@ -174,7 +174,7 @@ def _runtime(fake):
 
     properties = {
         "name": b"Fake", "major": fake.capability[0], "minor": fake.capability[1], "multiProcessorCount": 132,
-        "sharedMemPerBlockOptin": 232448, "uuid": bytes(range(16)),
+        "sharedMemPerBlockOptin": 232448, "uuid": bytes(range(120, 136)),
     }  # fmt: skip
     return SimpleNamespace(
         eventQuery=lambda pointer: pointer[0],

@@ -5,9 +5,23 @@ import pytest
 from ringtrain.launch import places
 from ringtrain.launch.doctor import OK, WARN, Line
 from ringtrain.launch.places import Adapter
+from ringtrain.ops.cuda import identity
 from tests.fakes.visits import line_of, lines_of, write
 
-UUID = "GPU-11112222"
+UUID = "GPU-8f2c005b-0000-0000-d1a5-001122334455"
+INFORMATION = """\
+Model: \t\t NVIDIA H200
+IRQ:   \t\t 300
+GPU UUID: \t {uuid}
+Video BIOS: \t 96.00.a0.00.01
+Bus Type: \t PCIe
+DMA Size: \t 52 bits
+DMA Mask: \t 0xfffffffffffff
+Bus Location: \t {bus}
+Device Minor: \t 0
+GPU Firmware: \t 580.95.05
+GPU Excluded:\t No
+"""
 
 
 @pytest.fixture
@@ -19,9 +33,10 @@ def machine(tmp_path):
     write(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
     write(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n")
     write(tmp_path, "sys/class/infiniband/mlx5_0/device/numa_node", "1\n")
-    gpu = f"Model: \t H200\nGPU UUID: \t {UUID}\nBus Location: \t 0000:1B:00.0\n"
-    write(tmp_path, "proc/driver/nvidia/gpus/0000:1b:00.0/information", gpu)
-    write(tmp_path, "sys/bus/pci/devices/0000:1b:00.0/numa_node", "1\n")
+    for bus, uuid, node in (("0000:0a:00.0", UUID.replace("8f2c", "8f2d"), 0), ("0000:1b:00.0", UUID, 1)):
+        told = INFORMATION.format(uuid=uuid, bus=bus.upper())
+        write(tmp_path, f"proc/driver/nvidia/gpus/{bus}/information", told)
+        write(tmp_path, f"sys/bus/pci/devices/{bus}/numa_node", f"{node}\n")
     return tmp_path
 
 
@@ -90,7 +105,13 @@ def test_a_rank_far_from_its_device_is_warned(machine, affinity):
     assert "cores 2-3" in line.advice
     affinity(1, 2)
     assert places.beside_device(machine, UUID) == Line(OK, "device's place", "NUMA node 1, beside cores 2-3")
-    assert places.beside_device(machine, "GPU-1111").text == "not told"
+    assert places.beside_device(machine, UUID[:-1]).text == "not told"
+
+
+def test_the_uuid_that_cuda_tells_is_found_where_the_driver_lists_it(machine, affinity, monkeypatch):
+    monkeypatch.setattr(identity, "_asked", lambda index: bytes.fromhex(UUID[4:].replace("-", "")))
+    affinity(2)
+    assert places.beside_device(machine, identity.uuid_of(0, b"")).text == "NUMA node 1, beside cores 2-3"
 
 
 def test_where_there_is_one_memory_a_device_is_beside_it(tmp_path):

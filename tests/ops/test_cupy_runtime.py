@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops.cuda import checks
+from ringtrain.ops.cuda import checks, identity
 from ringtrain.ops.cuda.checks import check_device
 from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 from ringtrain.ops.cuda.runtime import Matrix
@@ -29,13 +29,59 @@ def cupy():
 def runtime(cupy, monkeypatch, tmp_path):
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("ringtrain.ops.cuda.cupy_runtime._headers", lambda: ("-I/headers",))
+    monkeypatch.setattr(identity, "DRIVER", "libnone.so")
     return CupyRuntime(cupy, 0)
 
 
 def test_facts(runtime):
     facts = runtime.facts
     assert (facts.name, facts.capability, facts.processors, facts.shared_bytes) == ("Fake", (9, 0), 132, 232448)
-    assert (facts.driver, facts.runtime, facts.uuid) == ((13, 0), (13, 2), bytes(range(16)).hex())
+    assert (facts.driver, facts.runtime, facts.uuid) == ((13, 0), (13, 2), "GPU-78797a7b-7c7d-7e7f-8081-828384858687")
+
+
+class FakeDriver:
+    """libcuda, of two devices; ``fails``: the function that returns an error."""
+
+    def __init__(self, uuids, fails=""):
+        self.uuids, self.fails, self.log = uuids, fails, []
+
+    def _do(self, name):
+        self.log.append(name)
+        return 999 if name == self.fails else 0
+
+    def cuInit(self, flags):
+        return self._do("cuInit")
+
+    def cuDeviceGet(self, device, index):
+        device._obj.value = 10 + index.value
+        return self._do("cuDeviceGet")
+
+    def cuDeviceGetUuid_v2(self, found, device):
+        found.raw = self.uuids[device.value - 10]
+        return self._do("cuDeviceGetUuid_v2")
+
+
+HOLLOW = bytes.fromhex("8f2c005b00000000d1a5001122334455")  # bytes of 0, where a string ends
+
+
+def test_the_uuid_is_that_of_nvidia_smi_whatever_its_bytes(monkeypatch):
+    driver = FakeDriver([bytes(16), HOLLOW])
+    monkeypatch.setattr(identity.ctypes, "CDLL", lambda name: driver)
+    assert identity.uuid_of(1, HOLLOW[:2]) == "GPU-8f2c005b-0000-0000-d1a5-001122334455"
+    assert driver.log == ["cuInit", "cuDeviceGet", "cuDeviceGetUuid_v2"]
+
+
+@pytest.mark.parametrize("fails", ["cuInit", "cuDeviceGet", "cuDeviceGetUuid_v2"])
+def test_a_driver_that_does_not_tell_the_uuid_leaves_what_cupy_knows(fails, monkeypatch):
+    driver = FakeDriver([bytes(16), HOLLOW], fails)
+    monkeypatch.setattr(identity.ctypes, "CDLL", lambda name: driver)
+    assert identity.uuid_of(1, HOLLOW[:2]) == "GPU-8f2c0000-0000-0000-0000-000000000000"
+    assert driver.log[-1] == fails
+
+
+def test_an_old_driver_has_no_such_function(monkeypatch):
+    monkeypatch.setattr(identity.ctypes, "CDLL", lambda name: object())
+    assert identity.uuid_of(0, bytes(range(1, 17)) + b"next") == "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 
 
 def test_memory_goes_to_and_fro(runtime):

@@ -14,6 +14,7 @@ from ringtrain.ops.cuda.checks import check_device, count_visible, import_cupy, 
 from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, told
 from ringtrain.ops.cuda.cupy_products import multiply
 from ringtrain.ops.cuda.faults import is_out_of_memory, lacking
+from ringtrain.ops.cuda.identity import uuid_of
 from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Runtime
 from ringtrain.ops.cuda.signatures import KERNEL
@@ -207,7 +208,7 @@ def _facts(cupy, index):
         shared_bytes=properties["sharedMemPerBlockOptin"],
         driver=version_of(runtime.driverGetVersion()),
         runtime=version_of(runtime.runtimeGetVersion()),
-        uuid=bytes(properties["uuid"]).hex(),
+        uuid=uuid_of(index, properties["uuid"]),
     )
 
 

@@ -69,7 +69,7 @@ class Graph(ABC):
 @dataclass(frozen=True, slots=True)
 class Facts:
     """name, capability (9, 0), processors (SMs), shared_bytes (dynamic, the most of a block), driver and runtime: their
-    CUDA versions as (13, 0); uuid: of the device, to tell it from others"""
+    CUDA versions as (13, 0); uuid: of the device, as nvidia-smi writes it, to tell it from others"""
 
     name: str
     capability: tuple[int, int]
