@@ -2,7 +2,9 @@
 
 import ast
 import importlib
+import os
 import re
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -10,20 +12,24 @@ import pytest
 from ringtrain.ops import cuda
 from ringtrain.ops.cuda.kernels import SOURCES, whole_source
 from ringtrain.ops.cuda.signatures import parse
-from ringtrain.ops.cuda.tiles import SMALL, TILES
+from ringtrain.ops.cuda.strips import UNITS
+from ringtrain.ops.cuda.tiles import TILES, able
 from tests.fakes import nvrtc
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
-TILED = "gemm", "convolution"  # they take long: some of them in test_ops_cuda_products.py and its like
-FOUND = {path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu")}
-NAMES = sorted(FOUND - set(TILED))
+NAMES = sorted(path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu"))
 ARCHITECTURES = "sm_80", "sm_90", "sm_100"  # A100, H100 and H200, B200
 REALS = ("float", "float"), ("double", "double"), ("float", "__half"), ("float", "__nv_bfloat16")
+SIZES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
+# Products by tiles: a case takes seconds, all of them several minutes. That of the smallest tile, bfloat16 and sm_90 is
+# compiled always.
 TILED = "gemm", "convolution"
+ALL = os.environ.get("RINGTRAIN_TEST_COMPILE") == "all"
+needs_time = pytest.mark.skipif(not ALL, reason="larger tiles: RINGTRAIN_TEST_COMPILE=all, as scripts/check-full has")
 # What a source is compiled with besides, in each of the ways in which it is used; what is not named here has one way.
 WAYS = {
-    "strips": [{"UNIT": unit} for unit in ("uint4", "unsigned char")],
-    "cast": [{"FROM": a, "TO": b} for a, b in (("float", "__half"), ("__nv_bfloat16", "float"), ("double", "float"))],
+    "strips": [{"UNIT": unit} for unit in UNITS.values()],
+    "cast": [{"FROM": a, "TO": b} for a, b in permutations(SIZES, 2)],
 }
 
 
@@ -43,23 +49,28 @@ def simple_cases(name):
 
 
 def tiled_cases():
-    """Of products by tiles, which take seconds each: the smallest tile of each type, and the largest, whose numbers
-    fill the registers, of two. Tensor cores are for all but float64, and float32 that is wanted whole."""
-    small, large = SMALL.defines, TILES[0].defines
+    """Of products by tiles: every tile of every type, for every architecture. Tensor cores are for all but float64,
+    and float32 that is wanted whole."""
     for real, act in REALS:
-        for cores in {"float": (0, 1), "double": (0,)}.get(act, (1,)):
-            yield {"REAL": real, "ACT": act, "CORES": cores, **small}, "sm_90"
-    for architecture in ("sm_80", "sm_100"):
-        yield {"REAL": "float", "ACT": "__nv_bfloat16", "CORES": 1, **small}, architecture
-    for act, cores in (("float", 0), ("__nv_bfloat16", 1)):
-        yield {"REAL": "float", "ACT": act, "CORES": cores, **large}, "sm_90"
+        for tile in able(SIZES[act]):
+            for cores in {"float": (0, 1), "double": (0,)}.get(act, (1,)):
+                defines = {"REAL": real, "ACT": act, "CORES": cores, **tile.defines}
+                yield from ((defines, architecture) for architecture in ARCHITECTURES)
 
 
-CASES = [
-    pytest.param(name, defines, architecture, id="-".join((name, *map(str, defines.values()), architecture)))
-    for name in NAMES
-    for defines, architecture in (tiled_cases() if name in TILED else simple_cases(name))
-]
+def case(name, defines, architecture):
+    quick = name not in TILED or (defines["ACT"], defines["TILE_M"], architecture) == ("__nv_bfloat16", 64, "sm_90")
+    identity = "-".join((name, *map(str, defines.values()), architecture))
+    return pytest.param(name, defines, architecture, id=identity, marks=() if quick else needs_time)
+
+
+CASES = [case(name, *each) for name in NAMES for each in (tiled_cases() if name in TILED else simple_cases(name))]
+
+
+def test_every_source_is_among_the_cases():
+    assert {each.values[0] for each in CASES} == set(NAMES) > set(TILED)
+    tiled = [each.values for each in CASES if each.values[0] in TILED]
+    assert len(tiled) == len(TILED) * len(ARCHITECTURES) * (1 + 4 * len(TILES))  # float64, and four of each tile
 
 
 @needs_nvrtc
