@@ -37,6 +37,10 @@ class MachineOps(ABC):
     def compile_stats(self) -> tuple[int, int]:
         """(kernels compiled anew, kernels loaded from the disk cache) in this process."""
 
+    def notes(self) -> list[str]:
+        """What the user should know of how it computes, found out so far."""
+        return []
+
     @abstractmethod
     def threads(self, count: int) -> None:
         """Let matrix products use ``count`` threads, in the whole process."""

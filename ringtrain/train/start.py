@@ -5,6 +5,7 @@ iteration, by all ranks together (:mod:`ringtrain.train.together`).
 """
 
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain
 
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError
@@ -160,3 +161,5 @@ def _prepare(run: Assembly, ops: Ops, transport: Transport, sink: Sink, progress
     compiled, loaded = (now - then for now, then in zip(ops.compile_stats(), before, strict=True))
     if compiled or loaded:
         sink.handle(Compiled(seconds=seconds, kernels=compiled))
+    for text in dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes()))):
+        sink.handle(Note(text=text))

@@ -21,7 +21,8 @@ class cudnnGraphNotSupportedError(Exception):
 
 
 class FakeCudnn:
-    """``streams``: by their pointers. ``refuses(graph)``: whether there is no engine for it."""
+    """``streams``: by their pointers. ``refuses(graph)``: whether there is no engine for it. ``fails``: what execution
+    raises; ``spoils(result)``: what it gives in the result's place."""
 
     data_type = SimpleNamespace(FLOAT="float32", HALF="float16", BFLOAT16="bfloat16")
     heur_mode = SimpleNamespace(A="A", FALLBACK="FALLBACK")
@@ -30,6 +31,8 @@ class FakeCudnn:
 
     def __init__(self, streams: dict[int, HostStream], refuses=lambda graph: False):
         self.streams, self.refuses, self.graphs = streams, refuses, []
+
+    fails, spoils = None, staticmethod(lambda result: result)
 
     def create_handle(self):
         return SimpleNamespace(stream=None)
@@ -165,13 +168,15 @@ class FakeGraph:
 
     def execute(self, addresses, workspace, handle):
         assert len(self._steps) == 4 and handle is self._handle and workspace
+        if self._library.fails is not None:
+            raise self._library.fails
         known = {tensor.uid: tensor for tensor in self._tensors if tensor.given or tensor.output}
         assert addresses.keys() == known.keys(), (addresses, known)
         handle.stream.issue("cudnn", lambda: self._run(known, addresses))
 
     def _run(self, known, addresses):
         arrays = {uid: tensor.at(addresses[uid]) for uid, tensor in known.items()}
-        arrays[self.out.uid][...] = self.out.value(arrays).astype(arrays[self.out.uid].dtype)
+        arrays[self.out.uid][...] = self._library.spoils(self.out.value(arrays)).astype(arrays[self.out.uid].dtype)
 
 
 def _nhwc(x):

@@ -1,16 +1,19 @@
 """cuDNN's graphs: drawn with the library where it is installed, and executed by one that is made up."""
 
 import inspect
+import itertools
 
 import numpy as np
 import pytest
 
+from ringtrain.errors import DeviceError
 from ringtrain.ops.base import ConvGeometry
-from ringtrain.ops.cuda.choice import Choice, Unable
+from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import Convolution
 from ringtrain.ops.cuda.convolution.cudnn import IO, Cudnn, Request, is_installed, make_graph, unwanted
 from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.fake_cudnn import FakeCudnn
@@ -196,7 +199,7 @@ def test_neither_float64_nor_a_stream_that_is_none_of_a_device():
 def test_it_is_one_of_the_ways_and_may_be_recorded():
     """The clock favours the last way, which is cuDNN's; for dw there is no engine."""
     later = iter(range(1000, 0, -1))
-    choice = Choice(measure=lambda _device, run: run() or next(later))
+    choice = Choice(measure=lambda *_: next(later))
     device, library = device_with(
         "float32",
         lambda streams: FakeCudnn(streams, lambda graph: graph.out.uid == 2),
@@ -214,7 +217,7 @@ def test_it_is_one_of_the_ways_and_may_be_recorded():
     before = get(device, dx), get(device, dw)
     names = {work[0]: chosen.name for work, chosen in choice.table.items()}
     assert names == {"forward": "cuDNN", "input_back": "cuDNN", "weights_back": "implicit 64x64"}
-    assert choice.notes == {"cuDNN": "cuDNN: no engine for this graph"}
+    assert choice.notes == ["cuDNN is left out 1×: cuDNN: no engine for this graph"]
     device.recording = True
     with device.runtime.record(device.stream) as graphs:
         run()
@@ -223,6 +226,64 @@ def test_it_is_one_of_the_ways_and_may_be_recorded():
     graphs[0].launch(device.stream)
     assert (get(device, dx) == before[0]).all() and (get(device, dw) == before[1]).all()
     assert before[0].max() == 18 * 18
+
+
+class BindingError(Exception):
+    """Of a class that a library has for itself."""
+
+
+SPOILT = {
+    "raises": ({"fails": BindingError("CUDNN_STATUS_EXECUTION_FAILED")}, "BindingError: CUDNN_STATUS_EXECUTION_FAILED"),
+    "misses an array": ({"fails": ValueError("no tensor of uid 3")}, "ValueError: no tensor of uid 3"),
+    "gives other numbers": ({"spoils": lambda result: 1.02 * result}, "by 0.02 of its norm, more than 0.001"),
+    "gives NaN": ({"spoils": lambda result: np.nan * result}, "by nan of its norm, more than 0.001"),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("how, why", SPOILT.values(), ids=SPOILT)
+def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(how, why):
+    """cuDNN is the fastest by the clock."""
+    faster = itertools.count(1000, -1)
+    choice = Choice(measure=lambda *_: next(faster))
+    device, library = device_with("float32", choice=choice)
+    vars(library).update(how)
+    layer, random = Convolution(device, Cudnn(device, library)), np.random.default_rng(4)
+    x, w = (random.standard_normal(s).astype("float32") for s in ((1, 5, 5, 2), (3, 3, 2, 2)))
+    y, dx, dw, wanted = (np.empty(s, "float32") for s in ((1, 5, 5, 2), (1, 5, 5, 2), (3, 3, 2, 2), (1, 5, 5, 2)))
+    arrays = [put(device, each) for each in (x, w, y, dw, dx)]
+    layer.conv2d(*arrays[:2], None, arrays[2], ConvGeometry(3, 1, 1))
+    layer.conv2d_back(*arrays[:3], arrays[2], arrays[3], None, arrays[4], ConvGeometry(3, 1, 1))
+    ReferenceOps("float32").conv2d(x, w, None, wanted, ConvGeometry(3, 1, 1))
+    assert np.abs(get(device, arrays[2]) - wanted).max() < 1e-5
+    assert len(choice.table) == 3 and all("cuDNN" not in each.names for each in choice.table.values())
+    (note,) = choice.notes
+    assert note.startswith("cuDNN is left out 3×: ") and note.endswith(why)
+
+
+@needs_compiler
+def test_a_library_that_fails_when_it_was_chosen_is_told_as_an_error_of_the_device():
+    device, library = device_with("float32")
+    passes, array = Cudnn(device, library), device.runtime.empty(36, "float32")
+    passes.input_back(small_plan(), array, array, array[:25])
+    library.fails = RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+    with pytest.raises(DeviceError, match="cuDNN: RuntimeError: CUDNN_STATUS_EXECUTION_FAILED"):
+        passes.input_back(small_plan(), array, array, array)
+
+
+@needs_compiler
+def test_a_runtime_that_keeps_account_hears_of_each_execution():
+    device, library = device_with("float32")
+    seen = []
+
+    def timed(name, stream, arrays, work):
+        seen.append((name, stream is device.stream, [array.size for array in arrays]))
+        work()
+
+    device.runtime.timed = timed
+    x, w, y = (put(device, np.ones(s, "float32")) for s in ((1, 5, 5, 2), (3, 3, 2, 2), (1, 5, 5, 2)))
+    Cudnn(device, library).forward(small_plan(), x, w, None, y, False)
+    assert seen == [("cuDNN: forward", True, [50, 36, 50])] and get(device, y).max() == 18
 
 
 def test_it_is_looked_for_without_being_imported():

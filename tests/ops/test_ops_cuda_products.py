@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.ops.cuda.choice import Choice, Unable, Way
+from ringtrain.ops.cuda.choice import Choice, Way
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.gemm import BlasProduct, OwnProduct, by_cores, matrix, products_of, turned
 from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.cuda.products import Products
@@ -177,25 +178,40 @@ def test_tiles_suit_the_size():
 
 # ── choice ───────────────────────────────────────────────────────────────────────────────────────────────────
 class Clock:
-    """Seconds of each way by its name, whatever it really takes. ``names``: of the trials, in order."""
+    """Seconds of each way by its name, whatever it really takes. ``names``: of the trials, in order; ``results``: what
+    a way gives, where that is not what the others give; ``recorded``: the ways that were timed by a recording."""
 
-    def __init__(self, seconds):
-        self.seconds, self.names = seconds, []
+    def __init__(self, seconds, results=None):
+        self.seconds, self.results, self.names, self.recorded = seconds, results or {}, [], []
 
     def trial(self, way):
         if isinstance(self.seconds[way.name], Exception):
             raise self.seconds[way.name]
         self.names.append(way.name)
+        return way.name
 
-    def __call__(self, _device, run):
-        run()
-        return self.seconds[self.names[-1]]
+    def measure(self, _device, run, recordable):
+        name = run()
+        self.recorded += [name] if recordable else []
+        return self.seconds[name]
+
+    def look(self, _device, _out):
+        return np.array(self.results.get(self.names[-1], [3.0, 4.0]))
+
+    def choice(self, fixed=False):
+        return Choice(fixed, self.measure, self.look)
 
 
 class Standing:
-    """What a choice asks of a device."""
+    """What a choice asks of a device. ``cleared``: how often the result was."""
 
-    recording = False
+    recording, numbers, stream = False, "float32", None
+
+    def __init__(self):
+        self.runtime, self.cleared = self, 0
+
+    def clear(self, _array, _stream):
+        self.cleared += 1
 
 
 def ways(*names):
@@ -205,27 +221,73 @@ def ways(*names):
 def test_the_fastest_is_taken_and_told():
     refusals = {"none": Unable("no engine"), "large": DeviceFullError("no memory")}
     clock, device = Clock({"own": 3e-3, "blas": 1e-3, "small": 2e-3, **refusals}), Standing()
-    choice = Choice(measure=clock)
+    choice = clock.choice()
     names = ways("none", "own", "blas", "small", "large")
     assert choice(device, "work", names, clock.trial, flops=10**9).name == "blas"
-    assert clock.names == ["own"] * 7 + ["blas"] * 7 + ["small"] * 7
-    assert choice(device, "work", None, None).name == "blas" and len(clock.names) == 21
+    assert clock.names == ["own"] * 2 + ["blas"] * 2 + ["small"] * 2
+    assert clock.recorded == ["own", "small"] and device.cleared == 3
+    assert choice(device, "work", None, None).name == "blas" and len(clock.names) == 6
     chosen = choice.table["work"]
     assert (chosen.name, chosen.milliseconds, chosen.flops_per_second) == ("blas", 1.0, 1e12)
-    assert choice.notes == {"none": "no engine", "large": "no memory"}
+    assert choice.notes == ["none is left out 1×: no engine", "large is left out 1×: no memory"]
     device.recording = True
     assert choice(device, "work", None, None).name == "small"
     beside, theirs = Standing(), names()
-    assert choice(beside, "work", lambda: theirs, None) is theirs[2] and len(clock.names) == 21
+    assert choice(beside, "work", lambda: theirs, None) is theirs[2] and len(clock.names) == 6
+
+
+@pytest.mark.parametrize("result", [[3.0, 4.01], [3.0, np.nan], [np.inf, 4.0], [0.0, 0.0]])
+def test_a_way_that_gives_other_numbers_is_left_out(result):
+    """0 is what is left of a way that writes nothing."""
+    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"blas": result}), Standing()
+    choice = clock.choice()
+    for work in ("work", "more"):
+        assert choice(device, work, ways("own", "blas"), clock.trial).name == "own"
+        assert set(choice.table[work].seconds) == {"own"}
+    off = {4.01: "0.002", 0.0: "1"}.get(result[1], "inf" if result[0] == np.inf else "nan")
+    words = f"its result differs from the first way's by {off} of its norm, more than 0.001"
+    assert choice.notes == [f"blas is left out 2×: {words}"]
+
+
+@pytest.mark.parametrize(
+    "own, other, numbers",
+    [
+        ([3.0, 4.0], [3.0, 4.001], "float32"),
+        ([3.0, 4.0], [3.0, 4.04], "tf32"),
+        ([3.0, 4.0], [3.0, 4.1], "bfloat16"),
+        ([0.0, 0.0], [0.0, 0.0], "float32"),
+        ([3.0, np.nan], [3.0, np.nan], "float32"),
+        ([3.0, np.inf], [1.0, 1.0], "float32"),
+    ],
+)
+def test_what_rounding_does_leaves_no_way_out(own, other, numbers):
+    """Nor is one judged beside numbers that are none."""
+    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"own": own, "blas": other}), Standing()
+    device.numbers = numbers
+    choice = clock.choice()
+    assert choice(device, "work", ways("own", "blas"), clock.trial).name == "blas" and choice.notes == []
+
+
+def test_where_no_way_can_be_timed_the_first_tells_why():
+    clock = Clock({"own": DeviceFullError("no memory"), "blas": DeviceFullError("no memory")})
+    choice = clock.choice()
+    assert choice(Standing(), "work", ways("blas", "own"), clock.trial).name == "blas"
+    assert choice.table["work"].milliseconds is None
+
+
+def test_a_defect_of_our_own_is_not_passed_over():
+    clock = Clock({"own": DeviceError("it does not compile"), "blas": 1e-3})
+    with pytest.raises(DeviceError, match="it does not compile"):
+        clock.choice()(Standing(), "work", ways("own", "blas"), clock.trial)
 
 
 def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
     device, clock = Standing(), Clock({})
-    fixed = Choice(fixed=True, measure=clock)
+    fixed = clock.choice(fixed=True)
     assert fixed(device, "work", ways("own", "blas"), clock.trial).name == "own"
     assert fixed.table["work"].milliseconds is fixed.table["work"].flops_per_second is None
-    assert Choice(measure=clock)(device, "work", ways("own"), clock.trial).name == "own"
-    device.recording, choice = True, Choice(measure=clock)
+    assert clock.choice()(device, "work", ways("own"), clock.trial).name == "own"
+    device.recording, choice = True, clock.choice()
     assert choice(device, "work", ways("blas", "own"), clock.trial).name == "own"
     assert clock.names == [] and choice.table == {}
 
@@ -245,7 +307,7 @@ def test_events_time_the_work_and_trials_add_nothing():
 @needs_compiler
 def test_recorded_products_are_our_own():
     later_is_faster = itertools.count(100, -1)
-    ops = cuda_ops(choice=Choice(measure=lambda _device, run: run() or next(later_is_faster)))
+    ops = cuda_ops(choice=Choice(measure=lambda *_: next(later_is_faster)))
     x, y = ops.from_host(np.eye(3, dtype="float32")), ops.from_host(np.zeros((3, 3), "float32"))
     for _ in range(3):
         ops.segment("twice", lambda: ops.product(x, x, y, accumulate=True))

@@ -77,6 +77,9 @@ class CudaOps(Ops):
         """Which way is taken to each product and convolution so far, and what it took: its ``table``."""
         return self._device.choice
 
+    def notes(self):
+        return self.choices.notes
+
     def compile_stats(self):
         return self.runtime.modules
 

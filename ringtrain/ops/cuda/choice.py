@@ -2,23 +2,25 @@
 
     key unknown ── recording? ──► first that can be recorded, without a note
          └──────── fixed?     ──► first
-         └──────── else       ──► each way twice to warm up, REPEATS times by events; the least median is kept
+         └──────── else       ──► each way once, its result beside the first one's; then it is timed; the least is kept
 
 What is recorded later takes the fastest of those that can be. Timing depends on the moment: results then may differ in
-their last bits from run to run, which ``fixed`` rules out.
+their last bits from run to run, which ``fixed`` rules out. A way that fails or gives other numbers is left out, and
+:attr:`Choice.notes` says so. Numbers are compared as they are at the first call: where all of them are 0 then, as a
+gradient may be, nothing is seen.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from statistics import median
+
+import numpy as np
 
 from ringtrain.errors import DeviceFullError
+from ringtrain.ops.cuda.faults import Unable
+from ringtrain.ops.cuda.trials import distance, sample_of, seconds_of
 
-WARMUPS, REPEATS = 2, 5
-
-
-class Unable(Exception):
-    """A way cannot do this work after all; its message says why. So it is with one that there is no memory for."""
+# How far from the first way's result another's may be, of its norm: many times what rounding does.
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "tf32": 1e-2, "float16": 3e-2, "bfloat16": 3e-2}
 
 
 @dataclass(frozen=True)
@@ -52,31 +54,29 @@ class Chosen:
         return self.flops / self.seconds[self.name] if self.seconds.get(self.name) else None
 
 
-def by_events(device, run: Callable[[], None]) -> float:
-    """Seconds on the device."""
-    start = device.stream.record(timed=True)
-    run()
-    end = device.stream.record(timed=True)
-    end.wait()
-    return end.seconds_since(start)
-
-
 class Choice:
-    """``fixed``: the first way, always. ``measure(device, run)``: seconds; the clock of tests is a list.
+    """``fixed``: the first way, always. ``measure(device, run, recordable)``: seconds; ``look(device, array)``: the
+    numbers that are compared. Tests have their own.
 
     Streams of a device share what was found out; ways belong to one each.
     """
 
-    def __init__(self, fixed: bool = False, measure=by_events):
-        self._fixed, self._measure = fixed, measure
+    def __init__(self, fixed: bool = False, measure=seconds_of, look=sample_of):
+        self._fixed, self._measure, self._look = fixed, measure, look
         self._ways: dict[tuple, Way] = {}  # by device, work, and whether it is recorded
         self.table: dict[Hashable, Chosen] = {}
-        self.notes: dict[str, str] = {}  # why a way was left out, by its name
+        self._left_out: dict[tuple[str, str], int] = {}  # of how much work, by a way's name and why
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each reason why a way was left out."""
+        return [f"{name} is left out {times}×: {why}" for (name, why), times in self._left_out.items()]
 
     def __call__(
-        self, device, work: Hashable, ways: Callable[[], Sequence[Way]], trial: Callable[[Way], None], flops=0
+        self, device, work: Hashable, ways: Callable[[], Sequence[Way]], trial: Callable[[Way], object], flops=0
     ) -> Way:
-        """``trial(way)``: does the work by that way, any number of times, such that only its results are lost."""
+        """``trial(way)``: does the work by that way, any number of times, such that only its results are lost: the
+        array in which they are, which is the same for all."""
         way = self._ways.get((device, work, device.recording))
         return way or self._find(device, work, ways(), trial, flops)
 
@@ -88,22 +88,33 @@ class Choice:
             names = sorted(seconds, key=seconds.get) or [way.name for way in able]
             self.table[work] = Chosen(tuple(names), seconds, flops)
         by_name = {way.name: way for way in able}
-        ordered = [by_name[name] for name in self.table[work].names]
+        ordered = [by_name[name] for name in self.table[work].names] + list(able)
         self._ways[device, work, False], self._ways[device, work, True] = ordered[0], _recordable(ordered)
         return self._ways[device, work, device.recording]
 
     def _time_all(self, device, able, trial) -> dict[str, float]:
-        times = ((way.name, self._time(device, way, trial)) for way in able)
-        return {name: seconds for name, seconds in times if seconds is not None}
+        seconds, first = {}, None
+        for way in able:
+            try:
+                first = self._compared(device, way, trial, first)
+                seconds[way.name] = self._measure(device, lambda way=way: trial(way), way.recordable)
+            except (Unable, DeviceFullError) as error:
+                key = way.name, str(error)
+                self._left_out[key] = self._left_out.get(key, 0) + 1
+        return seconds
 
-    def _time(self, device, way, trial) -> float | None:
-        try:
-            for _ in range(WARMUPS):
-                trial(way)
-            return median(self._measure(device, lambda: trial(way)) for _ in range(REPEATS))
-        except (Unable, DeviceFullError) as error:
-            self.notes.setdefault(way.name, str(error))
-            return None
+    def _compared(self, device, way, trial, first):
+        """(where results are, those of the first way that gave some). Raises: Unable where this one gives others."""
+        if first is None:
+            out = trial(way)
+            return out, self._look(device, out)
+        out, wanted = first
+        device.runtime.clear(out, device.stream)  # of the way before
+        trial(way)
+        off, most = distance(self._look(device, out), wanted), TOLERANCE[device.numbers]
+        if not off <= most and np.isfinite(wanted).all():
+            raise Unable(f"its result differs from the first way's by {off:.2g} of its norm, more than {most:g}")
+        return first
 
 
 def _recordable(ways) -> Way:

@@ -1,6 +1,7 @@
 """What the operations share: the device, its kernels, the stream on which they are done, and scratch memory."""
 
 import math
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -26,9 +27,24 @@ class Device:
         self._scratch = {}
         self._pinned = {}
 
+    @property
+    def numbers(self) -> str:
+        """The coarsest rounding in its products: the type of activations, or tf32."""
+        return "tf32" if self.active.name == "float32" and not self.precise else self.active.name
+
     def beside(self) -> "Device":
         """The same device with a stream and scratch memory of its own."""
         return Device(self.runtime, self.real, self.active, self.precise, self.kernels, self.choice)
+
+    @contextmanager
+    def record(self):
+        """What is issued inside is recorded; the list then holds the graph."""
+        self.recording = True
+        try:
+            with self.runtime.record(self.stream) as graphs:
+                yield graphs
+        finally:
+            self.recording = False
 
     def scratch(self, name: str, shape, dtype):
         """Memory kept under a name for the time of one operation; what was in it is lost when it is asked for again."""

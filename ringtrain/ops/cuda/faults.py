@@ -1,9 +1,15 @@
 """What goes wrong on a device, told to whom it may concern: CuPy's errors as words that say what to do."""
 
+from ringtrain.errors import DeviceError
+
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"
 BUSY = "cudaErrorDevicesUnavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE"
 NAMES = "CUDARuntimeError", "CUDADriverError", "CUBLASError"  # of CuPy's classes
 GIBIBYTE = 1 << 30
+
+
+class Unable(DeviceError):
+    """A way cannot do this work after all; its message says why."""
 
 
 def explain(error: Exception, index: int, doing: str) -> str | None:

@@ -9,6 +9,7 @@ from functools import partial
 
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.kernels import Kernels
 from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.ops.cuda.tiles import THREADS, Tile, choose, shares, worth
@@ -88,7 +89,7 @@ class OwnProduct:
 
 
 class BlasProduct:
-    """``precise``: float32 without TF32."""
+    """``precise``: float32 without TF32. Raises: Unable for whatever cuBLAS raises."""
 
     def __init__(self, device: Device, kernels: Kernels, precise: bool):
         self._device, self._kernels, self._precise = device, kernels, precise
@@ -97,7 +98,10 @@ class BlasProduct:
         if not (a.rows and b.columns):
             return
         runtime, stream = self._device.runtime, self._device.stream
-        runtime.product(a, b, y, accumulate, self._precise, stream)
+        try:
+            runtime.product(a, b, y, accumulate, self._precise, stream)
+        except Exception as error:
+            raise Unable(f"cuBLAS: {error}") from error
         if bias is not None or relu:
             kernel = self._kernels("matrix", "finish_rows")
             count = a.rows * b.columns

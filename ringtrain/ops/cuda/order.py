@@ -57,16 +57,12 @@ class Segments:
         return segment.returned
 
     def _record(self, segment, run):
-        device = self._device
-        device.recording = True
         try:
-            with device.runtime.record(device.stream) as graphs:
+            with self._device.record() as graphs:
                 segment.returned = run()
             segment.graph = graphs[0]
         except DeviceError as refused:
             segment.refusal = str(refused)
-        finally:
-            device.recording = False
 
     def describe(self) -> str:
         """How many are recorded, and why others are not; nothing where there are none."""

@@ -6,7 +6,7 @@ array is opaque, but for ``.shape``, ``.dtype``, ``.size``, contiguous slices ``
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -169,6 +169,11 @@ class Runtime(ABC):
     def product(self, a: Matrix, b: Matrix, c: Matrix, accumulate: bool, precise: bool, stream: Stream) -> None:
         """c = a · b, or c += a · b, by cuBLAS. a and b are of one type; c of that or of float32; sums in float32, of
         float64 in float64. ``precise``: float32 by no TF32. c is not transposed. Cannot be recorded."""
+
+    def timed(self, name: str, stream: Stream, arrays: Sequence, work: Callable[[], None]) -> None:
+        """``work()``, which issues something on the stream by another library, on these arrays. A runtime that keeps
+        account of what is issued hears of it here."""
+        work()
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

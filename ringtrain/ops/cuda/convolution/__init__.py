@@ -24,6 +24,7 @@ from ringtrain.ops.cuda.rounding import Rounding
 from ringtrain.ops.cuda.tiles import worth
 
 FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
+RESULT = {FORWARD: 3, INPUT_BACK: 2, WEIGHTS_BACK: 2}  # which of a pass's arguments it writes
 
 
 class Convolution:
@@ -71,10 +72,14 @@ class Convolution:
             device,
             (what, device.active.name, plan, *key),
             lambda: self._ways(what, plan),
-            lambda way: way.run(plan, *(trial() if trial else arguments)),
+            lambda way: self._try(way, what, plan, trial() if trial else arguments),
             plan.flops,
         )
         way.run(plan, *arguments)
+
+    def _try(self, way, what, plan, arguments):
+        way.run(plan, *arguments)
+        return arguments[RESULT[what]]
 
     def _ways(self, what, plan) -> list[Way]:
         ways = [Way("depthwise", getattr(Depthwise(self._device), what))] if Depthwise.able(plan) else []

@@ -8,16 +8,16 @@ cuDNN names dimensions N C H W and K C R S whatever their order in memory, which
 everywhere, weights KRSC, so that w_RSCK is turned on its way there, and dw on its way back. Sums are float32 whatever
 the arrays are. Engines whose results depend on the moment are left out, and for full float32 those of tensor cores. A
 graph is built at its first call, which allocates; from then on calls may be recorded. What cuDNN has no engine for is
-:class:`~ringtrain.ops.cuda.choice.Unable`, kept and told again.
+:class:`~ringtrain.ops.cuda.faults.Unable`, kept and told again.
 """
 
 import importlib
 import importlib.util
 from dataclasses import dataclass
 
-from ringtrain.ops.cuda.choice import Unable
 from ringtrain.ops.cuda.convolution.plan import Plan
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.faults import Unable
 
 X, W, BIAS, Y = 1, 2, 3, 4  # the graph's names of arrays, for dx, dw and dy too
 IO = {"float32": "FLOAT", "bfloat16": "BFLOAT16", "float16": "HALF"}
@@ -164,10 +164,18 @@ class Cudnn:
         kernel(blocks, (SQUARE, LINES), self._device.stream, source, target, plan.depth, plan.features, *rest)
 
     def _execute(self, request, pack):
+        """Raises: Unable for whatever the library raises."""
         graph, nbytes = self._find(request)
-        address = self._device.runtime.address
-        addresses = {uid: address(array) for uid, array in pack.items()}
-        graph.execute(addresses, address(self._workspace(nbytes)), handle=self._handle)
+        runtime, space = self._device.runtime, self._workspace(nbytes)
+        addresses = {uid: runtime.address(array) for uid, array in pack.items()}
+
+        def work():
+            graph.execute(addresses, runtime.address(space), handle=self._handle)
+
+        try:
+            runtime.timed(f"cuDNN: {request.what}", self._device.stream, list(pack.values()), work)
+        except Exception as error:
+            raise Unable(f"cuDNN: {type(error).__name__}: {error}") from error
 
     def _workspace(self, nbytes):
         if not self._workspaces or self._workspaces[-1].size < nbytes:
@@ -200,7 +208,7 @@ class Cudnn:
             graph.check_support()
             graph.build_plans()
             return graph, graph.get_workspace_size()
-        except (ImportError, OSError, RuntimeError, self._refusals()) as error:
+        except Exception as error:  # of whatever class: a library that cannot do it ends no run
             return Unable(f"cuDNN: {error}")
 
     def _open(self):
@@ -212,6 +220,3 @@ class Cudnn:
             self._library.set_stream(handle, self._device.stream.pointer)
             self._handle = handle
         return self._library
-
-    def _refusals(self):
-        return self._library.cudnnGraphNotSupportedError if self._library else RuntimeError

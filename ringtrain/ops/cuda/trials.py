@@ -1,0 +1,83 @@
+"""What a trial is judged by: the seconds that it takes the device, and the numbers that it gives.
+
+A kernel of a few microseconds is done before Python has issued the next one, so that events around what is issued one
+by one time Python. Work that can be recorded is therefore timed as a graph, some runs in one; other work is issued
+while the device is still busy with something else.
+"""
+
+from functools import partial
+from statistics import median
+
+import numpy as np
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.faults import Unable
+
+REPEATS = 5
+MOST_RUNS, ENOUGH_S = 10, 300e-6  # of a graph: fewer runs where one takes long
+CLEARS, CLEARED_BYTES = 512, 1 << 16  # half a millisecond at least: each node of a graph takes a microsecond
+PIECES, PIECE = 64, 1024  # of a result that are looked at, and the elements of each
+
+
+def seconds_of(device, run, recordable: bool) -> float:
+    """On the device, of one run, which has been made before: the median of :data:`REPEATS`."""
+    try:
+        if recordable:
+            return _replayed(device, run)
+        busy = _graph(device, partial(_clear, device, device.scratch("kept busy", CLEARED_BYTES, "uint8")))
+        return median(_between(device, run, busy) for _ in range(REPEATS))
+    except Unable:
+        raise
+    except DeviceError:  # nothing can be recorded: the runtime of a profile counts launches one by one
+        return median(_between(device, run) for _ in range(REPEATS))
+
+
+def _replayed(device, run) -> float:
+    runs = min(MOST_RUNS, max(1, int(ENOUGH_S / max(_between(device, run), 1e-9))))
+    replay = _graph(device, lambda: [run() for _ in range(runs)])
+    replay()  # what a graph needs on the device is uploaded with its first launch
+    return median(_between(device, replay) for _ in range(REPEATS)) / runs
+
+
+def _graph(device, run):
+    with device.record() as graphs:
+        run()
+    return partial(graphs[0].launch, device.stream)
+
+
+def _clear(device, array) -> None:
+    for _ in range(CLEARS):
+        device.runtime.clear(array, device.stream)
+
+
+def _between(device, run, before=None) -> float:
+    """By events; ``before``: what is issued ahead of the first."""
+    if before is not None:
+        before()
+    start = device.stream.record(timed=True)
+    run()
+    end = device.stream.record(timed=True)
+    end.wait()
+    return end.seconds_since(start)
+
+
+def sample_of(device, array) -> np.ndarray:
+    """The elements of an array that are compared, as float64: all of a small one, else pieces from its begin to its
+    end."""
+    flat = array.reshape(-1)
+    length = min(PIECE, flat.size)
+    count = min(PIECES, -(-flat.size // max(1, length)))
+    starts = np.linspace(0, flat.size - length, count).astype(int).tolist()
+    host = device.pinned("sample", count * length, array.dtype)
+    for number, start in enumerate(starts):
+        part = host[number * length : (number + 1) * length]
+        device.runtime.download(flat[start : start + length], part, device.stream)
+    device.stream.synchronize()
+    return host.astype(np.float64)
+
+
+def distance(given: np.ndarray, wanted: np.ndarray) -> float:
+    """‖given - wanted‖ / ‖wanted‖; infinite or NaN where that is no number."""
+    with np.errstate(all="ignore"):
+        off, size = np.linalg.norm(given - wanted), np.linalg.norm(wanted)
+        return float(off / size) if size else (0.0 if off == 0 else float("inf"))

@@ -1,0 +1,198 @@
+"""Trials of ways: the device is timed, on a machine whose two clocks the test owns, and numbers are compared."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ringtrain.errors import DeviceError
+from ringtrain.ops.cuda.choice import Choice
+from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.faults import Unable
+from ringtrain.ops.cuda.products import Products
+from ringtrain.ops.cuda.trials import PIECE, PIECES, distance, sample_of, seconds_of
+from tests.ops.cuda_support import device_runtime, needs_compiler
+
+ISSUE_S, LAUNCH_S, EVENT_S = 20e-6, 8e-6, 1e-6  # what Python takes
+
+
+class Model:
+    """A device and the host that gives it work: ``host`` is when Python is, ``free`` when the device has done all."""
+
+    def __init__(self, records=True):
+        self.host = self.free = 0.0
+        self.runtime, self.stream, self.issued, self._records, self._costs = self, self, 0, records, None
+
+    def issue(self, seconds):
+        self.issued += 1
+        if self._costs is not None:
+            self._costs.append(seconds)
+            return
+        self.host += ISSUE_S
+        self._do(seconds)
+
+    def _do(self, seconds):
+        self.free = max(self.free, self.host) + seconds
+
+    def scratch(self, name, count, dtype):
+        return None
+
+    def clear(self, array, stream):
+        self.issue(1e-6)
+
+    @contextmanager
+    def _recording(self):
+        if not self._records:
+            raise DeviceError("nothing is recorded")
+        self._costs, graphs = [], []
+        yield graphs
+        costs, self._costs = self._costs, None
+        graphs.append(Replay(self, sum(costs)))
+
+    def record(self, timed=None):
+        if timed is None:
+            return self._recording()
+        self.host += EVENT_S
+        return Point(self, max(self.host, self.free))
+
+
+class Replay:
+    def __init__(self, model, seconds):
+        self._model, self._seconds = model, seconds
+
+    def launch(self, stream):
+        self._model.host += LAUNCH_S
+        self._model._do(self._seconds)
+
+
+class Point:
+    def __init__(self, model, time):
+        self._model, self.time = model, time
+
+    def wait(self):
+        self._model.host = max(self._model.host, self.time)
+
+    def seconds_since(self, earlier):
+        return self.time - earlier.time
+
+
+@pytest.mark.parametrize("recordable", [True, False])
+@pytest.mark.parametrize("launches, seconds", [(1, 2e-6), (3, 5e-6), (1, 4e-3)])
+def test_what_is_timed_is_the_device_and_not_python(launches, seconds, recordable):
+    """20 µs pass in Python for each launch; events around what is issued one by one would tell 20 µs or more."""
+    model = Model()
+
+    def run():
+        for _ in range(launches):
+            model.issue(seconds)
+
+    found = seconds_of(model, run, recordable)
+    assert found == pytest.approx(launches * seconds, rel=0.05, abs=2e-6)
+
+
+def test_long_work_is_done_less_often():
+    calls = []
+    for seconds in (1e-6, 100e-6, 1e-3):
+        model = Model()
+        seconds_of(model, lambda model=model, seconds=seconds: model.issue(seconds), True)
+        calls.append(model.issued - 1)  # all but the one that is timed roughly
+    assert calls == [10, 2, 1]
+
+
+@pytest.mark.parametrize("recordable", [True, False])
+def test_where_nothing_is_recorded_what_is_issued_is_timed(recordable):
+    model = Model(records=False)
+    assert seconds_of(model, lambda: model.issue(50e-6), recordable) == pytest.approx(70e-6)
+
+
+def test_what_cannot_be_recorded_after_all_is_told():
+    model = Model()
+
+    def run():
+        if model._costs is not None:
+            raise Unable("no capture")
+
+    with pytest.raises(Unable, match="no capture"):
+        seconds_of(model, run, True)
+
+
+@pytest.mark.device
+@needs_compiler
+@pytest.mark.parametrize("size", [0, 1, 1000, PIECE + 1, PIECES * PIECE, 300_001])
+def test_a_sample_has_the_first_and_the_last_elements(size):
+    device = Device(device_runtime(), "float32", "float32")
+    host = np.arange(size, dtype="float32")
+    array = device.runtime.empty(size, "float32")
+    device.runtime.upload(host, array, device.stream)
+    seen = sample_of(device, array.reshape((size, 1)))
+    assert seen.dtype == np.float64 and set(seen) <= set(host) and set(host[:PIECE]) <= set(seen)
+    assert set(host[-PIECE:] if size else []) <= set(seen)
+    assert size > PIECES * PIECE or set(seen) == set(host)
+    assert len(seen) <= PIECES * PIECE
+
+
+def test_distance():
+    a, zero = np.array([3.0, 4.0]), np.zeros(2)
+    assert distance(np.array([3.0, 4.5]), a) == pytest.approx(0.1) and distance(zero, zero) == 0
+    assert distance(a, zero) == np.inf and np.isnan(distance(a * np.nan, a)) and distance(np.array([]), zero[:0]) == 0
+
+
+# ── cuBLAS ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def multiplied(spoil):
+    """(product of ones by the way that was chosen, the choice), where cuBLAS is ``spoil(runtime, right, given)``."""
+    runtime, choice = device_runtime(), Choice(measure=lambda _device, run, recordable: 1.0 if recordable else 0.5)
+    right = runtime.product
+    runtime.product = lambda *given: spoil(runtime, right, given)
+    try:
+        device = Device(runtime, "float32", "float32", choice=choice)
+        x, y = (runtime.empty((5, 5), "float32") for _ in range(2))
+        runtime.upload(np.ones((5, 5), "float32"), x, device.stream)
+        Products(device).product(x, x, y)
+        host = np.empty((5, 5), "float32")
+        runtime.download(y, host, device.stream)
+    finally:
+        del runtime.product
+    return host, choice
+
+
+def raises(runtime, right, given):
+    raise ValueError("CUBLAS_STATUS_EXECUTION_FAILED")
+
+
+def gives_nan(runtime, right, given):
+    right(*given)
+    runtime.upload(np.full(25, np.nan, "float32"), given[2].array, given[-1])
+
+
+def gives_half(runtime, right, given):
+    right(*given)
+    runtime.upload(np.full(25, 2.5, "float32"), given[2].array, given[-1])
+
+
+def gives_nothing(runtime, right, given):
+    pass
+
+
+REFUSALS = {
+    raises: "cuBLAS: CUBLAS_STATUS_EXECUTION_FAILED",
+    gives_nan: "its result differs from the first way's by nan of its norm, more than 0.001",
+    gives_half: "its result differs from the first way's by 0.5 of its norm, more than 0.001",
+    gives_nothing: "its result differs from the first way's by 1 of its norm, more than 0.001",
+}
+
+
+@pytest.mark.device
+@needs_compiler
+@pytest.mark.parametrize("spoil, why", REFUSALS.items(), ids=lambda each: getattr(each, "__name__", ""))
+def test_a_library_that_fails_or_is_wrong_is_left_out(spoil, why):
+    host, choice = multiplied(spoil)
+    assert (host == 5).all()
+    assert choice.notes == [f"cuBLAS is left out 1×: {why}"]
+    assert next(iter(choice.table.values())).name == "own"
+
+
+@pytest.mark.device
+@needs_compiler
+def test_a_library_that_is_right_is_taken():
+    host, choice = multiplied(lambda runtime, right, given: right(*given))
+    assert (host == 5).all() and choice.notes == [] and next(iter(choice.table.values())).name == "cuBLAS"
