@@ -1,4 +1,5 @@
 import signal
+import sys
 import threading
 
 import pytest
@@ -35,3 +36,14 @@ def deaf(monkeypatch):
 def heard(deaf, monkeypatch):
     """Runs take all signals, as they do elsewhere: for tests that send them."""
     monkeypatch.setattr(signals, "STOPPING", STOPPING)
+
+
+@pytest.fixture(autouse=True)
+def the_marker_device_is_true(request):
+    """``-m device`` selects what runs on a real device, where there is one: all of that, and nothing else."""
+    support = sys.modules.get("tests.ops.cuda_support")
+    before = len(support.asked) if support else 0
+    yield
+    if support:
+        marked = request.node.get_closest_marker("device") is not None
+        assert (len(support.asked) > before) == marked, "wants the marker `device`, or is not to have it"

@@ -137,7 +137,7 @@ class HostRuntime(Runtime):
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
     def upload(self, host, array, stream):
         if not self._is_pinned(host):
-            self._scheduler.refuse_while_recording("unpinned memory was copied from")
+            self._scheduler.refuse_while_recording("memory that is not pinned was copied")
             host = host.copy()
         self._copy("upload", _bytes(host), _bytes(self._memory(array)), stream)
 
@@ -148,7 +148,7 @@ class HostRuntime(Runtime):
                 target.fill(0xA5)  # not there yet
             self._copy("download", _bytes(self._memory(array)), target, stream)
         else:
-            self._scheduler.refuse_while_recording("unpinned memory was copied to")
+            self._scheduler.refuse_while_recording("memory that is not pinned was copied")
             self._copy("download", _bytes(self._memory(array)), target, stream)
             stream.synchronize()
 
@@ -169,7 +169,7 @@ class HostRuntime(Runtime):
         return HostStream(self._scheduler)
 
     def compile(self, source, name, options):
-        self._scheduler.refuse_while_recording("a source was compiled")
+        self._scheduler.refuse_while_recording(f"{name} was compiled")
         functions, parameters, fresh = host_kernels.build(source, name, options)
         compiled, loaded = self.modules
         self.modules = (compiled + 1, loaded) if fresh else (compiled, loaded + 1)

@@ -1,6 +1,7 @@
 """What tests of the operations on a GPU share: a device, and which operations are to be tested on it.
 
-The device is the host's, or a real one where RINGTRAIN_TEST_DEVICE is ``cuda``.
+The device is the host's, or a real one where RINGTRAIN_TEST_DEVICE is ``cuda``. Tests that use it have the marker
+``device``.
 """
 
 import functools
@@ -24,8 +25,13 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-def device_runtime():
-    return _real_runtime() if REAL else HostRuntime()
+asked = []  # an entry for each runtime that a test asked for: conftest.py holds the marker ``device`` to it
+
+
+def device_runtime(hasty=False):
+    """``hasty``: of the host's device; a real one is as hasty as it is."""
+    asked.append(hasty)
+    return _real_runtime() if REAL else HostRuntime(hasty)
 
 
 @functools.cache

@@ -22,6 +22,7 @@ pytestmark = needs_compiler
 TESTED_HERE = Elementwise, Examples, Optimizers, Strips, Sums, Wire
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [5, 0])
 def test_every_operation_agrees_with_the_reference(dtype, n):
@@ -40,6 +41,7 @@ def test_no_operation_is_of_two_parts_and_none_of_a_part_is_unknown():
         composed(Elementwise, Elementwise)(type("Two", (Ops,), {}))
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dropout_is_the_references_bit_for_bit_wherever_an_example_is(dtype):
     cuda, reference = cuda_ops(dtype), ReferenceOps(dtype)
@@ -57,6 +59,7 @@ def test_dropout_is_the_references_bit_for_bit_wherever_an_example_is(dtype):
     assert dropped(cuda, slice(0, 6), layer=4).tobytes() != whole.tobytes()
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("kind", [np.float16, np.uint16])
 def test_packing_is_the_references_bit_for_bit(kind):
     edges = [0x477FEFFF, 0x477FF000, 0x387FFFFF, 0x33000000, 0x33000001, 0x7F7FFFFF, 0x7F7F8000, 0x00000001, 0x00808000]
@@ -70,6 +73,7 @@ def test_packing_is_the_references_bit_for_bit(kind):
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("widths", [(3, 1, 4), (8, 4, 12), (1, 1), (5,)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_concat_and_back(dtype, widths):
@@ -83,6 +87,7 @@ def test_concat_and_back(dtype, widths):
     assert all(ops.to_host(got).tolist() == part.tolist() for got, part in zip(cut, parts, strict=True))
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("start, stop", [(0, 1000), (1, 1000), (3, 5), (4, 999), (2, 2)])
 def test_slices_that_begin_anywhere(start, stop):
     """Vectors of 16 bytes are only for memory that is aligned so."""
@@ -97,6 +102,7 @@ def test_slices_that_begin_anywhere(start, stop):
     assert ops.to_host(y).tolist() == wanted.tolist() and ops.to_host(x).tolist() == clipped.tolist()
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("dtype, value", [("uint8", 7), ("uint16", 515), ("int32", -2), ("float64", 0.3), ("int64", 9)])
 @pytest.mark.parametrize("start", [0, 1, 5])
 def test_fill_of_any_type(dtype, value, start):
@@ -107,6 +113,7 @@ def test_fill_of_any_type(dtype, value, start):
     assert ops.to_host(x).tolist() == host.tolist()
 
 
+@pytest.mark.device
 def test_nothing_becomes_of_nan():
     ops, x = cuda_ops(), np.array([np.nan, -1, 0, 2, -np.inf, np.inf], np.float32)
     y = ops.from_host(x)
@@ -117,12 +124,14 @@ def test_nothing_becomes_of_nan():
     assert np.isnan(ops.square_sum(y)) and ops.square_sum(ops.from_host(x[1:4])) == 5
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("count", [1, 255, 2048, 2049, 300_001])
 def test_a_sum_of_any_length(count):
     ops, x = cuda_ops("float64"), np.random.default_rng(count).integers(-3, 4, count).astype(np.float64)
     assert ops.square_sum(ops.from_host(x)) == np.square(x).sum()  # whole numbers: exact
 
 
+@pytest.mark.device
 def test_copies_between_types():
     ops, host = cuda_ops(), np.arange(-20, 21) / 7
     wide = "float32", "float64"
@@ -132,6 +141,7 @@ def test_copies_between_types():
         assert ops.to_host(y).tolist() == host.astype(given).astype(wanted).tolist()
 
 
+@pytest.mark.device
 def test_a_kernel_with_a_mistake_is_caught(monkeypatch):
     """The comparison above can fail: each of these is one character of a source."""
     from ringtrain.ops.cuda import kernels

@@ -23,6 +23,7 @@ def drawn(ops, *shapes):
     return [random.standard_normal(shape).astype(ops.active) for shape in shapes]
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("relu", [False, True])
 def test_the_gradient_of_a_bias(types, relu):
@@ -39,6 +40,7 @@ def test_the_gradient_of_a_bias(types, relu):
         part.unfinish(ops.from_host(dy), ops.from_host(y), None, relu, False)
 
 
+@pytest.mark.device
 def test_without_a_bias_dy_is_masked_alone():
     ops, part = channels_of()
     dy, y = drawn(ops, (3, 5), (3, 5))
@@ -47,6 +49,7 @@ def test_without_a_bias_dy_is_masked_alone():
     assert (ops.to_host(given) == np.where(y > 0, dy, 0)).all()
 
 
+@pytest.mark.device
 def test_rows_that_begin_anywhere():
     ops, part = channels_of()
     (memory,) = drawn(ops, (1 + 6 * 8,))
@@ -59,6 +62,7 @@ def test_rows_that_begin_anywhere():
     assert_close(ops.to_host(db), wanted.sum(axis=0), 1e-6, "")
 
 
+@pytest.mark.device
 def test_all_of_it_can_be_recorded():
     ops, part = channels_of()
     dy, y = drawn(ops, (33, 20, 128), (33, 20, 128))

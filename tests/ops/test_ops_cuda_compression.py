@@ -9,7 +9,7 @@ from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cuda_parts import compare, run_recorded
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.device]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

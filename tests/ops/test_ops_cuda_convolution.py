@@ -22,6 +22,7 @@ def assert_alike(got, wanted, limit, call):
         assert off <= limit * max(1, np.abs(wanted[name]).max(initial=0)), (str(call), name, off)
 
 
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("dtype, n, limit", [("float32", 3, 5e-6), ("float32", 0, 5e-6), ("float64", 2, 1e-13)])
 def test_as_the_reference(dtype, n, limit):
@@ -31,6 +32,7 @@ def test_as_the_reference(dtype, n, limit):
             assert_alike(perform(ops, call), perform(reference, call), limit, call)
 
 
+@pytest.mark.device
 @needs_compiler
 def test_many_tiles_and_sums_in_parts():
     ops, reference = cuda_ops(), ReferenceOps("float32")
@@ -59,6 +61,7 @@ class Named(Choice):
         return (found or able)[0]
 
 
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("name", ["implicit", "columns, own", "columns, cuBLAS"])
 def test_every_way_as_the_reference(name, monkeypatch):
@@ -83,6 +86,7 @@ SMALLEST = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "tf32": 2.0**-10}
 TILES_OF = {"bfloat16": "implicit", "float16": "implicit 128x64", "tf32": "implicit"}
 
 
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("precision", SMALLEST)
 @pytest.mark.parametrize("name", WIDE)
@@ -125,6 +129,7 @@ def as_float64(call):
     return Call(call.operation, wide(call.inputs), wide(call.outputs), call.rest)
 
 
+@pytest.mark.device
 @needs_compiler
 def test_kernels_that_are_too_large_to_gather():
     geometry, random = ConvGeometry(LONGEST_KERNEL + 1, 1, 1), np.random.default_rng(3)
@@ -137,6 +142,7 @@ def test_kernels_that_are_too_large_to_gather():
     assert [each.name for each in choice.table.values()] == ["columns, own"]
 
 
+@pytest.mark.device
 @needs_compiler
 def test_an_image_that_is_smaller_than_the_kernel_gives_nothing():
     ops, geometry = cuda_ops(), ConvGeometry(3)
@@ -153,6 +159,7 @@ ORDER = ["columns, own", "columns, cuBLAS", "implicit", "implicit 64x64"]
 
 
 # ── the choice ───────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.skipif(REAL, reason="a device has further ways, which the clock of this test does not know")
 @pytest.mark.parametrize("best", ORDER)

@@ -7,7 +7,7 @@ from ringtrain.ops.cuda.exchange import Exchange
 from tests.ops.cuda_parts import assert_close, compare, run_recorded
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.device]
 
 
 def dtype_of(name):

@@ -10,7 +10,7 @@ from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import Call
 from tests.ops.cuda_support import calls_of, cuda_ops, needs_compiler, perform
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.device]
 # Half a unit in the last place, relative, and one rounding of float32 more.
 ROUNDING = {"float16": 2**-11 + 2**-20, "bfloat16": 2**-8 + 2**-20}
 OF_WEIGHTS = {"mean_HWC", "scale_C"}  # of float32 whatever the activations are

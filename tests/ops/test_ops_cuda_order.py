@@ -7,7 +7,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda.order import Segments
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cuda_support import cuda_ops, needs_compiler
+from tests.ops.cuda_support import cuda_ops, device_runtime, needs_compiler
 
 pytestmark = needs_compiler
 
@@ -19,7 +19,7 @@ def ops():
 
 @pytest.fixture
 def host_ops():
-    """Of which more is known than of a real device: when it does what, and in what words it refuses."""
+    """Of which more is known than of a real device: when it does what."""
     return cuda_ops(runtime=HostRuntime())
 
 
@@ -27,6 +27,7 @@ def ones(ops, count=4):
     return ops.from_host(np.ones(count, np.float32))
 
 
+@pytest.mark.device
 def test_a_segment_is_run_then_recorded_and_then_done_without_it(ops):
     x, ran = ones(ops), []
 
@@ -40,6 +41,7 @@ def test_a_segment_is_run_then_recorded_and_then_done_without_it(ops):
     assert ops.describe().endswith("; 1 segments recorded")
 
 
+@pytest.mark.device
 def test_segments_of_different_keys_are_different(ops):
     x = ones(ops)
     for _ in range(3):
@@ -48,6 +50,7 @@ def test_segments_of_different_keys_are_different(ops):
     assert ops.to_host(x).tolist() == [1000] * 4
 
 
+@pytest.mark.device
 def test_the_segments_that_were_asked_for_last_are_kept(ops):
     x, ran = ones(ops), []
     segments = Segments(ops._device, most=2)
@@ -62,20 +65,20 @@ def test_the_segments_that_were_asked_for_last_are_kept(ops):
     assert ops.to_host(x).tolist() == [2.0**5 * 3**4 * 5] * 4
 
 
+@pytest.mark.device
 @pytest.mark.parametrize(
     "wish, words",
     [
         (lambda ops, x: ops.empty((3,)), "an array was allocated while work is recorded"),
         (lambda ops, x: ops.square_sum(x), "a stream was waited for while work is recorded"),
-        (lambda ops, x: ops.upload(np.zeros(4, np.float32), x), "unpinned memory was copied from while"),
+        (lambda ops, x: ops.upload(np.zeros(4, np.float32), x), "memory that is not pinned was copied while"),
         (
             lambda ops, x: ops.runtime.product(*[Matrix(x, 2, 2, 2)] * 3, False, True, ops._device.stream),
             "a product was asked for while",
         ),
     ],
 )
-def test_a_segment_that_cannot_be_recorded_runs_each_time(host_ops, wish, words):
-    ops = host_ops
+def test_a_segment_that_cannot_be_recorded_runs_each_time(ops, wish, words):
     x, y, ran = ones(ops), ones(ops), []
 
     def run():
@@ -93,6 +96,7 @@ def test_a_segment_that_cannot_be_recorded_runs_each_time(host_ops, wish, words)
     assert "; 1 segments recorded, 1 run anew each time" in ops.describe()
 
 
+@pytest.mark.device
 def test_what_is_wrong_in_a_segment_is_told(ops):
     def run():
         raise DeviceError("nothing is here")
@@ -110,6 +114,7 @@ def test_what_is_wrong_in_a_segment_is_told(ops):
     assert ops.to_host(ones(ops)).tolist() == [1] * 4  # recording has ended
 
 
+@pytest.mark.device
 def test_a_recorded_dropout_has_the_key_of_its_time(ops):
     x, y = ones(ops, 200), ops.empty((200,))
     examples, key = ops.from_host(np.zeros(1, np.int64)), ops.from_host(np.array([5], np.uint64))
@@ -125,9 +130,10 @@ def test_a_recorded_dropout_has_the_key_of_its_time(ops):
     assert results[0] == results[1] == results[3] != results[2]
 
 
+@pytest.mark.device
 def test_marks_order_what_is_beside():
     for hasty in (False, True):
-        ops = cuda_ops(runtime=HostRuntime(hasty))
+        ops = cuda_ops(runtime=device_runtime(hasty))
         beside = ops.beside()
         x, y = ones(ops), ops.empty((4,))
         ops.scale(x, 3)
@@ -151,6 +157,7 @@ def test_nothing_but_marks_orders_what_is_beside(host_ops):
     assert (beside.dtype, beside.precision, beside.runtime) == (ops.dtype, ops.precision, ops.runtime)
 
 
+@pytest.mark.device
 def test_scratch_is_each_order_s_own_and_grows(ops):
     device, beside = ops._device, ops._device.beside()
     first = device.scratch("name", (2, 3), "float32")

@@ -9,7 +9,7 @@ from tests.ops.cases import Call
 from tests.ops.cuda_parts import CASES, TYPES, agree, compare, run_recorded
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.device]
 GEOMETRIES = [PoolGeometry(3, 2, 1, True), PoolGeometry(2, 2), PoolGeometry(3, 1, 1), PoolGeometry(2, 3, 1, True)]
 
 

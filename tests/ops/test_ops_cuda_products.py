@@ -50,6 +50,7 @@ def bound(precision, a, b, out="float32"):
 
 
 # ── against the reference ────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("dtype, n, limit", [("float32", 3, 5e-6), ("float32", 0, 5e-6), ("float64", 3, 1e-13)])
 def test_as_the_reference(dtype, n, limit):
@@ -73,6 +74,7 @@ PLACES = {
 SIZES = [(1, 1, 1), (64, 64, 16), (65, 72, 200), (130, 50, 77)]
 
 
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("precision", PLACES)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -98,6 +100,7 @@ def factor(device, values, letter):
     return turned(matrix(put(device, values.T), columns, rows))
 
 
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "tf32"])
 def test_bias_and_relu_then_rounding(precision):
@@ -113,6 +116,7 @@ def test_bias_and_relu_then_rounding(precision):
     assert (off <= bound(precision, x, w, out) + 2 * ROUNDING[out] * (np.abs(b) + wanted)).all()
 
 
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("precision", ["tf32", "float16"])
 def test_gradients_of_rounded_activations(precision):
@@ -134,6 +138,7 @@ def test_gradients_of_rounded_activations(precision):
 
 
 # ── sums in parts ────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_long_sums_in_parts(precision):
@@ -244,8 +249,7 @@ def test_a_way_that_gives_other_numbers_is_left_out(result):
     for work in ("work", "more"):
         assert choice(device, work, ways("own", "blas"), clock.trial).name == "own"
         assert set(choice.table[work].seconds) == {"own"}
-    off = {4.01: "0.002", 0.0: "1"}.get(result[1], "inf" if result[0] == np.inf else "nan")
-    words = f"its result differs from the first way's by {off} of its norm, more than 0.001"
+    words = "its result differs from that of ringtrain's own kernel by more than 0.001 of the norm"
     assert choice.notes == [f"blas is left out 2×: {words}"]
 
 
@@ -292,6 +296,7 @@ def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
     assert clock.names == [] and choice.table == {}
 
 
+@pytest.mark.device
 @needs_compiler
 def test_events_time_the_work_and_trials_add_nothing():
     device = device_of("float32", Choice())
@@ -304,6 +309,7 @@ def test_events_time_the_work_and_trials_add_nothing():
     assert set(chosen.seconds) == {"own", "cuBLAS"} and all(each > 0 for each in chosen.seconds.values())
 
 
+@pytest.mark.device
 @needs_compiler
 def test_recorded_products_are_our_own():
     later_is_faster = itertools.count(100, -1)
@@ -323,6 +329,7 @@ def test_recorded_products_are_our_own():
         BlasProduct(device, device.kernels, True)(*[matrix(x, 3, 3)] * 3)
 
 
+@pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("name", ["own", "cuBLAS"])
 def test_every_way_finishes_a_layer(name):

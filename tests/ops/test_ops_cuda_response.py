@@ -8,7 +8,7 @@ from tests.ops.cases import Call
 from tests.ops.cuda_parts import CASES, TYPES, agree, compare, run_recorded
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.device]
 
 
 @pytest.mark.parametrize(("types", "n"), CASES, ids=str)

@@ -5,11 +5,14 @@ import json
 import h5py
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET
+from small_runs import DROPOUT_NET, everywhere
 
 from ringtrain.checkpoint import store
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
+from ringtrain.ops.machine import MachineOps
 from ringtrain.resolve import parse_toml
+from ringtrain.train import fitting
+from ringtrain.train import start as begin
 from ringtrain.train.load import load, score_of
 from ringtrain.train.predict import predict
 from ringtrain.train.signals import StopFlag
@@ -61,6 +64,22 @@ def test_a_wire_that_rounds_is_said_in_the_header(train, tmp_path, capsys):
     (begun,) = records(tmp_path / "run", "start")
     assert begun["strategy"] == "allreduce (sliced, rounded to bfloat16 on the wire)" and not begun["exact"]
     assert "on the wire), not exact: differs from training on one rank" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_ranks_find_out_of_how_they_compute_is_noted_once(train, tmp_path, monkeypatch):
+    words = "cuDNN is left out 1×: cuDNN: No valid engine configs"
+    tried = []
+
+    def notes(self):
+        return [words] if tried else []
+
+    rehearsal = fitting.rehearse
+    monkeypatch.setattr(MachineOps, "notes", notes)
+    monkeypatch.setattr(begin, "rehearse", lambda *given: (rehearsal(*given), tried.append(True)))
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+    flags = {"model": "net.toml", "data": "digits", "ops": "reference", "iterations": 1, "out": "run"}
+    everywhere(2, lambda t: start(t, None, dict(flags), StopFlag()))
+    assert [note["text"] for note in records(tmp_path / "run", "note")].count(words) == 1
 
 
 def test_flags_win_over_the_run_file_which_wins_over_the_recipe(train, tmp_path):

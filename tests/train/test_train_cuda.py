@@ -7,7 +7,7 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses
 from ringtrain.transport.device import STAGED, OnDevice
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.device]
 
 MLP = """
 summary = "for tests"

@@ -8,20 +8,20 @@ from strategies import trained
 
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.transport.device import STAGED, OnDevice
-from tests.fakes import host_kernels
-from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cuda_support import REAL, device_runtime, needs_compiler
 
 
 def on_device(transport, **flags):
-    runtime = HostRuntime()
+    runtime = device_runtime()
     staged = OnDevice(transport, runtime, STAGED, piece_bytes=256)
     return trained(staged, DROPOUT_NET, 4, ops=CudaOps(runtime, "float32", "float32"), **flags)
 
 
-@pytest.mark.skipif(host_kernels.compiler() is None, reason="g++ is not installed: no device to fake")
+@pytest.mark.device
+@needs_compiler
 @pytest.mark.parametrize("flags", [{"fc": "pipeline"}, {"sync": "sharded", "progress": "thread"}], ids=str)
 def test_training_over_staged_messages_is_that_of_the_host(flags):
     host = everywhere(2, lambda t: trained(t, DROPOUT_NET, 4, **flags))
     device = everywhere(2, lambda t: on_device(t, **flags))
     for (_, expected, _), (_, weights, _) in zip(host, device, strict=True):
-        assert np.abs(weights - expected).max() < 1e-6
+        assert np.abs(weights - expected).max() < (1e-5 if REAL else 1e-6)  # a device fuses a·b + c

@@ -167,7 +167,7 @@ class CupyRuntime(Runtime):
 
     @told("a matrix product of cuBLAS")
     def product(self, a, b, c, accumulate, precise, stream):
-        self.device.refuse_while_recording("a product of cuBLAS was asked for")
+        self.device.refuse_while_recording("a product was asked for")
         multiply(self._cupy, a, b, c, accumulate, precise, stream)
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
