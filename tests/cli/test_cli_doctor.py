@@ -25,7 +25,9 @@ def test_one_process_without_a_device(tmp_path):
     lines = done.output.splitlines()
     assert lines[0].startswith("ok    python  ") and "Python 3." in lines[0]
     assert all(line.startswith(("ok  ", "warn", "    ")) for line in lines[:-1])
-    assert lines[-1].endswith(" ok") and any(line.startswith("ok    disk") for line in lines)
+    assert lines[-1].endswith(" ok") and any(
+        line[4:].startswith("  disk") for line in lines
+    )  # ok, or warn on a busy one
     assert any("1 rank on 1 node" in line for line in lines)
 
 
