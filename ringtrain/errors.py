@@ -15,6 +15,8 @@
     │   ├── MismatchError                  ranks made different calls where all must make the same
     │   └── RankLostError                  another rank has died, where the MPI tells of that
     ├── ScheduleError                  1   a schedule that does not do what it says
+    ├── OutputError                    1   standard output cannot be written
+    │   └── OutputClosed             141       its reader went away: nothing is said
     └── Interrupted                   75   told to stop, by a signal or its job's end: to be requeued
 
 A message names the thing, what it got, what it wanted and what to do. These errors are shown to the user
@@ -97,6 +99,14 @@ class RankLostError(TransportError):
 
 class ScheduleError(RingtrainError):
     pass
+
+
+class OutputError(RingtrainError, OSError):
+    """An OSError as well: who can go on without standard output catches that."""
+
+
+class OutputClosed(OutputError):
+    exit_code = 141  # 128 + SIGPIPE, as of a shell's own tools
 
 
 class Interrupted(RingtrainError):

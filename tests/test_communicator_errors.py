@@ -52,9 +52,7 @@ def test_wires(alone):
 
 def test_tuning(alone, tmp_path, monkeypatch):
     transport = LoopbackWorld(1).transport(0)
-    refused(
-        "tuning file .*none.json cannot be read: No such file", Communicator, transport, tuning=tmp_path / "none.json"
-    )
+    refused("there is no tuning file .*none.json", Communicator, transport, tuning=tmp_path / "none.json")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ringtrain").mkdir()
     (tmp_path / "ringtrain" / "tuning.json").write_text("{")

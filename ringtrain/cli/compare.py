@@ -29,19 +29,19 @@ PLAIN_WIDTH = 120  # of a file or a pipe
     help='Train once with these options: "large: --batch 256 --lr 0.1". May be repeated.',
 )
 @click.option("-o", "--out", help="Folder of the variants' runs. [runs/compare-DATE-TIME]")
-@click.option("--plot", "plot_path", type=click.Path(), help="PNG, SVG or PDF. [compare.png beside the runs]")
+@click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF. [variants: compare.png]")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, figures of each rank too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run.")
 def compare(arguments, strategies, variants, out, **paths):
-    """Compare runs: one table, one picture.
+    """Compare runs: one table, and a picture.
 
     \b
     ringtrain compare runs/a runs/b
     mpirun -np 4 ringtrain compare --sync allreduce,sharded -- --model lenet --data F.h5 --epochs 1
 
-    The first compares folders of runs that are there. The second trains first: once with each strategy (--sync) or set
-    of options (--variant), one after another on the same ranks. What follows -- is for all of them. docs/compare.md
-    says what the columns mean.
+    The first compares folders of runs that are there; --plot draws them. The second trains first: once with each
+    strategy (--sync) or set of options (--variant), one after another on the same ranks. What follows -- is for all of
+    them. docs/compare.md says what the columns mean.
     """
     from ringtrain.cli.world import in_world
 
@@ -71,10 +71,8 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, paths: dict) -> Non
         raise UsageError(f"--out {out} is where variants are trained: give --sync or --variant, or leave it out")
     places = [Path(folder).resolve() for folder in folders]
     runs = [read_run(folder, name) for folder, name in zip(folders, _names(places), strict=True)]
-    parents = {place.parent for place in places}
-    beside = parents.pop() if len(parents) == 1 else Path.cwd()
     _check_paths(paths)
-    _tell(runs, paths, _shown(beside / "compare.png"))
+    _tell(runs, paths, None)
 
 
 def _names(places: list[Path]) -> list[str]:
@@ -84,11 +82,6 @@ def _names(places: list[Path]) -> list[str]:
         if len(set(names)) == len(set(places)):
             return names
     return [str(place) for place in places]
-
-
-def _shown(path: Path) -> Path:
-    """As short as can be, from the current folder."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 # ── variants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -201,7 +194,8 @@ def _check_paths(paths: dict) -> None:
         check_picture(paths["plot_path"])
 
 
-def _tell(runs: list, paths: dict, picture: Path, more: list[str] | None = None) -> None:
+def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None = None) -> None:
+    """``picture``: where one goes that was not asked for; None: nowhere."""
     from ringtrain.report.comparison import notes_of, rows_of
 
     rows = rows_of(runs)
@@ -215,7 +209,8 @@ def _tell(runs: list, paths: dict, picture: Path, more: list[str] | None = None)
         from ringtrain.report.comparison_table import csv_text
 
         _write(paths["csv_path"], csv_text(rows))
-    _draw(runs, rows, paths["plot_path"], picture)
+    if paths["plot_path"] or picture:
+        _draw(runs, rows, paths["plot_path"], picture)
 
 
 def _show(rows: list[dict]) -> None:
@@ -236,7 +231,7 @@ def _show(rows: list[dict]) -> None:
         console.print(table)
 
 
-def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path) -> None:
+def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | None) -> None:
     from ringtrain.errors import UsageError
     from ringtrain.report.comparison_plot import check_picture, draw_comparison
     from ringtrain.report.runs import RunLog

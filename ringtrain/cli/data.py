@@ -8,21 +8,26 @@ import click
 from ringtrain.texts import whole_number
 
 
-@click.group()
+class DataGroup(click.Group):
+    def get_command(self, ctx, name):
+        return super().get_command(ctx, "info" if name == "show" else name)  # as `models` and `schedule` call it
+
+
+@click.group(cls=DataGroup)
 def data():
     """Make data sets from what you have, look at them, check them."""
 
 
 class ImageSize(click.ParamType):
-    """HxW, as in 32x48."""
+    """HxW, as in 32x48, or one number of pixels for both."""
 
     name = "HxW"
 
     def convert(self, value, param, ctx):
-        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value) if isinstance(value, str) else None
-        sides = tuple(map(whole_number, match.groups())) if match else (None,)
+        match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", value) if isinstance(value, str) else None
+        sides = tuple(whole_number(side or match[1]) for side in match.groups()) if match else (None,)
         if None in sides:
-            self.fail(f"{value!r} is not a height and a width: write it as in 32x48", param, ctx)
+            self.fail(f"{value!r} is not a height and a width: write it as in 32x48, or 32 for 32x32", param, ctx)
         return sides
 
 
@@ -33,7 +38,7 @@ class ImageSize(click.ParamType):
 @click.option("--licence", help="Its licence, kept in the file.")
 @click.option("--test-fraction", type=float, help="Cut this part of the examples off as test part (0 to 1).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which examples --test-fraction takes.")
-@click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide.")
+@click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide: 32x48, or 32.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def make(source, out, **options):
     """Make a data set from SRC.
@@ -55,7 +60,7 @@ def make(source, out, **options):
 @data.command()
 @click.argument("file", metavar="F.h5", type=click.Path())
 def info(file):
-    """Show what a data set holds ("digits": the one that comes with ringtrain)."""
+    """Show what a data set holds ("digits": the one that comes with ringtrain). `show` is the same."""
     from rich.console import Console
     from rich.markup import escape
 

@@ -9,8 +9,10 @@ import os
 import click
 
 from ringtrain import __version__
+from ringtrain.cli.hints import in_words
 from ringtrain.cli.world import end_with
 from ringtrain.errors import RingtrainError, UsageError, naming_packages, nearest
+from ringtrain.transport.launcher import read_launch
 
 COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),
@@ -27,6 +29,7 @@ COMMANDS = {
     "doctor": ("ringtrain.cli.doctor", "What is here, and whether it will do: MPI, cores, memory, devices."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
+WITHOUT_RANKS = ("outcome", "models", "schedule", "slurm", "data")
 
 
 class LazyGroup(click.Group):
@@ -59,22 +62,26 @@ def run(arguments: list[str]) -> int:
     if "OMP_NUM_THREADS" not in os.environ:
         # NumPy's BLAS, which reads this when NumPy is first imported, would take every core, for every rank.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    alone = not _enters_a_world(arguments)
+    if alone and read_launch(os.environ).rank > 0:
+        return 0
     try:
         with naming_packages():
             return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
     except click.exceptions.Exit as exit:
         return exit.exit_code
+    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # click 8.2; before, it showed the help itself
+        click.echo(error.ctx.get_help())
+        return UsageError.exit_code
     except click.ClickException as error:
-        return end_with(UsageError(_in_words(error)))
+        return end_with(UsageError(in_words(error, arguments)), alone)
     except (click.Abort, KeyboardInterrupt):
         return 130
     except RingtrainError as error:
-        return end_with(error)
+        return end_with(error, alone)
 
 
-def _in_words(error: click.ClickException) -> str:
-    """click's message, and how the command is used."""
-    context = getattr(error, "ctx", None)
-    if context is None:
-        return error.format_message()
-    return f"{error.format_message()}\n{context.get_usage()}\nTry '{context.command_path} --help' for help."
+def _enters_a_world(arguments: list[str]) -> bool:
+    """Whether ranks work together; if not, rank 0 does it, and the others have nothing to do."""
+    told = {"--help", "-h", "--version"} & set(arguments)
+    return bool(arguments) and not told and arguments[0] not in WITHOUT_RANKS

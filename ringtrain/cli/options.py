@@ -1,8 +1,52 @@
 """Flags made from the fields of a configuration record: every flag is a key of a run file and the reverse."""
 
+import re
+
 import click
 
-from ringtrain.config import config_fields, default_of, kind_of
+from ringtrain.config import RECIPE_KEYS, config_fields, default_of, kind_of
+
+# Of `ringtrain train --help`; a field that none of them names is among the other options.
+SECTIONS = {
+    "Model and data": "run_file model data batch_norm label_smoothing augment synthetic stage stage_keep",
+    "Batch and length": "batch accumulate epochs iterations seed",
+    "Optimizer": "optimizer momentum beta2 trust trust_limit momentum_correction weight_decay decay_bias_norm "
+    "clip_norm",
+    "Learning rate": "lr base_batch warmup lr_policy lr_steps lr_gamma lr_power",
+    "Output and checkpoints": "out resume evaluate_every checkpoint_every keep stop_before_s",
+    "Device and precision": "device precision loss_scale dtype ops threads mpi_cuda",
+    "Strategy": "sync average_every average_momentum average_from outer_momentum outer_lr servers dedicated "
+    "server_levels staleness asynchronous gossip_window",
+    "Model parallel": "fc fc_ranks fc_in_flight fc_update",
+    "Exchange of gradients": "algorithm tuning segment_bytes wire compress compress_ratio compress_rank compress_from "
+    "reproducible shards",
+    "Overlap with computing": "overlap bucket_bytes progress",
+    "Reliability": "elastic guard deadline_s check_replicas",
+    "Diagnosis": "trace trace_iterations slow",
+}
+
+TERMS = 30  # characters, so that the texts of all sections begin in one column
+
+
+class Sectioned(click.Command):
+    """A command whose help has its options in sections: ``sections`` is {title: names of parameters, with blanks}."""
+
+    def __init__(self, *arguments, sections=None, **more):
+        super().__init__(*arguments, **more)
+        self._sections = {title: names.split() for title, names in (sections or {}).items()}
+
+    def format_options(self, ctx, formatter):
+        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        records = {name: (f"{record[0]:{TERMS}}", record[1]) for name, record in records.items() if record}
+        for title, names in self._sections.items():
+            _section(formatter, title, [records.pop(name) for name in names if name in records])
+        _section(formatter, "Other options", list(records.values()))
+
+
+def _section(formatter, title: str, records: list) -> None:
+    if records:
+        with formatter.section(title):
+            formatter.write_dl(records)
 
 
 class Numbers(click.ParamType):
@@ -36,12 +80,9 @@ def given(flags: dict) -> dict:
 def _option(spec):
     name = spec.name.replace("_", "-")
     default, kind = default_of(spec), kind_of(spec)
-    help = spec.metadata["help"]
+    help = _help(spec)
     if kind is bool:
-        shown = "on" if default else "off"
-        return click.option(f"--{name}/--no-{name}", spec.name, default=None, help=f"{help} [{shown}]")
-    if default not in (None, ()):
-        help = f"{help} [{default}]"
+        return click.option(f"--{name}/--no-{name}", spec.name, default=None, help=help)
     if spec.metadata["choices"]:
         kind = click.Choice(spec.metadata["choices"])
     elif default == ():
@@ -49,3 +90,19 @@ def _option(spec):
     names = [f"--{name}"] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
     bare = {} if spec.metadata["bare"] is None else {"is_flag": False, "flag_value": spec.metadata["bare"]}
     return click.option(*names, spec.name, type=kind, default=None, help=help, **bare)
+
+
+def _help(spec) -> str:
+    """The field's words, and what holds where it is not given."""
+    words, shown = re.fullmatch(r"(.*?)(?: \[([^][]*)\])?", spec.metadata["help"], re.DOTALL).groups()
+    if shown is None and default_of(spec) not in (None, ()):
+        shown = _plain(default_of(spec))
+    if spec.name in RECIPE_KEYS:
+        shown = "the model's recipe" + (f", or {shown}" if shown else "")
+    return f"{words} [default: {shown}]" if shown else words
+
+
+def _plain(value) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)

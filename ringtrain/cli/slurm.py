@@ -37,7 +37,7 @@ def slurm(output, force, words, **given):
 
     train, unless you say else: a run that stops in time, is queued again and outlives a node that dies; bench: the
     all-reduce measured and tuned. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`: they
-    are checked here, before the job waits in a queue.
+    are checked here, before the job waits in a queue, and so is the data set, where it can be read here.
     """
     from ringtrain.launch.slurm import Job, check, script
 
@@ -100,7 +100,7 @@ def _check_run(job, params: dict):
 
     run_file = params.pop("run_file")
     config, model = decide(Origin(), run_file, given(params))
-    _check_options(config, model)
+    graph = _check_options(config, model)
     if job.ranks is not None and config.batch < job.ranks:
         raise ConfigError(
             f"--batch {config.batch} is smaller than the {job.ranks} ranks it is divided among; use a larger one"
@@ -113,11 +113,31 @@ def _check_run(job, params: dict):
         raise ConfigError(f"model {model.name!r} has no data set of its own: give --data F.h5, or --synthetic")
     if config.elastic is not None and job.launcher == "srun":
         raise ConfigError("--elastic wants Open MPI's mpirun, and ranks are to be started by srun: leave one out")
+    if not config.synthetic and not _is_far(config):
+        _check_data(config, model, graph)
     return config
 
 
-def _check_options(config, model) -> None:
-    """What a run would say no to without its data, its devices and its ranks."""
+def _is_far(config) -> bool:
+    """Whether the data set is not here; it may be on the nodes."""
+    return config.data not in (None, "digits") and not os.path.exists(config.data)
+
+
+def _check_data(config, model, graph) -> None:
+    """What a run would say no to when it opens its data; images are not read, nor compared with their checksums."""
+    from ringtrain.data.form import read_form
+    from ringtrain.nn.loss import check_classes
+    from ringtrain.train import norms
+    from ringtrain.train.assemble import check_batch, check_images
+
+    data = read_form(config.data or "digits")
+    check_images(model, data)
+    check_classes(graph, len(data.classes))
+    check_batch(config, 1, norms.grain_of(config, graph), data.train)
+
+
+def _check_options(config, model):
+    """What a run would say no to without its data, its devices and its ranks. Returns the model's graph."""
     from ringtrain.exchange.catalogue import check_options
     from ringtrain.train import norms
     from ringtrain.train.device import check_device
@@ -126,13 +146,13 @@ def _check_options(config, model) -> None:
     check_options(config)
     check_device(config)
     hyper_of(config)
-    norms.told(config, model.graph(), model.name)
+    return norms.told(config, model.graph(), model.name)
 
 
 def _remarks(job, config):
     if job.gpus is not None and config.device == "cpu":
         yield "the job asks for GPUs, and the run would leave them alone: add --device cuda"
-    if config.data not in (None, "digits") and not os.path.exists(config.data):
+    if _is_far(config):
         yield f"there is no {config.data} here: see that the nodes have it"
     if config.elastic is not None:
         yield "--elastic: ranks are started by `mpirun --with-ft ulfm`, which wants Open MPI 5 on the nodes"

@@ -4,11 +4,11 @@ import sys
 
 import click
 
-from ringtrain.cli.options import flags_of, given
+from ringtrain.cli.options import SECTIONS, Sectioned, flags_of, given
 from ringtrain.config import TrainConfig
 
 
-@click.command()
+@click.command(cls=Sectioned, sections=SECTIONS)
 @click.option("--config", "run_file", type=click.Path(), help="TOML run file; flags win over its keys.")
 @flags_of(TrainConfig)
 def train(run_file, **flags):

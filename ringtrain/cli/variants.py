@@ -48,6 +48,7 @@ def _words(name: str, text: str) -> list[str]:
 
 
 def _variant(name: str, words: list[str]):
+    from ringtrain.cli.hints import hint
     from ringtrain.cli.options import given
     from ringtrain.cli.train import train
     from ringtrain.errors import UsageError
@@ -56,7 +57,7 @@ def _variant(name: str, words: list[str]):
     try:
         flags = dict(train.make_context("train", words).params)
     except click.ClickException as error:
-        raise UsageError(f"variant {name!r}: {error.format_message()}") from None
+        raise UsageError(f"variant {name!r}: {hint(error, words) or error.format_message()}") from None
     if flags["out"] is not None:
         raise UsageError(f"variant {name!r}: --out {flags['out']} is given by compare: put --out before the --")
     return Variant(name, flags.pop("run_file"), given(flags))

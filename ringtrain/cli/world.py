@@ -6,7 +6,7 @@ import traceback
 
 import click
 
-from ringtrain.errors import RankLostError, RingtrainError, UsageError, naming_packages
+from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, UsageError, naming_packages
 from ringtrain.transport.launcher import read_launch
 
 
@@ -44,11 +44,11 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
             code = action(world) or 0
     except RingtrainError as error:
         code = error.exit_code
-        if not error.everywhere:
-            _tell(f"ringtrain: rank {world.transport.rank}: {error}")
+        if not error.everywhere and world.transport.size > 1:
+            _tell_error(f"ringtrain: rank {world.transport.rank}: ", error)
             world.transport.abort(code)
         elif world.transport.rank == 0:
-            _tell(f"ringtrain: {error}")
+            _tell_error("ringtrain: ", error)
     except KeyboardInterrupt:
         code = 130
         world.transport.abort(code)
@@ -103,14 +103,14 @@ def deadline_of(environ) -> float:
     return seconds
 
 
-def end_with(error: RingtrainError) -> int:
-    """End with an error that was met before there was a world; its exit code.
+def end_with(error: RingtrainError, alone: bool = False) -> int:
+    """End with an error that was met before there was a world; its exit code. ``alone``: no other rank has work to do.
 
     Ranks first find one another, so that one of them speaks, and none ends (which makes mpirun end the others) before
     it has. Ranks that had no such error hear of it in their first collective.
     """
     launch = read_launch(os.environ)
-    if launch.size > 1:
+    if launch.size > 1 and not alone:
         from ringtrain.train.together import together_json
 
         def tell_all(transport) -> None:
@@ -121,7 +121,7 @@ def end_with(error: RingtrainError) -> int:
         except RingtrainError:
             pass  # there is no world to be had, and that is the error
     if launch.rank == 0:
-        _tell(f"ringtrain: {error}")
+        _tell_error("ringtrain: ", error)
     return error.exit_code
 
 
@@ -133,6 +133,11 @@ def tell_skipped(skipped) -> None:
     """Of checkpoints that were passed over for an older one: a note for each, beside what the command prints."""
     for text in skipped:
         _tell(f"ringtrain: passed over: {text}")
+
+
+def _tell_error(who: str, error: RingtrainError) -> None:
+    if not isinstance(error, OutputClosed):
+        _tell(f"{who}{error}")
 
 
 def _tell(message: str) -> None:

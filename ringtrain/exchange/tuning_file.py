@@ -106,6 +106,8 @@ def read(place: Place) -> Tuning:
     where = _named(place)
     try:
         found = parse_json(read_text(place.path))
+    except FileNotFoundError:
+        raise UsageError(f"there is no {where}: `mpirun -np N ringtrain tune` makes one; run it first") from None
     except OSError as error:
         raise UsageError(f"{where} cannot be read: {error.strerror}") from None
     except ValueError as error:

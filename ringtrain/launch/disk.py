@@ -68,6 +68,8 @@ def _trial(place: Path, stack: ExitStack) -> tuple[Found, Path | None]:
         files.write(own / "mark", MARK)
         with naming_packages():
             return Found("", try_hdf5(own / "trial.h5"), _locks(own / "mark")), own
+    except FileNotFoundError:  # /proc and its like answer so
+        return Found(f"{place}: its file system makes no folders"), None
     except OSError as error:
         return Found(f"{place}: {error.strerror}"), None
     except RingtrainError as error:

@@ -44,6 +44,7 @@ def test_make_info_check(source, tmp_path, capfd):
         assert piece in text
     with h5py.File(out) as file:
         assert file["train"].attrs["checksum"] in text and f"{file.attrs['mean'][0]:.4f}" in text
+    assert ringtrain(capfd, "show", out)[1] == text
     assert ringtrain(capfd, "check", out)[:2] == (0, f"{out} is good\n")
 
 
@@ -78,9 +79,10 @@ def test_notes_of_a_reader_are_shown(tmp_path, capfd):
         image.new(mode, (3, 5)).save(tmp_path / "f" / name / "1.png")
     code, text, _ = ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "o.h5", "--size", "4x6")
     assert code == 0 and "note: 1 grey images among 2 became RGB\nnote: images were resized to 4x6" in text
+    assert "resized to 4x4" in ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "p.h5", "--size", "4")[1]
 
 
-@pytest.mark.parametrize("size", ["4", "0x4", "4x", "4x4x4", "axb", "-1x3"])
+@pytest.mark.parametrize("size", ["0", "0x4", "4x", "x4", "4x4x4", "axb", "-1x3"])
 def test_a_size_is_a_height_and_a_width(size, capfd):
     code, _, complaint = ringtrain(capfd, "make", "x", "-o", "y", f"--size={size}")
     assert code == 2 and f"'{size}' is not a height and a width: write it as in 32x48" in complaint

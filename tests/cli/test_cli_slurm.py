@@ -3,7 +3,9 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ringtrain.cli.main import run
@@ -145,6 +147,26 @@ def test_mistakes_are_found_before_the_queue(capsys, words, told):
     assert run(["slurm", *words]) == 2
     captured = capsys.readouterr()
     assert told in captured.err and captured.out == ""
+
+
+def test_data_that_are_here_are_checked_before_the_queue(capsys):
+    images, labels = np.zeros((6, 8, 8), np.uint8), np.arange(6) % 3
+    np.savez("three.npz", x=images, y=labels)
+    np.savez("wide.npz", x=np.zeros((6, 8, 9, 3), np.uint8), y=labels)
+    for name in ("three", "wide"):
+        assert run(["data", "make", f"{name}.npz", "-o", f"{name}.h5"]) == 0
+    Path("text.h5").write_text("no data")
+    capsys.readouterr()
+    for words, told in (
+        (["--data", "three.h5"], "the data set has 3 classes: use another data set, or a model that ends in Linear"),
+        (["--data", "wide.h5"], "has images of 8x9x3, but model 'digits' takes 8x8x1"),
+        (["--data", "text.h5"], "text.h5 is not an HDF5 file"),
+        (["--batch", "2000"], "--batch 2000 is more than the 1437 training examples"),
+    ):
+        assert run(["slurm", "--", *words]) == 2
+        captured = capsys.readouterr()
+        assert told in captured.err and captured.out == ""
+    assert run(["slurm", "--", "--data", "digits", "--batch", "1437"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,11 @@ def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
         (("-b", "lots"), "'lots' is not a size in bytes"),
         (("-n", "2"), "Invalid value for '-n'"),
         (("--explain", "64K,lots"), "'lots' is not a size in bytes"),
-        (("--explain", "64K"), "tuning.json cannot be read: No such file"),
-        (("--explain", "64K", "--tuning", "none.json"), "tuning file none.json cannot be read: No such file"),
+        (("--explain", "64K"), "tuning.json: `mpirun -np N ringtrain tune` makes one; run it first"),
+        (
+            ("--explain", "64K", "--tuning", "none.json"),
+            "there is no tuning file none.json: `mpirun -np N ringtrain tune` makes one",
+        ),
         (("--explain", "64K", "-d", "flaot32"), "unknown type 'flaot32': did you mean 'float32'?"),
     ],
 )
@@ -78,10 +81,10 @@ def test_mistakes(capfd, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"), "none.json cannot be read"),
+        (("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"), "there is no tuning file none.json"),
         (("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"), "t.json is what auto chooses by: name auto"),
         (("bench-allreduce", "--algorithm", "atuo"), "unknown algorithm 'atuo': did you mean 'auto'?"),
-        (("train", "--tuning", "none.json"), "none.json cannot be read"),
+        (("train", "--tuning", "none.json"), "there is no tuning file none.json"),
         (("train", "--tuning", "t.json", "--algorithm", "ring"), "but --algorithm is ring: leave one out"),
         (("train", "--algorithm", "rign"), "unknown algorithm 'rign': did you mean 'ring'?"),
     ],

@@ -1,0 +1,113 @@
+"""What a wrong command line is answered with: click's message, and what options of other tools are called here."""
+
+from collections.abc import Sequence
+
+import click
+
+# ringtrain's option, and what torchrun, timm, Keras, Lightning, Horovod, nccl-tests and others call it. Where one has
+# several, it is the first of them that the command has.
+NAMES = {
+    "--batch": ("--batch-size", "--batchsize", "--bs", "-bs", "--global-batch-size", "--train-batch-size"),
+    "--lr": ("--learning-rate", "--learning_rate", "-lr", "--base-lr"),
+    "--lr-policy": ("--scheduler", "--sched", "--lr-scheduler", "--lr-schedule"),
+    "--lr-steps": ("--milestones", "--decay-milestones", "--lr-milestones"),
+    "--lr-gamma": ("--gamma", "--decay-rate", "--lr-decay"),
+    "--warmup": ("--warmup-epochs", "--warmup-steps", "--warmup-iters", "--warmup-iterations"),
+    "--warm-up": ("--warmup", "--warmup_iters", "--warmup-iters"),
+    "--epochs": ("--num-epochs", "--max-epochs", "--n-epochs", "--num-train-epochs", "-e"),
+    "--iterations": ("--steps", "--max-steps", "--iters", "--num-steps", "--max-iter", "--max-iters"),
+    "--accumulate": ("--gradient-accumulation-steps", "--grad-accum-steps", "--accumulation-steps", "--accum-iter"),
+    "--optimizer": ("--opt", "--optim", "--solver"),
+    "--weight-decay": ("--wd", "-wd", "--l2"),
+    "--clip-norm": ("--clip-grad", "--clip-grad-norm", "--max-grad-norm", "--gradient-clip-val", "--grad-clip"),
+    "--label-smoothing": ("--smoothing",),
+    "--momentum": ("--beta1", "--mom"),
+    "--seed": ("--random-seed", "--manual-seed", "--rng-seed"),
+    "--model": ("--arch", "-arch", "--network", "--net", "--model-name"),
+    "--data": ("--data-dir", "--data-path", "--dataset", "--data-root", "--train-data", "-d"),
+    "--threads": ("--num-threads", "--omp-num-threads", "--nthreads"),
+    "--algorithm": ("--algo", "--allreduce"),
+    "--bucket-bytes": ("--bucket-size", "--bucket-cap-mb", "--fusion-threshold-mb"),
+    "--checkpoint-every": ("--save-every", "--save-freq", "--save-interval", "--checkpoint-interval", "--save-steps"),
+    "--evaluate-every": ("--eval-every", "--eval-freq", "--eval-interval", "--eval-steps", "--val-check-interval"),
+    "--keep": ("--save-total-limit", "--checkpoint-hist", "--keep-checkpoints"),
+    "--resume": ("--checkpoint", "--ckpt", "--ckpt-path", "--resume-from", "--resume-from-checkpoint", "--restore"),
+    "--out": ("--output", "--output-dir", "--save-dir", "--log-dir", "--logdir", "--run-dir"),
+    "--output": ("--out",),
+    "--trace": ("--profile", "--timeline", "--profiler"),
+    "--begin": ("--minbytes", "--min-bytes"),
+    "--end": ("--maxbytes", "--max-bytes"),
+    "--factor": ("--stepfactor",),
+    "--nodes": ("--nnodes", "--num-nodes"),
+    "--gpus": ("--gpus-per-node", "--gres", "--num-gpus"),
+    "--ranks-per-node": ("--ntasks-per-node", "--tasks-per-node", "--nproc-per-node", "--ppn"),
+}  # fmt: skip
+VALUED = {
+    "--device cuda": ("--gpu", "--gpus", "--cuda", "--num-gpus", "--gpu-id", "--accelerator"),
+    "--device cpu": ("--cpu", "--no-cuda"),
+    "--precision bfloat16": ("--amp", "--fp16", "--bf16", "--half", "--mixed-precision", "--use-amp"),
+    "--no-augment": ("--no-aug",),
+    "--wire float16": ("--fp16-allreduce",),
+    "--batch-norm sync": ("--sync-bn", "--syncbn", "--sync-batchnorm"),
+}
+RANKS = (
+    "--np", "-np", "--nproc", "--nprocs", "--num-proc", "--nproc_per_node", "--nproc-per-node", "--world-size",
+    "--ranks", "--ngpus", "-g", "--nnodes",
+)  # fmt: skip
+NEEDLESS = {
+    ("--workers", "--num-workers", "-j", "--prefetch", "--pin-memory", "--dataloader-workers"):
+        "there are none: the data set lies in memory, and the batch is made between two iterations",
+    ("--local-rank", "--local_rank", "--rank", "--node-rank", "--master-addr", "--master-port", "--dist-url",
+     "--dist-backend", "--rdzv-endpoint", "--rdzv-backend", "--rdzv-id", "--init-method"):
+        "the MPI numbers the ranks and connects them: start with mpirun or srun, and leave it out",
+    ("--shuffle", "--no-shuffle"): "each epoch has a random order of its own, by --seed",
+    ("--num-classes", "--classes"): "the model file says it: `units` of its last layer",
+    ("--pretrained",): "there are no pretrained weights; --resume goes on from a checkpoint of one's own",
+    ("--deterministic", "--cudnn-deterministic"): "give --reproducible: the same bits at any number of ranks",
+}  # fmt: skip
+
+
+def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
+    """click's message, or what the option is called here; and how the command is used."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return error.format_message()
+    text = hint(error, arguments) or error.format_message()
+    return f"{text}\n{context.get_usage()}\nTry '{context.command_path} --help' for help."
+
+
+def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
+    """What the option is called here; None where it is no option of other tools, or another mistake."""
+    known = {name for param in error.ctx.command.params for name in (*param.opts, *param.secondary_opts)}
+    asked = _asked(error, arguments)
+    if asked is None or asked in known:
+        return None
+    told = _elsewhere(asked, known, error.ctx.command.name)
+    return told and f"No such option '{asked}': {told}"
+
+
+def _asked(error: click.ClickException, arguments: Sequence[str]) -> str | None:
+    """The option that was written. Of `-lr 0.1` click tells `-l`, and of `-bs 32` that `s` is no number."""
+    if not isinstance(error, click.NoSuchOption | click.BadParameter):
+        return None
+    short = [word for word in arguments if word.startswith("-") and word[1:2].isalpha() and word[2:].isalpha()]
+    if isinstance(error, click.NoSuchOption) and error.option_name.startswith("--"):
+        return error.option_name
+    of = error.option_name if isinstance(error, click.NoSuchOption) else None
+    flags = [of] if of else [name for name in getattr(error.param, "opts", ()) if len(name) == 2]
+    return next((word for word in short if word[:2] in flags), of)
+
+
+def _elsewhere(asked: str, known: set[str], command: str) -> str | None:
+    for words, told in NEEDLESS.items():
+        if asked in words:
+            return told
+    for name, others in NAMES.items():
+        if asked in others and name in known:
+            return f"use {name}"
+    for name, others in VALUED.items():
+        if asked in others and name.split()[0] in known:
+            return f"use {name}"
+    if asked in RANKS:
+        return f"ranks are mpirun's: mpirun -np 2 ringtrain {command}"
+    return None

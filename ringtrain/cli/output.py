@@ -1,0 +1,44 @@
+"""Standard output, as commands write it: a failure is an error of ringtrain's, said in a line."""
+
+import errno
+import io
+import os
+import sys
+
+from ringtrain.errors import OutputClosed, OutputError
+
+
+class Output(io.FileIO):
+    """What fails is raised once. What comes later is dropped: Python writes what is left once more when it ends."""
+
+    _failed = False
+
+    def write(self, data) -> int:
+        if self._failed:
+            return len(data)
+        try:
+            return super().write(data)
+        except OSError as error:
+            self._failed = True
+            if error.errno == errno.EPIPE:
+                raise OutputClosed from None
+            raise OutputError(f"standard output cannot be written: {error.strerror}") from None
+
+
+def prepare_streams() -> None:
+    """Replace standard output by one that raises OutputError, and let a name that a terminal cannot show pass."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by `>&-`
+            setattr(sys, name, _nowhere())
+    old = sys.stdout
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(Output(old.fileno(), "w", closefd=False)),
+        encoding=old.encoding,
+        errors="backslashreplace",
+        line_buffering=old.line_buffering,
+    )
+    sys.stderr.reconfigure(errors="backslashreplace")
+
+
+def _nowhere() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.FileIO(os.devnull, "w"))

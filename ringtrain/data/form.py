@@ -1,0 +1,37 @@
+"""What the file of a data set says of it, without its images being read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringtrain.data.dataset import DIGITS, opened, reading
+from ringtrain.data.layout import layout_problems
+from ringtrain.errors import DataError, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """``shape``: (H, W, C) of each image."""
+
+    count: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    name: str
+    classes: tuple[str, ...]
+    train: Examples
+
+
+def read_form(path) -> Form:
+    """Of a file, or of the data set that comes with ringtrain where ``path`` is "digits".
+
+    Raises: DataError where the file is not there, is no data set, or its layout is wrong.
+    """
+    path = DIGITS if str(path) == "digits" else Path(path)
+    with opened(path) as file, reading(path):
+        for problem in layout_problems(file):
+            raise DataError(f"{path}: {problem}")
+        count, *shape = file["train/images"].shape
+        classes = tuple(map(plain, file.attrs["classes"]))
+        return Form(plain(file.attrs["name"]), classes, Examples(count, tuple(shape)))

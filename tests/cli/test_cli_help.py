@@ -1,0 +1,111 @@
+"""What a wrong command line is answered with, and the sections of the help."""
+
+import re
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ringtrain.cli import hints
+from ringtrain.cli.bench_allreduce import bench_allreduce
+from ringtrain.cli.evaluate import evaluate
+from ringtrain.cli.main import COMMANDS, ringtrain, run
+from ringtrain.cli.options import SECTIONS
+from ringtrain.cli.slurm import slurm
+from ringtrain.cli.time import time
+from ringtrain.cli.train import train
+from ringtrain.cli.tune import tune
+from ringtrain.config import RECIPE_KEYS, TrainConfig, config_fields, default_of
+
+USED = (train, time, slurm, tune, bench_allreduce, evaluate)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train --learning-rate 0.1", "No such option '--learning-rate': use --lr"),
+        ("train -lr 0.1", "No such option '-lr': use --lr"),
+        ("train --bs 32", "No such option '--bs': use --batch"),
+        ("train -bs 32", "No such option '-bs': use --batch"),
+        ("train --batch-size=32", "No such option '--batch-size': use --batch"),
+        ("train --gpu 0", "No such option '--gpu': use --device cuda"),
+        ("train --amp", "No such option '--amp': use --precision bfloat16"),
+        ("train --workers 4", "No such option '--workers': there are none: the data set lies in memory"),
+        ("train -j 4", "No such option '-j': there are none: the data set lies in memory"),
+        ("train -np 2", "No such option '-np': ranks are mpirun's: mpirun -np 2 ringtrain train"),
+        ("bench-allreduce -g 2", "No such option '-g': ranks are mpirun's: mpirun -np 2 ringtrain bench-allreduce"),
+        ("slurm --nnodes 2", "No such option '--nnodes': use --nodes"),
+        ("slurm -- --learning-rate 3", "No such option '--learning-rate': use --lr"),
+        ("time digits --warmup 3", "No such option '--warmup': use --warm-up"),
+        ("evaluate r --gpus 1", "No such option '--gpus': use --device cuda"),
+        ("evaluate r --batch-size 3", "No such option"),
+        ("train --lrr 3", "No such option"),
+        ("train -b x", "Invalid value for '--batch' / '-b': 'x' is not a valid integer."),
+        ("train -bx", "Invalid value for '--batch' / '-b': 'x' is not a valid integer."),
+    ],
+)
+def test_options_of_other_tools_are_known(words, told, capsys):
+    assert run(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"ringtrain: {told}") and "\nTry 'ringtrain " in said
+
+
+def test_those_of_a_variant_too(capsys):
+    assert run(["compare", "--variant", "a: --learning-rate 1"]) == 2
+    assert "variant 'a': No such option '--learning-rate': use --lr" in capsys.readouterr().err
+
+
+def test_what_is_named_in_their_place_is_there():
+    known = {name for command in USED for param in command.params for name in (*param.opts, *param.secondary_opts)}
+    for name in (*hints.NAMES, *hints.VALUED):
+        assert name.split()[0] in known
+    for name, others in hints.VALUED.items():
+        (option,) = [p for p in train.params if name.split()[0] in (*p.opts, *p.secondary_opts)]
+        for value in name.split()[1:]:
+            assert option.type.convert(value, option, None) == value
+        assert others
+
+
+def shown(columns: int) -> str:
+    return CliRunner().invoke(ringtrain, ["train", "--help"], terminal_width=columns).output
+
+
+def test_every_field_is_in_one_section():
+    named = [name for names in SECTIONS.values() for name in names.split()]
+    assert sorted(named) == sorted([*config_fields(), "run_file"])
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_help_has_its_options_in_sections(columns):
+    text = shown(columns)
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles == [*SECTIONS, "Other options"]
+    assert max(map(len, text.splitlines())) <= columns
+    for param in train.params:
+        assert len(re.findall(rf"^ .*{param.opts[0]}\b(?!-)", text, re.MULTILINE)) >= 1
+    starts = {line.index(line.split(maxsplit=2)[-1]) for line in text.splitlines() if line.startswith(" " * 20)}
+    assert min(starts) >= 34
+
+
+def test_defaults_of_a_recipe_are_not_said_to_be_what_runs():
+    for param in train.params:
+        if param.name in RECIPE_KEYS:
+            assert "[default: the model's recipe" in param.help
+    text = " ".join(shown(80).split())
+    assert "Learning rate. [default: the model's recipe, or 0.01]" in text
+    assert "Trust coefficient of lars. [default: the model's recipe, or 0.001]" in text
+    assert "Gradient bytes that are exchanged together, about. [default: 4194304]" in text
+    assert "input asks for them. [default: on]" in text
+
+
+def test_every_default_is_in_the_help():
+    for param in train.params:
+        spec = config_fields(TrainConfig).get(param.name)
+        if spec is not None and default_of(spec) not in (None, ()):
+            assert re.search(r" \[default: [^]]+\]$", param.help)
+
+
+def test_every_command_has_a_help():
+    for name in COMMANDS:
+        command = ringtrain.get_command(None, name)
+        assert command.help and isinstance(command, click.Command)
