@@ -32,7 +32,7 @@ def slurm(output, force, words, **given):
     """Write a batch script for Slurm, and submit nothing.
 
     \b
-    ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 -- --model resnet20 --data cifar10.h5 --device cuda
+    ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 -- --model resnet20 --data cifar10.h5 --batch 256 --device cuda
     ringtrain slurm bench --nodes 2 --ranks-per-node 8 --output bench.sbatch -- --end 64M
 
     train, unless you say else: a run that stops in time, is queued again and outlives a node that dies; bench: the
@@ -101,10 +101,6 @@ def _check_run(job, params: dict):
     run_file = params.pop("run_file")
     config, model = decide(Origin(), run_file, given(params))
     graph = _check_options(config, model)
-    if job.ranks is not None and config.batch < job.ranks:
-        raise ConfigError(
-            f"--batch {config.batch} is smaller than the {job.ranks} ranks it is divided among; use a larger one"
-        )
     if config.reproducible and job.ranks is not None:
         check_ranks(job.ranks, config.shards)
     if config.device == "cuda" and job.gpus is None:
@@ -113,8 +109,7 @@ def _check_run(job, params: dict):
         raise ConfigError(f"model {model.name!r} has no data set of its own: give --data F.h5, or --synthetic")
     if config.elastic is not None and job.launcher == "srun":
         raise ConfigError("--elastic wants Open MPI's mpirun, and ranks are to be started by srun: leave one out")
-    if not config.synthetic and not _is_far(config):
-        _check_data(config, model, graph)
+    _check_division(job, config, graph, _checked_data(config, model, graph))
     return config
 
 
@@ -123,17 +118,28 @@ def _is_far(config) -> bool:
     return config.data not in (None, "digits") and not os.path.exists(config.data)
 
 
-def _check_data(config, model, graph) -> None:
-    """What a run would say no to when it opens its data; images are not read, nor compared with their checksums."""
-    from ringtrain.data.form import read_form
+def _checked_data(config, model, graph):
+    """The examples to train on, checked as a run does when it opens its data, but for the images themselves; as many as
+    a batch has where the data set is not here."""
+    from ringtrain.data.form import Examples, read_form
     from ringtrain.nn.loss import check_classes
-    from ringtrain.train import norms
-    from ringtrain.train.assemble import check_batch, check_images
+    from ringtrain.train.assemble import check_images
 
+    if config.synthetic or _is_far(config):
+        return Examples(config.batch, model.input.shape)
     data = read_form(config.data or "digits")
     check_images(model, data)
     check_classes(graph, len(data.classes))
-    check_batch(config, 1, norms.grain_of(config, graph), data.train)
+    return data.train
+
+
+def _check_division(job, config, graph, examples) -> None:
+    """Whether every rank gets a part of a batch, as far as it is known how many train."""
+    from ringtrain.train import norms
+    from ringtrain.train.assemble import check_batch
+
+    all_train = job.ranks is not None and not config.dedicated and config.fc != "pipeline"
+    check_batch(config, job.ranks if all_train else 1, norms.grain_of(config, graph), examples)
 
 
 def _check_options(config, model):

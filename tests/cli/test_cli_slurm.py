@@ -45,7 +45,7 @@ def test_the_lines_of_a_job(capsys):
         "64G",
     ]
     more = ["--cpus-per-task", "8", "--sbatch=--constraint=a100", "--sbatch", "--mail-type=END"]
-    given = ["--", "--device", "cuda", "--synthetic", "--model", "resnet20"]
+    given = ["--", "--device", "cuda", "--synthetic", "--model", "resnet20", "--batch", "256"]
     assert lines(written(capsys, *flags, *more, *given)) == [
         "#SBATCH --job-name=own",
         "#SBATCH --nodes=2",
@@ -123,6 +123,10 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--", "--model", "lenet"], "model 'lenet' has no data set of its own: give --data F.h5, or --synthetic"),
         (["--", "--device", "cuda"], "--device cuda, and the job asks for no GPUs: give --gpus, how many of a node"),
         (["-N2", "--ranks-per-node", "3", "--", "--batch", "5"], "--batch 5 is smaller than the 6 ranks it is divided"),
+        (
+            ["-N2", "--gpus", "4", "--", "--model", "resnet20", "--data", "far.h5", "--device", "cuda"],
+            "--batch 128 is 4 ghost batches of 32, fewer than the 8 ranks",
+        ),
         (["-N4", "--ranks-per-node", "4", "--", "--reproducible"], "in --shards 8, and there are 16 ranks"),
         (["--", "--reproducible", "--sync", "gossip"], "--reproducible does not go with --sync gossip"),
         (["--", "--ops", "numpy", "--reproducible"], "--ops numpy multiplies by NumPy's BLAS"),
@@ -167,6 +171,9 @@ def test_data_that_are_here_are_checked_before_the_queue(capsys):
         captured = capsys.readouterr()
         assert told in captured.err and captured.out == ""
     assert run(["slurm", "--", "--data", "digits", "--batch", "1437"]) == 0
+    served = ["--sync", "server", "--dedicated", "--batch", "3"]
+    assert run(["slurm", "--ranks-per-node", "4", "--", *served]) == 0
+    assert run(["slurm", "--ranks-per-node", "4", "--", *served[:2], *served[3:]]) == 2
 
 
 @pytest.mark.parametrize(
