@@ -102,7 +102,7 @@ class ScheduleError(RingtrainError):
 
 
 class OutputError(RingtrainError, OSError):
-    """An OSError as well: who can go on without standard output catches that."""
+    """An OSError as well, for code that goes on without standard output."""
 
 
 class OutputClosed(OutputError):

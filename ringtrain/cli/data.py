@@ -5,10 +5,11 @@ from contextlib import contextmanager
 
 import click
 
+from ringtrain.cli.hints import Group
 from ringtrain.texts import whole_number
 
 
-class DataGroup(click.Group):
+class DataGroup(Group):
     def get_command(self, ctx, name):
         return super().get_command(ctx, "info" if name == "show" else name)  # as `models` and `schedule` call it
 

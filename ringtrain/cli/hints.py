@@ -1,19 +1,21 @@
-"""What a wrong command line is answered with: click's message, and what options of other tools are called here."""
+"""What a wrong command line is answered with: click's message, or what options of other tools are called here."""
 
 from collections.abc import Sequence
 
 import click
 
+from ringtrain.errors import nearest
+
 # ringtrain's option, and what torchrun, timm, Keras, Lightning, Horovod, nccl-tests and others call it. Where one has
 # several, it is the first of them that the command has.
 NAMES = {
     "--batch": ("--batch-size", "--batchsize", "--bs", "-bs", "--global-batch-size", "--train-batch-size"),
-    "--lr": ("--learning-rate", "--learning_rate", "-lr", "--base-lr"),
+    "--lr": ("--learning-rate", "-lr", "--base-lr"),
     "--lr-policy": ("--scheduler", "--sched", "--lr-scheduler", "--lr-schedule"),
     "--lr-steps": ("--milestones", "--decay-milestones", "--lr-milestones"),
     "--lr-gamma": ("--gamma", "--decay-rate", "--lr-decay"),
     "--warmup": ("--warmup-epochs", "--warmup-steps", "--warmup-iters", "--warmup-iterations"),
-    "--warm-up": ("--warmup", "--warmup_iters", "--warmup-iters"),
+    "--warm-up": ("--warmup", "--warmup-iters"),
     "--epochs": ("--num-epochs", "--max-epochs", "--n-epochs", "--num-train-epochs", "-e"),
     "--iterations": ("--steps", "--max-steps", "--iters", "--num-steps", "--max-iter", "--max-iters"),
     "--accumulate": ("--gradient-accumulation-steps", "--grad-accum-steps", "--accumulation-steps", "--accum-iter"),
@@ -40,7 +42,7 @@ NAMES = {
     "--factor": ("--stepfactor",),
     "--nodes": ("--nnodes", "--num-nodes"),
     "--gpus": ("--gpus-per-node", "--gres", "--num-gpus"),
-    "--ranks-per-node": ("--ntasks-per-node", "--tasks-per-node", "--nproc-per-node", "--ppn"),
+    "--ranks-per-node": ("--ntasks-per-node", "--tasks-per-node", "--nproc-per-node", "--ppn", "--np", "-np"),
 }  # fmt: skip
 VALUED = {
     "--device cuda": ("--gpu", "--gpus", "--cuda", "--num-gpus", "--gpu-id", "--accelerator"),
@@ -51,13 +53,13 @@ VALUED = {
     "--batch-norm sync": ("--sync-bn", "--syncbn", "--sync-batchnorm"),
 }
 RANKS = (
-    "--np", "-np", "--nproc", "--nprocs", "--num-proc", "--nproc_per_node", "--nproc-per-node", "--world-size",
+    "--np", "-np", "--nproc", "--nprocs", "--num-proc", "--nproc-per-node", "--world-size",
     "--ranks", "--ngpus", "-g", "--nnodes",
 )  # fmt: skip
 NEEDLESS = {
     ("--workers", "--num-workers", "-j", "--prefetch", "--pin-memory", "--dataloader-workers"):
-        "there are none: the data set lies in memory, and the batch is made between two iterations",
-    ("--local-rank", "--local_rank", "--rank", "--node-rank", "--master-addr", "--master-port", "--dist-url",
+        "there are none: the data set lies in memory, and each rank takes its batches from there",
+    ("--local-rank", "--rank", "--node-rank", "--master-addr", "--master-port", "--dist-url",
      "--dist-backend", "--rdzv-endpoint", "--rdzv-backend", "--rdzv-id", "--init-method"):
         "the MPI numbers the ranks and connects them: start with mpirun or srun, and leave it out",
     ("--shuffle", "--no-shuffle"): "each epoch has a random order of its own, by --seed",
@@ -65,6 +67,16 @@ NEEDLESS = {
     ("--pretrained",): "there are no pretrained weights; --resume goes on from a checkpoint of one's own",
     ("--deterministic", "--cudnn-deterministic"): "give --reproducible: the same bits at any number of ranks",
 }  # fmt: skip
+
+
+class Group(click.Group):
+    """A group that says which of its commands is near to one that it does not have."""
+
+    def get_command(self, ctx, name):
+        found = super().get_command(ctx, name)
+        if found is None:
+            raise click.UsageError(f"no command {name!r}; {nearest(name, self.commands)}", ctx)
+        return found
 
 
 def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
@@ -78,24 +90,27 @@ def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
 
 def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
     """What the option is called here; None where it is no option of other tools, or another mistake."""
-    known = {name for param in error.ctx.command.params for name in (*param.opts, *param.secondary_opts)}
     asked = _asked(error, arguments)
-    if asked is None or asked in known:
+    if asked is None:
         return None
-    told = _elsewhere(asked, known, error.ctx.command.name)
+    command = error.ctx.command
+    known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+    told = None if asked in known else _elsewhere(asked.replace("_", "-"), known, command.name)
     return told and f"No such option '{asked}': {told}"
 
 
 def _asked(error: click.ClickException, arguments: Sequence[str]) -> str | None:
     """The option that was written. Of `-lr 0.1` click tells `-l`, and of `-bs 32` that `s` is no number."""
-    if not isinstance(error, click.NoSuchOption | click.BadParameter):
+    if isinstance(error, click.NoSuchOption):
+        told = [error.option_name]
+    elif isinstance(error, click.BadParameter) and error.param is not None:
+        told = error.param.opts
+    else:
         return None
-    short = [word for word in arguments if word.startswith("-") and word[1:2].isalpha() and word[2:].isalpha()]
-    if isinstance(error, click.NoSuchOption) and error.option_name.startswith("--"):
-        return error.option_name
-    of = error.option_name if isinstance(error, click.NoSuchOption) else None
-    flags = [of] if of else [name for name in getattr(error.param, "opts", ()) if len(name) == 2]
-    return next((word for word in short if word[:2] in flags), of)
+    written = [word.partition("=")[0] for word in arguments]
+    short = tuple(name for name in told if len(name) == 2)
+    whole = [word for word in written if short and word.startswith(short) and word[2:].isalpha()]
+    return whole[0] if whole else getattr(error, "option_name", None)
 
 
 def _elsewhere(asked: str, known: set[str], command: str) -> str | None:

@@ -2,8 +2,10 @@
 
 import click
 
+from ringtrain.cli.hints import Group
 
-@click.group()
+
+@click.group(cls=Group)
 def models():
     """The models that come with ringtrain, and what any model costs."""
 

@@ -36,7 +36,8 @@ class Sectioned(click.Command):
         self._sections = {title: names.split() for title, names in (sections or {}).items()}
 
     def format_options(self, ctx, formatter):
-        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
         records = {name: (f"{record[0]:{TERMS}}", record[1]) for name, record in records.items() if record}
         for title, names in self._sections.items():
             _section(formatter, title, [records.pop(name) for name in names if name in records])

@@ -2,6 +2,7 @@
 
 import click
 
+from ringtrain.cli.hints import Group
 from ringtrain.cli.options import Numbers
 from ringtrain.collectives.catalogue import GOALS
 
@@ -11,7 +12,7 @@ SHOWN = 32
 ROUNDED = 0.5  # of the bytes of float32 are in messages of 16 bits
 
 
-@click.group()
+@click.group(cls=Group)
 def schedule():
     """How an all-reduce goes: its steps, its proof, its time on a machine, its picture.
 

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import click
 
+from ringtrain.cli.options import Sectioned
 
-@click.command()
+SECTIONS = {
+    "The job": "nodes gpus ranks_per_node cpus_per_task memory time name",
+    "The site": "partition account qos sbatch modules venv container launcher",
+    "The script": "output force",
+}
+
+
+@click.command(cls=Sectioned, sections=SECTIONS)
 @click.option("-N", "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes.")
 @click.option("--gpus", type=click.IntRange(1), help="GPUs of a node, with a rank for each.")
 @click.option("--ranks-per-node", type=click.IntRange(1), help="Ranks of a node. [as many as GPUs; or sbatch's word]")

@@ -40,6 +40,13 @@ USED = (train, time, slurm, tune, bench_allreduce, evaluate)
         ("evaluate r --gpus 1", "No such option '--gpus': use --device cuda"),
         ("evaluate r --batch-size 3", "No such option"),
         ("train --lrr 3", "No such option"),
+        ("train -lr=0.1", "No such option '-lr': use --lr"),
+        ("train --batch_size 3", "No such option '--batch_size': use --batch"),
+        ("train --local_rank 0", "No such option '--local_rank': the MPI numbers the ranks"),
+        ("slurm --np 3", "No such option '--np': use --ranks-per-node"),
+        ("data shwo digits", "no command 'shwo'; known: check, info, make"),
+        ("models info", "no command 'info'; known: list, show"),
+        ("schedule prove ring", "no command 'prove'; known: cost, draw, list, qualify, show, verify"),
         ("train -b x", "Invalid value for '--batch' / '-b': 'x' is not a valid integer."),
         ("train -bx", "Invalid value for '--batch' / '-b': 'x' is not a valid integer."),
     ],
@@ -85,6 +92,11 @@ def test_the_help_has_its_options_in_sections(columns):
         assert len(re.findall(rf"^ .*{param.opts[0]}\b(?!-)", text, re.MULTILINE)) >= 1
     starts = {line.index(line.split(maxsplit=2)[-1]) for line in text.splitlines() if line.startswith(" " * 20)}
     assert min(starts) >= 34
+
+
+def test_the_sections_of_slurm_leave_help_alone():
+    text = CliRunner().invoke(ringtrain, ["slurm", "--help"]).output
+    assert re.search(r"\n\nOther options:\n  -h, --help .*\n$", text)
 
 
 def test_defaults_of_a_recipe_are_not_said_to_be_what_runs():

@@ -25,7 +25,7 @@ COMMANDS = [
 def started(arguments, stdout, **environment) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "ringtrain", *arguments]
     own = {**os.environ, **environment}
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, env=own)
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300, env=own)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
@@ -46,7 +46,7 @@ def test_a_full_disk_is_said_in_a_line(arguments):
 
 def test_closed_output_is_no_defect_either():
     command = f"{sys.executable} -m ringtrain --version >&-"
-    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr
 
 

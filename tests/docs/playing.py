@@ -1,0 +1,124 @@
+"""A document's commands, one after another, as someone would type them in a fresh folder."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import Step, anew, differences, steps
+
+ROOT = Path(__file__).parents[2]
+LONG = os.environ.get("RINGTRAIN_LONG_RUNS") == "1"  # as scripts/check-full sets it
+REWRITE = os.environ.get("RINGTRAIN_REWRITE_DOCS") == "1"
+PATIENCE_S = 900  # until a command hangs
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # a machine may have fewer cores than a document
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,sm,tcp",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "COLUMNS": "80",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How commands of a document are run here, each as it is written there.
+
+    instead: other commands in their place: a nearest one where a machine lacks something
+    more:    flags put behind, so that they take seconds
+    long:    left to scripts/check-full
+    absent:  why one is not run at all
+    """
+
+    instead: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, str] = field(default_factory=dict)
+    long: frozenset[str] = frozenset()
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self) -> set[str]:
+        return {*self.instead, *self.more, *self.long, *self.absent}
+
+    def command(self, step: Step) -> str | None:
+        """None: it is not run."""
+        if step.command in self.absent or (step.command in self.long and not LONG):
+            return None
+        more = self.more.get(step.command, "") if not (REWRITE and step.shown) else ""
+        return f"{self.instead.get(step.command, step.command)} {more}".strip()
+
+
+class Stage:
+    """A fresh folder, with ringtrain, python and mpirun on the path. Skips the test where there is no MPI."""
+
+    def __init__(self, folder: Path):
+        beside = Path(sys.executable).with_name("mpirun")
+        mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+        if mpirun is None:
+            pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
+        self.folder, programs = folder / "here", folder / "bin"
+        for made in (self.folder, programs, folder / "sessions"):
+            made.mkdir()
+        for name, words in (("python", ""), ("ringtrain", "-m ringtrain ")):
+            (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}"$@"\n')
+            (programs / name).chmod(0o755)
+        path = os.pathsep.join([str(programs), str(Path(mpirun).parent), os.environ["PATH"]])
+        own = {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder / "config")}
+        own["PRTE_MCA_prte_tmpdir_base"] = str(folder / "sessions")
+        self._environment = {**os.environ, **ENVIRONMENT, **own}
+
+    def run(self, command: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["bash", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=self._environment,
+            timeout=PATIENCE_S,
+        )
+
+
+def play(document: Path, stage: Stage, plan: Plan) -> None:
+    """Run all of it; every command ends with 0, and prints what the document shows. With RINGTRAIN_REWRITE_DOCS=1 the
+    document is made to show what they print."""
+    text = document.read_text()
+    shown_anew, problems = {}, []
+    for step in steps(text):
+        if step.file:
+            _make(stage, step)
+        elif (command := plan.command(step)) is not None:
+            done = stage.run(command)
+            said = done.stdout.splitlines()
+            where = f"{document.relative_to(ROOT)}, line {step.line}: $ {command}"
+            assert done.returncode == 0, f"{where}\nended with {done.returncode}:\n{done.stdout}"
+            different = differences(step.shown, said) if step.shown else ""
+            problems += [f"{where}\n{different}"] if different else []
+            shown_anew[step.line] = (len(step.shown), anew(step.shown, said) if step.shown else [])
+    if REWRITE:
+        _rewrite(document, shown_anew)
+    else:
+        assert not problems, "\n\n".join([*problems, "RINGTRAIN_REWRITE_DOCS=1 writes them anew"])
+
+
+def _make(stage: Stage, step: Step) -> None:
+    """A file of the document; a program without a name is run at once."""
+    (stage.folder / step.file).write_text(step.command)
+    if step.file == "unnamed.python":
+        done = stage.run(f"python {step.file}")
+        assert done.returncode == 0, f"the program of line {step.line}:\n{done.stdout}"
+
+
+def _rewrite(document: Path, shown: dict) -> None:
+    lines = document.read_text().splitlines()
+    for line, (count, own) in sorted(shown.items(), reverse=True):
+        if count:
+            lines[line - 1 : line - 1 + count] = own
+    document.write_text("\n".join(lines) + "\n")

@@ -1,0 +1,110 @@
+"""The tutorial and the README work as written: each of their commands is run in a fresh folder, and what they show is
+what the program prints, but for figures.
+
+RINGTRAIN_REWRITE_DOCS=1 writes the transcripts anew. Commands in ``long`` run in scripts/check-full.
+"""
+
+import numpy as np
+import pytest
+
+from tests.docs.markdown import steps
+from tests.docs.playing import ROOT, Plan, Stage, play
+
+pytestmark = pytest.mark.mpi
+
+TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
+ON_A_CLUSTER = "mpirun -np 4 venv/bin/ringtrain train --model resnet20 --data cifar10.h5"
+COMPARE = (
+    'mpirun -np 2 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4" '
+    "-- --model lenet --data fashion.h5"
+)
+INSTALLS = "installs from the network; what it runs is run here by itself"
+PLANS = {
+    TUTORIAL: Plan(
+        instead={
+            ON_A_CLUSTER: "mpirun -np 4 ringtrain train --model resnet20 --data cifar10.h5",
+            "sbatch -N2 --ntasks-per-node=2 -t 4:00:00 scripts/train.sbatch --model resnet20 --data cifar10.h5": (
+                "ringtrain slurm -N 2 --ranks-per-node 2 -t 4:00:00 -- --model resnet20 --data cifar10.h5"
+            ),
+        },
+        more={
+            ON_A_CLUSTER: "--iterations 1",
+            "mpirun -np 2 ringtrain train --model small.toml --data mine.h5 --out runs/small": "--epochs 3",
+        },
+        long=frozenset([ON_A_CLUSTER]),
+        absent={
+            "scripts/quickstart": INSTALLS,
+            ". .venv/bin/activate": "of the environment that scripts/quickstart makes",
+            "module load openmpi": "of a site",
+            "python3 -m venv venv && venv/bin/pip install '.[plot]'": INSTALLS,
+        },
+    ),
+    README: Plan(
+        more={
+            "mpirun -np 2 ringtrain train": "--epochs 1",
+            "mpirun -np 2 ringtrain train --model lenet --data fashion.h5 --out runs/first": "--epochs 1",
+            "mpirun -np 4 ringtrain train --out runs/first --resume auto --epochs 20": "--epochs 2",
+            COMPARE: "--epochs 1",
+            "ringtrain time alexnet": "--batch 1 --iterations 1 --warm-up 0",
+            "ringtrain doctor": "--quick",
+            "mpirun --with-ft ulfm -np 4 ringtrain train --elastic --out runs/second": "--epochs 1",
+            "mpirun -np 4 ringtrain bench-allreduce -b 64K -e 64M": "-e 256K -n 2 -w 0",
+            "mpirun -np 4 ringtrain tune": "-e 4K -n 3 -w 0 --passes 1",
+        },
+        long=frozenset(
+            [
+                "mpirun -np 2 ringtrain train --model lenet --data fashion.h5 --out runs/first",
+                "mpirun -np 4 ringtrain train --out runs/first --resume auto --epochs 20",
+                "ringtrain evaluate runs/first --best",
+                "ringtrain predict runs/first -o predictions.csv",
+                COMPARE,
+                "ringtrain time alexnet",
+                "mpirun --with-ft ulfm -np 4 ringtrain train --elastic --out runs/second",
+                "mpirun -np 4 ringtrain bench-allreduce -b 64K -e 64M",
+                "mpirun -np 4 ringtrain tune",
+            ]
+        ),
+        absent={
+            "scripts/quickstart": INSTALLS,
+            "scripts/test": "is what runs this",
+            "scripts/cluster run -n 2 --ranks 2 --rate 1gbit -- ringtrain bench-allreduce": (
+                "hosts want namespaces of the kernel: tests/cluster has them"
+            ),
+        },
+    ),
+}
+
+
+@pytest.fixture
+def stage(tmp_path) -> Stage:
+    """With small data under the names of sets that are not handed out with ringtrain."""
+    made = Stage(tmp_path)
+    random = np.random.default_rng(0)
+
+    def images(count, *shape):
+        return random.integers(0, 256, (count, *shape), dtype=np.uint8)
+
+    idx = made.folder / "DOWNLOADS" / "fashion-mnist"
+    idx.mkdir(parents=True)
+    for part, count in (("train", 512), ("t10k", 128)):
+        labels = np.arange(count, dtype=np.uint8) % 10
+        (idx / f"{part}-images-idx3-ubyte").write_bytes(_idx(images(count, 28, 28)))
+        (idx / f"{part}-labels-idx1-ubyte").write_bytes(_idx(labels))
+    np.savez(made.folder / "cifar10.npz", images=images(256, 32, 32, 3), labels=np.arange(256) % 10)
+    assert made.run("ringtrain data make cifar10.npz -o cifar10.h5 --test-fraction 0.25").returncode == 0
+    return made
+
+
+def _idx(array) -> bytes:
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(length.to_bytes(4, "big") for length in array.shape)
+    return head + array.tobytes()
+
+
+@pytest.mark.parametrize("document", PLANS, ids=lambda path: path.name)
+def test_every_command_works_and_prints_what_is_shown(document, stage):
+    play(document, stage, PLANS[document])
+
+
+@pytest.mark.parametrize("document", PLANS, ids=lambda path: path.name)
+def test_a_plan_names_commands_that_are_there(document):
+    assert PLANS[document].named() <= {step.command for step in steps(document.read_text())}
