@@ -6,11 +6,14 @@ Every field is a flag and a key of a TOML run file. :mod:`ringtrain.resolve` lay
 from dataclasses import MISSING, dataclass, field, fields
 
 
-def option(default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None, bare=None):
+def option(
+    default, help, *, choices=None, low=None, above=None, below=None, high=None, short=None, bare=None, epochs=False
+):
     """A field with what a flag needs to know: help text with its unit, and the values that are accepted; ``bare``: what
-    a flag without a value means."""
+    a flag without a value means; ``epochs``: whether a number of iterations may be said in epochs, as the text "5ep",
+    whose iterations are known when the data are."""
     rules = {"help": help, "choices": choices, "low": low, "above": above, "below": below, "high": high}
-    rules |= {"short": short, "bare": bare}
+    rules |= {"short": short, "bare": bare, "epochs": epochs}
     if isinstance(default, tuple):
         return field(default_factory=lambda: default, metadata=rules)
     return field(default=default, metadata=rules)
@@ -48,10 +51,12 @@ class TrainConfig:
         "How the learning rate moves.",
         choices=("constant", "step", "multistep", "poly", "inv", "cosine"),
     )
-    lr_steps: tuple[int, ...] = option((), "Iterations at which `multistep` drops; the one period of `step`.", low=1)
+    lr_steps: tuple[int | str, ...] = option(
+        (), "Where `multistep` drops, in iterations or epochs: 30ep,60ep; the one period of `step`.", low=1, epochs=True
+    )
     lr_gamma: float = option(0.1, "Factor of `step` and `multistep`; gamma of `inv`.", above=0)
     lr_power: float = option(1.0, "Power of `poly` and `inv`.", above=0)
-    warmup: int = option(0, "Iterations of linear warm-up.", low=0)
+    warmup: int | str = option(0, "Iterations of linear warm-up, or epochs: 5ep, 0.5ep.", low=0, epochs=True)
     momentum: float = option(0.9, "Momentum of sgd, nesterov and lars; beta1 of adamw and lamb.", low=0, below=1)
     beta2: float = option(0.999, "Second moment's decay of adamw and lamb.", low=0, below=1)
     trust: float | None = option(None, "Trust coefficient of lars. [0.001]", above=0)

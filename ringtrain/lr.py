@@ -17,6 +17,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from ringtrain import texts
 from ringtrain.errors import ConfigError, nearest
 
 
@@ -51,6 +52,11 @@ class LearningRate:
             return POLICIES[self.policy](self, iteration)
         except OverflowError:  # Python's powers have no infinity of their own; training tells where it comes to one
             return math.inf
+
+
+def iterations_in(given: int | str, per_epoch: int) -> int:
+    """Of so many iterations, or of so many epochs ("5ep") of ``per_epoch`` iterations; a part of one counts whole."""
+    return given if isinstance(given, int) else math.ceil(texts.epochs(given) * per_epoch)
 
 
 def scaled(lr: float, batch: int, base_batch: int) -> float:

@@ -4,11 +4,17 @@ Sources are laid over one another: defaults, the recipe of the model file, the c
 the run file, the flags; later ones win, and an error names the source that it came from.
 """
 
+import json
+import re
+import shlex
 from dataclasses import asdict
 
 from ringtrain import texts
 from ringtrain.config import OF_ONE_START, RECIPE_KEYS, TrainConfig, config_fields, default_of, kind_of
 from ringtrain.errors import ConfigError, nearest
+
+FLAGS = "flags"  # the source of what the command line says
+YAML = re.compile(r"^([A-Za-z]\w*):[ \t]+([^\s#][^#\n]*)", re.MULTILINE)
 
 
 def parse_toml(text: str, source: str) -> dict:
@@ -24,7 +30,23 @@ def read_run_file(path: str) -> dict:
         text = texts.read_text(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"run file {path} cannot be read: {error}") from None
-    return parse_toml(text, f"run file {path}")
+    try:
+        return parse_toml(text, f"run file {path}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_as_toml(text)}") from None
+
+
+def _as_toml(text: str) -> str:
+    """What to write in place of YAML, where a file that is no TOML looks like that."""
+    found = YAML.search(text)
+    if found is None:
+        return ""
+    key, value = found[1], found[2].strip()
+    try:
+        texts.parse_toml(f"{key} = {value}")
+    except ValueError:
+        value = json.dumps(value, ensure_ascii=False)
+    return f". It looks like YAML, and a run file is TOML: write {key} = {value}"
 
 
 def resolve(*layers: tuple[str, dict]) -> TrainConfig:
@@ -44,7 +66,8 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
 def _one_length(source: str, given: dict, values: dict) -> None:
     epochs, iterations = given.get("epochs"), given.get("iterations")
     if epochs is not None and iterations is not None:
-        raise ConfigError(f"{source}: both epochs ({epochs}) and iterations ({iterations}) are given; give one")
+        both = [_named(source, key) for key in ("epochs", "iterations")]
+        raise ConfigError(f"both {both[0]} ({epochs}) and {both[1]} ({iterations}) are given; give one")
     if epochs is not None:
         values["iterations"] = None
     if iterations is not None:
@@ -55,39 +78,70 @@ def _checked(source: str, key: str, value):
     known = config_fields()
     if key not in known:
         raise ConfigError(f"{source}: unknown key {key!r}; {nearest(key, known)}")
-    spec = known[key]
-    where = f"{source}: {key}"
+    spec, where = known[key], (source, key)
     if value is None:
         return None
     if isinstance(default_of(spec), tuple):
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{where} is {value!r}; it wants a list of whole numbers")
+            raise _refused(where, value, "it wants a list of whole numbers")
         return tuple(_scalar(where, int, spec.metadata, item) for item in value)
     return _scalar(where, kind_of(spec), spec.metadata, value)
+
+
+def _named(source: str, key: str) -> str:
+    """The flag as it is typed, or the key of the file that it stands in."""
+    return f"--{key.replace('_', '-')}" if source == FLAGS else f"{source}: {key}"
+
+
+def _refused(where: tuple[str, str], value, wanted: str) -> ConfigError:
+    """``where``: source and key"""
+    if where[0] == FLAGS:
+        return ConfigError(f"{_named(*where)} {shlex.quote(str(value))}: {wanted}")
+    return ConfigError(f"{_named(*where)} is {value!r}; {wanted}")
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def _scalar(where: str, kind: type, rules, value):
+def _scalar(where: tuple[str, str], kind: type, rules, value):
     if type(value) is int and abs(value) > texts.LARGEST_NUMBER:
         word = f"at most {texts.LARGEST_NUMBER}" if value > 0 else f"at least -{texts.LARGEST_NUMBER}"
-        raise ConfigError(f"{where} is a number of {len(str(abs(value)))} digits; it wants {word}")
+        raise ConfigError(f"{_named(*where)} is a number of {len(str(abs(value)))} digits; it wants {word}")
     if kind is float and type(value) is int:
         value = float(value)
+    if rules["epochs"] and type(value) is str:
+        return _in_epochs(where, rules, value)
     if type(value) is not kind:
-        raise ConfigError(f"{where} is {value!r}; it wants {_WORDS[kind]}")
+        raise _refused(where, value, f"it wants {_WORDS[kind]}")
     if kind is float and value - value != 0:
-        raise ConfigError(f"{where} is {value}; it wants a finite number")
+        raise _refused(where, value, "it wants a finite number")
     if kind is str:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ConfigError(f"{where} is {value!r}, which is not text in UTF-8") from None
-        if "\0" in value:
-            raise ConfigError(f"{where} is {value!r}; no name has a zero byte in it")
+        _check_text(where, value)
     if rules["choices"] and value not in rules["choices"]:
-        raise ConfigError(f"{where} is {value!r}; {nearest(value, rules['choices'])}")
+        raise _refused(where, value, nearest(value, rules["choices"]))
+    _check_bounds(where, rules, value)
+    return value
+
+
+def _in_epochs(where: tuple[str, str], rules, value: str) -> str:
+    count = texts.epochs(value)
+    if count is None:
+        raise _refused(where, value, "it wants a whole number of iterations, or epochs like 5ep or 0.5ep")
+    if rules["low"] and not count:
+        raise _refused(where, value, "it wants more than 0ep")
+    return value
+
+
+def _check_text(where: tuple[str, str], value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{_named(*where)} is {value!r}, which is not text in UTF-8") from None
+    if "\0" in value:
+        raise ConfigError(f"{_named(*where)} is {value!r}; no name has a zero byte in it")
+
+
+def _check_bounds(where: tuple[str, str], rules, value) -> None:
     bounds = (
         (rules["low"], lambda v, b: v >= b, "at least"),
         (rules["above"], lambda v, b: v > b, "more than"),
@@ -96,8 +150,7 @@ def _scalar(where: str, kind: type, rules, value):
     )
     for bound, holds, word in bounds:
         if bound is not None and not holds(value, bound):
-            raise ConfigError(f"{where} is {value}; it wants {word} {bound}")
-    return value
+            raise _refused(where, value, f"it wants {word} {bound}")
 
 
 def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:

@@ -2,7 +2,9 @@
 reader expects comes of one that makes no sense. And how a count is written in those that go out."""
 
 import json
+import re
 import tomllib
+from fractions import Fraction
 
 LARGEST_BYTES = 64 << 20
 PIECE_BYTES = 1 << 20
@@ -59,6 +61,12 @@ def whole_number(text: str) -> int | None:
         return None
     value = int(text)
     return value if value <= LARGEST_NUMBER else None
+
+
+def epochs(text: str) -> Fraction | None:
+    """What "5ep" or "0.5ep" says, exactly; None of anything else."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ep", text)
+    return Fraction(found[1]) if found else None
 
 
 def plural(count: int, noun: str) -> str:

@@ -21,8 +21,8 @@ def test_iterations_in_a_later_layer_set_epochs_aside():
     ("given", "message"),
     [
         ({"btch": 3}, "flags: unknown key 'btch'; did you mean 'batch'?"),
-        ({"batch": 0}, "flags: batch is 0; it wants at least 1"),
-        ({"batch": "many"}, "flags: batch is 'many'; it wants a whole number"),
+        ({"batch": 0}, "--batch 0: it wants at least 1"),
+        ({"batch": "many"}, "--batch many: it wants a whole number"),
         ({"batch": True}, "it wants a whole number"),
         ({"batch": 1.5}, "it wants a whole number"),
         ({"lr": float("nan")}, "it wants a finite number"),
@@ -33,14 +33,46 @@ def test_iterations_in_a_later_layer_set_epochs_aside():
         ({"model": 3}, "it wants a text"),
         ({"lr_steps": 3}, "it wants a list of whole numbers"),
         ({"lr_steps": [0]}, "it wants at least 1"),
+        ({"lr_steps": ["30ep", "0ep"]}, "--lr-steps 0ep: it wants more than 0ep"),
+        ({"warmup": "5 epochs"}, "--warmup '5 epochs': it wants a whole number of iterations, or epochs like 5ep or"),
+        ({"warmup": "-1ep"}, "--warmup -1ep: it wants a whole number of iterations, or epochs"),
+        ({"warmup": "1e3ep"}, "--warmup 1e3ep: it wants a whole number of iterations, or epochs"),
+        ({"warmup": 0.5}, "--warmup 0.5: it wants a whole number"),
+        ({"warmup": -1}, "--warmup -1: it wants at least 0"),
+        ({"batch": "5ep"}, "--batch 5ep: it wants a whole number"),
         ({"optimizer": "sdg"}, "did you mean 'sgd'?"),
-        ({"epochs": 3, "iterations": 4}, "both epochs (3) and iterations (4) are given; give one"),
+        ({"epochs": 3, "iterations": 4}, "both --epochs (3) and --iterations (4) are given; give one"),
     ],
 )
 def test_refusals(given, message):
     with pytest.raises(ConfigError) as error:
         resolve(("flags", given))
     assert message in str(error.value)
+
+
+def test_a_file_is_named_with_its_key():
+    with pytest.raises(ConfigError, match=r"^run file r\.toml: epochs is 0; it wants at least 1$"):
+        resolve(("run file r.toml", {"epochs": 0}))
+    with pytest.raises(
+        ConfigError, match=r"^both run file r\.toml: epochs \(3\) and run file r\.toml: iterations \(4\)"
+    ):
+        resolve(("run file r.toml", {"epochs": 3, "iterations": 4}))
+
+
+@pytest.mark.parametrize(
+    ("text", "write"),
+    [
+        ("epochs: 3\n", "write epochs = 3"),
+        ("# a run\nmodel: resnet20  # small\nlr: 0.1\n", 'write model = "resnet20"'),
+        ("lr_steps: [10, 20]\n", "write lr_steps = [10, 20]"),
+    ],
+)
+def test_a_run_file_in_yaml_is_told_what_to_write(tmp_path, text, write):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_run_file(path)
+    assert str(error.value).endswith(f". It looks like YAML, and a run file is TOML: {write}")
 
 
 def test_every_field_has_help():
@@ -50,7 +82,8 @@ def test_every_field_has_help():
 def test_a_written_config_reads_back():
     import tomli_w
 
-    config = resolve(("flags", {"batch": 100, "lr": 1e-3, "lr_steps": [4000], "model": 'a"b\\c', "augment": False}))
+    given = {"batch": 100, "lr": 1e-3, "lr_steps": [4000, "9.5ep"], "warmup": "0.5ep", "model": 'a"b\\c'}
+    config = resolve(("flags", {**given, "augment": False}))
     assert resolve(("file", parse_toml(tomli_w.dumps(to_table(config)), "file"))) == config
 
 

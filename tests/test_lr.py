@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.lr import POLICIES, LearningRate, scaled
+from ringtrain.lr import POLICIES, LearningRate, iterations_in, scaled
 
 KNOWN = [
     (LearningRate(0.1), {0: 0.1, 10**6: 0.1}),
@@ -40,6 +40,25 @@ def test_rates_never_rise_after_warm_up(policy):
     assert rates[:5] == sorted(rates[:5])
     assert rates[5:] == sorted(rates[5:], reverse=True)
     assert rates[0] < rates[5] > rates[49]
+
+
+@pytest.mark.parametrize(
+    ("given", "per_epoch", "iterations"),
+    [
+        (400, 157, 400),
+        (0, 157, 0),
+        ("5ep", 157, 785),
+        ("0ep", 157, 0),
+        ("0.5ep", 157, 79),
+        ("0.001ep", 157, 1),
+        ("0.1ep", 10, 1),
+        ("0.7ep", 10, 7),
+        ("999999999ep", 3, 2_999_999_997),
+    ],
+)
+def test_epochs_are_whole_iterations(given, per_epoch, iterations):
+    """In decimals, not in binary fractions: a tenth of 10 is 1, and 7 tenths are 7."""
+    assert iterations_in(given, per_epoch) == iterations
 
 
 def test_linear_scaling():

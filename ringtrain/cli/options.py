@@ -5,6 +5,7 @@ import re
 import click
 
 from ringtrain.config import RECIPE_KEYS, config_fields, default_of, kind_of
+from ringtrain.texts import epochs
 
 # Of `ringtrain train --help`; a field that none of them names is among the other options.
 SECTIONS = {
@@ -62,6 +63,27 @@ class Numbers(click.ParamType):
             self.fail(f"{value!r} is not a list of whole numbers like 4000,5000", param, ctx)
 
 
+class Iterations(click.ParamType):
+    """A whole number of iterations, or epochs: 5ep."""
+
+    name = "integer|epochs"
+
+    def convert(self, value, param, ctx):
+        try:
+            return value if isinstance(value, int) or epochs(value) is not None else int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of iterations like 400 nor of epochs like 5ep", param, ctx)
+
+
+class ManyIterations(click.ParamType):
+    """The same, several of them, separated by commas."""
+
+    name = "integer|epochs,..."
+
+    def convert(self, value, param, ctx):
+        return [Iterations().convert(part, param, ctx) for part in value.split(",")]
+
+
 def flags_of(kind):
     """Decorate a command with one option for each field of ``kind``; an option that is not given is None."""
 
@@ -86,8 +108,8 @@ def _option(spec):
         return click.option(f"--{name}/--no-{name}", spec.name, default=None, help=help)
     if spec.metadata["choices"]:
         kind = click.Choice(spec.metadata["choices"])
-    elif default == ():
-        kind = Numbers()
+    elif spec.metadata["epochs"]:
+        kind = ManyIterations() if default == () else Iterations()
     names = [f"--{name}"] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
     bare = {} if spec.metadata["bare"] is None else {"is_flag": False, "flag_value": spec.metadata["bare"]}
     return click.option(*names, spec.name, type=kind, default=None, help=help, **bare)

@@ -169,7 +169,7 @@ def assemble(
     grain = norms.grain_of(config, graph)
     sampler = Sampler(data.train.count, config.batch, config.seed)
     iterations = iterations_of(config, sampler)
-    rate = rate_of(config, iterations)
+    rate = rate_of(config, iterations, sampler.iterations_per_epoch)
 
     guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
     scale = LossScale(config.loss_scale) if config.precision == "float16" else None

@@ -7,7 +7,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.report.events import RunStarted
 from ringtrain.train import norms, reproducible
 from ringtrain.train.assemble import Assembly
-from ringtrain.train.recipe import hyper_of
+from ringtrain.train.recipe import hyper_of, schedule_notes, schedule_words
 from ringtrain.train.resume import Origin
 from ringtrain.transport.base import Transport
 
@@ -31,7 +31,7 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
         batch=run.sampler.batch,
         optimizer=_optimizer_words(config),
         lr=run.rate.lr,
-        schedule=_schedule_words(config),
+        schedule=schedule_words(config, run.rate),
         epochs=None if config.iterations else run.iterations // run.sampler.iterations_per_epoch,
         iterations=run.iterations,
         iterations_per_epoch=run.sampler.iterations_per_epoch,
@@ -45,6 +45,7 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
 def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
     notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
+    notes += schedule_notes(run.config, run.rate)
     notes += filter(None, [norms.words(run.config), norms.smaller(run.config, run.graph)])
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
@@ -65,10 +66,3 @@ def _optimizer_words(config: TrainConfig) -> str:
     words += f", trust {hyper_of(config).trust:g}" if config.optimizer == "lars" else ""
     words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
     return words + (f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else "")
-
-
-def _schedule_words(config: TrainConfig) -> str:
-    words = config.lr_policy
-    if config.lr_steps:
-        words += f" at {', '.join(map(str, config.lr_steps))}"
-    return words + (f", {config.warmup} iterations of warm-up" if config.warmup else "")

@@ -15,7 +15,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.resolve import for_continuation, parse_toml, resolve
+from ringtrain.resolve import FLAGS, for_continuation, parse_toml, resolve
 from ringtrain.train.assemble import check_images, read_data
 from ringtrain.train.device import open_device
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
@@ -97,7 +97,7 @@ def _configured(stored: str, given: dict) -> TrainConfig:
     told = {**given, "synthetic": False} if "data" in given else given
     if told.get("device") == "cpu":  # whatever it was trained with
         told = {"precision": "float32", "loss_scale": None, "mpi_cuda": "auto", **told}
-    return resolve(("checkpoint", for_continuation(parse_toml(stored, "checkpoint"))), ("flags", told))
+    return resolve(("checkpoint", for_continuation(parse_toml(stored, "checkpoint"))), (FLAGS, told))
 
 
 def score_of(transport: Transport, trained: Trained) -> Score:

@@ -20,7 +20,8 @@ from ringtrain.train.assemble import Assembly, assemble, read_data
 from ringtrain.train.device import open_device
 from ringtrain.train.heeding import JobEnd, find_job_end, heed
 from ringtrain.train.journey import Journey, check_elastic, for_devices
-from ringtrain.train.resume import Origin, check_continuation, decide, find_origin
+from ringtrain.train.recipe import check_warmup
+from ringtrain.train.resume import Origin, check_continuation, decide, find_origin, own_layers
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.together import agree, together
 from ringtrain.transport.base import Transport
@@ -60,6 +61,7 @@ def open_run(
     with transport.activity.during("preparing the run", limited=True):
         run = together(transport, own)
     transport.activity.deadline_s = config.deadline_s
+    together(run.transport, lambda: check_warmup(config, run.rate, own_layers(run_file, flags)))
     together(run.transport, lambda: check_continuation(run, origin))
     moved = reproducible.moved(config, device.ops, origin.place and origin.place["numerics"])
     remarks = [*device.notes, *filter(None, [tuning.remark, moved, end.words()])]

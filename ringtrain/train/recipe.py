@@ -1,12 +1,16 @@
 """What the configuration leaves open: for how long, at what rate, with which hyperparameters, on which crops."""
 
+from collections.abc import Sequence
+
 from ringtrain.config import TrainConfig
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.sampler import Sampler
 from ringtrain.errors import ConfigError
-from ringtrain.lr import LearningRate, scaled
+from ringtrain.lr import LearningRate, iterations_in, scaled
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.optim import Hyper
+from ringtrain.resolve import FLAGS
+from ringtrain.texts import plural
 
 
 def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
@@ -15,10 +19,66 @@ def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
     return config.epochs * sampler.iterations_per_epoch
 
 
-def rate_of(config: TrainConfig, iterations: int) -> LearningRate:
-    lr = scaled(config.lr, config.batch, config.base_batch) if config.base_batch else config.lr
+def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRate:
+    """Of a run of so many iterations, in epochs of ``per_epoch``."""
     return LearningRate(
-        lr, config.lr_policy, config.lr_steps, config.lr_gamma, config.lr_power, config.warmup, iterations
+        lr=scaled(config.lr, config.batch, config.base_batch) if config.base_batch else config.lr,
+        policy=config.lr_policy,
+        steps=tuple(iterations_in(step, per_epoch) for step in config.lr_steps),
+        gamma=config.lr_gamma,
+        power=config.lr_power,
+        warmup=iterations_in(config.warmup, per_epoch),
+        total=iterations,
+    )
+
+
+def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
+    """How the rate moves: "cosine, warm-up 5 epochs = 785 iterations"."""
+    words = [config.lr_policy]
+    if config.lr_steps:
+        steps = ", ".join(map(_span, config.lr_steps, rate.steps))
+        words = [f"{config.lr_policy} {'every' if config.lr_policy == 'step' else 'at'} {steps}"]
+    if config.warmup:
+        words.append(f"warm-up {_span(config.warmup, rate.warmup)}")
+    return ", ".join(words)
+
+
+def _span(given: int | str, iterations: int) -> str:
+    counted = plural(iterations, "iteration")
+    if isinstance(given, int):
+        return counted
+    count = given.removesuffix("ep")
+    return f"{count} epoch{'s' * (count != '1')} = {counted}"
+
+
+def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
+    """What of the schedule lies beyond the end of the run."""
+    length = plural(rate.total, "iteration")
+    notes = []
+    if 0 < rate.total <= rate.warmup:
+        reached = rate.at(rate.total - 1)
+        notes.append(
+            f"the run is over before its warm-up of {_span(config.warmup, rate.warmup)}: it has {length}, and its rate "
+            f"comes to {reached:.3g} of {rate.lr:g}. Give a shorter --warmup, or 0"
+        )
+    beyond = [_span(*pair) for pair in zip(config.lr_steps, rate.steps, strict=True) if pair[1] >= rate.total]
+    if beyond and config.lr_policy in ("step", "multistep"):
+        notes.append(f"--lr-steps {', '.join(beyond)}: the rate does not drop there, as the run has {length}")
+    return notes
+
+
+def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[str, dict]]) -> None:
+    """Raises ConfigError where flags or run file (``own``, as :func:`ringtrain.train.resume.own_layers`) ask for a
+    warm-up that lasts as long as the run. Where a model's recipe does, a shorter run than it was made for is a trial:
+    :func:`schedule_notes` tells of that."""
+    sources = [source for source, values in own if values.get("warmup") is not None]
+    if not sources or rate.warmup < rate.total:
+        return
+    asked = f"--warmup {config.warmup}" if sources[-1] == FLAGS else f"{sources[-1]}: warmup is {config.warmup!r}"
+    length = f"--iterations {config.iterations}" if config.iterations else f"--epochs {config.epochs}"
+    raise ConfigError(
+        f"{asked}: a warm-up of {plural(rate.warmup, 'iteration')} lasts as long as the run or longer, which has "
+        f"{rate.total:,} ({length}): the rate would not come to {rate.lr:g}. Give a shorter warm-up, or a longer run"
     )
 
 

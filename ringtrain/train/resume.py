@@ -15,7 +15,7 @@ from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.catalogue import without_former
 from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.resolve import for_continuation, parse_toml, read_run_file, recipe_layer, resolve
+from ringtrain.resolve import FLAGS, for_continuation, parse_toml, read_run_file, recipe_layer, resolve
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.reproducible import numerics_of
 from ringtrain.train.state import SUMS, parameter_shapes, place
@@ -89,7 +89,7 @@ def go_on(folder: str | None, run_file: str | None, flags: dict) -> Origin:
 
 def own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
     own = [(f"run file {run_file}", _of_file(run_file))] if run_file else []
-    return [*own, ("flags", flags)]
+    return [*own, (FLAGS, flags)]
 
 
 def _named(own: list[tuple[str, dict]]) -> str | None:

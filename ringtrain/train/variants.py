@@ -22,6 +22,7 @@ from ringtrain.texts import whole_number
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.train.device import open_device
 from ringtrain.train.opening import tuning_of
+from ringtrain.train.recipe import check_warmup
 from ringtrain.train.reproducible import check_kernels, threads_of
 from ringtrain.train.resume import check_continuation, decide, find_origin, own_layers
 from ringtrain.train.signals import StopFlag
@@ -78,6 +79,7 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
     own = device.transport
     tuning = together(own, lambda: tuning_of(config, own))
     run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table))
+    together(own, lambda: check_warmup(config, run.rate, own_layers(variant.run_file, variant.flags)))
     together(own, lambda: check_continuation(run, origin))
     run.exchange.close()
 

@@ -14,7 +14,6 @@ from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.reductions import anywhere
 from ringtrain.exchange.tuning import Model, Row, Table, Tuning
 from ringtrain.exchange.tuning_file import Place, fitting, read
-from ringtrain.lr import LearningRate
 from ringtrain.nn import spec
 from ringtrain.report import plots
 from ringtrain.report.comparison import notes_of, rows_of
@@ -23,6 +22,7 @@ from ringtrain.report.runs import read_run
 from ringtrain.report.sinks import cut
 from ringtrain.resolve import read_run_file, recipe_layer, resolve, to_table
 from ringtrain.train import norms, slow, tracing
+from ringtrain.train.recipe import rate_of
 from scripts.fuzz.mutation import any_of, lines, of_json, of_json_lines, of_toml, reword, spoil
 from scripts.fuzz.reader import Reader, written
 from scripts.fuzz.samples import LOG, RUN_FILES
@@ -43,9 +43,7 @@ def look_at(config: TrainConfig) -> None:
     tracing.window_of(config, 0)
     slow.slowed(None, config.slow, 1, 4)
     total = config.iterations or 100
-    rate = LearningRate(
-        config.lr, config.lr_policy, config.lr_steps, config.lr_gamma, config.lr_power, config.warmup, total
-    )
+    rate = rate_of(config, total, 23)
     for iteration in (0, 1, 1000, total - 1):
         rate.at(iteration)
 

@@ -21,6 +21,7 @@ RUN_FILES = [
         {"lr_policy": "multistep", "lr_steps": [10, 20], "lr_gamma": 0.1, "augment": False, "clip_norm": 1.0},
         {"trace": "t.json", "trace_iterations": "3:5", "slow": "1:2.5", "batch_norm": "ghost:16", "epochs": 3},
         {"sync": "averaging", "average_every": 4, "deadline_s": 20.0, "out": "runs/x", "lr_policy": "inv", "warmup": 5},
+        {"lr_policy": "multistep", "lr_steps": ["1ep", 40, "2.5ep"], "warmup": "0.5ep", "epochs": 4},
     )
 ]
 

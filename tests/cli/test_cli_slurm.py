@@ -118,7 +118,7 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--", "--modell", "x"], "No such option '--modell'. Did you mean '--model'?"),
         (["bench", "--", "--endd", "1M"], "No such option '--endd'"),
         (["--", "--model", "lennet"], "did you mean 'lenet'?"),
-        (["--", "--lr", "-1"], "flags: lr is -1.0; it wants more than 0"),
+        (["--", "--lr", "-1"], "--lr -1.0: it wants more than 0"),
         (["--", "--config", "none.toml"], "run file none.toml cannot be read"),
         (["--", "--model", "lenet"], "model 'lenet' has no data set of its own: give --data F.h5, or --synthetic"),
         (["--", "--device", "cuda"], "--device cuda, and the job asks for no GPUs: give --gpus, how many of a node"),

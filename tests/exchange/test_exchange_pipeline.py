@@ -195,8 +195,8 @@ def test_what_the_header_says():
     ("flags", "message"),
     [
         ({"fc": "pipelin"}, "did you mean 'pipeline'?"),
-        ({"fc": "pipeline", "fc_ranks": 0}, "fc_ranks is 0; it wants at least 1"),
-        ({"fc": "pipeline", "fc_in_flight": 0}, "fc_in_flight is 0; it wants at least 1"),
+        ({"fc": "pipeline", "fc_ranks": 0}, "--fc-ranks 0: it wants at least 1"),
+        ({"fc": "pipeline", "fc_in_flight": 0}, "--fc-in-flight 0: it wants at least 1"),
         ({"fc": "pipeline", "fc_update": "eech"}, "did you mean 'each'?"),
         ({"fc_ranks": 2}, "fc_ranks is 2, which --fc data has no use for: give --fc pipeline, or leave it at 1"),
         ({"fc_update": "each"}, "fc_update is 'each', which --fc data has no use for"),

@@ -366,10 +366,10 @@ def test_names_and_what_the_header_says():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"average_every": 0}, "average_every is 0; it wants at least 1"),
-        ({"average_from": -1}, "average_from is -1; it wants at least 0"),
-        ({"outer_momentum": 1.0}, "outer_momentum is 1.0; it wants less than 1"),
-        ({"outer_lr": 0}, "outer_lr is 0.0; it wants more than 0"),
+        ({"average_every": 0}, "--average-every 0: it wants at least 1"),
+        ({"average_from": -1}, "--average-from -1: it wants at least 0"),
+        ({"outer_momentum": 1.0}, "--outer-momentum 1.0: it wants less than 1"),
+        ({"outer_lr": 0}, "--outer-lr 0.0: it wants more than 0"),
         ({"average_momentum": "keeep"}, "did you mean 'keep'?"),
         ({"sync": "shared"}, "did you mean 'sharded'?"),
         (
@@ -384,11 +384,11 @@ def test_names_and_what_the_header_says():
             {"sync": "averaging", "staleness": 2},
             "staleness is 2, which --sync averaging has no use for: give --sync serv",
         ),
-        ({"sync": "server", "servers": 0}, "servers is 0; it wants at least 1"),
+        ({"sync": "server", "servers": 0}, "--servers 0: it wants at least 1"),
         ({"sync": "server", "servers": 2}, "--servers 2 is more than the 1 rank: give at most 1, or start more ranks"),
         ({"sync": "server", "dedicated": True}, "--dedicated with --servers 1 leaves none of the 1 rank to train"),
-        ({"sync": "server", "server_levels": 3}, "server_levels is 3; it wants at most 2"),
-        ({"sync": "server", "staleness": -1}, "staleness is -1; it wants at least 0"),
+        ({"sync": "server", "server_levels": 3}, "--server-levels 3: it wants at most 2"),
+        ({"sync": "server", "staleness": -1}, "--staleness -1: it wants at least 0"),
         (
             {"sync": "server", "staleness": 2, "asynchronous": True},
             "--asynchronous lets ranks be apart as they like, and --staleness 2 bounds it: give one of them",
@@ -423,7 +423,7 @@ def test_names_and_what_the_header_says():
             "--servers 2 is of servers, and --sync averaging has some with --asynchro",
         ),
         ({"gossip_window": 4}, "gossip_window is 4, which --sync allreduce has no use for: give --sync gossip, or le"),
-        ({"gossip_window": -1}, "gossip_window is -1; it wants at least 0"),
+        ({"gossip_window": -1}, "--gossip-window -1: it wants at least 0"),
         ({"sync": "gossip", "wire": "float16"}, "with --sync gossip that is weights"),
         ({"sync": "master", "wire": "float16"}, "with --sync master that is weights"),
         (

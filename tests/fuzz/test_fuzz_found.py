@@ -208,7 +208,7 @@ def test_synthetic_data_has_no_more_classes_than_others():
 
 
 def test_micro_batches_without_end_are_refused():
-    with pytest.raises(ConfigError, match="accumulate is 100000; it wants at most 65536"):
+    with pytest.raises(ConfigError, match="--accumulate 100000: it wants at most 65536"):
         resolve(("flags", {"accumulate": 100_000}))
 
 

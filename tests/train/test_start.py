@@ -228,8 +228,8 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
         ({"trust": 0.01}, ConfigError, "trust = 0.01 is of lars, and the optimizer is 'sgd': leave it out, or set"),
         ({"trust": 0.01, "optimizer": "lamb"}, ConfigError, "is of lars, and the optimizer is 'lamb'"),
         ({"trust_limit": 10.0, "optimizer": "adamw"}, ConfigError, "trust_limit = 10 is of lars and lamb, and the"),
-        ({"trust_limit": 0.0, "optimizer": "lamb"}, ConfigError, "trust_limit is 0.0; it wants more than 0"),
-        ({"trust": -1.0, "optimizer": "lars"}, ConfigError, "trust is -1.0; it wants more than 0"),
+        ({"trust_limit": 0.0, "optimizer": "lamb"}, ConfigError, "--trust-limit 0.0: it wants more than 0"),
+        ({"trust": -1.0, "optimizer": "lars"}, ConfigError, "--trust -1.0: it wants more than 0"),
         (
             {"momentum_correction": True},
             ConfigError,

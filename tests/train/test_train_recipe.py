@@ -1,0 +1,200 @@
+"""Warm-up and drops of the rate in epochs: what they are in iterations, what is said of them, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_runs import DROPOUT_NET
+
+from ringtrain.data.sampler import Sampler
+from ringtrain.data.synthetic import synthetic
+from ringtrain.errors import ConfigError
+from ringtrain.nn import spec
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.report import words
+from ringtrain.resolve import recipe_layer, resolve
+from ringtrain.train.assemble import assemble
+from ringtrain.train.header import header
+from ringtrain.train.recipe import iterations_of, rate_of, schedule_notes, schedule_words
+from ringtrain.train.resume import Origin
+from ringtrain.train.signals import StopFlag
+from ringtrain.train.start import start
+from ringtrain.train.variants import Variant, check_variants
+from ringtrain.transport.loopback import LoopbackWorld
+
+IMAGENET, CIFAR = 1_281_167, 50_000
+NO_LAYERS = """
+summary = "for tests"
+input = { shape = [224, 224, 3] }
+layers = [{ name = "pool", kind = "GlobalAvgPool" }, { name = "fc", kind = "Linear", units = 1000 }]
+"""
+
+
+def planned(name, examples, **flags):
+    """(configuration, rate) of a model's recipe on so many examples."""
+    config = resolve(recipe_layer(name, spec.load(name).recipe), ("flags", flags))
+    sampler = Sampler(examples, config.batch)
+    return config, rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
+
+
+def peak(rate):
+    rates = [rate.at(iteration) for iteration in range(rate.total)]
+    return max(rates), rates.index(max(rates))
+
+
+# ── recipes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("batch", "base", "warmup"), [(256, 0.1, 25_025), (1024, 0.4, 6_260), (8192, 3.2, 785), (32_768, 12.8, 200)]
+)
+def test_resnet50_warms_up_for_five_epochs_of_any_batch(batch, base, warmup):
+    config, rate = planned("resnet50", IMAGENET, batch=batch)
+    assert (rate.lr, rate.warmup, rate.total) == (pytest.approx(base), warmup, 18 * warmup)
+    highest, where = peak(rate)
+    assert 0.99 * base < highest <= base and warmup - 20 <= where < warmup  # the cosine has begun to fall by then
+    assert schedule_notes(config, rate) == []
+
+
+def test_the_header_of_resnet50_at_a_batch_of_8192():
+    """All of a run is put together but the layers, on images of which there is but one."""
+    model = replace(spec.parse(NO_LAYERS, "resnet50"), recipe=spec.load("resnet50").recipe)
+    flags = {"batch": 8192, "ops": "reference", "guard": False, "data": "imagenet.h5"}
+    config = resolve(recipe_layer("resnet50", model.recipe), ("flags", flags))
+    one = synthetic((224, 224, 3), 1000, 1, seed=0)
+    many = (np.broadcast_to(array, (IMAGENET, *array.shape[1:])) for array in (one.train.images, one.train.labels))
+    data = replace(one, train=replace(one.train, **dict(zip(("images", "labels"), many, strict=True))))
+    transport, ops = LoopbackWorld(1).transport(0), make_ops("reference", "float32")
+    run = assemble(config, model, data, transport, ops, lambda: False)
+    lines = words.header(header(run, ops, transport, Origin(), None))
+    assert "  batch      8,192 over all ranks, 157 iterations an epoch" in lines
+    assert "  rate       3.2, cosine, warm-up 5 epochs = 785 iterations" in lines
+    assert "  length     90 epochs, 14,130 iterations" in lines
+    assert f"{IMAGENET:,} examples to train on" in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "examples", "drops", "total"),
+    [
+        ("alexnet", IMAGENET, (100_100,), 450_450),  # Caffe's: 100,000 of 450,000
+        ("vgg16", IMAGENET, (100_095,), 360_342),
+        ("cifar10_full", CIFAR, (60_000, 65_000), 70_000),  # Caffe's to the iteration
+        ("cifar10_quick", CIFAR, (4_000,), 5_000),
+    ],
+)
+def test_drops_are_where_the_first_solvers_have_them(name, examples, drops, total):
+    _, rate = planned(name, examples)
+    assert (rate.steps, rate.total) == (drops, total)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg16", "cifar10_full", "cifar10_quick", "resnet18", "resnet20"])
+def test_drops_and_warm_up_keep_their_epochs_at_another_batch(name):
+    def in_epochs(batch):
+        _, rate = planned(name, CIFAR, batch=batch)
+        each = -(-CIFAR // batch)
+        return [*(step / each for step in rate.steps), -(-rate.warmup // each), rate.total / each]
+
+    assert in_epochs(100) == in_epochs(5000)
+
+
+# ── what is said ──────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({}, "constant"),
+        ({"warmup": 400}, "constant, warm-up 400 iterations"),
+        ({"warmup": "0.5ep", "lr_policy": "cosine"}, "cosine, warm-up 0.5 epochs = 12 iterations"),
+        ({"warmup": "1ep"}, "constant, warm-up 1 epoch = 23 iterations"),
+        ({"lr_policy": "step", "lr_steps": ["2ep"]}, "step every 2 epochs = 46 iterations"),
+        (
+            {"lr_policy": "multistep", "lr_steps": [10, "1.5ep"], "warmup": 1},
+            "multistep at 10 iterations, 1.5 epochs = 35 iterations, warm-up 1 iteration",
+        ),
+    ],
+)
+def test_the_words_of_a_schedule(flags, told):
+    config = resolve(("flags", flags))
+    assert schedule_words(config, rate_of(config, 230, 23)) == told
+
+
+def test_what_lies_beyond_the_end_is_noted():
+    def notes(total, **flags):
+        config = resolve(("flags", flags))
+        return schedule_notes(config, rate_of(config, total, 23))
+
+    drops = {"lr_policy": "multistep", "lr_steps": ["1ep", 46, "2.5ep"]}
+    assert notes(59, **drops) == []
+    assert notes(46, **drops) == [
+        "--lr-steps 46 iterations, 2.5 epochs = 58 iterations: the rate does not drop there, as the run has 46 "
+        "iterations"
+    ]
+    assert notes(46, lr_steps=["2.5ep"]) == []  # of another policy
+    assert notes(24, warmup="1ep", lr=0.1) == []
+    assert notes(10, warmup="1ep", lr=0.23) == [
+        "the run is over before its warm-up of 1 epoch = 23 iterations: it has 10 iterations, and its rate comes to 0.1"
+        " of 0.23. Give a shorter --warmup, or 0"
+    ]
+
+
+# ── what is refused, and going on ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def alone():
+    return LoopbackWorld(1).transport(0)
+
+
+@pytest.fixture
+def train(alone, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+
+    def run(run_file=None, **flags):
+        start(alone, run_file, {"model": "net.toml", "data": "digits", "ops": "reference", "batch": 300, **flags})
+
+    return run
+
+
+def rates(folder):
+    found = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [record["lr"] for record in found if record["event"] == "iteration"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"warmup": 100000, "epochs": 1}, "--warmup 100000: a warm-up of 100,000 iterations lasts as long as the run"),
+        ({"warmup": "2ep", "epochs": 2}, "which has 10 (--epochs 2): the rate would not come to 0.05. Give a shorter"),
+        ({"warmup": 4, "iterations": 4}, "which has 4 (--iterations 4)"),
+        ({"run_file": "run.toml", "epochs": 2}, "run file run.toml: warmup is '2ep': a warm-up of 10 iterations lasts"),
+    ],
+)
+def test_a_warm_up_as_long_as_the_run_is_refused(train, tmp_path, flags, told):
+    (tmp_path / "run.toml").write_text('warmup = "2ep"\n')
+    with pytest.raises(ConfigError) as error:
+        train(out="run", **flags)
+    assert told in str(error.value) and error.value.exit_code == 2 and error.value.everywhere
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_comparison_refuses_it_before_it_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    world = LoopbackWorld(1)
+    flags = {"model": "digits", "ops": "reference", "warmup": "3ep", "epochs": 2}
+    with pytest.raises(ConfigError, match="variant 'a': --warmup 3ep: a warm-up of 69 iterations"):
+        check_variants(lambda: world.transport(0), [Variant("a", None, flags)])
+
+
+def test_the_warm_up_of_a_recipe_may_be_longer_than_a_trial(train, tmp_path, capsys):
+    (tmp_path / "net.toml").write_text(DROPOUT_NET + 'warmup = "1ep"\n')
+    train(out="run", iterations=2)
+    assert "note: the run is over before its warm-up of 1 epoch = 5 iterations: it has 2" in capsys.readouterr().out
+    assert rates(tmp_path / "run") == pytest.approx([0.01, 0.02])
+
+
+def test_a_run_goes_on_in_its_warm_up_on_other_ranks(train, tmp_path):
+    flags = {"lr_policy": "multistep", "lr_steps": ["2ep", 12], "warmup": "1.5ep", "lr": 0.8, "epochs": 3}
+    train(out="whole", **flags)
+    train(out="parts", resume="auto", **{**flags, "epochs": None, "iterations": 9})
+    again = {"model": "net.toml", "data": "digits", "ops": "reference", "out": "parts", "resume": "auto", "epochs": 3}
+    LoopbackWorld(2).run(lambda transport: start(transport, None, again, StopFlag()))
+    whole = rates(tmp_path / "whole")
+    assert whole == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.8, 0.8, 0.08, 0.08, *[0.008] * 3])
+    assert rates(tmp_path / "parts") == whole
