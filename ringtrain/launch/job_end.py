@@ -14,10 +14,16 @@ from ringtrain.errors import UsageError
 from ringtrain.texts import whole_number
 
 OWN, SLURM, JOB = "RINGTRAIN_JOB_END", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"
+NUMBERS = (JOB, "PBS_JOBID", "LSB_JOBID")  # of jobs: Slurm, PBS (also Torque), LSF
 ASKING_S = 20  # a busy Slurm takes its time
 FAR_S = 10 * 365 * 86400  # an end beyond this is Slurm's word for none
 
 Ask = Callable[[str], str]  # the number of a job → when it ends, in squeue's words
+
+
+def job_number(environ: Mapping[str, str]) -> str | None:
+    """Of the batch job that this process is in."""
+    return next((environ[name] for name in NUMBERS if environ.get(name)), None)
 
 
 def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:

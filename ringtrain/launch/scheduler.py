@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringtrain.errors import UsageError
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
-from ringtrain.launch.job_end import Ask, ask_squeue, job_end
+from ringtrain.launch.job_end import NUMBERS, Ask, ask_squeue, job_end
 from ringtrain.texts import plural, whole_number
 from ringtrain.transport.launcher import read_launch
 
@@ -34,7 +34,7 @@ class Job:
 
 def read_job(environ: Mapping[str, str], ask: Ask, now: float) -> Job | None:
     """``ask``: when Slurm's job of this number ends; ``now``: seconds since 1970. Raises UsageError as ``job_end``."""
-    for name, read in (("SLURM_JOB_ID", _slurm), ("PBS_JOBID", _pbs), ("LSB_JOBID", _lsf)):
+    for name, read in zip(NUMBERS, (_slurm, _pbs, _lsf), strict=True):
         if environ.get(name):
             end = job_end(environ, ask, now)
             return replace(read(environ), left_s=None if end is None else end - now)

@@ -11,7 +11,7 @@ null: JSON has no word for it.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,13 @@ class RunStarted:
     resumed_at:      iterations that were finished before this process began; 0 for a new run
     seed:            of everything drawn
     folder:          of the run; None where nothing is kept
+    best:            the highest test accuracy of the run before it was resumed; None where there was none
+    date:            of the start, UTC, in ISO 8601
+    hosts:           by rank
+    command:         that every rank was started by
+    versions:        of Python and packages: name → version
+    mpi:             library, version, thread level
+    job:             number of the batch job; None outside of one
     """
 
     version: str
@@ -67,6 +74,13 @@ class RunStarted:
     folder: str | None
     precision: str = "float32"
     reproducible: str | None = None
+    best: float | None = None
+    date: str = ""
+    hosts: list[str] = field(default_factory=list)
+    command: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    mpi: str = ""
+    job: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

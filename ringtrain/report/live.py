@@ -34,6 +34,10 @@ class LiveScreen(Screen):
         self._live: Live | None = None
         self._status: Status | None = None
 
+    @property
+    def width(self) -> int:
+        return self._console.width
+
     def begin(self, run: RunStarted, header: Sequence[str]) -> None:
         for line in header:
             self._console.print(Text(plain(line)), no_wrap=True, overflow="ellipsis")

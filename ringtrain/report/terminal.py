@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from ringtrain.report import words
+from ringtrain.report.epochs import Epochs
 from ringtrain.report.events import (
     CheckpointSaved,
     Compiled,
@@ -29,6 +30,10 @@ from ringtrain.report.sinks import Sink
 
 
 class Screen(ABC):
+    """``width``: of a line, in characters; None where it may be of any length."""
+
+    width: int | None = None
+
     @abstractmethod
     def begin(self, run: RunStarted, header: Sequence[str]) -> None:
         """Show the header, each line in one line however narrow the terminal; progress will follow."""
@@ -52,15 +57,19 @@ class Terminal(Sink):
     def __init__(self, screen: Screen):
         self._screen = screen
         self._run: RunStarted | None = None
+        self._epochs: Epochs | None = None
+        self._last: Iteration | None = None
+        self._best: float | None = None
+        self._best_in: int | None = None  # epoch; None where an earlier start of the run had it
         self._saved: str | None = None
-        self._exchange: str | None = None
+        self._exchange: Exchanged | None = None
         self._apart: str | None = None
         self._tell = {
             RunStarted: self._started,
             Compiled: lambda event: screen.line(words.compiled(event)),
-            Iteration: screen.progress,
+            Iteration: self._progress,
             EpochEnded: self._epoch_ended,
-            Evaluated: lambda event: screen.line(words.evaluated(event)),
+            Evaluated: lambda event: screen.line(words.evaluated(event, self._is_best(event))),
             CheckpointSaved: self._keep,
             RanksLost: lambda event: screen.line(words.lost(event)),
             Note: lambda event: screen.line(f"note: {event.text}"),
@@ -73,31 +82,52 @@ class Terminal(Sink):
     def handle(self, event: Event) -> None:
         self._tell[type(event)](event)
 
+    def tell(self, text: str) -> None:
+        """A line of its own, beside the events."""
+        self._screen.line(text)
+
     def close(self) -> None:
         self._screen.close()
 
     def _started(self, run: RunStarted) -> None:
-        self._run = run
+        self._run, self._epochs = run, Epochs(run)
+        self._best, self._best_in = run.best, None
         self._screen.begin(run, words.header(run))
 
+    def _progress(self, event: Iteration) -> None:
+        self._last = event
+        self._screen.progress(event)
+
     def _epoch_ended(self, event: EpochEnded) -> None:
-        self._screen.line(words.epoch(event, self._run))
+        for line in self._epochs.lines(event, self._last, self._is_best(event), self._screen.width):
+            self._screen.line(line)
         if self._run.reproducible and event.weights_sha256:
             self._screen.line(words.weights(event))
+
+    def _is_best(self, event: EpochEnded | Evaluated) -> bool:
+        accuracy = event.test_accuracy
+        if accuracy is None or (self._best is not None and accuracy <= self._best):
+            return False
+        self._best, self._best_in = accuracy, event.epoch
+        return True
 
     def _keep(self, event: CheckpointSaved) -> None:
         # A line for each would bury the results; the last one is named when the run ends.
         self._saved = event.path
 
     def _exchanged(self, event: Exchanged) -> None:
-        self._exchange = words.exchanged(event)
+        self._exchange = event
 
     def _ranked(self, event: Ranks) -> None:
         self._apart = words.apart(event)
 
     def _ended(self, event: Ended) -> None:
         self._screen.close()
-        for line in words.ended(event, self._run.folder, self._saved, filter(None, [self._exchange, self._apart])):
+        better = event.test_accuracy is not None and self._best is not None and self._best > event.test_accuracy
+        best = words.best_of(self._best, self._best_in) if better else ""
+        weights = words.weights(event) if self._run.reproducible else None
+        kept = words.kept(self._run.folder, self._saved)
+        for line in words.ended(event, best, [words.communication(event, self._exchange), self._apart, weights, kept]):
             self._screen.line(line)
 
 

@@ -1,6 +1,7 @@
 """The events in words: pure functions from an event to lines of ASCII, for any kind of terminal."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ringtrain.report.events import (
     Compiled,
@@ -16,6 +17,8 @@ from ringtrain.report.events import (
 from ringtrain.texts import plural
 
 HEADER_LINES = 12  # at most
+FEW_HOSTS = 4  # that are named
+BEST = "*"  # marks a test accuracy that is higher than all before
 PREPARING = "preparing: kernels are compiled where the cache lacks them"
 
 
@@ -24,7 +27,7 @@ def header(run: RunStarted) -> list[str]:
     facts = [
         ("model", f"{run.model}, {run.parameters:,} parameters, {run.dtype}{_precision(run)}"),
         ("data", f"{run.data}, {_examples(run)}"),
-        ("ranks", f"{run.ranks} on {plural(run.nodes, 'node')}, each on {run.device}"),
+        ("ranks", f"{run.ranks} on {plural(run.nodes, 'node')}{_hosts(run.hosts)}, each on {run.device}"),
         ("strategy", f"{run.strategy}, {_exactness(run.exact)}"),
         ("batch", f"{run.batch:,} over all ranks, {plural(run.iterations_per_epoch, 'iteration')} an epoch"),
         ("optimizer", run.optimizer),
@@ -35,6 +38,12 @@ def header(run: RunStarted) -> list[str]:
         *([("fixed", run.reproducible)] if run.reproducible else []),
     ]
     return [f"ringtrain {run.version}", *(f"  {name:<10} {text}" for name, text in facts)]
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    """``hosts``: by rank"""
+    names = list(dict.fromkeys(hosts))
+    return f" ({', '.join(names)})" if 0 < len(names) <= FEW_HOSTS else ""
 
 
 def _precision(run: RunStarted) -> str:
@@ -85,42 +94,34 @@ def iteration(event: Iteration, run: RunStarted) -> str:
     )
 
 
-def epoch(event: EpochEnded, run: RunStarted) -> str:
-    parts = [epoch_of(event.epoch, run), f"train {_short_scores(event.train_loss, event.train_accuracy)}"]
-    if event.test_accuracy is not None:
-        parts.append(f"test {_short_scores(event.test_loss, event.test_accuracy)}")
-    return "  ".join([*parts, clock(event.seconds)])
-
-
 def weights(event: EpochEnded | Ended) -> str:
     return f"weights sha256 {event.weights_sha256}"
 
 
-def evaluated(event: Evaluated) -> str:
-    scores = _short_scores(event.test_loss, event.test_accuracy)
+def evaluated(event: Evaluated, best: bool = False) -> str:
+    scores = f"loss {event.test_loss:.4f} acc {percent(event.test_accuracy)}{f' {BEST}' if best else ''}"
     return f"iteration {event.iteration:,}  test {scores}  {clock(event.seconds)}"
-
-
-def _short_scores(loss: float, accuracy: float) -> str:
-    """Short enough for a line of 80 columns that has them of both parts of the data."""
-    return f"loss {loss:.4f} acc {percent(accuracy)}"
 
 
 def _scores(loss: float, accuracy: float) -> str:
     return f"loss {loss:.4f}, accuracy {percent(accuracy)}"
 
 
-def exchanged(event: Exchanged) -> str | None:
-    """A line about what an iteration exchanges; None where that is nothing."""
-    under_way = [bucket for bucket in event.buckets if bucket.total_s]
-    if not under_way:
+def communication(event: Ended, exchange: Exchanged | None) -> str | None:
+    """A line about what it costs that there are several ranks; None of one rank."""
+    if event.ranks == 1:
         return None
-    exposed_s, most = sum(bucket.exposed_s for bucket in under_way), max(under_way, key=lambda b: b.exposed_s)
-    mebibytes = sum(bucket.nbytes for bucket in under_way) / (1 << 20)
-    return (
-        f"exchange of {plural(len(under_way), 'bucket')}, {mebibytes:,.1f} MiB, overlap {event.overlap}: held up "
-        f"{_milliseconds(exposed_s)} an iteration, {_milliseconds(most.exposed_s)} of them by {most.spans}"
-    )
+    line = f"communication: {100 * event.exposed_share:.1f} % of the time"
+    buckets = [bucket for bucket in exchange.buckets if bucket.total_s] if exchange is not None else []
+    if not buckets:
+        return line
+    held_s, most = sum(bucket.exposed_s for bucket in buckets), max(buckets, key=lambda bucket: bucket.exposed_s)
+    waits = f"waits {_milliseconds(held_s)} for that, {_milliseconds(most.exposed_s)} of it for {most.spans}"
+    return f"{line}; an iteration exchanges {_size(sum(bucket.nbytes for bucket in buckets))} and {waits}"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):,.1f} MiB" if nbytes >= 1 << 20 else f"{nbytes / (1 << 10):,.1f} KiB"
 
 
 def _milliseconds(seconds: float) -> str:
@@ -143,29 +144,37 @@ def _spread(counts: Mapping[int, int]) -> str:
     return f"{lags[len(lags) // 2]} (median) to {lags[-1]}"
 
 
-def ended(event: Ended, folder: str | None, saved: str | None, besides: Iterable[str] = ()) -> list[str]:
-    """The last lines. ``saved`` is the path of the last checkpoint of this process; ``besides``: lines about what was
-    exchanged."""
+def ended(event: Ended, best: str = "", besides: Sequence[str | None] = ()) -> list[str]:
+    """The last lines. ``best``: :func:`best_of`, or empty; ``besides``: lines about speed and files."""
     lines = [_outcome(event)]
     if event.test_accuracy is not None:
-        lines.append(f"test {_scores(event.test_loss, event.test_accuracy)}")
-    lines += [_speed(event), *besides]
-    lines.append(weights(event))
-    if saved is not None:
-        lines.append(f"checkpoint {saved}")
-    if folder is not None:
-        lines.append(f"run folder {folder}")
-    return lines
+        lines.append(f"test {_scores(event.test_loss, event.test_accuracy)}{best}")
+    lines.append(f"{event.images_per_s:,.0f} images/s")
+    return [*lines, *filter(None, besides)]
+
+
+def best_of(accuracy: float, epoch: int | None) -> str:
+    """What follows the last scores where others were better; ``epoch``: None where an earlier start had them."""
+    return f"; best {percent(accuracy)} {f'in epoch {epoch}' if epoch is not None else 'before'} ({BEST})"
+
+
+def kept(folder: str | None, saved: str | None) -> str | None:
+    """Where the run lies, and the path of its newest checkpoint; None where nothing is kept."""
+    if folder is None:
+        return None
+    return f"run folder {folder}{f', newest checkpoint {Path(saved).name}' if saved is not None else ''}"
+
+
+def finished(event: Ended, longer: str) -> str:
+    """Of a run that is done, and is not gone on with. ``longer``: flags by which it would be."""
+    epochs = f"{plural(event.epochs, 'epoch')}, " if event.epochs else ""
+    length = f"{epochs}{plural(event.iterations, 'iteration')}"
+    return f"this run is done ({length}); {longer} lengthens it"
 
 
 def _outcome(event: Ended) -> str:
     counted = f"{plural(event.iterations, 'iteration')}, {plural(event.epochs, 'epoch')}"
     return f"{event.reason}: {counted} on {plural(event.ranks, 'rank')} in {clock(event.seconds)}"
-
-
-def _speed(event: Ended) -> str:
-    waited = f"{percent(event.exposed_share)} of the time waiting for communication"
-    return f"{event.images_per_s:,.0f} images/s, {waited}"
 
 
 def epoch_of(number: int, run: RunStarted) -> str:

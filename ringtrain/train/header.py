@@ -7,12 +7,14 @@ from ringtrain.ops.base import Ops
 from ringtrain.report.events import RunStarted
 from ringtrain.train import norms, reproducible
 from ringtrain.train.assemble import Assembly
+from ringtrain.train.provenance import provenance
 from ringtrain.train.recipe import hyper_of, schedule_notes, schedule_words
 from ringtrain.train.resume import Origin
 from ringtrain.transport.base import Transport
 
 
 def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder) -> RunStarted:
+    """Collective."""
     config, exchange = run.config, run.exchange
     return RunStarted(
         version=__version__,
@@ -39,6 +41,8 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
         seed=config.seed,
         folder=str(folder.path) if folder else None,
         reproducible=reproducible.words(config, ops),
+        best=origin.place["best"] if origin.place else None,
+        **provenance(transport),
     )
 
 
@@ -62,7 +66,10 @@ def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
 
 def _optimizer_words(config: TrainConfig) -> str:
     corrected = " corrected" if config.momentum_correction else ""
-    words = f"{config.optimizer}, momentum {config.momentum:g}{corrected}, weight decay {config.weight_decay:g}"
+    memory = f"momentum {config.momentum:g}{corrected}"
+    if config.optimizer in ("adamw", "lamb"):
+        memory = f"beta1 {config.momentum:g}, beta2 {config.beta2:g}"
+    words = f"{config.optimizer}, {memory}, weight decay {config.weight_decay:g}"
     words += f", trust {hyper_of(config).trust:g}" if config.optimizer == "lars" else ""
     words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
     return words + (f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else "")

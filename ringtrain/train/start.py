@@ -16,6 +16,7 @@ from ringtrain.report.sinks import Many, Sink
 from ringtrain.report.trace import write
 from ringtrain.train.assemble import Assembly, spread_from_root
 from ringtrain.train.ending import Ending
+from ringtrain.train.finished import told_finished
 from ringtrain.train.fitting import rehearse
 from ringtrain.train.folder import make_folder, make_sinks
 from ringtrain.train.header import header, notes
@@ -51,6 +52,9 @@ def train(
     forget_peak()
     opened = open_run(transport, run_file, flags, stop, journey, alone)
     run, transport = opened.run, opened.run.transport  # from here on what ranks do together is watched
+    if told_finished(transport, run, opened.origin, journey):
+        _close(run)
+        return
     remarks = list(opened.remarks)
     folder = make_folder(transport, run, opened.origin, journey, remarks)
     sinks = make_sinks(transport, folder, opened.origin, journey)
@@ -64,6 +68,13 @@ def train(
         training.go()
         journey.end()
     run.exchange.close()
+
+
+def _close(run: Assembly) -> None:
+    """Of a run that was not begun; collective."""
+    run.exchange.close()
+    if run.guard is not None:
+        run.guard.close()
 
 
 def _prepared(opened: Opened, transport: Transport, sink: Sink, folder, stop: StopFlag, journey: Journey) -> Run:
@@ -131,11 +142,11 @@ def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, prog
 
 
 def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
-    """Curves are worth having of a run that failed, too. The log is closed: the terminal alone is told."""
+    """Curves are worth having of a run that failed, too. The log is closed: the terminal, the last, alone is told."""
     if folder is None or not has_iterations(folder.log):
         return
     problem = draw_curves(folder.log, folder.curves)
-    sinks[-1].handle(Note(text=f"no curves: {problem}" if problem else f"the curves are in {folder.curves}"))
+    sinks[-1].tell(f"note: no curves: {problem}" if problem else f"curves {folder.curves}")
 
 
 # ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────

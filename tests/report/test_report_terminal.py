@@ -1,6 +1,7 @@
 import fcntl
 import io
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from ringtrain.report import words
+from ringtrain.report.epochs import Epochs
 from ringtrain.report.events import CheckpointSaved, Note
 from ringtrain.report.live import LiveScreen, Status, figures, fitting
 from ringtrain.report.plain import PlainScreen
@@ -108,44 +110,64 @@ def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
     assert lines[11:] == [
         words.PREPARING,
         "31 kernels compiled in 4.2 s, kept for the next run",
-        "iteration 30  test loss 0.5000 acc 90.00%  1:10",
+        "iteration 30  test loss 0.5000 acc 90.00% *  1:10",
         "note: passed over a damaged checkpoint",
         "iteration 1/460, epoch  1/20: loss 2.3000, accuracy 12.50%, rate 0.05, 12,346 images/s",
-        "epoch  1/20  train loss 1.5000 acc 50.00%  test loss 0.7500 acc 87.50%  1:05",
+        "            train loss     acc  test loss     acc        rate  images/s   time",
+        "epoch  1/20     1.5000  50.00%     0.7500  87.50%        0.05    12,346   1:05",
         "done: 460 iterations, 20 epochs on 2 ranks in 1:02:05",
         "test loss 0.1000, accuracy 97.50%",
-        "12,346 images/s, 3.10% of the time waiting for communication",
-        f"weights sha256 {'ab' * 32}",
-        "checkpoint runs/a/checkpoints/iteration-00000460.h5",
-        "run folder runs/digits-20260131-235958",
+        "12,346 images/s",
+        "communication: 3.1 % of the time",
+        "run folder runs/digits-20260131-235958, newest checkpoint iteration-00000460.h5",
     ]
 
 
 def test_a_run_without_a_test_part(run, epoch, ended):
     lines = told(
         [
-            run(epochs=None, folder=None),
+            run(epochs=None, folder=None, test_examples=0),
             epoch(test_loss=None, test_accuracy=None),
             ended(test_loss=None, test_accuracy=None, reason="interrupted", ranks=1),
         ]
     )
     assert lines[12:] == [
-        "epoch 1  train loss 1.5000 acc 50.00%  1:05",
+        "        train loss     acc      rate  images/s   time",
+        "epoch 1     1.5000  50.00%         -         -   1:05",
         "interrupted: 460 iterations, 20 epochs on 1 rank in 1:02:05",
-        "12,346 images/s, 3.10% of the time waiting for communication",
-        f"weights sha256 {'ab' * 32}",
+        "12,346 images/s",
     ]
 
 
-def test_what_an_iteration_exchanged_is_one_line(run, exchanged, ended):
-    lines = told([run(), exchanged(), ended()])
-    speed = lines.index("12,346 images/s, 3.10% of the time waiting for communication")
-    assert lines[speed + 1] == (
-        "exchange of 2 buckets, 4.0 MiB, overlap backward: held up 42.5 ms an iteration, 32.5 ms of them by conv.weight"
+def test_communication_is_one_line_where_there_is_any(run, exchanged, ended):
+    assert told([run(), exchanged(), ended()])[-2] == (
+        "communication: 3.1 % of the time; an iteration exchanges 4.0 MiB and waits 42.5 ms for that, 32.5 ms of it for"
+        " conv.weight"
     )
     idle = tuple(replace(bucket, total_s=0.0) for bucket in exchanged().buckets)
     for nothing in ((), idle):
         assert told([run(), exchanged(buckets=nothing), ended()]) == told([run(), ended()])
+    assert not any("communication" in line for line in told([run(), exchanged(), ended(ranks=1)]))
+    small = (replace(exchanged().buckets[0], nbytes=1536),)
+    assert "exchanges 1.5 KiB and" in told([run(), exchanged(buckets=small), ended()])[-2]
+
+
+def test_the_hash_of_weights_is_shown_where_it_is_asked_for(run, epoch, ended):
+    shown = f"weights sha256 {'ab' * 32}"
+    happened = [epoch(weights_sha256="ab" * 32), ended()]
+    assert shown not in told([run(), *happened])
+    assert told([run(reproducible="the same bits"), *happened]).count(shown) == 2
+
+
+def test_the_best_epoch_has_a_mark_and_the_end_names_it(run, epoch, ended):
+    scores = [(1, 0.9), (2, 1.0), (3, 1.0), (4, 0.975)]
+    lines = told([run(), *(epoch(epoch=k, test_accuracy=score) for k, score in scores), ended()])
+    rows = [line for line in lines if line.startswith("epoch")]
+    assert ["*" in row for row in rows] == [True, True, False, False]
+    assert len({row.index(".75") for row in rows}) == len({row.rindex("%") for row in rows}) == 1  # 100.00% is wider
+    assert "test loss 0.1000, accuracy 97.50%; best 100.00% in epoch 2 (*)" in lines
+    resumed = told([run(best=0.98), epoch(test_accuracy=0.97), ended()])
+    assert "test loss 0.1000, accuracy 97.50%; best 98.00% before (*)" in resumed and resumed[13].count("*") == 0
 
 
 def test_kernels_from_the_cache(others):
@@ -157,9 +179,44 @@ def test_times(seconds, shown):
     assert words.clock(seconds) == shown
 
 
-def test_a_long_run_fits_eighty_columns(run, epoch):
-    line = words.epoch(epoch(epoch=100, train_loss=1.2345, train_accuracy=1.0, seconds=3000), run(epochs=100))
-    assert len(line) <= 80
+ALL = ["train loss", "acc", "test loss", "acc", "rate", "images/s", "time"]
+
+
+@pytest.mark.parametrize(
+    ("width", "heads"),
+    [
+        (None, ALL),
+        (80, ALL),
+        (77, [*ALL[:5], "time"]),
+        (60, [*ALL[:4], "time"]),
+        (59, ["train loss", "test loss", "acc", "time"]),
+        (50, ["train loss", "test loss", "acc"]),
+        (30, ["acc"]),
+    ],
+)
+def test_a_row_of_a_long_run_fits_the_screen(run, epoch, iteration, width, heads):
+    wide = epoch(epoch=100, train_loss=1.2345, train_accuracy=1.0, seconds=3000)
+    head, row = Epochs(run(epochs=100)).lines(wide, iteration(lr=0.00316228, images_per_s=1_234_567.0), True, width)
+    assert re.findall(r"train loss|test loss|acc|rate|images/s|time", head) == heads
+    assert max(len(head), len(row)) <= (width or 80)
+    assert row.startswith("epoch 100/100") and "*" in row
+
+
+def test_a_head_comes_once_and_again_where_a_narrower_screen_has_other_columns(run, epoch, iteration):
+    rows = Epochs(run())
+    counts = [len(list(rows.lines(epoch(epoch=k), iteration(), False, w))) for k, w in enumerate((80, 80, 50, 50), 1)]
+    assert counts == [2, 1, 2, 1]
+
+
+def test_an_epoch_that_is_not_evaluated_keeps_its_columns(run, epoch, iteration):
+    _, row = Epochs(run()).lines(epoch(test_loss=None, test_accuracy=None), iteration(), False, None)
+    assert row == "epoch  1/20     1.5000  50.00%          -       -        0.05    12,346   1:05"
+
+
+def test_hosts_are_named_where_they_are_few(run):
+    assert "2 on 1 node (node7), each on" in "\n".join(words.header(run(hosts=["node7", "node7"])))
+    many = run(ranks=5, nodes=5, hosts=[f"node{k}" for k in range(5)])
+    assert "  ranks      5 on 5 nodes, each on CPU (numba)" in words.header(many)
 
 
 # Plain lines.
@@ -281,7 +338,8 @@ def test_parts_that_fit():
     assert fitting(["one", "two"], 1) == "one"
 
 
-def test_a_live_run_leaves_the_terminal_as_it_was(pty, run, iteration, epoch, ended):
+def test_a_live_run_leaves_the_terminal_as_it_was(pty, run, iteration, epoch, ended, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
     screen = pty(40)
     sink = Terminal(LiveScreen(screen.stream))
     for event in (run(device="a CPU of a very long name " * 3), iteration(), epoch(), ended()):
@@ -291,6 +349,8 @@ def test_a_live_run_leaves_the_terminal_as_it_was(pty, run, iteration, epoch, en
     written = screen.written()
     assert "…" in written.split("strategy")[0]  # the header stays at a line a fact
     assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l") >= 0
+    (row,) = (line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).splitlines() if "0.7500" in line)
+    assert len(row.strip()) <= 40
     assert written.index("epoch  1/20") < written.index("done: 460 iterations")
     assert "\x1b[" not in written[written.index("done:") :]
 

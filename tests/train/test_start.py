@@ -1,6 +1,9 @@
 """`ringtrain train` from flags to files, in this process: what it leaves, how it goes on, and what it refuses."""
 
 import json
+import platform
+import socket
+from datetime import UTC, datetime
 
 import h5py
 import numpy as np
@@ -9,12 +12,17 @@ from small_runs import DROPOUT_NET, everywhere
 
 from ringtrain.checkpoint import store
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
+from ringtrain.launch.job_end import NUMBERS
 from ringtrain.ops.machine import MachineOps
+from ringtrain.report.comparison import rows_of
+from ringtrain.report.records import parse
+from ringtrain.report.runs import read_run
 from ringtrain.resolve import parse_toml
 from ringtrain.train import fitting
 from ringtrain.train import start as begin
 from ringtrain.train.load import load, score_of
 from ringtrain.train.predict import predict
+from ringtrain.train.provenance import command_of, provenance, versions_of
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import start
 from ringtrain.transport.loopback import LoopbackWorld
@@ -57,6 +65,30 @@ def test_records_of_a_run(train, drawn, tmp_path):
     assert (folder / "curves.png").stat().st_size > 5000
     stored = parse_toml((folder / "config.toml").read_text(), "config")
     assert (stored["batch"], stored["iterations"], stored["lr"]) == (30, 50, 0.05)  # the recipe's, the flags'
+
+
+def test_a_run_says_where_when_and_by_what_it_was_started(train, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/opt/bin/ringtrain", "train", "--out", "my run"])
+    monkeypatch.setenv("PBS_JOBID", "71.server")
+    began = datetime.now(UTC).replace(microsecond=0)
+    train(out="run", iterations=1)
+    (begun,) = records(tmp_path / "run", "start")
+    assert began <= datetime.fromisoformat(begun["date"]) <= datetime.now(UTC)
+    assert begun["hosts"] == [socket.gethostname()] and begun["job"] == "71.server"
+    assert begun["command"] == "ringtrain train --out 'my run'"
+    assert begun["versions"]["numpy"] == np.__version__ and begun["versions"]["python"] == platform.python_version()
+    assert begun["mpi"] == "one process, no MPI"
+    line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
+    assert parse(line) == begun
+    assert parse(line.replace(b'"python": "', b'"python": 3, "": "')) is None
+
+
+def test_there_need_be_no_job(monkeypatch):
+    for name in NUMBERS:
+        monkeypatch.delenv(name, raising=False)
+    assert provenance(LoopbackWorld(1).transport(0))["job"] is None
+    assert command_of(["/x/ringtrain/__main__.py", "train"]) == "ringtrain train"
+    assert versions_of(["numpy", "no-such-package-here"]) == {"numpy": np.__version__}
 
 
 def test_a_wire_that_rounds_is_said_in_the_header(train, tmp_path, capsys):
@@ -124,7 +156,7 @@ def test_resuming_is_exact_where_nothing_else_changes(train, tmp_path):
         ),
         (
             {"optimizer": "lamb", "lr": 0.02, "trust_limit": 10.0},
-            "lamb, momentum 0.9, weight decay 0.001, trust ratio at most 10",
+            "lamb, beta1 0.9, beta2 0.999, weight decay 0.001, trust ratio at most 10",
         ),
     ],
 )
@@ -140,9 +172,50 @@ def test_layerwise_optimizers_learn_and_resume_exactly(train, tmp_path, flags, w
     assert begun["optimizer"] == words
 
 
-def test_a_run_that_is_done_can_be_resumed_and_is_evaluated(train, tmp_path):
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
+
+
+@pytest.mark.parametrize(
+    ("length", "longer"),
+    [
+        ({"iterations": 20}, "done (20 iterations); --iterations 40"),
+        ({"epochs": 1}, "done (1 epoch, 48 iterations); --epochs 2"),
+    ],
+)
+@pytest.mark.parametrize("again", [{"out": "run", "resume": "auto"}, {"resume": "run"}])
+def test_a_run_that_is_done_is_left_as_it_is(train, drawn, tmp_path, capsys, length, longer, again):
+    train(out="run", **length)
+    before, (end,) = contents(tmp_path / "run"), records(tmp_path / "run", "end")
+    capsys.readouterr()
+    train(**again)
+    assert contents(tmp_path / "run") == before
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        f"this run is {longer} lengthens it",
+        f"test loss {end['test_loss']:.4f}, accuracy {100 * end['test_accuracy']:.2f}%",
+        f"{end['images_per_s']:,.0f} images/s",
+        "run folder run",
+    ]
+    (row,) = rows_of([read_run("run", "run")])
+    assert row["images_per_s"] == end["images_per_s"] > 0
+
+
+def test_a_run_that_is_done_is_lengthened(train, tmp_path):
+    train(out="run", iterations=3)
+    train(out="run", resume="auto", iterations=5)
+    assert [record["iteration"] for record in records(tmp_path / "run", "iteration")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("lacking", ["outcome.json", "log.jsonl", "the end"])
+def test_a_run_that_did_not_say_that_it_is_done_is_evaluated(train, tmp_path, lacking):
+    """Its last checkpoint was written, and it was killed before its end."""
     train(out="run", iterations=20)
-    before = records(tmp_path / "run", "end")[0]
+    before, log = records(tmp_path / "run", "end")[0], tmp_path / "run" / "log.jsonl"
+    if lacking == "the end":
+        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    else:
+        (tmp_path / "run" / lacking).unlink()
     train(resume="run")
     after = records(tmp_path / "run", "end")[0]
     assert (after["iterations"], after["test_accuracy"]) == (20, before["test_accuracy"])

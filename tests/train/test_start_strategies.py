@@ -105,15 +105,14 @@ def test_sharded_says_what_memory_it_takes(train, tmp_path):
     assert records(tmp_path / "run", "note")[0]["text"].startswith("sharded by ring: a rank keeps ")
 
 
-def test_what_each_bucket_costs_is_in_the_log_and_the_sum_on_the_screen(train, tmp_path, capsys):
+def test_what_each_bucket_costs_is_in_the_log(train, tmp_path, capsys):
     train(out="run", iterations=4, overlap="forward", progress="thread", bucket_bytes=1)
     (found,) = records(tmp_path / "run", "exchange")
     assert (found["overlap"], found["iteration"]) == ("forward", 4)
     assert [bucket["spans"] for bucket in found["buckets"]] == ["fc.bias", "fc.weight", "conv1.bias", "conv1.weight"]
     assert sum(bucket["nbytes"] for bucket in found["buckets"]) == 4 * (96 * 10 + 16 + 64 + 16)
     assert all(bucket["total_s"] >= bucket["exposed_s"] > 0 for bucket in found["buckets"])
-    said = capsys.readouterr().out
-    assert "exchange of 4 buckets, 0.0 MiB, overlap forward: held up " in " ".join(said.split())
+    assert "communication" not in capsys.readouterr().out  # of one rank
 
 
 def test_a_run_is_the_same_whenever_gradients_travel(train, tmp_path):

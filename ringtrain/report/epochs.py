@@ -1,0 +1,61 @@
+"""The epochs of a run as rows under one head, of as many columns as the screen has room for.
+
+::
+                train loss     acc  test loss     acc        rate  images/s   time
+    epoch  1/20     1.5000  50.00%     0.7500  87.50% *      0.05    12,346   1:05
+"""
+
+from collections.abc import Iterator, Mapping
+
+from ringtrain.report.events import EpochEnded, Iteration, RunStarted
+from ringtrain.report.words import BEST, clock, epoch_of, percent
+
+HEADS = {"epoch": "", "train acc": "acc", "test acc": "acc", "best": ""}  # of the other columns: their names
+DROPPED = ("images/s", "rate", "train acc", "time", "train loss", "test loss")  # for a narrow screen, in this order
+
+Cells = Mapping[str, tuple[str, int]]  # column → (text, characters with the gap before it)
+
+
+class Epochs:
+    """Of one run."""
+
+    def __init__(self, run: RunStarted):
+        self._run = run
+        self._shown: list[str] = []  # columns of the last head
+
+    def lines(self, event: EpochEnded, last: Iteration | None, best: bool, width: int | None) -> Iterator[str]:
+        """The row of an epoch, and before it the head where the last one had other columns.
+
+        last:  its last iteration, which tells rate and images/s
+        best:  whether its test accuracy is higher than any before
+        width: of the screen, in characters; None where there is room for all
+        """
+        cells = self._cells(event, last, best)
+        for name in DROPPED:
+            if width is not None and len(_joined(cells)) > width:
+                cells.pop(name, None)
+        if list(cells) != self._shown:
+            self._shown = list(cells)
+            yield _joined({name: (HEADS.get(name, name), size) for name, (_, size) in cells.items()})
+        yield _joined(cells)
+
+    def _cells(self, event: EpochEnded, last: Iteration | None, best: bool) -> dict[str, tuple[str, int]]:
+        number = epoch_of(event.epoch, self._run)
+        cells = {"epoch": (number, 1 + len(number)), "train loss": (_loss(event.train_loss), 11)}
+        cells["train acc"] = (percent(event.train_accuracy), 8)
+        if self._run.test_examples:
+            cells["test loss"] = (_loss(event.test_loss), 11)
+            cells["test acc"] = ("-" if event.test_accuracy is None else percent(event.test_accuracy), 8)
+            cells["best"] = (BEST if best else "", 2)
+        cells["rate"] = (f"{last.lr:.4g}" if last else "-", 10)
+        cells["images/s"] = (f"{last.images_per_s:,.0f}" if last else "-", 10)
+        cells["time"] = (clock(event.seconds), 7)
+        return cells
+
+
+def _loss(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.4f}"
+
+
+def _joined(cells: Cells) -> str:
+    return "".join(f" {text}".rjust(size) for text, size in cells.values())[1:].rstrip()

@@ -1,0 +1,55 @@
+"""A run that is told to go on, and is done: nothing of it is touched, and what it came to is told again."""
+
+import sys
+from dataclasses import fields
+
+from ringtrain.checkpoint import outcome
+from ringtrain.config import TrainConfig
+from ringtrain.errors import UsageError
+from ringtrain.report import words
+from ringtrain.report.events import Ended
+from ringtrain.report.runs import read_run
+from ringtrain.report.terminal import terminal
+from ringtrain.train.assemble import Assembly
+from ringtrain.train.journey import Journey
+from ringtrain.train.resume import Origin
+from ringtrain.train.together import on_root
+from ringtrain.transport.base import Transport
+
+
+def told_finished(transport: Transport, run: Assembly, origin: Origin, journey: Journey) -> bool:
+    """Whether the run is done, by its folder's own word. Rank 0 tells of it then. Collective.
+
+    One whose last checkpoint lies there, and that did not come to its end, goes on; as does one that has lost a rank.
+    """
+    if not origin.continues or origin.iteration != run.iterations or journey.lost:
+        return False
+
+    def look() -> bool:
+        end = _end_of(origin.folder, run.iterations)
+        if end is not None:
+            _tell(end, origin.folder, run.config)
+        return end is not None
+
+    with transport.activity.held(f"reading the log of {origin.folder}"):
+        return on_root(transport, look)
+
+
+def _end_of(folder: str, iterations: int) -> Ended | None:
+    """Of the run in that folder, where it is done after so many iterations."""
+    try:
+        became, end = outcome.read(folder), read_run(folder, folder).end
+    except UsageError:
+        return None
+    known = {each.name for each in fields(Ended)}
+    found = {"exposed_share": 0.0} | {name: value for name, value in (end or {}).items() if name in known}
+    done = (became.outcome, became.iterations, found.get("reason"), found.get("iterations"))
+    return Ended(**found) if done == (outcome.DONE, iterations, "done", iterations) else None
+
+
+def _tell(end: Ended, folder: str, config: TrainConfig) -> None:
+    longer = f"--epochs {2 * config.epochs}" if config.epochs else f"--iterations {2 * config.iterations}"
+    shown = terminal(sys.stdout)
+    for line in (words.finished(end, longer), *words.ended(end)[1:], words.kept(folder, None)):
+        shown.tell(line)
+    shown.close()
