@@ -29,6 +29,7 @@ from contextlib import contextmanager
 
 LONGEST = 8000  # characters of a message
 LONGEST_NAME = 200
+CLOSE = 0.55  # of difflib's ratio: "mean" is near "min", and "Attention" is not near "Flatten"
 
 
 class RingtrainError(Exception):
@@ -155,6 +156,6 @@ def nearest(name: str, known) -> str:
     """The tail of an error about an unknown name: the nearest known one, and the list of all."""
     known = sorted(map(str, known))
     # Longer names are no slips of the pen, and looking for what is near them takes long.
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5) if len(name) <= LONGEST_NAME else []
+    close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE) if len(name) <= LONGEST_NAME else []
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(known)}"

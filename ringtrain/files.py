@@ -96,6 +96,8 @@ def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
     """The error that tells the user why ``nbytes`` bytes could not be written to ``path``."""
     if error.errno in _FORBIDDEN:
         return UsageError(f"{path}: writing is not allowed ({error.strerror}); name another with --out")
+    if error.errno in _MISPLACED and path.parent.is_dir():
+        return UsageError(f"{path}: {path.parent} takes no new files ({error.strerror}); name another with --out")
     if error.errno in _MISPLACED:
         return UsageError(f"{path}: {path.parent} is not there or is no folder; name another with --out")
     if error.errno in _UNNAMEABLE:

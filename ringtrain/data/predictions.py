@@ -1,7 +1,9 @@
 """Files of predictions: HDF5 or CSV, told by the ending, written aside and renamed when they are whole.
 
+``class`` is the most probable one, and ``name`` what it is called; HDF5 has the names in its attribute ``classes``.
+
 HDF5   label int32 [n], class int32 [n], probability float32 [n, K]; or label and features float32 [n, ...]
-CSV    example,label,class,p0,p1,...                                 or example,label,f0,f1,...
+CSV    example,label,class,name,p0,p1,...                            or example,label,f0,f1,...
 """
 
 import csv
@@ -91,17 +93,18 @@ class Hdf5Predictions(PredictionFile):
 
 
 class CsvPredictions(PredictionFile):
-    def __init__(self, path: Path, shape, features: bool):
+    def __init__(self, path: Path, shape, classes, features: bool):
         super().__init__(path, features)
+        self._names = classes
         self._file = open(self._aside, "w", newline="", encoding="utf-8")  # noqa: SIM115 (closed by finish or discard)
         self._rows = csv.writer(self._file)
         width = int(np.prod(shape))
-        names = [f"f{i}" for i in range(width)] if features else ["class", *(f"p{i}" for i in range(width))]
+        names = [f"f{i}" for i in range(width)] if features else ["class", "name", *(f"p{i}" for i in range(width))]
         self._rows.writerow(["example", "label", *names])
 
     def _write(self, start, labels, classes, values) -> None:
         for i, (label, row) in enumerate(zip(labels, values.reshape(len(labels), -1), strict=True)):
-            told = [] if classes is None else [int(classes[i])]
+            told = [] if classes is None else [int(classes[i]), self._names[classes[i]]]
             self._rows.writerow([start + i, int(label), *told, *(f"{value:.7g}" for value in row)])
 
     def _close(self) -> None:
@@ -121,7 +124,7 @@ def open_predictions(
         if path.suffix in (".h5", ".hdf5"):
             return Hdf5Predictions(path, count, shape, classes, features, about)
         if path.suffix == ".csv":
-            return CsvPredictions(path, shape, features)
+            return CsvPredictions(path, shape, classes, features)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
     raise DataError(f"{path}: the ending says the format; give a name that ends in .h5 or .csv")

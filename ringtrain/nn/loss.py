@@ -1,6 +1,7 @@
 """Softmax cross-entropy, and what it wants of a network's output."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ringtrain.errors import ModelError
 from ringtrain.nn import shapes
@@ -30,11 +31,14 @@ class SoftmaxCrossEntropy:
         return dlogits_NK
 
 
-def check_classes(graph, classes: int) -> None:
-    """Raises ModelError unless the network's output is one number a class."""
+def check_classes(graph, classes: int, file: Path | None = None) -> None:
+    """Raises ModelError unless the network's output is one number a class. ``file``: of a model that comes with
+    ringtrain."""
     shape = graph.shapes[graph.output]
     if shape != (classes,):
+        count = "1 class" if classes == 1 else f"{classes} classes"
+        copy = "a model" if file is None else f"give --model a copy of {file}"
         raise ModelError(
-            f"layer {graph.output!r}, the last, gives {shapes.text(shape)}, but the data set has {classes} "
-            f"classes: use another data set, or a model that ends in Linear with units = {classes}"
+            f"layer {graph.output!r}, the last, gives {shapes.text(shape)}, but the data set has {count}: use another "
+            f"data set, or {copy} that ends in Linear with units = {classes}"
         )

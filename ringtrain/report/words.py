@@ -116,8 +116,9 @@ def communication(event: Ended, exchange: Exchanged | None) -> str | None:
     if not buckets:
         return line
     held_s, most = sum(bucket.exposed_s for bucket in buckets), max(buckets, key=lambda bucket: bucket.exposed_s)
-    waits = f"waits {_milliseconds(held_s)} for that, {_milliseconds(most.exposed_s)} of it for {most.spans}"
-    return f"{line}; an iteration exchanges {_size(sum(bucket.nbytes for bucket in buckets))} and {waits}"
+    line += f"; an iteration exchanges {_size(sum(bucket.nbytes for bucket in buckets))} and waits "
+    line += f"{_milliseconds(held_s)} for that"
+    return line if len(buckets) == 1 else f"{line}, {_milliseconds(most.exposed_s)} of it for {most.spans}"
 
 
 def _size(nbytes: int) -> str:

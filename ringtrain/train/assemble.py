@@ -24,7 +24,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
-from ringtrain.nn.spec import ModelSpec
+from ringtrain.nn.spec import ModelSpec, available
 from ringtrain.ops.base import Ops
 from ringtrain.optim import make_optimizer
 from ringtrain.train import norms
@@ -165,7 +165,7 @@ def assemble(
     check_period(config)
     graph = norms.told(config, model.graph(), model.name)
     check_images(model, data)
-    check_classes(graph, len(data.classes))
+    check_classes(graph, len(data.classes), available().get(config.model))
     grain = norms.grain_of(config, graph)
     sampler = Sampler(data.train.count, config.batch, config.seed)
     iterations = iterations_of(config, sampler)

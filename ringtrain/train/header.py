@@ -2,13 +2,14 @@
 
 from ringtrain import __version__
 from ringtrain.config import TrainConfig
+from ringtrain.data.sampler import largest_share
 from ringtrain.exchange.base import Exchange
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import RunStarted
 from ringtrain.train import norms, reproducible
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.provenance import provenance
-from ringtrain.train.recipe import hyper_of, schedule_notes, schedule_words
+from ringtrain.train.recipe import accumulate_notes, hyper_of, schedule_notes, schedule_words
 from ringtrain.train.resume import Origin
 from ringtrain.transport.base import Transport
 
@@ -50,6 +51,8 @@ def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
     notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
     notes += schedule_notes(run.config, run.rate)
+    own = largest_share(run.config.batch, len(run.roles.trainers), run.grain)
+    notes += accumulate_notes(run.config, own, run.grain)
     notes += filter(None, [norms.words(run.config), norms.smaller(run.config, run.graph)])
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")

@@ -42,7 +42,8 @@ def _is_norm(node) -> bool:
 def _read(text: str) -> tuple[str, int | None]:
     kind, colon, size = text.partition(":")
     if kind not in (MODEL, SYNC, GHOST):
-        raise ConfigError(f"batch_norm is {text!r}; {nearest(kind, (MODEL, SYNC, 'ghost:SIZE'))}")
+        meant = f"{kind}:SIZE" if colon else kind
+        raise ConfigError(f"batch_norm is {text!r}; {nearest(meant, (MODEL, SYNC, 'ghost:SIZE'))}")
     if kind != GHOST and not colon:
         return kind, None
     if kind == GHOST and (examples := whole_number(size)):

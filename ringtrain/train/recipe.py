@@ -67,6 +67,18 @@ def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
     return notes
 
 
+def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str]:
+    """``examples``: the most of a batch that a rank has; ``grain``: of these that stay together"""
+    most = -(-examples // grain)
+    if config.accumulate <= most:
+        return []
+    whole = f" in ghost batches of {grain}" if grain > 1 else ""
+    return [
+        f"--accumulate {config.accumulate}: a rank has {plural(examples, 'example')} of a batch{whole}, which make "
+        f"{most:,} micro-batch{'es' * (most > 1)} and no more"
+    ]
+
+
 def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[str, dict]]) -> None:
     """Raises ConfigError where flags or run file (``own``, as :func:`ringtrain.train.resume.own_layers`) ask for a
     warm-up that lasts as long as the run. Where a model's recipe does, a shorter run than it was made for is a trial:

@@ -73,7 +73,9 @@ def test_a_rename_that_was_not_done(folder, make, equal, monkeypatch):
         failing(errno.ENOENT)()
 
     monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(UsageError, match="is not there or is no folder"):
+    with pytest.raises(
+        UsageError, match=r"/checkpoints takes no new files \(No such file or directory\); name another"
+    ):
         folder.save(make(2), keep=2, is_best=True)
     assert equal(store.load(folder.best), make(1))
 

@@ -1,5 +1,7 @@
 """The loss, and what it asks of a network's output."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from nn_support import STEP, TOLERANCE, chain, make_pass, reference
@@ -68,3 +70,7 @@ def test_a_network_must_give_one_number_a_class():
     check_classes(graph, 10)
     with pytest.raises(ModelError, match="layer 'out', the last, gives 10, but the data set has 100 classes: use"):
         check_classes(graph, 100)
+    with pytest.raises(ModelError, match=r"has 1 class: use another data set, or a model that ends in Linear with un"):
+        check_classes(graph, 1)
+    with pytest.raises(ModelError, match=r"or give --model a copy of lenet\.toml that ends in Linear with units = 3"):
+        check_classes(graph, 3, Path("lenet.toml"))

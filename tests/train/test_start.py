@@ -1,5 +1,6 @@
 """`ringtrain train` from flags to files, in this process: what it leaves, how it goes on, and what it refuses."""
 
+import csv
 import json
 import platform
 import socket
@@ -491,6 +492,25 @@ def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path,
     assert predict(alone, trained, tmp_path / "f.h5", "flat", False).examples == 40
     with h5py.File(tmp_path / "f.h5") as file:
         assert file["features"].shape == (40, 96)
+
+
+def test_predictions_name_their_classes(train, tmp_path, alone):
+    names = ["zero", 'a "one", quoted', *map(str, range(2, 10))]
+    with h5py.File(tmp_path / "named.h5", "w") as file:
+        write_digits(file)
+        file.attrs["classes"] = names
+    train(out="run", data="named.h5", batch=8, iterations=10)
+    trained = load(alone, "run", False, {}, "train")
+    for path in (tmp_path / "p.csv", tmp_path / "p.h5"):
+        assert predict(alone, trained, path, None, False).examples == 40
+    with open(tmp_path / "p.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["example", "label", "class", "name", *(f"p{k}" for k in range(10))]
+    assert [row[3] for row in rows[1:]] == [names[int(row[2])] for row in rows[1:]]
+    assert all(int(row[2]) == np.argmax([float(p) for p in row[4:]]) for row in rows[1:])
+    with h5py.File(tmp_path / "p.h5") as file:
+        assert list(file.attrs["classes"]) == names
+        assert file["class"][:].tolist() == [int(row[2]) for row in rows[1:]]
 
 
 @pytest.mark.parametrize(

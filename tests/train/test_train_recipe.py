@@ -16,7 +16,7 @@ from ringtrain.report import words
 from ringtrain.resolve import recipe_layer, resolve
 from ringtrain.train.assemble import assemble
 from ringtrain.train.header import header
-from ringtrain.train.recipe import iterations_of, rate_of, schedule_notes, schedule_words
+from ringtrain.train.recipe import accumulate_notes, iterations_of, rate_of, schedule_notes, schedule_words
 from ringtrain.train.resume import Origin
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import start
@@ -133,6 +133,28 @@ def test_what_lies_beyond_the_end_is_noted():
         "the run is over before its warm-up of 1 epoch = 23 iterations: it has 10 iterations, and its rate comes to 0.1"
         " of 0.23. Give a shorter --warmup, or 0"
     ]
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "examples", "grain", "told"),
+    [
+        (64, 64, 1, []),
+        (100, 64, 1, ["--accumulate 100: a rank has 64 examples of a batch, which make 64 micro-batches and no more"]),
+        (3, 50, 32, ["--accumulate 3: a rank has 50 examples of a batch in ghost batches of 32, which make 2 micro-"]),
+        (2, 1, 1, ["--accumulate 2: a rank has 1 example of a batch, which make 1 micro-batch and no more"]),
+    ],
+)
+def test_more_micro_batches_than_examples_are_noted(accumulate, examples, grain, told):
+    found = accumulate_notes(resolve(("flags", {"accumulate": accumulate})), examples, grain)
+    assert len(found) == len(told) and all(note.startswith(part) for note, part in zip(found, told, strict=True))
+
+
+def test_the_micro_batches_of_a_run_are_noted(train, capsys):
+    train(out="run", iterations=1, batch=30, accumulate=40)
+    assert (
+        "note: --accumulate 40: a rank has 30 examples of a batch, which make 30 micro-batches"
+        in capsys.readouterr().out
+    )
 
 
 # ── what is refused, and going on ─────────────────────────────────────────────────────────────────────────────────────
