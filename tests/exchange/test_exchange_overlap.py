@@ -345,7 +345,7 @@ def test_what_is_not_made_of_buckets(flags, message):
 
 
 def test_an_unknown_overlap_is_refused():
-    with pytest.raises(ConfigError, match="overlap is 'forwards'; did you mean 'forward'"):
+    with pytest.raises(ConfigError, match="--overlap forwards: did you mean 'forward'"):
         kit_of(overlap="forwards")
 
 
