@@ -44,7 +44,15 @@ def _end_of(folder: str, iterations: int) -> Ended | None:
     known = {each.name for each in fields(Ended)}
     found = {"exposed_share": 0.0} | {name: value for name, value in (end or {}).items() if name in known}
     done = (became.outcome, became.iterations, found.get("reason"), found.get("iterations"))
-    return Ended(**found) if done == (outcome.DONE, iterations, "done", iterations) else None
+    if done != (outcome.DONE, iterations, "done", iterations) or not _is_whole(found):
+        return None
+    return Ended(**found)
+
+
+def _is_whole(found: dict) -> bool:
+    """A log may have lost a number: null stands for it."""
+    scored = found["test_accuracy"] is None or found["test_loss"] is not None
+    return scored and found["images_per_s"] is not None
 
 
 def _tell(end: Ended, folder: str, config: TrainConfig) -> None:
