@@ -184,9 +184,14 @@ class Layerwise(Optimizer):
     linear = False
     layerwise = True
 
+    def __init__(self, spans: Sequence, hyper: Hyper):
+        super().__init__(spans, hyper)
+        self._whole = self.squares()
+
     def apply(self, ops, weights, grads, slots, lr, step, start, stop, first=0):
         self._check_whole(start, stop)
-        squares = self.squares()
+        squares = self._whole
+        squares.fill(0.0)
         self.prepare(ops, weights, grads, slots, step, start, stop, squares, first)
         self.move(ops, weights, grads, slots, lr, start, stop, squares, first)
 

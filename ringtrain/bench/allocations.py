@@ -1,14 +1,22 @@
-"""How many arrays a training iteration allocates: counted where NumPy asks for memory, so that none is missed.
+"""How many arrays a training iteration allocates: counted where NumPy and compiled kernels ask for memory.
 
 NumPy lets the memory routines of new arrays be replaced (NEP 49). The counting ones here hand on to the C library. They
-hold for the calling thread; the data thread's work is therefore done in this thread while it is counted.
+hold for the calling thread; the data thread's work is therefore done in this thread while it is counted. Kernels ask
+numba's runtime, which counts by itself: :mod:`ringtrain.ops.cpu.kernels.watched`. Not seen: memory of libraries
+(OpenBLAS, the MPI, HDF5), and objects of Python that are no arrays.
 """
 
 import ctypes
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from numpy._core import _multiarray_umath
+from ringtrain.ops.cpu.kernels.watched import watched
+
+try:
+    from numpy._core import _multiarray_umath
+except ImportError:  # NumPy 1
+    from numpy.core import _multiarray_umath
 
 SET_HANDLER = 304  # PyDataMem_SetHandler's place in NumPy's C API table, which only ever grows
 LEAST_BYTES = 64  # smaller ones are numbers in an array's clothes, such as the copy of a scalar
@@ -33,9 +41,15 @@ class _Handler(ctypes.Structure):
 
 @dataclass(slots=True)
 class Count:
-    """sizes: bytes of each array that was allocated, of LEAST_BYTES or more."""
+    """sizes: bytes of each array of NumPy's that was allocated, of LEAST_BYTES or more; kernels: how many arrays
+    compiled kernels allocated, of any size, by the kernel's name."""
 
     sizes: list[int] = field(default_factory=list)
+    kernels: Counter = field(default_factory=Counter)
+
+    @property
+    def arrays(self) -> int:
+        return len(self.sizes) + self.kernels.total()
 
     def note(self, nbytes: int) -> None:
         if nbytes >= LEAST_BYTES:
@@ -87,7 +101,8 @@ _kept: list = []
 
 @contextmanager
 def counted():
-    """Count the arrays that this thread allocates inside."""
+    """Count the arrays that this thread and compiled kernels allocate inside. Kernels must have been compiled, and be
+    called by one thread at a time."""
     count = Count()
     handler = _handler(count)
     capsule_new = ctypes.pythonapi.PyCapsule_New
@@ -96,7 +111,8 @@ def counted():
     _kept.append((handler, capsule))
     before = _set_handler()(capsule)
     try:
-        yield count
+        with watched(lambda name, arrays: count.kernels.update({name: arrays})):
+            yield count
     finally:
         _set_handler()(before)
 

@@ -7,6 +7,8 @@ gradients and optimizer state, and are brought to the arena of every rank when s
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ringtrain.collectives.schedule import bounds
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.clip import trained_runs
@@ -42,8 +44,8 @@ class Columns:
             layer, _, short = span.name.rpartition(".")
             self.weights.setdefault(layer, {})[short] = arena.weight(span)
             self.grads.setdefault(layer, {})[short] = arena.grad(span)
-        self._optimizer = type(optimizer)(arena.spans, optimizer.hyper)
-        self._update = Update(self._ops, arena, self._optimizer, arena.grads, everything(arena))
+        own = type(optimizer)(arena.spans, optimizer.hyper)
+        self._update = Update(self._ops, arena, own, arena.grads, everything(arena))
         self._trained = trained_runs(arena.spans)
 
     def _shape(self, span: Span) -> tuple[int, ...]:
@@ -75,14 +77,12 @@ class Columns:
     def apply(self, lr: float) -> None:
         """Update all of them. Norms of parameters are made of those of all ranks' columns."""
         self._update.step += 1
-        if not self._optimizer.layerwise:
-            self._update.apply(lr, 0, self._arena.count)
-            return
-        arena, squares = self._arena, self._optimizer.squares()
-        given = self._ops, arena.weights, arena.grads, self.slots
-        self._optimizer.prepare(*given, self.step, 0, arena.count, squares)
-        self._transport.native_allreduce_start(squares.reshape(-1)).wait(self._kit.config.deadline_s)
-        self._optimizer.move(*given, lr, 0, arena.count, squares)
+        if self._update.layerwise:
+            self._update.prepare(self._add_over_ranks)
+        self._update.apply(lr, 0, self._arena.count)
+
+    def _add_over_ranks(self, numbers: np.ndarray) -> None:
+        self._transport.native_allreduce_start(numbers).wait(self._kit.config.deadline_s)
 
     # ── to and from the arena ─────────────────────────────────────────────────────────────────────────────
     def load(self, weights) -> None:

@@ -45,12 +45,14 @@ class Update:
     def prepare(self, total: Callable) -> None:
         """Collective among those that have parts of parameters; the gradients of all are final. ``total`` adds a flat
         float64 array over them, in place: sums of squares, of which norms are made."""
-        squares = self._optimizer.squares()
+        if self._squares is None:
+            self._squares = self._optimizer.squares()
+        squares = self._squares
+        squares.fill(0.0)
         arrays = self._arena.weights, self._grads
         for (start, stop), slots in self._states():
             self._optimizer.prepare(self._ops, *arrays, slots, self._counted(), start, stop, squares, first=start)
         total(squares.reshape(-1))
-        self._squares = squares
 
     def apply(self, lr: float, start: int, stop: int) -> None:
         """Update what is this rank's of elements ``start:stop``, as part of update number ``step``."""

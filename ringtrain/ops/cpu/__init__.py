@@ -263,7 +263,8 @@ class CpuOps(HostOps):
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     def square_sum(self, x):
-        return elementwise.square_sum(x.reshape(-1))
+        lanes = self._scratch("lanes", elementwise.LANES, np.float64)
+        return elementwise.square_sum(x.reshape(-1), lanes)
 
     def nonfinite(self, x):
         return elementwise.nonfinite(x.reshape(-1))

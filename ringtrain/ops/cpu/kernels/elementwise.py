@@ -126,9 +126,11 @@ def approach(w, g, rate):
 
 
 @kernel
-def square_sum(x):
-    """Element i is added in lane i mod LANES; then lanes one after another."""
-    lanes = np.zeros(LANES)
+def square_sum(x, lanes):
+    """Element i is added in lane i mod LANES; then lanes one after another. ``lanes``: float64 [LANES], of any content,
+    since memory that a kernel asks for would be asked for in each call."""
+    for j in range(LANES):
+        lanes[u(j)] = 0.0
     whole = x.size - x.size % LANES
     for o in range(0, whole, LANES):
         for j in range(LANES):

@@ -39,6 +39,11 @@ def inlined(function):
     return numba.njit(forceinline=True, **OPTIONS)(function)
 
 
+def kernels() -> tuple:
+    """All of the files that have been imported."""
+    return tuple(_kernels)
+
+
 def compile_stats() -> tuple[int, int]:
     """(kernels compiled anew, kernels loaded from the disk cache) in this process."""
     compiled = sum(sum(k.stats.cache_misses.values()) for k in _kernels)
