@@ -1,5 +1,6 @@
 """Small runs inside one process: the real assembly and loop over threads, for tests that compare runs."""
 
+import os
 import threading
 from dataclasses import replace
 
@@ -61,8 +62,14 @@ BATCH_NORM_NET = DROPOUT_NET.replace(
 )
 
 
+def lasting(daily: int, full: int) -> int:
+    """Iterations of a run that is compared with another: ``full`` where `scripts/check-full` asks for it."""
+    return full if os.environ.get("RINGTRAIN_LONG_RUNS") == "1" else daily
+
+
 FEW = 297  # examples: with batches of 30, the tenth and the twentieth are tails of 27
-ITERATIONS = 22  # over both
+ITERATIONS = lasting(22, 50)  # over both
+OVER_RANKS = lasting(22, 100)
 
 
 def run_of(transport, model_text, ops=None, examples=FEW, **flags):

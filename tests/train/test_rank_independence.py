@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, everywhere, losses
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, ITERATIONS, OVER_RANKS, everywhere, lasting, losses
 from strategies import LAYERWISE
 
 
@@ -13,13 +13,13 @@ def relative(found, expected):
 
 @pytest.fixture(scope="module")
 def serial():
-    return everywhere(1, lambda t: losses(t, DROPOUT_NET, ITERATIONS, dtype="float64"))[0]
+    return everywhere(1, lambda t: losses(t, DROPOUT_NET, OVER_RANKS, dtype="float64"))[0]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_float64_losses_are_those_of_one_rank(serial, size):
     """Over two epochs, so tails of 27 are among them."""
-    ranks = everywhere(size, lambda t: losses(t, DROPOUT_NET, ITERATIONS, dtype="float64"))
+    ranks = everywhere(size, lambda t: losses(t, DROPOUT_NET, OVER_RANKS, dtype="float64"))
     assert len({digest for _, digest, _ in ranks}) == 1
     assert relative(ranks[0][0], serial[0]) <= 1e-9
     assert np.max(np.abs(ranks[0][2] - serial[2])) <= 1e-12 * np.max(np.abs(serial[2]))
@@ -43,13 +43,14 @@ def test_float32_losses_agree_for_the_first_iterations(size):
     ],
 )
 def test_how_it_is_cut_and_exchanged_does_not_matter(serial, flags):
-    ranks = everywhere(3, lambda t: losses(t, DROPOUT_NET, 15, dtype="float64", **flags))
-    assert relative(ranks[0][0], serial[0][:15]) <= 1e-9
+    iterations = lasting(15, 60)
+    ranks = everywhere(3, lambda t: losses(t, DROPOUT_NET, iterations, dtype="float64", **flags))
+    assert relative(ranks[0][0], serial[0][:iterations]) <= 1e-9
 
 
 def test_ghost_batch_norm_is_the_same_at_any_number_of_ranks():
     def run(t):
-        return losses(t, BATCH_NORM_NET, ITERATIONS, dtype="float64")
+        return losses(t, BATCH_NORM_NET, lasting(22, 60), dtype="float64")
 
     one = everywhere(1, run)[0]
     for size in (2, 3, 4):
