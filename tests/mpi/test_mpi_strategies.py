@@ -27,6 +27,16 @@ APART = {
     "averaging, asynchronous": ("--sync", "averaging", "--asynchronous", "--average-every", 3, "--servers", 2),
 }
 EXACT = ("sharded", "allreduce", "master", "server")
+# What one rank alone is given in place of the above, for the same run. The others are other runs at another number of
+# ranks, each time the same: 67 and 70 % of the test images are right then, and 67 % of one rank's.
+ADAMW = ("--optimizer", "adamw")
+ONE_RANK = {
+    "sharded": (*ADAMW, "--clip-norm", 5),
+    "delayed": ("--sync", "delayed"),
+    "allreduce": (),
+    "master": ADAMW,
+    "server": (),
+}
 LAST = '  { name = "fc", kind = "Linear", units = 10 },'
 TWO_FC = NET.replace(LAST, LAST.replace("fc", "fc1").replace("10", "16") + "\n" + LAST)
 
@@ -39,27 +49,40 @@ def net(tmp_path):
 
 
 @pytest.mark.parametrize("sync", STRATEGIES)
-def test_a_run_and_its_continuation_at_another_number_of_ranks(mpirun, net, tmp_path, sync):
-    out, more = tmp_path / "out", ("--sync", sync, *STRATEGIES[sync], "--resume", "auto")
+def test_a_run_and_its_continuation_at_another_number_of_ranks(mpirun, alone, net, tmp_path, sync):
+    out, double = tmp_path / "out", ("--dtype", "float64")
+    more = ("--sync", sync, *STRATEGIES[sync], *double, "--resume", "auto")
     for ranks, until in ((3, 30), (2, 60)):
         done = mpirun(ranks, arguments(net, out, "--iterations", until, *more))
         assert done.returncode == 0, done.stderr
     begun, end = records(out, "start"), records(out, "end")[-1]
     assert all(record["strategy"].startswith(sync) and record["exact"] == (sync in EXACT) for record in begun)
-    assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.6
-    assert len(losses(out)) == 60
+    assert (end["iterations"], end["ranks"]) == (60, 2) and len(losses(out)) == 60
+    if sync in ONE_RANK:
+        assert_is_of_one_rank(alone, net, out, *ONE_RANK[sync], *double)
+    else:
+        assert end["test_accuracy"] > 0.65
+
+
+def assert_is_of_one_rank(alone, net, out, *flags):
+    """The same losses and the same accuracy after as many iterations by one rank."""
+    one, wanted = out.with_name("one"), losses(out)
+    done = alone(arguments(net, one, "--iterations", len(wanted), *flags))
+    assert done.returncode == 0, done.stderr
+    assert losses(one) == pytest.approx(wanted, rel=1e-9)
+    assert records(one, "end")[-1]["test_accuracy"] == records(out, "end")[-1]["test_accuracy"]
 
 
 PIPELINE = ("--fc", "pipeline", "--accumulate", 3)
 
 
 @pytest.mark.parametrize("update", ["accumulate", "each"])
-def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, net, tmp_path, update):
-    out = tmp_path / "out"
+def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, alone, net, tmp_path, update):
+    out, double = tmp_path / "out", ("--dtype", "float64")
     net.write_text(TWO_FC)
     for ranks, until, fc_ranks in ((4, 30, 2), (3, 60, 1)):
         more = (*PIPELINE, "--fc-ranks", fc_ranks, "--fc-update", update, "--iterations", until, "--resume", "auto")
-        done = mpirun(ranks, arguments(net, out, *more))
+        done = mpirun(ranks, arguments(net, out, *double, *more))
         assert done.returncode == 0, done.stderr
     begun, end = records(out, "start"), records(out, "end")[-1]
     told = "once an iteration" if update == "accumulate" else "at each message"
@@ -68,8 +91,11 @@ def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, net,
     ]
     assert [record["strategy"] for record in begun] == strategies
     assert all(record["exact"] == (update == "accumulate") for record in begun)
-    assert (end["iterations"], end["ranks"]) == (60, 3) and end["test_accuracy"] > 0.6
-    assert len(losses(out)) == 60
+    assert (end["iterations"], end["ranks"]) == (60, 3) and len(losses(out)) == 60
+    if update == "accumulate":
+        assert_is_of_one_rank(alone, net, out, *double)
+    else:  # a message that comes first is taken first: no two runs are the same
+        assert end["test_accuracy"] > 0.6
     notes = [record["text"] for record in records(out, "note")]
     assert any(text.startswith("ranks 0, 1: conv to drop, ") for text in notes)
     assert sum(text.startswith(("rank 2: fc1", "rank 3: fc")) for text in notes) == 3
@@ -77,18 +103,18 @@ def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, net,
 
 def test_a_pipeline_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
     for out, more in (("whole", ()), ("parts", (*PIPELINE, "--evaluate-every", 7))):
-        done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, *more))
+        done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, "--dtype", "float64", *more))
         assert done.returncode == 0, done.stderr
-    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=1e-9)
 
 
 def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
     sharded, master = ("--sync", "sharded", "--algorithm", "ring"), ("--sync", "master")
     for out, more in (("whole", ()), ("slices", sharded), ("master", master)):
-        done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, *more))
+        done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, "--dtype", "float64", *more))
         assert done.returncode == 0, done.stderr
     for out in ("slices", "master"):
-        assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+        assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-9)
 
 
 def test_overlap_changes_times_and_nothing_else_on_real_ranks(mpirun, net, tmp_path):
@@ -119,11 +145,13 @@ def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(mpirun, alone, 
         "--trust",
         0.05,
         "--momentum-correction",
+        "--dtype",
+        "float64",
     )
     for name, run in (("three", lambda given: mpirun(3, given)), ("one", alone)):
         done = run(arguments(net, tmp_path / name, "--iterations", 20, "--lr", 0.5, "--warmup", 10, *flags))
         assert done.returncode == 0, done.stderr
-    assert losses(tmp_path / "three") == pytest.approx(losses(tmp_path / "one"), rel=1e-3)
+    assert losses(tmp_path / "three") == pytest.approx(losses(tmp_path / "one"), rel=1e-9)
 
 
 KILLED = {sync: (1, ("--sync", sync, *more)) for sync, more in STRATEGIES.items()}

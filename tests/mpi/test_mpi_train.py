@@ -68,6 +68,21 @@ def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ra
     assert len(done.stdout.split("preparing:")[0].strip().splitlines()) <= 12  # the header
 
 
+def test_default_kernels_train_the_same_on_1_to_4_ranks(mpirun, alone, net, tmp_path):
+    """Compiled ones, exchanged as is by default."""
+
+    def trained(run, out):
+        done = run(arguments(net, tmp_path / out, "--ops", "cpu", "--dtype", "float64", "--iterations", 30))
+        assert done.returncode == 0, done.stderr
+        (begun,) = records(tmp_path / out, "start")
+        assert begun["exact"] and begun["strategy"].startswith("allreduce (auto")
+        return losses(tmp_path / out)
+
+    one = trained(alone, "one")
+    for ranks in (2, 3, 4):
+        assert trained(lambda given, n=ranks: mpirun(n, given), f"{ranks}") == pytest.approx(one, rel=1e-9)
+
+
 def test_a_reproducible_run_is_the_same_on_1_2_and_3_ranks(mpirun, net, tmp_path):
     """With threads set, other buckets, and gone on with at another number: one hash."""
 

@@ -86,11 +86,14 @@ def test_another_seed_is_another_run(serial):
     assert relative(other[0], serial[0][:3]) > 1e-3
 
 
-@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+ROUNDED = {"float16": 2**-11, "bfloat16": 2**-8}  # a number of that type, relative, at most
+
+
+@pytest.mark.parametrize("wire", ROUNDED)
 @pytest.mark.parametrize("net", [DROPOUT_NET, BATCH_NORM_NET], ids=["dropout", "batch-norm"])
 def test_replicas_stay_equal_over_a_wire_that_rounds(net, wire):
-    """Not the run of one rank, but near it at first: 20 iterations learn as much."""
+    """Not the run of one rank, but within a rounding of it for 20 iterations."""
     one = everywhere(1, lambda t: losses(t, net, 20))[0]
     ranks = everywhere(3, lambda t: losses(t, net, 20, wire=wire, algorithm="sliced"))
     assert len({digest for _, digest, _ in ranks}) == 1
-    assert 1e-6 < relative(ranks[0][0], one[0]) <= 0.1
+    assert 0.005 * ROUNDED[wire] < relative(ranks[0][0], one[0]) <= ROUNDED[wire]

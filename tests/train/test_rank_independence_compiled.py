@@ -8,7 +8,7 @@ from strategies import LAYERWISE, apart, trained
 from ringtrain.ops.catalogue import make_ops
 
 NETS = {"dropout": (DROPOUT_NET, 1e-12), "ghost": (BATCH_NORM_NET, 1e-11)}  # and how far weights may be apart
-# Ways of which an iteration is one of serial SGD, and what the serial run is given too. Of the pipeline: two ranks and one.
+# Ways of which an iteration is one of serial SGD, and what the serial run is given too. Pipeline: two ranks and one.
 SHARDED = {"sync": "sharded"}
 EXACT = {
     "sharded": (SHARDED, {}),
