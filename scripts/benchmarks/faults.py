@@ -1,263 +1,119 @@
 """One rank of a short training is killed at a random moment, again and again: what becomes of the run.
 
     scripts/bench faults --runs 50                      without --elastic: all must end within 10 s, non-zero, and leave
-                                                        a good checkpoint
-    scripts/bench faults --runs 50 --elastic            the others must go on to the end
+                                                        the checkpoints that were saved
+    scripts/bench faults --runs 50 --elastic            the others must go on to the end, with the same losses
     scripts/bench faults --runs 10 --elastic --replace  with a new rank in place of the dead one
 
-The moment is an iteration drawn at random, and a part of one; iteration 0 is while ranks prepare. A table is printed,
-and what went wrong; ends with 1 where anything did. It needs Open MPI 5's mpirun.
+Three kills of ten come at a time drawn between the launch and the first iteration: while Python starts, the MPI starts,
+data is read, kernels are loaded. The others come up to 30 ms after an iteration drawn from all. Where a rank was is
+looked up just before the kill, and the table tells what became of runs by that. With --elastic a rank that dies before
+there is a run folder may end the run, within 10 s: there may be no MPI yet to tell the others. All that die later must
+be survived.
+
+Runs are in float64, so that losses with fewer ranks are those of the unbroken run but for rounding, and are held to
+that. Seconds are counted from the kill, by the clock of this program. A table is printed, what went wrong, and a row
+for docs/elastic.md; ends with 1 where anything went wrong. It needs Open MPI 5's mpirun.
 """
 
 import argparse
-import json
-import os
 import random
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass, field
+from collections import Counter
 from pathlib import Path
 
-from ringtrain.checkpoint import outcome, run_folder
-from ringtrain.errors import RingtrainError
-
-HANGS_S = 300.0  # far more than any run takes
-ENDS_S = 10.0  # by when all ranks are gone where nobody goes on
-NOISE = 0.03  # of the accuracy on 360 test examples, from one order of summation to another
-EVERY = 20  # iterations between checkpoints
-
-
-@dataclass(slots=True)
-class Killed:
-    """What became of one run. ``seconds``: from the kill until training went on, or until all had ended."""
-
-    rank: int
-    moment: int
-    status: int | None = None
-    seconds: float = 0.0
-    source: str = ""
-    accuracy: float = 0.0
-    wrong: list[str] = field(default_factory=list)
+from faults_run import OVER, PHASES, Killed, Runs, Unbroken, draw_moment
+from worlds.left import Leftovers
+from worlds.private import enter
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--elastic", action="store_true", help="the others are to go on")
     parser.add_argument("--replace", action="store_true", help="and a new rank is to come in place of the dead one")
     parser.add_argument("--seed", type=int, default=0, help="of ranks and moments")
-    parser.add_argument("--keep", action="store_true", help="keep the folders of runs that went wrong")
+    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="where runs are kept; they are removed otherwise")
     parser.add_argument("more", nargs="*", help="more flags of `ringtrain train`, after --")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="ringtrain-faults-"))
-    unbroken = reference(given, folder / "unbroken")
-    print(f"unbroken: {unbroken['iterations']} iterations, accuracy {unbroken['test_accuracy']:.4f}", flush=True)
-    draw, runs = random.Random(given.seed), []
+    if not enter():
+        print("no namespaces are to be had here: what others leave in shared memory counts as ours")
+    with tempfile.TemporaryDirectory(prefix="ringtrain-faults-", ignore_cleanup_errors=True) as place:
+        return run(given, given.keep or Path(place))
+
+
+def run(given, place: Path) -> int:
+    (place / "mpi").mkdir(parents=True)
+    runs, draw, killed = Runs(given, place), random.Random(given.seed), []
+    unbroken = runs.unbroken()
+    print(
+        f"unbroken: {unbroken.iterations} iterations, the first after {unbroken.begins_s:.2f} s, accuracy "
+        f"{unbroken.accuracy:.4f}; losses {'compared' if unbroken.exact else 'not compared: not exact'}",
+        flush=True,
+    )
+    left = Leftovers(place / "mpi")
     for number in range(given.runs):
-        runs.append(one(given, folder / f"{number:03}", draw, unbroken))
-        print(line(number, runs[-1]), flush=True)
-        if not (runs[-1].wrong and given.keep):
-            shutil.rmtree(folder / f"{number:03}", ignore_errors=True)
-    print(summary(given, runs, unbroken))
-    if not any(run.wrong for run in runs) or not given.keep:
-        shutil.rmtree(folder)
-    return int(any(run.wrong for run in runs))
-
-
-def command(given, out: Path) -> list[str]:
-    elastic = ["--elastic", "replace" if given.replace else "shrink"] if given.elastic or given.replace else []
-    tolerant = ["--with-ft", "ulfm"] if elastic else []
-    train = [sys.executable, "-m", "ringtrain", "train", "--out", str(out), "--epochs", str(given.epochs)]
-    train += ["--checkpoint-every", str(EVERY), *elastic, *given.more]
-    return ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(given.ranks), *tolerant, *train]
-
-
-def reference(given, out: Path) -> dict:
-    subprocess.run(command(given, out), check=True, stdout=subprocess.DEVNULL)
-    return records(out, "end")[0]
-
-
-def records(out: Path, kind: str) -> list[dict]:
-    lines = (out / "log.jsonl").read_text().splitlines()
-    return [found for found in map(json.loads, lines) if found["event"] == kind]
-
-
-# ── one run ───────────────────────────────────────────────────────────────────────────────────────────────────
-def one(given, out: Path, draw: random.Random, unbroken: dict) -> Killed:
-    goes_on = given.elastic or given.replace
-    first = 0 if goes_on else EVERY + 1
-    run = Killed(draw.randrange(given.ranks), draw.randrange(first, unbroken["iterations"]))
-    out.parent.mkdir(exist_ok=True)
-    with open(f"{out}.txt", "wb") as told:
-        process = subprocess.Popen(command(given, out), stdout=told, stderr=subprocess.STDOUT)
-        numbers = await_moment(process, out, run.moment)
-        time.sleep(draw.uniform(0.0, 0.03))
-        mapped = {path for number in numbers.values() for path in shared(number)}
-        died = time.time()
-        end_rank(numbers, run)
-        run.status = ended(process, run)
-    run.seconds = time.time() - died
-    if goes_on:
-        check_went_on(given, out, run, unbroken)
-    else:
-        check_ended(out, run)
-    check_left(numbers, mapped, run)
-    return run
-
-
-def await_moment(process, out: Path, moment: int) -> dict[int, int]:
-    """Process numbers by rank, when that iteration is finished; 0: when there is a folder."""
-    log, since = out / "log.jsonl", time.monotonic()
-    while process.poll() is None and time.monotonic() - since < HANGS_S:
-        if (out / outcome.NAME).exists() and (not moment or finished(log) >= moment):
-            break
-        time.sleep(0.003)
-    return ranks_of(process.pid)
-
-
-def finished(log: Path) -> int:
-    """Iterations, as the end of the log has it."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, os.path.getsize(log) - 2048))
-            lines = file.read().split(b"\n")[:-1]
-    except OSError:
-        return 0
-    for text in reversed(lines):
-        if b'"event": "iteration"' in text:
-            return int(text.split(b'"iteration": ')[1].split(b",")[0])
-    return 0
-
-
-def ranks_of(launcher: int) -> dict[int, int]:
-    """Rank → process, of all that a launcher has started."""
-    found = {}
-    for number in children(launcher):
-        text = read(f"/proc/{number}/environ")
-        for entry in text.split(b"\0"):
-            if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
-                found[int(entry.partition(b"=")[2])] = number
-    return found
-
-
-def children(number: int) -> list[int]:
-    below = [int(text) for text in read(f"/proc/{number}/task/{number}/children").split()]
-    return [each for child in below for each in (child, *children(child))]
-
-
-def shared(number: int) -> list[str]:
-    """Files of shared memory that a process maps."""
-    lines = read(f"/proc/{number}/maps").decode().splitlines()
-    return [text.split(maxsplit=5)[5] for text in lines if "/dev/shm/" in text and not text.endswith("(deleted)")]
-
-
-def read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
-
-
-def end_rank(numbers: dict[int, int], run: Killed) -> None:
-    try:
-        os.kill(numbers[run.rank], signal.SIGKILL)
-    except (KeyError, ProcessLookupError):
-        run.wrong.append("it ended before it could be killed")
-
-
-def ended(process, run: Killed) -> int | None:
-    try:
-        return process.wait(HANGS_S)
-    except subprocess.TimeoutExpired:
-        run.wrong.append(f"it hung for {HANGS_S:g} s")
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        return None
-
-
-# ── what must be so ───────────────────────────────────────────────────────────────────────────────────────────
-def check_went_on(given, out: Path, run: Killed, unbroken: dict) -> None:
-    try:
-        found = outcome.read(out)
-    except RingtrainError as error:
-        run.wrong.append(str(error))
-        return
-    ranks = given.ranks - (not given.replace)
-    if (found.outcome, found.ranks, len(found.lost)) != ("done", ranks, 1):
-        run.wrong.append(found.words())
-        return
-    told, ends = records(out, "lost"), records(out, "end")
-    run.source = told[0]["source"] if told else "?"
-    run.seconds = told[0]["seconds"] if told else run.seconds
-    run.accuracy = ends[-1]["test_accuracy"]
-    if abs(run.accuracy - unbroken["test_accuracy"]) > NOISE:
-        run.wrong.append(f"its accuracy is {run.accuracy:.4f}")
-    numbers = [record["iteration"] for record in records(out, "iteration")]
-    if numbers != list(range(1, unbroken["iterations"] + 1)):
-        run.wrong.append("its log does not have every iteration once")
-
-
-def check_ended(out: Path, run: Killed) -> None:
-    if run.status == 0:
-        run.wrong.append("its status is 0")
-    if run.seconds > ENDS_S:
-        run.wrong.append(f"it ended {run.seconds:.1f} s after the death")
-    try:
-        found = run_folder.find(out)
-    except RingtrainError as error:
-        run.wrong.append(str(error))
-        return
-    run.source = f"checkpoint {found.checkpoint.iteration}"
-    if found.skipped:
-        run.wrong.append(f"a checkpoint was passed over: {found.skipped[0]}")
-
-
-def check_left(numbers: dict[int, int], mapped: set[str], run: Killed) -> None:
-    since = time.monotonic()
-    while any(alive(number) for number in numbers.values()) and time.monotonic() - since < ENDS_S:
-        time.sleep(0.05)
-    run.wrong += [f"process {number} is left" for number in numbers.values() if alive(number)]
-    run.wrong += [f"{path} is left" for path in mapped if os.path.exists(path)]
-
-
-def alive(number: int) -> bool:
-    text = read(f"/proc/{number}/stat").decode()
-    return bool(text) and text[text.rindex(")") + 2] != "Z"
+        one = runs.killed(number, draw.randrange(given.ranks), draw_moment(draw, unbroken), unbroken)
+        for what in left():
+            (one.segments if "sm_segment" in what else one.wrong).append(f"left {what}")
+        killed.append(one)
+        print(line(number, one), flush=True)
+    print("\n" + table(killed, unbroken) + "\n\n" + row(given, killed))
+    return int(any(one.wrong for one in killed))
 
 
 # ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────
-def line(number: int, run: Killed) -> str:
-    told = f"{number:4}  rank {run.rank} after iteration {run.moment:4}: status {run.status}, {run.seconds:6.2f} s"
-    told += f", {run.source}" + (f", accuracy {run.accuracy:.4f}" if run.accuracy else "")
-    return told + "".join(f"\n      WRONG: {what}" for what in run.wrong)
+def line(number: int, one: Killed) -> str:
+    told = f"{number:4}  rank {one.rank} {one.moment.words()}, {one.phase}: {one.became}, status {one.status}"
+    told += f", {one.seconds:6.2f} s" if one.seconds is not None else ""
+    told += f" ({one.own_s:.2f} s by its own clock)" if one.own_s is not None else ""
+    return told + f", {one.source}" * bool(one.source) + "".join(f"\n      WRONG: {what}" for what in one.wrong)
 
 
-def summary(given, runs: list[Killed], unbroken: dict) -> str:
-    good = [run for run in runs if not run.wrong]
-    goes_on = given.elastic or given.replace
-    seconds = sorted(run.seconds for run in good) or [0.0]
-    rows = [
-        ("runs", str(len(runs))),
-        ("went on to the end" if goes_on else "ended, with a good checkpoint", str(len(good))),
-        ("hung", str(sum("hung" in what for run in runs for what in run.wrong))),
-        ("left something", str(sum("is left" in what for run in runs for what in run.wrong))),
-        ("seconds: median, largest", f"{statistics.median(seconds):.2f}, {seconds[-1]:.2f}"),
-        ("launcher's statuses", str(sorted({str(run.status) for run in runs}))),
+def table(killed: list[Killed], unbroken: Unbroken) -> str:
+    rows = [(f"killed {phase}", became([one for one in killed if one.phase == phase])) for phase in PHASES]
+    rows += [
+        ("hung", str(sum(one.became == "hung" for one in killed))),
+        ("left a process or a file", str(sum(any("left " in what for what in one.wrong) for one in killed))),
+        ("left a segment of Open MPI's", str(sum(bool(one.segments) for one in killed))),
+        ("launcher's statuses", told_of(str(one.status) for one in killed)),
+        ("went on from", told_of(one.source for one in killed if one.became == "went on")),
+        ("s from the kill to the next iteration", spread(one.seconds for one in killed if one.became == "went on")),
+        ("s from its being seen, by ringtrain", spread(one.own_s for one in killed if one.became == "went on")),
+        ("s from the kill until all had ended", spread(one.seconds for one in killed if one.became == "ended")),
     ]
-    if goes_on:
-        scores = [run.accuracy for run in good] or [0.0]
-        rows.append(("accuracy: mean, least, most", ", ".join(f"{f(scores):.4f}" for f in (statistics.mean, min, max))))
-        rows.append(("of an unbroken run", f"{unbroken['test_accuracy']:.4f}"))
-        sources = sorted({run.source for run in good})
-        rows.append(("went on from", ", ".join(f"{s} {sum(r.source == s for r in good)}" for s in sources)))
-    return "\n".join(f"{name:<30} {value}" for name, value in rows)
+    apart = [one.apart for one in killed if one.apart is not None]
+    if apart:
+        rows.append(("losses apart, relative, at most", f"{max(apart):.1e} of {len(apart)} runs"))
+    return "\n".join(f"{name:<40} {value}" for name, value in rows)
+
+
+def became(killed: list[Killed]) -> str:
+    wrong = sum(bool(one.wrong) for one in killed)
+    return f"{len(killed):3}: {told_of(one.became for one in killed)}" + f"; {wrong} WRONG" * bool(wrong)
+
+
+def told_of(values) -> str:
+    return ", ".join(f"{value} {count}" for value, count in sorted(Counter(values).items())) or "none"
+
+
+def spread(seconds) -> str:
+    found = sorted(value for value in seconds if value is not None)
+    return f"median {statistics.median(found):.2f}, most {found[-1]:.2f} of {len(found)}" if found else "none"
+
+
+def row(given, killed: list[Killed]) -> str:
+    """As docs/elastic.md has it."""
+    way = "`--elastic replace`" if given.replace else "`--elastic`" if given.elastic else "without"
+    counted = [one for one in killed if one.phase != OVER]
+    words = {one.became for one in counted}
+    seconds = {word: sorted(o.seconds for o in counted if o.became == word and o.seconds is not None) for word in words}
+    times = [f"{word}: {statistics.median(s):.2f}, {s[-1]:.2f}" for word, s in sorted(seconds.items()) if s]
+    return f"| {way} | {len(counted)} | {told_of(one.became for one in counted)} | {'; '.join(times)} |"
 
 
 if __name__ == "__main__":

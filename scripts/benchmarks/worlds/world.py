@@ -33,11 +33,11 @@ class Sample:
 
 class World:
     """``arguments``: of Python, on every rank; ``output``: the file that takes what they say; ``folder``: for the
-    MPI's own files."""
+    MPI's own files; ``launcher``: more options of mpirun."""
 
-    def __init__(self, ranks: int, arguments: Sequence, output: Path, folder: Path):
+    def __init__(self, ranks: int, arguments: Sequence, output: Path, folder: Path, launcher: Sequence[str] = ()):
         self.ranks, self.output, self.began = ranks, output, time.monotonic()
-        line = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), sys.executable]
+        line = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *launcher, sys.executable]
         environ = {**os.environ, TAG: str(os.getpid()), "TMPDIR": str(folder)}
         with open(output, "ab") as file:
             self._process = subprocess.Popen(
