@@ -35,9 +35,12 @@ def trend_of(worlds, bytes_per_s, files=(16,), threads=(4,)):
 
 def test_what_grows_is_told_from_what_does_not(worlds):
     flat = trend_of(worlds, 1000, files=(16, 17), threads=(4, 5))
-    assert not flat.grows and flat.growth == pytest.approx(99_000) and flat.slope == pytest.approx(1000)
+    assert not flat.grows and flat.growth == pytest.approx(49_000) and flat.slope == pytest.approx(1000)
     assert (flat.rank, flat.seconds, flat.files, flat.threads) == (3, 99.0, (16, 17), (4, 5))
-    assert trend_of(worlds, MIB // 40).grows
+    assert trend_of(worlds, MIB // 40).grows and not trend_of(worlds, MIB // 60).grows
+    assert "1 MiB in the second half" in worlds.steady.BOUND
+    samples = [worlds.world.Sample(float(t), 80 * MIB + min(t, 50) * MIB, MIB, 16, 4) for t in range(100)]
+    assert worlds.steady.trend(3, samples).growth == pytest.approx(0, abs=1)  # it grew at first, and no more
     assert trend_of(worlds, 0, files=(16, 20)).grows and trend_of(worlds, 0, threads=(4, 8)).grows
     (heads, line) = worlds.steady.table([flat])
     assert len(heads) == len(line) and line.split()[:2] == ["3", "99"] and "3.43" in line and "16-17" in line

@@ -187,7 +187,7 @@ class RanksLost:
     replaced:   how many of these were started in place of the dead
     resumed_at: iterations that were finished where training goes on
     source:     what it goes on from: memory, of a survivor; checkpoint, the newest on the disk; anew, without any
-    seconds:    from when the death was seen until training goes on
+    seconds:    by a survivor's clock, from when it met the death, which is after it came, until training goes on
     """
 
     lost: list[int]

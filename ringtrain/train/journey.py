@@ -29,7 +29,7 @@ class Journey:
     told:     how many of these were told of
     origin:   where the run goes on in this world, until that is taken up; None: as flags say
     news:     what is to be told of the death that ended the last world
-    lost_at:  when that was met
+    lost_at:  when that was met: later than it came, by what the MPI needs to see it
     """
 
     started: float = field(default_factory=time.perf_counter)

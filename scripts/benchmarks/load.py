@@ -21,7 +21,7 @@ import numpy as np
 from worlds.left import Leftovers
 from worlds.private import enter
 from worlds.runs import last_words, losses, reached, wait_for
-from worlds.steady import Watch, table
+from worlds.steady import BOUND, Watch, table
 from worlds.world import MIB, Hung, World, own_memory
 
 PARTS = ("train", "collectives", "restarts")
@@ -53,7 +53,8 @@ def train(options, place: Path) -> list[str]:
         world.signal(signal.SIGUSR1)
         status, count = world.wait(), len(losses(out))
         print(f"\n{ranks} ranks on {len(os.sched_getaffinity(0))} cores: {count:,} iterations, ended with {status}")
-        print("\n".join(table(trends)), flush=True)
+        print("\n".join([*table(trends), BOUND]), flush=True)
+        lost += [] if trends else [f"{ranks} ranks were not watched for long enough: give more --seconds"]
         lost += [f"{ranks} ranks: rank {one.rank} grows" for one in trends if one.grows]
         lost += [] if status == REQUEUE and count else [f"{ranks} ranks ended with {status}: {last_words(out)}"]
     return lost

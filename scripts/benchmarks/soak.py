@@ -24,7 +24,7 @@ from pathlib import Path
 from worlds.left import Leftovers
 from worlds.private import enter
 from worlds.runs import last_words, losses, reached, records, wait_for
-from worlds.steady import Watch, table
+from worlds.steady import BOUND, Watch, table
 from worlds.world import Hung, World, send
 
 NET = """
@@ -44,8 +44,11 @@ batch = 64
 lr = 0.02
 momentum = 0.9
 """
-# Small ghost batches, so that a batch of 64 can be divided; plain kernels, which need no compiled ones to be loaded.
-COMMON = ("--batch-norm", "ghost:8", "--ops", "reference")
+# What is trained, by the default kernels: a net of our own, in ghost batches that divide a batch of 64; one that ships.
+MODELS = {
+    "small": ("--model", "net.toml", "--data", "digits", "--batch-norm", "ghost:8"),
+    "digits": ("--model", "digits", "--data", "digits"),
+}
 REQUEUE = 75
 MOST_RANKS = 4  # of those that come and go
 ITERATIONS = 60
@@ -81,8 +84,8 @@ STRATEGIES = (
     Strategy("--compress top-k --compress-ratio 0.1"),
     Strategy("--wire bfloat16 -a ring", 2),
     Strategy("--progress thread -a ring --bucket-bytes 2000"),
-    Strategy("--reproducible --ops cpu", anywhere=True),
-    Strategy("--reproducible --ops cpu --bucket-bytes 2000 -a canonical", anywhere=True),
+    Strategy("--reproducible", anywhere=True),
+    Strategy("--reproducible --bucket-bytes 2000 -a canonical", anywhere=True),
 )
 # What happens to a world, and what it must end with. An mpirun that gets SIGTERM ends its ranks a second later: they
 # save what they can, and its status is its own.
@@ -99,6 +102,7 @@ EVENTS = {
 class Plan:
     """at: the iteration at which it happens; then: with how many ranks it goes on; judges: that evaluate"""
 
+    model: str
     strategy: Strategy
     ranks: int
     event: str
@@ -108,12 +112,11 @@ class Plan:
 
 
 def draw(rng: random.Random) -> Plan:
-    strategy = rng.choice(STRATEGIES)
+    model, strategy = rng.choice(list(MODELS)), rng.choice(STRATEGIES)
     ranks, then = (rng.randint(strategy.least, MOST_RANKS) for _ in range(2))
     then = rng.choice((ranks, then))
-    return Plan(
-        strategy, ranks, rng.choice(list(EVENTS)), rng.randint(1, ITERATIONS - 1), then, rng.randint(1, MOST_RANKS)
-    )
+    event, at, judges = rng.choice(list(EVENTS)), rng.randint(1, ITERATIONS - 1), rng.randint(1, MOST_RANKS)
+    return Plan(model, strategy, ranks, event, at, then, judges)
 
 
 @dataclass(slots=True)
@@ -122,25 +125,24 @@ class Soak:
     went wrong"""
 
     folder: Path
-    net: Path
     left: Leftovers
     steady: World
     weights: dict[tuple, str] = field(default_factory=dict)
     counts: Counter = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
 
-    def train(self, ranks: int, flags: str, out: Path, *more) -> World:
-        given = ["--model", self.net, "--data", "digits", "--out", out, *COMMON, *flags.split(), *more]
+    def train(self, ranks: int, plan: Plan, out: Path, *more) -> World:
+        given = [*model_flags(plan.model, out.parent), "--out", out, *plan.strategy.flags.split(), *more]
         return World(ranks, ["-m", "ringtrain", "train", *given], out.with_suffix(".txt"), self.folder)
 
     def play(self, number: int, plan: Plan) -> None:
         out = self.folder.parent / f"run-{number:05}"
         more = ["--iterations", ITERATIONS, "--checkpoint-every", EVERY, "--evaluate-every", EVERY]
-        world = self.train(plan.ranks, plan.strategy.flags, out, *more)
+        world = self.train(plan.ranks, plan, out, *more)
         status, disturbed = self._disturbed(world, out, plan)
         if disturbed and status:
             self.counts["stopped" if status == REQUEUE else "killed"] += 1
-            status = self.train(plan.then, plan.strategy.flags, out, *more, "--resume", "auto").wait()
+            status = self.train(plan.then, plan, out, *more, "--resume", "auto").wait()
             self.counts["resumed"] += 1
         if status:
             raise Lost(f"ended with {status}: {last_words(out)}")
@@ -184,7 +186,7 @@ class Soak:
 
     def _compare(self, plan: Plan, end: dict) -> None:
         ranks = "any" if plan.strategy.anywhere else plan.ranks
-        key, digest = (plan.strategy.flags, ranks), end["weights_sha256"]
+        key, digest = (plan.model, plan.strategy.flags, ranks), end["weights_sha256"]
         first = self.weights.setdefault(key, digest)
         if first != digest:
             raise Lost(f"weights are {digest[:12]}, and were {first[:12]} in an equal run before")
@@ -193,6 +195,10 @@ class Soak:
 
 class Lost(Exception):
     pass
+
+
+def model_flags(model: str, place: Path) -> list[str]:
+    return [str(place / word) if word == "net.toml" else word for word in MODELS[model]]
 
 
 def _disturb(world: World, plan: Plan) -> None:
@@ -221,15 +227,15 @@ def soak(state: Soak, minutes: float, seed: int) -> None:
         state.counts["runs"] += 1
         state.lost += [f"run {number}: left {what}" for what in state.left({steady.pid, *steady.pids().values()})]
         went = f"{plan.ranks} ranks" + (f", {plan.event}, {plan.then}" if plan.event != "nothing" else "")
-        took = f"{time.monotonic() - began:5.1f} s"
-        print(f"{number:5}  {plan.strategy.flags or '--sync allreduce':46} {went:30} {took}  {word}", flush=True)
+        took, flags = f"{time.monotonic() - began:5.1f} s", plan.strategy.flags or "--sync allreduce"
+        print(f"{number:5}  {plan.model:6} {flags:46} {went:30} {took}  {word}", flush=True)
 
 
 def steadily(state: Soak) -> None:
     """End the world that trains all the time, as a scheduler would."""
     if not state.steady.running:
         state.lost.append(
-            f"the steady world ended by itself with {state.steady.wait()}: {last_words(state.net.parent / 'steady')}"
+            f"the steady world ended by itself with {state.steady.wait()}: {last_words(state.folder.parent / 'steady')}"
         )
         return
     state.steady.signal(signal.SIGUSR1)
@@ -245,6 +251,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--ranks", type=int, default=8, help="of the world that trains all the time")
+    parser.add_argument("--model", default="digits", choices=MODELS, help="of that world")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if not enter():
@@ -254,35 +261,26 @@ def main() -> int:
 
 
 def run(options, place: Path) -> int:
-    folder, net = place / "mpi", place / "net.toml"
+    folder = place / "mpi"
     folder.mkdir()
-    net.write_text(NET)
+    (place / "net.toml").write_text(NET)
     left, out = Leftovers(folder), place / "steady"
-    given = [
-        "--model",
-        net,
-        "--data",
-        "digits",
-        "--out",
-        out,
-        "--iterations",
-        FOREVER,
-        *COMMON,
-        "--batch",
-        8 * options.ranks,
-    ]
+    given = [*model_flags(options.model, place), "--out", out, "--iterations", FOREVER, "--batch", 8 * options.ranks]
     given += ["--checkpoint-every", SETTLED // 4, "--evaluate-every", SETTLED // 4]
     steady = World(options.ranks, ["-m", "ringtrain", "train", *given], out.with_suffix(".txt"), folder)
     wait_for(steady, out, 1)
-    state, watch = Soak(folder, net, Leftovers(folder), steady), Watch(steady, lambda: reached(out, SETTLED))
+    state, watch = Soak(folder, Leftovers(folder), steady), Watch(steady, lambda: reached(out, SETTLED))
     soak(state, options.minutes, options.seed)
     trends = watch.stop()
     steadily(state)
     state.lost += left()
+    if not trends:
+        state.lost.append("the steady world was not watched for long enough to say if it grows: give more --minutes")
     state.lost += [f"rank {one.rank} of the steady world grows" for one in trends if one.grows]
-    print(f"\nthe steady world: {options.ranks} ranks, {max(losses(out), default=0):,} iterations")
-    print("\n".join(table(trends)))
-    print("\n" + ", ".join(f"{count:,} {what}" for what, count in state.counts.items()))
+    iterations = max(losses(out), default=0)
+    print(f"\nthe steady world: {options.ranks} ranks, {iterations:,} iterations of {options.model}")
+    print("\n".join([*table(trends), BOUND]), "\n")
+    print(", ".join(f"{count:,} {what}" for what, count in state.counts.items()))
     print("\n".join(state.lost) if state.lost else "nothing lost: no process, no shared memory and no file was left")
     return int(bool(state.lost))
 

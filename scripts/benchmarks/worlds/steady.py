@@ -9,14 +9,16 @@ import numpy as np
 from worlds.world import MIB, Sample, World
 
 EVERY_S = 1.0
-LEAST_GROWTH = 2 * MIB  # what counts as growth: more than this in the time that was looked at, of one rank
-LEAST_SAMPLES = 8
+LEAST_GROWTH = MIB  # what counts as growth, of one rank, in the second half of the time that it was watched
+LEAST_SAMPLES = 16
+BOUND = f"flat: no rank grows by more than {LEAST_GROWTH / MIB:g} MiB in the second half of the time it was watched"
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Of one rank, by a line through its samples. heap: bytes at the end; slope: bytes a second; growth: bytes from
-    the line's begin to its end; files, threads: the least and the most"""
+    """Of one rank, by a line through the later half of its samples: what it does for the first time it has done by
+    then. seconds: of all; heap, shared: bytes at the end; slope: bytes a second; growth: bytes from the line's begin to
+    its end; files, threads: the least and the most of all"""
 
     rank: int
     seconds: float
@@ -62,11 +64,12 @@ class Watch:
 
 
 def trend(rank: int, taken: list[Sample]) -> Trend:
-    seconds = np.array([sample.seconds for sample in taken])
-    slope, _ = np.polyfit(seconds - seconds[0], [sample.heap + sample.shared for sample in taken], 1)
+    later = taken[len(taken) // 2 :]
+    seconds = np.array([sample.seconds for sample in later])
+    slope, _ = np.polyfit(seconds - seconds[0], [sample.heap + sample.shared for sample in later], 1)
     span = float(seconds[-1] - seconds[0])
     return Trend(
-        rank, span, taken[-1].heap, taken[-1].shared, float(slope), float(slope) * span,
+        rank, taken[-1].seconds - taken[0].seconds, taken[-1].heap, taken[-1].shared, float(slope), float(slope) * span,
         _range(taken, lambda sample: sample.files), _range(taken, lambda sample: sample.threads),
     )  # fmt: skip
 
