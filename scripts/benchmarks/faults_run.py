@@ -1,5 +1,6 @@
 """Runs of which one rank is killed: when that is, how it is done, and what must be so afterwards."""
 
+import math
 import os
 import random
 import signal
@@ -244,12 +245,17 @@ def check_went_on(given, out: Path, run: Killed, unbroken: Unbroken) -> None:
 def check_same(out: Path, run: Killed, unbroken: Unbroken) -> None:
     """It is the run that nobody disturbs: the same losses but for rounding, the same accuracy."""
     own = losses(out)
-    run.apart = max(abs(own[number] / loss - 1) for number, loss in unbroken.losses.items())
-    if not run.apart <= SAME:
+    run.apart = max(apart(own[number], loss) for number, loss in unbroken.losses.items())
+    if run.apart > SAME:
         run.wrong.append(f"its losses are {run.apart:.1e} from those of the unbroken run")
     accuracy = next(record["test_accuracy"] for record in reversed(records(out)) if record["event"] == "end")
     if accuracy != unbroken.accuracy:
         run.wrong.append(f"its accuracy is {accuracy:.4f}")
+
+
+def apart(found: float | None, wanted: float) -> float:
+    """Relative; the log has None for what is not finite."""
+    return math.inf if found is None else abs(found / wanted - 1)
 
 
 def check_checkpoint(out: Path, run: Killed, saved: int) -> None:
