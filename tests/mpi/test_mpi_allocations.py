@@ -10,7 +10,7 @@ PROGRAM = Path(__file__).parents[2] / "scripts" / "benchmarks" / "allocations.py
 @pytest.mark.mpi
 def test_a_steady_iteration_allocates_no_array_on_any_rank(mpirun):
     """Neither where gradients are clipped, nor where norms of parameters are summed."""
-    done = mpirun(2, [PROGRAM, "--as-rank", "digits"], timeout=240)
+    done = mpirun(2, [PROGRAM, "--as-rank", "digits"])
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert all(" rank 0 of 2 " in line and " 0.0 arrays, " in line for line in lines), done.stdout

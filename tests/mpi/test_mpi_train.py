@@ -73,8 +73,7 @@ def test_default_kernels_train_the_same_on_1_to_4_ranks(mpirun, alone, net, tmp_
     """Compiled ones, by the first run where nobody has before; exchanged as is by default."""
 
     def trained(run, out):
-        given = arguments(net, tmp_path / out, "--ops", "cpu", "--dtype", "float64", "--iterations", 30)
-        done = run(given, timeout=240)
+        done = run(arguments(net, tmp_path / out, "--ops", "cpu", "--dtype", "float64", "--iterations", 30))
         assert done.returncode == 0, done.stderr
         (begun,) = records(tmp_path / out, "start")
         assert begun["exact"] and begun["strategy"].startswith("allreduce (auto")
