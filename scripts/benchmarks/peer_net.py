@@ -21,6 +21,15 @@ class LocalResponseWithin(nn.Module):
         return x * (1 + self.alpha * mean) ** -self.beta
 
 
+class Dropout(nn.Dropout):
+    """``mask``: what to multiply by in place of numbers of its own, where one is given."""
+
+    mask = None
+
+    def forward(self, x):
+        return super().forward(x) if self.mask is None else x * self.mask
+
+
 class Flatten(nn.Module):
     """In the order height, width, channel: that of images whose channels are last."""
 
@@ -68,7 +77,7 @@ MAKERS = {
     "GlobalAvgPool": lambda layer, shape: Mean(),
     "LRN": _response,
     "BatchNorm": _norm,
-    "Dropout": lambda layer, shape: nn.Dropout(layer.rate),
+    "Dropout": lambda layer, shape: Dropout(layer.rate),
     "Flatten": lambda layer, shape: Flatten(),
     "Add": lambda layer, shape: Add(),
     "Concat": lambda layer, shape: Concat(),
@@ -97,15 +106,54 @@ NAMES = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": 
 AXES = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}
 
 
+def _named(net: PeerNet, arena):
+    """(span, its tensor there)"""
+    keys = {name: key for name, _, key in net.plan}
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    for span in arena.spans:
+        layer, _, parameter = span.name.rpartition(".")
+        yield span, tensors[f"{keys[layer]}.{NAMES.get(parameter, parameter)}"]
+
+
 def take_weights(net: PeerNet, arena, ops) -> None:
     """Give the module the weights of an arena of the same graph."""
     host = ops.to_host(arena.weights)
-    keys = {name: key for name, _, key in net.plan}
-    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     with torch.no_grad():
-        for span in arena.spans:
-            layer, _, parameter = span.name.rpartition(".")
+        for span, tensor in _named(net, arena):
             array = host[span.start : span.start + span.count].reshape(span.shape).transpose(AXES[len(span.shape)])
-            tensors[f"{keys[layer]}.{NAMES.get(parameter, parameter)}"].copy_(
-                torch.from_numpy(np.ascontiguousarray(array))
-            )
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
+
+def gradients(net: PeerNet, arena) -> dict[str, np.ndarray]:
+    """Of each parameter, by its name in the arena and laid out as there."""
+    found = {}
+    for span, tensor in _named(net, arena):
+        if tensor.grad is not None:
+            found[span.name] = tensor.grad.detach().permute(np.argsort(AXES[len(span.shape)]).tolist()).cpu().numpy()
+    return found
+
+
+class Outputs:
+    """Within it, what each layer gives for the first ``examples``, by the layer's name, images as N H W C."""
+
+    def __init__(self, net: PeerNet, examples: int):
+        self.found: dict[str, np.ndarray] = {}
+        self._net, self._examples, self._hooks = net, examples, []
+
+    def __enter__(self):
+        for name, _, key in self._net.plan:
+            self._hooks.append(self._net.get_submodule(key).register_forward_hook(self._keeper(name)))
+        return self.found
+
+    def __exit__(self, *_):
+        for hook in self._hooks:
+            hook.remove()
+
+    def _keeper(self, name):
+        def keep(module, given, y):
+            few = y[: self._examples].detach()
+            few = few.permute(0, 2, 3, 1) if few.dim() == 4 else few
+            wide = few.dtype if few.dtype is torch.float64 else torch.float32
+            self.found[name] = few.to("cpu", wide, copy=True).numpy()  # a ReLU may change it in place
+
+        return keep

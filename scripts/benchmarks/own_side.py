@@ -1,0 +1,122 @@
+"""ringtrain's side of a comparison with PyTorch: a net on one rank, and what a training pass of it computes."""
+
+import math
+
+import numpy as np
+from same_work import Work
+
+from ringtrain.nn import spec
+from ringtrain.nn.initial import normals, uniforms
+from ringtrain.ops.keys import mix, name_key
+from ringtrain.resolve import recipe_layer, resolve
+from ringtrain.train.assemble import assemble, open_data
+from ringtrain.train.device import open_device
+from ringtrain.transport.world import connect
+
+LOSS_SCALE = 1024  # of float16, on both sides
+EXAMPLES = 4  # whose outputs are compared; all take part in gradients
+ENDLESS = 1_000_000  # longer than any warm-up
+AWAY = 3  # standard deviations, about
+RECORDED = 3  # iterations until a device replays what it has recorded
+
+
+def config_of(options, name: str):
+    """(the model, the configuration): one ghost batch, as PyTorch normalises by the whole batch; SGD."""
+    model = spec.load(name)
+    flags = {"model": name, "synthetic": True, "batch": options.batch, "iterations": ENDLESS, "accumulate": 1}
+    flags |= {"augment": False, "guard": False, **_of_device(options)}
+    if model.recipe.get("optimizer") != "nesterov":
+        flags["optimizer"] = "sgd"
+    if any(type(node.layer).__name__ == "BatchNorm" for node in model.graph().nodes):
+        flags["batch_norm"] = f"ghost:{options.batch}"
+    return model, resolve(recipe_layer(model.name, model.recipe), ("flags", flags))
+
+
+def _of_device(options) -> dict:
+    if options.device == "cpu":
+        return {"threads": options.threads, "dtype": options.precision}
+    scale = {"loss_scale": LOSS_SCALE} if options.precision == "float16" else {}
+    return {"device": options.device, "precision": options.precision, **scale}
+
+
+def assembled(options, name: str):
+    """(the run, its one batch) of a model on this one rank, with weights that switch nothing off. The learning rate is
+    0: all iterations compute the same."""
+    model, config = config_of(options, name)
+    opened = open_device(config, connect())
+    data = open_data(config, model, opened.transport)
+    run = assemble(config, model, data, opened.transport, opened.ops, lambda: False)
+    run.worker.rate = lambda iteration: 0.0
+    draw(run.arena, opened.ops)
+    with run.batches(opened.transport, 0, 1) as batches:
+        batch = next(batches)
+    return run, batch
+
+
+def draw(arena, ops, seed: int = 0) -> None:
+    """Weights in place of the first ones of training, which hide layers: a scale of 0 ends a residual block, biases
+    are 0, and some nets begin so small that their logits are all the same."""
+    for span in arena.spans:
+        values = drawn(span, mix(seed, name_key(span.name)))
+        if values is not None:
+            ops.upload(values.reshape(span.shape).astype(ops.dtype), arena.weight(span))
+
+
+def drawn(span, key: int) -> np.ndarray | None:
+    """None: as it is. Scales of normalisations are between 0.5 and 1.5. Their shifts are around 3 and -3: half of the
+    channels are on and half are off in nearly all places, so that rounding flips few of the signs that ReLU cuts at,
+    which is most of what the gradients of two right nets differ by. Weights keep the size of activations."""
+    if span.parameter.role == "statistic":
+        return None
+    if span.parameter.name == "gamma":
+        return 0.5 + uniforms(key, span.count)
+    if len(span.shape) == 1:
+        small = 0.1 * normals(key, span.count)
+        return small + AWAY * np.sign(small) if span.parameter.role == "norm" else small
+    return math.sqrt(2 / math.prod(span.shape[:-1])) * normals(key, span.count)
+
+
+def work(run, batch) -> Work:
+    """Of the iterations that are timed: on a device, of what was recorded."""
+    worker, kept = run.worker, []
+    forward = worker.graph.forward
+
+    def keeping(*arguments, **named):
+        logits, tapes = forward(*arguments, **named)
+        kept[:] = [tapes]
+        return logits, tapes
+
+    worker.graph.forward = keeping
+    try:
+        for _ in range(RECORDED):
+            outcome = worker.iterate(batch)
+    finally:
+        del worker.graph.forward  # the method is there again
+    ops, (tapes,) = worker.ops, kept
+    names = {node.name: node.relu or node.name for node in worker.graph.plan}
+    outputs = {names[key]: _host(ops, array[:EXAMPLES]) for key, array in tapes.outputs.items() if key in names}
+    gradients = {
+        span.name: _host(ops, run.arena.grad(span)) for span in run.arena.spans if span.parameter.role != "statistic"
+    }
+    return Work(outputs, outcome.loss_sum / outcome.valid, gradients)
+
+
+def masks(run, batch) -> dict[str, np.ndarray]:
+    """What each Dropout multiplies by in this iteration."""
+    ops, count = run.worker.ops, len(batch.labels)
+    key = ops.from_host(np.array([mix(run.config.seed, batch.iteration)], np.uint64))
+    examples = ops.from_host(np.ascontiguousarray(batch.examples))
+    found = {}
+    for node in run.graph.nodes:
+        if type(node.layer).__name__ == "Dropout":
+            shape = (count, *run.graph.shapes[node.name])
+            ones, mask = ops.from_host(np.ones(shape, ops.active)), ops.empty(shape, ops.active)
+            ops.dropout(ones, mask, examples, key, name_key(node.name), node.layer.rate)
+            found[node.name] = _host(ops, mask)
+    return found
+
+
+def _host(ops, array) -> np.ndarray:
+    """16 bits become float32, which every library of the host knows."""
+    host = ops.to_host(array)
+    return host.astype(np.float32) if host.dtype.itemsize == 2 else host.copy()

@@ -1,0 +1,129 @@
+"""Whether two nets do the same work in a training pass: each layer's output, the loss, the gradient of every parameter.
+
+A difference is ‖a - b‖/‖b‖, where b is the peer's. What differs first is named: going forward the first layer whose
+output is apart, going back the first parameter whose gradient is. Needs NumPy alone.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The most that may be apart: outputs of layers and the loss; the gradient as a whole; that of one parameter."""
+
+    output: float
+    gradient: float
+    parameter: float
+
+
+# Twice and more of what nets that are the same were measured to differ by, on the CPU: docs/gpu.md. In batch
+# normalisation most of a gradient cancels, and what was rounded before stays, so that one parameter's may be far off.
+# tf32 has the digits of float16.
+TOLERANCES = {
+    "float64": Tolerance(1e-12, 1e-12, 1e-10),
+    "float32": Tolerance(1e-4, 5e-4, 2e-2),
+    "tf32": Tolerance(1e-2, 3e-2, 3e-1),
+    "bfloat16": Tolerance(3e-2, 1e-1, 7.5e-1),
+    "float16": Tolerance(1e-2, 3e-2, 3e-1),
+}
+# A gradient that is zero but for rounding (of a bias before a normalisation) is held against this part of the others.
+LEAST = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a training pass computes. outputs: of layers, by name, in the net's order, of some examples (the peer's may
+    be of more layers: a ReLU that ringtrain folds into what is before it has no output of its own there); gradients: of
+    parameters, by full name, in the same order, each in ringtrain's layout."""
+
+    outputs: Mapping[str, np.ndarray]
+    loss: float
+    gradients: Mapping[str, np.ndarray]
+
+
+def apart(a: np.ndarray, b: np.ndarray, least: float = 0.0) -> float:
+    """‖a - b‖ / max(‖b‖, least); infinite where anything is not finite, or where shapes differ."""
+    if a.shape != b.shape:
+        return math.inf
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    difference, norm = float(np.linalg.norm(a - b)), max(float(np.linalg.norm(b)), least)
+    if not math.isfinite(difference) or not math.isfinite(norm):
+        return math.inf
+    return difference / norm if norm else (math.inf if difference else 0.0)
+
+
+def outputs_apart(own: Work, peer: Work) -> dict[str, float]:
+    return {name: apart(found, peer.outputs[name]) for name, found in own.outputs.items()}
+
+
+def gradients_apart(own: Work, peer: Work) -> dict[str, float]:
+    count = sum(each.size for each in peer.gradients.values())
+    typical = math.sqrt(
+        sum(float(np.sum(np.square(each, dtype=np.float64))) for each in peer.gradients.values()) / count
+    )
+    return {
+        name: apart(own.gradients[name], wanted, LEAST * typical * math.sqrt(wanted.size))
+        for name, wanted in peer.gradients.items()
+    }
+
+
+def whole_apart(own: Work, peer: Work) -> float:
+    return apart(*(np.concatenate([work.gradients[name].ravel() for name in peer.gradients]) for work in (own, peer)))
+
+
+def refusal(own: Work, peer: Work, precision: str) -> str:
+    """Why these are not the same net; nothing where they are."""
+    strangers = sorted((own.outputs.keys() - peer.outputs.keys()) | (own.gradients.keys() ^ peer.gradients.keys()))
+    if strangers:
+        return f"one of them alone has {', '.join(strangers)}"
+    most = TOLERANCES[precision]
+    for name, found in outputs_apart(own, peer).items():
+        if not found <= most.output:
+            allowed = f"{precision}: at most {most.output:g}"
+            return f"the output of layer {name!r} is {found:.2g} apart, the first that is ({allowed})"
+    off = abs(own.loss - peer.loss) / max(1.0, abs(peer.loss))
+    if not off <= most.output:
+        return f"the loss is {own.loss:.9g}, PyTorch's is {peer.loss:.9g} ({precision}: at most {most.output:g} apart)"
+    return _gradient_refusal(own, peer, most, precision)
+
+
+def _gradient_refusal(own: Work, peer: Work, most: Tolerance, precision: str) -> str:
+    found = gradients_apart(own, peer)
+    for name in reversed(found):
+        if not found[name] <= most.parameter:
+            return (
+                f"the gradient of {name!r} is {found[name]:.2g} apart, the first on the way back ({precision}: at most "
+                f"{most.parameter:g}): its layer is wrong, or the one that hands it its gradient"
+            )
+    whole = whole_apart(own, peer)
+    if not whole <= most.gradient:
+        worst = max(found, key=found.get)
+        return f"the gradient is {whole:.2g} apart ({precision}: at most {most.gradient:g}), most that of {worst!r}"
+    return ""
+
+
+def summary(own: Work, peer: Work) -> dict:
+    """Of nets that are the same: what a row keeps."""
+    outputs, gradients = outputs_apart(own, peer), gradients_apart(own, peer)
+    worst, layer = max(gradients, key=gradients.get), max(outputs, key=outputs.get)
+    return {
+        "loss": own.loss,
+        "loss_of_torch": peer.loss,
+        "outputs_apart": outputs[layer],
+        "worst_layer": layer,
+        "gradient_apart": whole_apart(own, peer),
+        "worst_parameter": worst,
+        "worst_parameter_apart": gradients[worst],
+    }
+
+
+def told(found: dict) -> str:
+    return (
+        f"same: loss {found['loss']:.7g} and {found['loss_of_torch']:.7g}, outputs at most "
+        f"{found['outputs_apart']:.1e} apart ({found['worst_layer']}), gradient {found['gradient_apart']:.1e}, worst parameter "
+        f"{found['worst_parameter']} {found['worst_parameter_apart']:.1e}"
+    )

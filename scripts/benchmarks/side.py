@@ -1,0 +1,35 @@
+"""What is timed in turn, and how."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of those that are compared. ``iterate`` issues an iteration, ``finish`` waits for all that were issued."""
+
+    name: str
+    iterate: Callable[[], None]
+    finish: Callable[[], None]
+
+
+def block(side: Side, iterations: int) -> float:
+    """Seconds of an iteration."""
+    began = time.perf_counter()
+    for _ in range(iterations):
+        side.iterate()
+    side.finish()
+    return (time.perf_counter() - began) / iterations
+
+
+def interleaved(sides: list[Side], options) -> dict[str, float]:
+    """Median seconds of an iteration by side."""
+    for side in sides:
+        block(side, options.warm_up)
+    samples = {side.name: [] for side in sides}
+    for _ in range(options.blocks):
+        for side in sides:
+            samples[side.name].append(block(side, options.iterations))
+    return {name: statistics.median(found) for name, found in samples.items()}

@@ -1,0 +1,143 @@
+"""What `scripts/bench pytorch` calls the same work, and what it refuses; without PyTorch."""
+
+import importlib
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ringtrain.nn import spec
+from ringtrain.nn.arena import lay_out
+from ringtrain.ops.keys import mix, name_key
+
+FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
+
+
+@pytest.fixture
+def same_work(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("same_work")
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def work(same_work, outputs=(), loss=2.0, gradients=()):
+    """Of a net of two convolutions and a fully connected layer; what is given replaces what it computes."""
+    names = ("conv1", "conv2", "fc")
+    made = {name: random(2, 4, 4, 8, seed=i) for i, name in enumerate(names)} | dict(outputs)
+    grads = {f"{name}.weight": random(3, 3, 8, 8, seed=9 + i) for i, name in enumerate(names)} | dict(gradients)
+    return same_work.Work(made, loss, grads)
+
+
+def test_a_difference_is_relative_to_the_peer(same_work):
+    assert same_work.apart(np.array([3.0, 4.0]), np.array([3.0, 0.0])) == pytest.approx(4 / 3)
+    assert same_work.apart(np.array([1e-9]), np.zeros(1)) == math.inf
+    assert same_work.apart(np.array([1e-9]), np.zeros(1), least=1e-6) == pytest.approx(1e-3)
+    assert same_work.apart(np.zeros(2), np.zeros(2)) == 0
+    assert same_work.apart(np.zeros(2), np.zeros(3)) == math.inf
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_no_result_on_either_side(same_work, value):
+    assert same_work.apart(np.array([value]), np.array([1.0])) == math.inf
+    assert same_work.apart(np.array([1.0]), np.array([value])) == math.inf
+
+
+def test_equal_work_is_accepted_and_told(same_work):
+    own, peer = work(same_work), work(same_work)
+    assert same_work.refusal(own, peer, "float64") == ""
+    found = same_work.summary(own, peer)
+    assert (found["gradient_apart"], found["loss"], found["loss_of_torch"]) == (0, 2.0, 2.0)
+    assert same_work.told(found).startswith("same: loss 2 and 2, outputs at most 0.0e+00 apart")
+
+
+def test_rounding_is_allowed_by_precision(same_work):
+    own = work(same_work, {"conv2": (1 + 1e-3) * random(2, 4, 4, 8, seed=1)})
+    assert same_work.refusal(own, work(same_work), "bfloat16") == ""
+    assert "the output of layer 'conv2' is 0.001 apart" in same_work.refusal(own, work(same_work), "float32")
+
+
+def test_the_first_wrong_output_is_named(same_work):
+    wrong = {name: random(2, 4, 4, 8, seed=7) for name in ("conv2", "fc")}
+    told = same_work.refusal(work(same_work, wrong), work(same_work), "bfloat16")
+    assert told.startswith("the output of layer 'conv2' is ")
+
+
+def test_a_wrong_loss_alone_is_refused(same_work):
+    told = same_work.refusal(work(same_work, loss=2.001), work(same_work), "float32")
+    assert told == "the loss is 2.001, PyTorch's is 2 (float32: at most 0.0001 apart)"
+    assert same_work.refusal(work(same_work, loss=math.nan), work(same_work), "bfloat16")
+
+
+def test_the_last_wrong_gradient_is_named_as_backward_comes_to_it_first(same_work):
+    wrong = {f"{name}.weight": random(3, 3, 8, 8, seed=5) for name in ("conv1", "conv2")}
+    told = same_work.refusal(work(same_work, gradients=wrong), work(same_work), "bfloat16")
+    assert told.startswith("the gradient of 'conv2.weight' is ")
+
+
+def test_gradients_that_are_all_a_little_off_are_refused_as_a_whole(same_work):
+    """Each of them is within what one may be off by."""
+    scaled = {name: 1.2 * value for name, value in work(same_work).gradients.items()}
+    told = same_work.refusal(work(same_work, gradients=scaled), work(same_work), "bfloat16")
+    assert told.startswith("the gradient is 0.2 apart (bfloat16: at most 0.1)")
+
+
+def test_a_gradient_that_is_rounding_alone_is_held_against_the_others(same_work):
+    noise = {"bias": 1e-7 * random(8)}
+    own = work(same_work, gradients=noise)
+    peer = work(same_work, gradients={"bias": 1e-7 * random(8, seed=1)})
+    assert same_work.refusal(own, peer, "float32") == ""
+    assert "'bias'" in same_work.refusal(work(same_work, gradients={"bias": random(8)}), peer, "float32")
+
+
+def test_a_parameter_that_one_lacks_is_named(same_work):
+    own = work(same_work, gradients={"extra.weight": random(2)})
+    assert same_work.refusal(own, work(same_work), "float32") == "one of them alone has extra.weight"
+
+
+# ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def own_side(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("own_side")
+
+
+@pytest.mark.parametrize("model", ["resnet20", "resnet50", "lenet"])
+def test_no_drawn_weight_switches_a_branch_off(own_side, model):
+    spans = lay_out(spec.load(model).graph().parameters())
+    drawn = {span.name: own_side.drawn(span, mix(0, name_key(span.name))) for span in spans}
+    for span in spans:
+        values = drawn[span.name]
+        if span.parameter.role == "statistic":
+            assert values is None
+        elif span.parameter.name == "gamma":
+            assert values.min() >= 0.5 and values.max() <= 1.5
+        else:
+            assert values.size == span.count and np.abs(values).max() > 0
+
+
+def test_both_sides_are_told_the_same_threads_and_one_ghost_batch(own_side):
+    options = SimpleNamespace(device="cpu", precision="float64", batch=12, threads=3)
+    _, config = own_side.config_of(options, "resnet20")
+    assert (config.threads, config.dtype, config.batch_norm, config.optimizer) == (3, "float64", "ghost:12", "nesterov")
+    _, config = own_side.config_of(options, "lenet")
+    assert (config.batch_norm, config.optimizer) == ("model", "sgd")
+
+
+def test_a_device_without_torch_or_driver_is_told_in_a_line():
+    command = [sys.executable, FOLDER / "pytorch.py", "lenet", "--device", "cuda", "--precision", "bfloat16"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("bench pytorch: "), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_precision_of_the_other_device_is_refused():
+    command = [sys.executable, FOLDER / "pytorch.py", "lenet", "--precision", "bfloat16"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "--precision bfloat16 is not of --device cpu" in done.stderr

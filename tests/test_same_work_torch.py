@@ -1,0 +1,117 @@
+"""`scripts/bench pytorch` with a net that is made wrong in one place. Runs where torch is installed."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ringtrain.ops.cpu import CpuOps
+
+torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
+FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
+FEW = ("--batch", "6", "--blocks", "1", "--iterations", "1", "--warm-up", "1")
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """bench(arguments): what `scripts/bench pytorch` does; the modules are as in its process."""
+    monkeypatch.syspath_prepend(FOLDER)
+    program = importlib.import_module("pytorch")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["pytorch.py", *arguments, *FEW])
+        return program.main()
+
+    return run
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("model", ["resnet20", "lenet", "digits"])
+def test_nets_that_are_the_same_are_timed(bench, capsys, model, precision):
+    assert bench(model, "--precision", precision) == 0
+    same, rates = capsys.readouterr().out.splitlines()
+    assert same.split()[:2] == [model, "same:"] and "worst parameter" in same and "images/s: ringtrain" in rates
+
+
+def test_dropout_is_compared_with_the_same_elements_dropped(bench, tmp_path, capsys):
+    path = tmp_path / "net.toml"
+    path.write_text(
+        "input = { shape = [6, 6, 2] }\nlayers = [\n"
+        '{ name = "conv", kind = "Conv2D", channels = 4, kernel = 3 },\n{ name = "relu", kind = "ReLU" },\n'
+        '{ name = "drop", kind = "Dropout", rate = 0.5 },\n{ name = "flat", kind = "Flatten" },\n'
+        '{ name = "out", kind = "Linear", units = 3 },\n]\n'
+    )
+    assert bench(str(path), "--precision", "float64", "--check") == 0
+    assert "same: " in capsys.readouterr().out
+
+
+def test_a_wrong_convolution_of_the_peer_is_refused_by_name(bench, monkeypatch):
+    peer_net = importlib.import_module("peer_net")
+    forward = peer_net.PeerNet.forward
+
+    def wrong(net, x):
+        key = next(key for name, _, key in net.plan if name == "stage2.2.conv1")
+        net.get_submodule(key).padding, net.get_submodule(key).dilation = (2, 2), (2, 2)
+        return forward(net, x)
+
+    monkeypatch.setattr(peer_net.PeerNet, "forward", wrong)
+    with pytest.raises(SystemExit) as refused:
+        bench("resnet20")
+    assert "resnet20: ringtrain and PyTorch do not compute the same, so nothing is timed" in refused.value.code
+    assert "the output of layer 'stage2.2.conv1' is " in refused.value.code
+
+
+def test_a_kernel_that_does_nothing_is_refused_by_its_layer(bench, monkeypatch):
+    """In a branch that the net's own first weights multiply by 0: the kernel of one convolution leaves its output as it
+    was."""
+    conv2d, called = CpuOps.conv2d, []
+
+    def lazy(self, x, w, b, y, geometry, relu=False):
+        called.append(None)
+        conv2d(self, x, w, b, y, geometry, relu)
+        if y.shape[1:] == (8, 8, 64) and x.shape[1:] == (8, 8, 64):
+            y.fill(0.25)
+
+    monkeypatch.setattr(CpuOps, "conv2d", lazy)
+    with pytest.raises(SystemExit, match=r"the output of layer 'stage3\.1\.conv2' is "):
+        bench("resnet20")
+    assert called
+
+
+def test_a_wrong_gradient_is_refused_by_its_parameter(bench, monkeypatch):
+    back = CpuOps.conv2d_back
+
+    def wrong(self, x, w, y, dy, dw, *rest, **named):
+        back(self, x, w, y, dy, dw, *rest, **named)
+        if dw.shape == (3, 3, 16, 32):
+            dw *= np.float32(1.05)
+
+    monkeypatch.setattr(CpuOps, "conv2d_back", wrong)
+    with pytest.raises(SystemExit, match=r"the gradient of 'stage2\.1\.conv1\.weight' is 0\.05 apart"):
+        bench("resnet20")
+
+
+def test_noise_in_a_branch_that_begins_switched_off_is_seen(bench, monkeypatch):
+    """A thousand times noise on a residual block's weights: the loss of the net's own first weights stays as it is."""
+    own_side, peer_net = importlib.import_module("own_side"), importlib.import_module("peer_net")
+    take = peer_net.take_weights
+
+    def noisy(net, arena, ops):
+        take(net, arena, ops)
+        (key,) = (key for name, _, key in net.plan if name == "stage1.2.conv2")
+        with torch.no_grad():
+            net.get_submodule(key).weight.mul_(0).add_(1000.0).cos_()
+
+    monkeypatch.setattr(importlib.import_module("peer_side"), "take_weights", noisy)
+    with monkeypatch.context() as before:
+        before.setattr(own_side, "draw", lambda arena, ops, seed=0: None)
+        before.setattr(sys, "argv", ["pytorch.py", "resnet20", "--check", *FEW])
+        options = importlib.import_module("pytorch").parse()
+        run, batch = own_side.assembled(options, "resnet20")
+        peer = importlib.import_module("peer_side").Peer(options, run, batch, {})
+        own, theirs = own_side.work(run, batch), peer.work()
+        assert abs(own.loss - theirs.loss) < 1e-5  # what was compared once
+    with pytest.raises(SystemExit, match=r"the output of layer 'stage1\.2\.conv2' is "):
+        bench("resnet20")
