@@ -1,4 +1,8 @@
-"""Runs the stages of the acceptance on a GPU within a time, and writes the report of them."""
+"""Runs stages of the acceptance on a GPU within a time, and writes the report of them.
+
+Exit codes: 0, every stage passed; 1, one failed, fell short of what is wanted, or was not done; 2, something that the
+stages want is missing here, and nothing was run.
+"""
 
 import argparse
 import json
@@ -6,22 +10,29 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import bars
+from preflight import lacking
 from report import markdown
-from stages import STAGES, Stage, facts
+from stages import CALLS, HERE, ROOT, SECONDS, STAGES, Stage, facts
 
-PASSED, FAILED, SHORT, LEFT_OUT = "passed", "failed", "fell short", "left out"
+PASSED, FAILED, SHORT, LEFT_OUT = "passed", "failed", "fell short", "not done"
 LEAST_S = 15.0  # what a stage must at least have
 GRACE_S = 5.0  # for what is told to end
+WARMERS = 4  # processes that compile, beside the first stage
+ARCHIVED = (".json", ".jsonl", ".txt", ".toml")  # reports and logs, and no weights
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one stage. rows: what was measured, one table; said: why it did not pass, or what else is to be known"""
+    """Of one stage. rows: what was measured, one table; judged: figures and their bars; said: why it did not pass, or
+    what else is to be known"""
 
     name: str
     title: str
@@ -30,31 +41,37 @@ class Outcome:
     seconds: float = 0.0
     command: str = ""
     rows: list[dict] = field(default_factory=list)
+    judged: list[dict] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
     said: str = ""
 
 
 def main() -> int:
     options = parse()
+    stages = chosen(options.stages)
+    missing = lacking([need for stage in stages for need in stage.needs], options.wheels)
+    if missing:
+        lines = [f"gpu-acceptance: {len(missing)} things are missing here, and nothing was run:", *missing]
+        print("\n  ".join(lines), file=sys.stderr)
+        return 2
+    if options.look:
+        return 0
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    found = facts()
-    if found["gpu"] is None:
-        print(f"gpu-acceptance: {found['why']}", file=sys.stderr)
-        return 2
-    began, outcomes = time.monotonic(), []
-    for stage in chosen(options.stages):
-        left = options.seconds - (time.monotonic() - began)
-        outcomes.append(run(stage, folder, left))
-        write(folder, found, outcomes)  # each time: what is killed at its limit has told all before
-        print(f"{outcomes[-1].status:10} {stage.title} ({outcomes[-1].seconds:.0f} s) {outcomes[-1].said}", flush=True)
-    return 1 if any(outcome.status in (FAILED, SHORT) for outcome in outcomes) else 0
+    outcomes = run_all(stages, folder, options.seconds)
+    return conclude(outcomes)
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="scripts/gpu-acceptance", description=__doc__)
-    parser.add_argument("stages", nargs="*", help=f"of {', '.join(stage.name for stage in STAGES)} [all]")
-    parser.add_argument("--out", default="acceptance", help="folder of the report and of what stages write")
-    parser.add_argument("--seconds", type=float, default=540.0, help="for all stages together")
+    calls = "; ".join(" ".join(call) for call in CALLS)
+    parser = argparse.ArgumentParser(
+        prog="scripts/gpu-acceptance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stages", nargs="*", help=f"those that fit into one call: {calls} [the first of these]")
+    parser.add_argument("--out", default="acceptance", help="folder of report.md, report.json, bars.json, report.tar")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for all stages together")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to install, in an environment of their own")
+    parser.add_argument("--look", action="store_true", help="only say what is missing")
     options = parser.parse_args()
     unknown = set(options.stages) - {stage.name for stage in STAGES}
     if unknown:
@@ -63,54 +80,115 @@ def parse():
 
 
 def chosen(names: list[str]) -> list[Stage]:
-    return [stage for stage in STAGES if not names or stage.name in names]
+    return [stage for stage in STAGES if stage.name in (names or CALLS[0])]
 
 
-def run(stage: Stage, folder: Path, left: float) -> Outcome:
+def conclude(outcomes: list[Outcome]) -> int:
+    for status in (FAILED, SHORT, LEFT_OUT):
+        names = [outcome.name for outcome in outcomes if outcome.status == status]
+        if names:
+            print(f"gpu-acceptance: {status}: {', '.join(names)}", file=sys.stderr)
+    return 1 if any(outcome.status != PASSED for outcome in outcomes) else 0
+
+
+def run_all(stages: list[Stage], folder: Path, seconds: float) -> list[Outcome]:
+    began, outcomes, found = time.monotonic(), [], facts()
+    kept = bars.read()
+    with tempfile.TemporaryDirectory(prefix="gpu-acceptance-") as work, warming():
+        for stage in stages:
+            outcome = run(stage, Path(work), seconds - (time.monotonic() - began))
+            judge(outcome, kept.get(found.get("gpu"), {}).get(stage.name, {}))
+            outcomes.append(outcome)
+            write(folder, Path(work), found, outcomes)  # each time: what is killed at its limit has told all before
+            print(f"{outcome.status:10} {stage.title} ({outcome.seconds:.0f} s) {outcome.said}", flush=True)
+    return outcomes
+
+
+@contextmanager
+def warming():
+    """Kernels are compiled into CuPy's cache meanwhile, by processes that end with it."""
+    command = [sys.executable, str(HERE / "warm.py")]
+    given = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT, "start_new_session": True}
+    processes = [subprocess.Popen([*command, str(part), str(WARMERS)], **given) for part in range(WARMERS)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            end(process)
+
+
+def run(stage: Stage, work: Path, left: float) -> Outcome:
     outcome = Outcome(stage.name, stage.title, stage.wanted, LEFT_OUT)
     if left < LEAST_S:
         outcome.said = "no time was left for it: name it as a stage of another call"
         return outcome
-    own = (folder / stage.name).resolve()
+    own = (work / stage.name).resolve()
     own.mkdir(exist_ok=True)
     command = stage.command(own)
     outcome.command, began = " ".join(map(str, command)), time.monotonic()
     limit = min(stage.seconds, left)
     with open(own / "output.txt", "w") as output:
-        code = status(command, output, limit)
+        code = status(command, stage.environment(), output, limit)
     outcome.seconds = time.monotonic() - began
-    outcome.rows, short = stage.read(own)
-    outcome.status = PASSED if code == 0 and not short else SHORT if code == 0 else FAILED
+    reading = stage.read(own)
+    outcome.rows, outcome.figures = reading.rows, reading.figures
+    outcome.status = PASSED if code == 0 and not reading.short else SHORT if code == 0 else FAILED
     if code and stage.unable and stage.unable in (own / "output.txt").read_text(errors="replace"):
         outcome.status = LEFT_OUT
     ended = "" if code == 0 else f"not done after {limit:.0f} s. " if code is None else f"exit code {code}. "
-    outcome.said = ended + short + (f" The end of its output: {tail(own / 'output.txt')}" if code else "")
+    outcome.said = ended + reading.short + (f" The end of its output: {tail(own / 'output.txt')}" if code != 0 else "")
     return outcome
 
 
-def status(command: list, output, limit: float) -> int | None:
+def judge(outcome: Outcome, own_bars: dict[str, float]) -> None:
+    """By what such a GPU did before; a stage that did not end has figures, too, and no bar is held against them."""
+    outcome.judged, short = bars.judged(outcome.figures, own_bars if outcome.status in (PASSED, SHORT) else {})
+    if short:
+        outcome.status, outcome.said = SHORT, "; ".join(filter(None, [outcome.said, short]))
+
+
+def status(command: list, environment: dict, output, limit: float) -> int | None:
     """Its exit code; None where it was not done in time: then all that it started is ended, as ranks would keep the GPU
     from the stages that follow."""
     command = list(map(str, command))
-    process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT, start_new_session=True
+        )
+    except OSError as error:
+        output.write(f"{command[0]}: {error.strerror}\n")
+        return 127
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
-        for number in (signal.SIGTERM, signal.SIGKILL):  # mpirun hands the first on
-            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                os.killpg(process.pid, number)
-                process.wait(GRACE_S)
+        end(process)
         return None
+
+
+def end(process) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):  # mpirun hands the first on
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
+            process.wait(GRACE_S)
 
 
 def tail(path: Path, most: int = 600) -> str:
     return " / ".join(path.read_text(errors="replace").strip().splitlines())[-most:]
 
 
-def write(folder: Path, found: dict, outcomes: list[Outcome]) -> None:
+def write(folder: Path, work: Path, found: dict, outcomes: list[Outcome]) -> None:
+    """report.md and report.json, bars.json with what was measured now, and report.tar with all that stages left."""
     told = {"facts": found, "stages": [asdict(outcome) for outcome in outcomes]}
     (folder / "report.json").write_text(json.dumps(told, indent=1) + "\n")
     (folder / "report.md").write_text(markdown(told))
+    measured = bars.read()
+    for outcome in outcomes:
+        measured = bars.merged(measured, found.get("gpu", "unknown"), outcome.name, outcome.figures)
+    (folder / "bars.json").write_text(json.dumps(measured, indent=1) + "\n")
+    with tarfile.open(folder / "report.tar", "w") as archive:
+        for path in sorted(work.rglob("*")):
+            if path.is_file() and path.suffix in ARCHIVED:
+                archive.add(path, path.relative_to(work))
 
 
 if __name__ == "__main__":

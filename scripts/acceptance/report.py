@@ -1,16 +1,15 @@
 """The report of an acceptance, in Markdown, from what report.json holds."""
 
-FACTS = ("gpu", "driver", "memory", "cupy", "torch", "mpi", "ringtrain", "commit", "date")
-
 
 def markdown(told: dict) -> str:
     facts, stages = told["facts"], told["stages"]
-    lines = [f"# Acceptance on {facts['gpu']}", ""]
-    lines += [f"- {name}: {facts[name]}" for name in FACTS if facts.get(name)]
+    lines = [f"# Acceptance on {facts.get('gpu', 'a GPU')}", ""]
+    lines += [f"- {name}: {value}" for name, value in facts.items() if value]
     lines += ["", *table([{"stage": s["title"], "wanted": s["wanted"], "outcome": s["status"]} for s in stages])]
     for stage in stages:
         lines += ["", f"## {stage['title']}", "", f"`{stage['command']}`, {stage['seconds']:.0f} s: {stage['status']}"]
         lines += ["", stage["said"]] if stage["said"] else []
+        lines += ["", *table(stage["judged"])] if stage.get("judged") else []
         lines += ["", *table(stage["rows"])] if stage["rows"] else []
     return "\n".join(lines) + "\n"
 

@@ -124,6 +124,6 @@ def summary(own: Work, peer: Work) -> dict:
 def told(found: dict) -> str:
     return (
         f"same: loss {found['loss']:.7g} and {found['loss_of_torch']:.7g}, outputs at most "
-        f"{found['outputs_apart']:.1e} apart ({found['worst_layer']}), gradient {found['gradient_apart']:.1e}, worst parameter "
-        f"{found['worst_parameter']} {found['worst_parameter_apart']:.1e}"
+        f"{found['outputs_apart']:.1e} apart ({found['worst_layer']}), gradient {found['gradient_apart']:.1e}, "
+        f"worst parameter {found['worst_parameter']} {found['worst_parameter_apart']:.1e}"
     )

@@ -1,0 +1,12 @@
+"""Files that another process may read at any time."""
+
+import json
+import os
+from pathlib import Path
+
+
+def write_rows(folder: Path, rows, name: str = "rows.json") -> None:
+    """Whole or not at all."""
+    made = folder / f".{name}.part"
+    made.write_text(json.dumps(rows))
+    os.replace(made, folder / name)

@@ -1,0 +1,146 @@
+"""The convolutions of a net: every shape of it, each of three passes, by every way there is, beside PyTorch.
+
+Shapes are the model file's. A way's result is held against PyTorch's in float32, of the same numbers; its time is that
+of replays of a recording, beside PyTorch's own of the same type. What cannot be recorded is issued from Python.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from files import write_rows
+
+from ringtrain.errors import RingtrainError
+from ringtrain.nn import spec
+from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.cuda import CudaOps
+from ringtrain.ops.cuda.choice import Unable
+from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
+from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
+from ringtrain.ops.cuda.device import Device
+
+PRECISIONS = ("bfloat16", "float32")
+LIBRARIES = ("cuDNN", "cuBLAS")
+REPLAYS = 10
+
+
+class Every:
+    """In the place of a Choice: takes the first way, and keeps all of them, by the pass."""
+
+    def __init__(self):
+        self.ways, self.table, self.notes = {}, {}, {}
+
+    def __call__(self, device, work, ways, *rest, **named):
+        self.ways[work[0]] = found = list(ways())
+        return found[0]
+
+
+def plans_of(model: str, batch: int) -> list[Plan]:
+    """Of the convolutions of a model file, each shape once, in the order of the net."""
+    graph = spec.load(model).graph()
+    nodes = [node for node in graph.nodes if type(node.layer).__name__ == "Conv2D"]
+    found = []
+    for node in nodes:
+        layer, x, y = node.layer, graph.shapes[node.inputs[0]], graph.shapes[node.name]
+        weights = layer.kernel, layer.kernel, x[-1] // layer.groups, layer.channels
+        found.append(make_plan((batch, *x), weights, (batch, *y), layer.geometry))
+    return list(dict.fromkeys(found))
+
+
+def words(plan: Plan) -> str:
+    sizes = f"{plan.height}x{plan.width}x{plan.channels} → {plan.p}x{plan.q}x{plan.features}"
+    return f"{sizes}, {plan.kernel}x{plan.kernel}/{plan.stride}"
+
+
+class Bench:
+    """``peer``: fills arrays, and has results and times of its own (:class:`layers_torch.Torch`)."""
+
+    def __init__(self, runtime, precision: str, make_peer):
+        self._every, self._runtime = Every(), runtime
+        plain = CudaOps(runtime, "float32", precision)
+        self._device = Device(runtime, "float32", plain.active, choice=self._every)
+        self._ops = CudaOps(runtime, "float32", precision, self._device)
+        self._precision, self._peer = precision, make_peer(runtime)
+
+    def rows(self, plan: Plan) -> Iterator[dict]:
+        arrays = self._arrays(plan)
+        self._peer.fill(plan, arrays)
+        geometry = ConvGeometry(plan.kernel, plan.stride, plan.pad, plan.groups)
+        x, w, dy, y, dx, dw = (arrays[name] for name in ("x", "w", "dy", "y", "dx", "dw"))
+        self._ops.conv2d(x, w, None, y, geometry)
+        self._ops.conv2d_back(x, w, y, dy, dw, None, dx, geometry)
+        self._ops.synchronize()
+        given = {
+            FORWARD: ((x, w, None, y, False), y),
+            INPUT_BACK: ((w, dy, dx), dx),
+            WEIGHTS_BACK: ((x, dy, dw, False), dw),
+        }
+        for what, wanted in self._peer.results(plan, arrays):
+            arguments, result = given[what]
+            theirs = 1e6 * self._peer.seconds(plan, arrays, what)
+            about = {"pass": what, "shape": words(plan), "precision": self._precision, "torch us": theirs}
+            for way in self._every.ways[what]:
+                told = {**about, "way": way.name, "recorded": way.recordable}
+                told["library"] = way.name.endswith(LIBRARIES)
+                yield told | self._tried(plan, way, arguments, result, wanted)
+
+    def _arrays(self, plan: Plan) -> dict:
+        ops = self._ops
+        image, out = (plan.images, plan.height, plan.width, plan.channels), (plan.images, plan.p, plan.q, plan.features)
+        weights = (plan.kernel, plan.kernel, plan.group_channels, plan.features)
+        shapes = {"x": image, "dx": image, "y": out, "dy": out}
+        arrays = {name: ops.empty(shape, ops.active) for name, shape in shapes.items()}
+        return arrays | {name: ops.empty(weights, ops.dtype) for name in ("w", "dw")}
+
+    def _tried(self, plan: Plan, way, arguments, result, wanted) -> dict:
+        try:
+            self._ops.fill(result, 0)  # what a way before it has left
+            way.run(plan, *arguments)
+            self._ops.synchronize()
+            error = self._peer.apart(result, wanted)
+            seconds = self._seconds(lambda: way.run(plan, *arguments), way.recordable)
+        except (Unable, RingtrainError, RuntimeError, ValueError) as failure:
+            return {"said": f"{type(failure).__name__}: {failure}"[:300]}
+        return {"error": error, "us": 1e6 * seconds, "TF/s": plan.flops / seconds / 1e12}
+
+    def _seconds(self, run, recordable: bool) -> float:
+        runtime, stream = self._runtime, self._device.stream
+        if recordable:
+            with runtime.record(stream) as graphs:
+                run()
+            run = lambda: graphs[0].launch(stream)  # noqa: E731
+            run()
+        before = stream.record(timed=True)
+        for _ in range(REPLAYS):
+            run()
+        after = stream.record(timed=True)
+        after.wait()
+        return after.seconds_since(before) / REPLAYS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--batch", type=int, default=128)
+    options = parser.parse_args()
+    from ringtrain.ops.cuda.cupy_runtime import make_runtime
+
+    runtime, rows = make_runtime(0), []
+    from layers_torch import Torch
+
+    benches = [Bench(runtime, precision, Torch) for precision in PRECISIONS]
+    for plan in plans_of(options.model, options.batch):
+        for bench in benches:
+            rows += bench.rows(plan)
+        write_rows(options.folder, rows)
+        print(words(plan), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except RingtrainError as error:
+        sys.exit(f"layers: {error}")

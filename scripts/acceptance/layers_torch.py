@@ -1,0 +1,85 @@
+"""PyTorch beside the convolutions of :mod:`layers`: the numbers in their arrays, their results, its own times."""
+
+import torch
+
+from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
+
+BITS = {"bfloat16": ("int16", torch.bfloat16), "float16": ("int16", torch.float16), "float32": ("float32", None)}
+MASKS = {INPUT_BACK: [True, False, False], WEIGHTS_BACK: [False, True, False]}
+REPLAYS, FIRST = 10, 3
+
+
+class Torch:
+    """On the device of ``runtime``; its arrays and tensors share memory. Results are in ringtrain's layouts."""
+
+    def __init__(self, runtime):
+        self._runtime = runtime
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
+
+    def tensor(self, array):
+        """Of the array's memory."""
+        plain, kind = BITS[array.dtype.name]
+        found = torch.as_tensor(self._runtime.view(array, plain), device="cuda")
+        return (found if kind is None else found.view(kind)).view(array.shape)
+
+    def fill(self, plan, arrays) -> None:
+        """Standard normal numbers; weights such that results are of that size, and as many digits as activations."""
+        random = torch.Generator("cuda").manual_seed(0)
+        active = self.tensor(arrays["x"]).dtype
+        for name in ("x", "dy", "w"):
+            tensor = self.tensor(arrays[name])
+            scale = plan.depth**-0.5 if name == "w" else 1.0
+            tensor.copy_((scale * torch.randn(tensor.shape, generator=random, device="cuda")).to(active))
+        torch.cuda.synchronize()
+
+    def results(self, plan, arrays):
+        """(pass, what it gives in float32)"""
+        x, w, dy = self._given(arrays, torch.float32)
+        moves = [plan.stride] * 2, [plan.pad] * 2, [1, 1]
+        yield FORWARD, torch.nn.functional.conv2d(x, w, None, *moves, plan.groups).permute(0, 2, 3, 1)
+        dx, dw, _ = _back(plan, dy, x, w, [True, True, False])
+        yield INPUT_BACK, dx.permute(0, 2, 3, 1)
+        yield WEIGHTS_BACK, dw.permute(2, 3, 1, 0)
+
+    def apart(self, array, wanted) -> float:
+        return float((self.tensor(array).float() - wanted).norm() / wanted.norm())
+
+    def seconds(self, plan, arrays, what: str) -> float:
+        """Its own, in the arrays' type, by replays of a CUDA graph."""
+        x, w, dy = self._given(arrays, self.tensor(arrays["x"]).dtype)
+        moves = [plan.stride] * 2, [plan.pad] * 2, [1, 1]
+        if what == FORWARD:
+            return _replayed(lambda: torch.nn.functional.conv2d(x, w, None, *moves, plan.groups))
+        return _replayed(lambda: _back(plan, dy, x, w, MASKS[what]))
+
+    def _given(self, arrays, kind):
+        """x, w and dy as torch names dimensions, channels last."""
+        turns = {"x": (0, 3, 1, 2), "w": (3, 2, 0, 1), "dy": (0, 3, 1, 2)}
+        found = (self.tensor(arrays[name]).to(kind).permute(turn) for name, turn in turns.items())
+        return [each.contiguous(memory_format=torch.channels_last) for each in found]
+
+
+def _back(plan, dy, x, w, wanted):
+    moves = [plan.stride] * 2, [plan.pad] * 2, [1, 1]
+    return torch.ops.aten.convolution_backward(dy, x, w, None, *moves, False, [0, 0], plan.groups, wanted)
+
+
+def _replayed(run) -> float:
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(FIRST):
+            run()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    before.record()
+    for _ in range(REPLAYS):
+        graph.replay()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after) / 1e3 / REPLAYS

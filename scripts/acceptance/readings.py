@@ -1,0 +1,161 @@
+"""What the files that stages leave say: rows for the report, what is wrong, and figures that a bar may judge."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}  # of a convolution against PyTorch's in float32; rounding alone: 2e-3
+COPIED_BYTES = 1 << 26  # buffers from here on are read from memory, and not from a cache
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``short``: what does not hold, nothing where all does; ``figures``: by name, more is better."""
+
+    rows: list[dict] = field(default_factory=list)
+    short: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def rows_of(folder: Path, name: str = "rows.json") -> list[dict]:
+    """None where a stage left none. A file that was cut while it was written is told as a row, and ends nothing."""
+    path = folder / name
+    try:
+        return json.loads(path.read_text()) if path.exists() else []
+    except ValueError as error:
+        return [{"unreadable": f"{name}: {error}"}]
+
+
+def _told(rows: list[dict]) -> tuple[list[dict], str]:
+    """(rows that can be read, what is said of others)"""
+    bad = [row["unreadable"] for row in rows if "unreadable" in row]
+    return [row for row in rows if "unreadable" not in row], "; ".join(bad)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def nothing(folder: Path) -> Reading:
+    return Reading()
+
+
+def rows_alone(folder: Path) -> Reading:
+    rows, bad = _told(rows_of(folder))
+    return Reading(rows, bad)
+
+
+def losses(folder: Path) -> Reading:
+    rows, bad = _told(rows_of(folder))
+    apart = [f"{row['what']} at {row['ranks']} ranks" for row in rows if not row["apart"] <= row["allowed"]]
+    return Reading(rows, _joined(bad, f"further apart than allowed: {', '.join(apart)}" if apart else ""))
+
+
+def ratios(folder: Path) -> Reading:
+    """Of training beside PyTorch. Refused nets end the program, so each row is of nets that compute the same."""
+    kept, bad = _told(rows_of(folder))
+    rows, figures = [], {}
+    for row in kept:
+        told = {key: row[key] for key in ("model", "batch", "precision", "gradient_apart", "worst_parameter_apart")}
+        told |= {f"{side}, images/s": rate for side, rate in row.get("images_per_s", {}).items()}
+        rows.append(told | {f"× {side}": ratio for side, ratio in row.get("ratio", {}).items()})
+        name = f"{row['model']} {row['precision']} batch {row['batch']}"
+        figures |= {f"{name}, × {side}": ratio for side, ratio in row.get("ratio", {}).items()}
+    return Reading(rows, _joined(bad, "" if rows else "nothing was compared"), figures)
+
+
+# ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def layers(folder: Path) -> Reading:
+    """Of each pass of each shape the fastest way, beside PyTorch's time; every way is in rows.json."""
+    kept, bad = _told(rows_of(folder))
+    groups = defaultdict(list)
+    for row in kept:
+        groups[row["precision"], row["pass"], row["shape"]].append(row)
+    wrong = [_name(row) for row in kept if _is_wrong(row)]
+    rows = [_fastest(key, ways) for key, ways in groups.items()]
+    told = f"{len(wrong)} ways are wrong: {', '.join(wrong[:5])}" if wrong else ""
+    return Reading(rows, _joined(bad, told, "" if rows else "nothing was measured"), _speeds(rows))
+
+
+def _name(row: dict) -> str:
+    return f"{row['way']} of {row['pass']} {row['shape']} in {row['precision']} ({row.get('said') or row['error']})"
+
+
+def _is_wrong(row: dict) -> bool:
+    """A library may say that it cannot; ringtrain's own kernels may not."""
+    if row.get("said"):
+        return not row["library"]
+    return not row["error"] <= TOLERANCES[row["precision"]]
+
+
+def _fastest(key: tuple, ways: list[dict]) -> dict:
+    precision, what, shape = key
+    timed = sorted((way for way in ways if "us" in way and way["recorded"]), key=lambda way: way["us"])
+    told = {"precision": precision, "pass": what, "shape": shape, "ways": len(ways)}
+    told["worst error"] = max((way["error"] for way in ways if "error" in way), default=None)
+    if not timed:
+        return told
+    best = {key: timed[0][key] for key in ("way", "us", "TF/s", "torch us")}
+    return told | best | {"× torch": best["torch us"] / best["us"]}
+
+
+def _speeds(rows: list[dict]) -> dict[str, float]:
+    """PyTorch's time over ours, all shapes together, by precision and pass."""
+    own, theirs = defaultdict(float), defaultdict(float)
+    for row in rows:
+        if "us" in row:
+            own[row["precision"], row["pass"]] += row["us"]
+            theirs[row["precision"], row["pass"]] += row["torch us"]
+    return {f"{precision} {what}, × torch": theirs[precision, what] / own[precision, what] for precision, what in own}
+
+
+# ── all-reduce ────────────────────────────────────────────────────────────────────────────────────────────────────
+def allreduce(folder: Path) -> Reading:
+    """Every algorithm's time by size, how many times faster than through the host by the MPI, and for ``mapped`` what
+    share of a copy's bandwidth its reads and writes reach: of every rank its buffer is read once and written once."""
+    rows, bad = [], ""
+    for ranks in (2, 4):
+        found = rows_of(folder, f"{ranks}-ranks.json")
+        swept, unreadable = ([], found[0]["unreadable"]) if isinstance(found, list) and found else ([], "")
+        swept = found["rows"] if isinstance(found, dict) else swept
+        rows += [_reduced(row) for row in swept]
+        bad = _joined(bad, unreadable)
+    ceilings = rows_of(folder, "ceilings.json")
+    copy = ceilings.get("copy, TB/s") if isinstance(ceilings, dict) else None
+    _compare(rows, copy)
+    missing = [f"at {n} ranks" for n in (2, 4) if not any(_is_mapped(row) and row["ranks"] == n for row in rows)]
+    wrong = [f"{row['algorithm']} at {row['ranks']} ranks" for row in rows if row.get("wrong")]
+    short = f"mapped was not measured {' and '.join(missing)}" if missing else ""
+    wrong = f"wrong sums: {', '.join(dict.fromkeys(wrong))}" if wrong else ""
+    return Reading(rows, _joined(bad, short, wrong), _reduced_figures(rows))
+
+
+def _reduced(row: dict) -> dict:
+    kept = ("ranks", "algorithm", "transport", "way", "bytes", "status", "reason")
+    told = {key: row[key] for key in kept if row.get(key) not in (None, "")}
+    return told | {"ms": 1e3 * row["median_s"], "wrong": row.get("wrong")} if row.get("median_s") else told
+
+
+def _is_mapped(row: dict) -> bool:
+    return row["algorithm"] == "mapped" and "ms" in row
+
+
+def _compare(rows: list[dict], copy: float | None) -> None:
+    staged = {(row["ranks"], row["bytes"]): row["ms"] for row in rows if row["algorithm"] == "mpi" and "ms" in row}
+    for row in rows:
+        base = staged.get((row["ranks"], row["bytes"]))
+        if base and "ms" in row:
+            row["× mpi through the host"] = base / row["ms"]
+        if copy and _is_mapped(row) and row["bytes"] >= COPIED_BYTES:
+            row["share of a copy"] = 2 * row["ranks"] * row["bytes"] / (row["ms"] / 1e3) / (copy * 1e12)
+
+
+def _reduced_figures(rows: list[dict]) -> dict[str, float]:
+    figures = {}
+    for row in filter(_is_mapped, rows):
+        name = f"mapped, {row['bytes'] >> 20} MiB, {row['ranks']} ranks"
+        for key, told in (("× mpi through the host", "× host"), ("share of a copy", "share of a copy")):
+            if key in row:
+                figures[f"{name}, {told}"] = row[key]
+    return figures

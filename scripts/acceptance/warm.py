@@ -1,0 +1,36 @@
+"""Compiles the kernels whose compilation takes seconds, those of products by tiles, into CuPy's cache on disk."""
+
+import sys
+from itertools import product
+
+from ringtrain.errors import RingtrainError
+from ringtrain.ops.cuda.cupy_runtime import make_runtime
+from ringtrain.ops.cuda.gemm import by_cores
+from ringtrain.ops.cuda.kernels import Kernels, whole_source
+from ringtrain.ops.cuda.signatures import parse
+from ringtrain.ops.cuda.tiles import able
+
+SOURCES, TYPES = ("convolution", "gemm"), ("bfloat16", "float32")
+
+
+def jobs(runtime):
+    """(kernels, source, a function of it, defines), what is wanted first, first."""
+    for act, source in product(TYPES, SOURCES):
+        kernels = Kernels(runtime, "float32", act)
+        for tile in able(kernels.act.itemsize):
+            defines = {**tile.defines, "CORES": int(by_cores(True, kernels.act))}
+            parameters = parse(whole_source(source), {"REAL": "float", "ACT": "float"})
+            yield kernels, source, next(iter(parameters)), defines
+
+
+def main(part: int, of: int) -> int:
+    for kernels, source, function, defines in list(jobs(make_runtime(0)))[part::of]:
+        kernels(source, function, **defines)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(*map(int, sys.argv[1:])))
+    except RingtrainError as error:
+        sys.exit(f"warm: {error}")

@@ -1,0 +1,302 @@
+"""What the acceptance on a GPU makes of its stages, without one: its limits, its files, and when it says no."""
+
+import json
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+MAIN = Path(__file__).parents[2] / "scripts" / "acceptance" / "main.py"
+
+
+@pytest.fixture
+def main(acceptance):
+    return acceptance("main")
+
+
+@pytest.fixture
+def readings(acceptance):
+    return acceptance("readings")
+
+
+def stage(main, program, reading=None, seconds=30, needs=()):
+    from readings import Reading
+
+    command = [sys.executable, "-c", program]
+    return main.Stage(
+        "a", "A stage", "much", seconds, lambda folder: command, lambda folder: reading or Reading(), needs
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "seconds", "short", "status", "said"),
+    [
+        ("pass", 30, "", "passed", ""),
+        ("pass", 30, "too slow", "fell short", "too slow"),
+        ("print('oh'); raise SystemExit(3)", 30, "", "failed", "exit code 3.  The end of its output: oh"),
+        ("import signal; signal.pause()", 0.5, "", "failed", "not done after 0 s.  The end of its output: "),
+    ],
+)
+def test_a_stage_ends_as_one_of_these(main, readings, tmp_path, program, seconds, short, status, said):
+    outcome = main.run(stage(main, program, readings.Reading(short=short), seconds), tmp_path, 100)
+    assert (outcome.status, outcome.said) == (status, said)
+
+
+def test_a_program_that_is_not_there_fails_its_stage_alone(main, tmp_path):
+    missing = replace(stage(main, ""), command=lambda folder: ["not-a-program"])
+    outcome = main.run(missing, tmp_path, 100)
+    assert outcome.status == "failed" and "not-a-program: No such file or directory" in outcome.said
+
+
+def test_what_a_machine_cannot_do_is_not_done(main, tmp_path):
+    unable = replace(stage(main, "raise SystemExit('Device not supported')"), unable="Device not supported")
+    outcome = main.run(unable, tmp_path, 100)
+    assert (outcome.status, outcome.said) == (
+        "not done", "exit code 1.  The end of its output: Device not supported"
+    )  # fmt: skip
+
+
+HOLD = """
+import fcntl, os, signal
+held = open({path!r}, "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+os.fork()
+signal.pause()
+"""
+TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
+
+
+def test_what_a_stage_has_started_ends_with_it(main, tmp_path):
+    """A lock is free when the last process that inherited it is gone."""
+    path = tmp_path / "held"
+    assert main.run(stage(main, HOLD.format(path=str(path)), seconds=1.5), tmp_path, 100).status == "failed"
+    subprocess.run([sys.executable, "-c", TAKE, path], check=True, timeout=60)
+
+
+def test_what_there_is_no_time_for_is_told(main, tmp_path):
+    outcome = main.run(stage(main, "pass"), tmp_path, 1)
+    assert (outcome.status, outcome.said[:16]) == ("not done", "no time was left")
+
+
+def test_the_exit_code_says_what_was_not_done(main, capsys):
+    def outcome(name, status):
+        return main.Outcome(name, "", "", status)
+
+    assert main.conclude([outcome("a", "passed")]) == 0
+    assert main.conclude([outcome("a", "passed"), outcome("b", "not done")]) == 1
+    assert capsys.readouterr().err == "gpu-acceptance: not done: b\n"
+
+
+def test_limits_of_a_call_add_up(acceptance):
+    stages = acceptance("stages")
+    limits = {stage.name: stage.seconds for stage in stages.STAGES}
+    for call in stages.CALLS:
+        assert sum(limits[name] for name in call) <= stages.SECONDS, call
+    assert sorted(name for call in stages.CALLS for name in call) == sorted(limits)
+
+
+def test_the_document_names_the_calls(acceptance):
+    told = (MAIN.parents[2] / "docs" / "gpu.md").read_text()
+    for call in acceptance("stages").CALLS[1:]:
+        assert f"scripts/gpu-acceptance --wheels .whl --out OUT {' '.join(call)}" in told
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_report(main, readings, tmp_path):
+    rows = [{"kernel": "add", "ms": 1.25}, {"kernel": "a|b", "launches": 12345.6}]
+    work = tmp_path / "work"
+    outcome = main.run(stage(main, "print(7)", readings.Reading(rows, figures={"speed": 2.0})), _made(work), 100)
+    main.judge(outcome, {})
+    main.write(tmp_path, work, {"gpu": "Some GPU", "driver": "1.2", "mpi": None}, [outcome])
+    told = (tmp_path / "report.md").read_text()
+    assert told.startswith("# Acceptance on Some GPU\n\n- gpu: Some GPU\n- driver: 1.2\n\n| stage | wanted | outcome |")
+    assert "| kernel | ms | launches |\n| --- | --- | --- |\n| add | 1.25 | – |\n| a\\|b | – | 12,346 |" in told
+    assert "| speed | 2 | no bar yet: measured |" in told
+    assert json.loads((tmp_path / "report.json").read_text())["stages"][0]["rows"] == rows
+    assert json.loads((tmp_path / "bars.json").read_text())["Some GPU"] == {"a": {"speed": 2.0}}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bars.json", "report.json", "report.md", "report.tar", "work"
+    ]  # fmt: skip
+
+
+def _made(folder):
+    folder.mkdir()
+    return folder
+
+
+def test_the_archive_has_logs_and_no_weights(main, tmp_path):
+    deep = tmp_path / "work" / "a" / "run" / "checkpoints"
+    deep.mkdir(parents=True)
+    for name in ("log.jsonl", "weights.h5"):
+        (deep / name).write_text("x")
+    main.write(tmp_path, tmp_path / "work", {}, [])
+    with tarfile.open(tmp_path / "report.tar") as archive:
+        assert archive.getnames() == ["a/run/checkpoints/log.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["rows_alone", "losses", "ratios", "layers"])
+def test_rows_that_were_cut_while_they_were_written_are_told(readings, tmp_path, name):
+    (tmp_path / "rows.json").write_text('[{"what": "le')
+    assert getattr(readings, name)(tmp_path).short.startswith("rows.json: Unterminated string")
+
+
+# ── bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_figure_is_judged_by_what_this_gpu_did_before(acceptance):
+    bars = acceptance("bars")
+    assert bars.judged({"a": 0.91, "b": 5.0}, {"a": 1.0})[1] == ""
+    rows, short = bars.judged({"a": 0.89, "b": float("nan")}, {"a": 1.0, "b": 1.0, "c": 1.0})
+    assert short == "a is 0.89, and was 1; b is nan, and was 1; c was measured before, and is not now"
+    assert rows[0] == {"figure": "a", "measured": 0.89, "bar": 0.9}
+
+
+def test_without_an_earlier_run_there_is_no_bar(acceptance, tmp_path):
+    bars = acceptance("bars")
+    assert bars.read(tmp_path / "none.json") == {}
+    assert bars.judged({"a": 0.1}, {}) == (
+        [{"figure": "a", "measured": 0.1, "bar": "no bar yet: measured"}], ""
+    )  # fmt: skip
+
+
+def test_a_stage_below_its_bar_falls_short(main):
+    outcome = main.Outcome("a", "", "", "passed", figures={"speed": 1.0})
+    main.judge(outcome, {"speed": 2.0})
+    assert (outcome.status, outcome.said) == ("fell short", "speed is 1, and was 2")
+    failed = main.Outcome("a", "", "", "failed", said="exit code 1", figures={})
+    main.judge(failed, {"speed": 2.0})
+    assert (failed.status, failed.said) == ("failed", "exit code 1")
+
+
+# ── readings ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_losses_that_are_apart_fall_short(readings, tmp_path):
+    rows = [
+        {"what": what, "ranks": 2, "apart": apart, "allowed": 1e-4}
+        for what, apart in (("near", 9e-5), ("far", 2e-4), ("none", float("nan")))
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert readings.losses(tmp_path).short == "further apart than allowed: far at 2 ranks, none at 2 ranks"
+
+
+def test_speeds_beside_pytorch_are_figures(readings, tmp_path):
+    about = {"batch": 8, "precision": "tf32", "gradient_apart": 1e-4, "worst_parameter_apart": 1e-3}
+    row = {"model": "a", **about, "images_per_s": {"ringtrain": 2.0, "eager": 1.0}, "ratio": {"eager": 2.0}}
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    reading = readings.ratios(tmp_path)
+    assert reading.figures == {"a tf32 batch 8, × eager": 2.0} and reading.rows[0]["ringtrain, images/s"] == 2.0
+    (tmp_path / "rows.json").unlink()
+    assert readings.ratios(tmp_path).short == "nothing was compared"
+
+
+def test_an_all_reduce_is_held_against_the_host_and_a_copy(readings, tmp_path):
+    large = 1 << 28
+
+    def row(algorithm, seconds, nbytes=large, wrong=0):
+        return {
+            "ranks": 2, "algorithm": algorithm, "bytes": nbytes, "status": "ok", "median_s": seconds, "wrong": wrong
+        }  # fmt: skip
+
+    rows = [row("mpi", 6.0), row("mapped", 1.0), row("ring", 2.0, wrong=3), row("mapped", 1.0, 1 << 20)]
+    (tmp_path / "2-ranks.json").write_text(json.dumps({"rows": rows}))
+    refused = {"ranks": 4, "algorithm": "mapped", "bytes": large, "status": "refused", "reason": "not here"}
+    (tmp_path / "4-ranks.json").write_text(json.dumps({"rows": [refused]}))
+    (tmp_path / "ceilings.json").write_text(json.dumps({"copy, TB/s": 4 * large / 1e12}))
+    reading = readings.allreduce(tmp_path)
+    assert reading.short == "mapped was not measured at 4 ranks; wrong sums: ring at 2 ranks"
+    assert reading.figures == {
+        "mapped, 256 MiB, 2 ranks, × host": 6.0,
+        "mapped, 256 MiB, 2 ranks, share of a copy": pytest.approx(1.0),
+    }
+    assert reading.rows[-1]["reason"] == "not here"
+
+
+# ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def losses(acceptance):
+    return acceptance("losses")
+
+
+def make_runs(losses, folder, answers):
+    """Runs that answer by device; each command is kept."""
+    commands = []
+
+    def run(command):
+        commands.append(command)
+        device, out = (command[command.index(flag) + 1] for flag in ("--device", "--out"))
+        answer = answers[device]
+        if isinstance(answer, str):
+            return 1, answer
+        Path(out).mkdir(exist_ok=True)
+        records = [{"event": "iteration", "loss": loss} for loss in answer]
+        (Path(out) / "log.jsonl").write_text("\n".join(map(json.dumps, records)))
+        return 0, ""
+
+    return losses.Runs(folder, run), commands
+
+
+def test_the_cpu_is_asked_once_and_its_failure_is_told_in_every_row(losses, tmp_path):
+    runs, commands = make_runs(losses, tmp_path, {"cpu": "no tomli_w here", "cuda": [1.0]})
+    rows = list(losses.compared(runs, ["lenet"], False))
+    assert [row["ranks"] for row in rows] == [1, 2, 4] and len(commands) == 1
+    assert all(row["apart"] == float("inf") and "no tomli_w here" in row["said"] for row in rows)
+
+
+def test_a_run_on_the_gpu_that_fails_leaves_the_others(losses, tmp_path):
+    runs, _ = make_runs(losses, tmp_path, {"cpu": [2.0, 1.0], "cuda": "out of memory"})
+    (row,) = (row for row in losses.compared(runs, ["lenet"], False) if row["ranks"] == 1)
+    assert row["apart"] == float("inf") and "out of memory" in row["said"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "found", "apart"),
+    [
+        ("sharded", [2.0, 1.0], 0.0),
+        ("sharded", [2.0, 1.5], 0.5),
+        ("sharded", [2.0], float("inf")),
+        ("sharded", [2.0, float("nan")], float("inf")),
+        ("delayed", [2.0, 1.0], 0.0),
+        ("staleness 2", [2.5, 1.2], 0.0),
+        ("staleness 2", [1.0, 1.2], float("inf")),
+    ],
+)
+def test_a_strategy_is_held_against_what_it_should_give(losses, tmp_path, strategy, found, apart):
+    runs, commands = make_runs(losses, tmp_path, {"cpu": [2.0, 1.0], "cuda": found})
+    row = runs.row(strategy, "lenet", 2, losses.STRATEGIES[strategy])
+    assert row["apart"] == apart
+    on_cpu = [command for command in commands if "cpu" in command]
+    ranks = {"sharded": ["1"], "delayed": ["2"], "staleness 2": []}[strategy]
+    assert [command[command.index("-np") + 1] for command in on_cpu] == ranks
+
+
+def test_every_strategy_of_the_catalogue_is_run(losses):
+    from ringtrain.exchange.catalogue import AROUND
+    from ringtrain.exchange.catalogue import STRATEGIES as KNOWN
+
+    flags = [" ".join(strategy.flags) for strategy in losses.STRATEGIES.values()]
+    for name in KNOWN:
+        assert name == "allreduce" or any(f"--sync {name}" in each for each in flags), name
+    for name in AROUND:
+        assert any(f"--fc {name}" in each for each in flags), name
+
+
+# ── kernels ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_bytes_that_are_only_touched_are_no_floor(acceptance):
+    """Of x a kernel that finishes moments reads a line a group."""
+    kernels = acceptance("kernels")
+    found = {}
+
+    class Profile:
+        def timed(self, name, stream, arrays, work):
+            found[name] = arrays
+
+    for function in ("finish_moments", "normalise"):
+        kernel = kernels.ProfiledKernel("norm.cu", function, SimpleNamespace(launch=None), Profile())
+        kernel.launch(1, 1, None, ["x", None, "mean"], 0)
+    assert found == {"norm.cu: finish_moments": ["mean"], "norm.cu: normalise": ["x", "mean"]}
+
+
+def test_a_stage_that_is_not_there():
+    done = subprocess.run([sys.executable, MAIN, "speed"], capture_output=True, text=True)
+    assert done.returncode == 2 and "no stage is called speed: layers, resnet50, losses" in done.stderr

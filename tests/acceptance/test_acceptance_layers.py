@@ -1,0 +1,98 @@
+"""The acceptance's stage of convolutions, on a device that is not there: every way is tried, a wrong one is seen."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.cuda.choice import Way
+from ringtrain.ops.cuda.convolution.plan import make_plan
+from ringtrain.ops.reference import ReferenceOps
+from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cuda_support import needs_compiler
+
+pytestmark = needs_compiler
+PLAN = make_plan((2, 5, 6, 8), (3, 3, 8, 16), (2, 3, 3, 16), ConvGeometry(3, 2, 1))
+
+
+class Numpy:
+    """In PyTorch's place: the reference, in float64, of the numbers that the arrays hold."""
+
+    def __init__(self, runtime):
+        self._runtime, self._stream = runtime, runtime.stream()
+
+    def host(self, array):
+        found = np.empty(array.shape, array.dtype)
+        self._runtime.download(array, found, self._stream)
+        return found
+
+    def fill(self, plan, arrays):
+        random = np.random.default_rng(0)
+        active = arrays["x"].dtype
+        for name in ("x", "dy", "w"):
+            values = random.standard_normal(arrays[name].shape).astype(active).astype(arrays[name].dtype)
+            self._runtime.upload(values, arrays[name], self._stream)
+        self._stream.synchronize()
+
+    def results(self, plan, arrays):
+        x, w, dy = (self.host(arrays[name]).astype(np.float64) for name in ("x", "w", "dy"))
+        geometry, ops = ConvGeometry(plan.kernel, plan.stride, plan.pad, plan.groups), ReferenceOps("float64")
+        y, dw, dx = np.empty_like(dy), np.empty_like(w), np.empty_like(x)
+        ops.conv2d(x, w, None, y, geometry)
+        ops.conv2d_back(x, w, y, dy.copy(), dw, None, dx, geometry)
+        return [("forward", y), ("input_back", dx), ("weights_back", dw)]
+
+    def apart(self, array, wanted):
+        return float(np.linalg.norm(self.host(array).astype(np.float64) - wanted) / np.linalg.norm(wanted))
+
+    def seconds(self, plan, arrays, what):
+        return 1.0
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_every_way_of_every_pass_is_right_and_timed(acceptance, tmp_path, precision):
+    rows = list(acceptance("layers").Bench(HostRuntime(), precision, Numpy).rows(PLAN))
+    assert {row["pass"] for row in rows} == {"forward", "input_back", "weights_back"}
+    ways = {row["way"] for row in rows if row["pass"] == "forward"}
+    assert {"implicit", "implicit 64x64"} <= ways
+    assert all(row["us"] > 0 and row["torch us"] == 1e6 for row in rows), rows
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    reading = acceptance("readings").layers(tmp_path)
+    assert reading.short == "" and len(reading.rows) == 3
+    assert set(reading.figures) == {
+        f"{precision} {what}, × torch" for what in ("forward", "input_back", "weights_back")
+    }
+
+
+def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch):
+    layers = acceptance("layers")
+
+    def nothing(plan, *arguments):
+        """A kernel that leaves what it is given as it was."""
+
+    def fails(plan, *arguments):
+        raise RuntimeError("EXECUTION_FAILED")
+
+    def call(self, device, work, ways, *rest, **named):
+        found = list(ways())
+        self.ways[work[0]] = [*found, Way("idle", nothing), Way("broken", fails), Way("cuDNN", fails)]
+        return found[0]
+
+    monkeypatch.setattr(layers.Every, "__call__", call)
+    rows = list(layers.Bench(HostRuntime(), "float32", Numpy).rows(PLAN))
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    short = acceptance("readings").layers(tmp_path).short
+    assert short.startswith(
+        "6 ways are wrong: idle of forward 5x6x8 → 3x3x16, 3x3/2 in float32 (1.0), broken of forward"
+    )
+    assert "RuntimeError: EXECUTION_FAILED" in short and "cuDNN" not in short  # a library may say that it cannot
+
+
+def test_shapes_are_those_of_the_model_file(acceptance):
+    """He et al. 2016, table 1: 53 convolutions of 23 shapes; the first and the last of them."""
+    plans = acceptance("layers").plans_of("resnet50", 128)
+    assert len(plans) == 23
+    assert acceptance("layers").words(plans[0]) == "224x224x3 → 112x112x64, 7x7/2"
+    assert acceptance("layers").words(plans[-1]) == "7x7x512 → 7x7x2048, 1x1/1" or plans[-1].p == 7
+    assert all(plan.images == 128 for plan in plans)
