@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}  # of a convolution against PyTorch's in float32; rounding alone: 2e-3
+EXACT = "exact.json"  # rows of nets that were compared and not timed
 COPIED_BYTES = 1 << 26  # buffers from here on are read from memory, and not from a cache
 
 
@@ -54,7 +55,7 @@ def losses(folder: Path) -> Reading:
 
 def ratios(folder: Path) -> Reading:
     """Of training beside PyTorch. Refused nets end the program, so each row is of nets that compute the same."""
-    kept, bad = _told(rows_of(folder))
+    kept, bad = _told([*rows_of(folder, EXACT), *rows_of(folder)])
     rows, figures = [], {}
     for row in kept:
         told = {key: row[key] for key in ("model", "batch", "precision", "gradient_apart", "worst_parameter_apart")}
@@ -62,7 +63,7 @@ def ratios(folder: Path) -> Reading:
         rows.append(told | {f"× {side}": ratio for side, ratio in row.get("ratio", {}).items()})
         name = f"{row['model']} {row['precision']} batch {row['batch']}"
         figures |= {f"{name}, × {side}": ratio for side, ratio in row.get("ratio", {}).items()}
-    return Reading(rows, _joined(bad, "" if rows else "nothing was compared"), figures)
+    return Reading(rows, _joined(bad, "" if figures else "nothing was timed"), figures)
 
 
 # ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────────

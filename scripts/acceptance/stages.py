@@ -77,15 +77,16 @@ def _version(package: str) -> str | None:
 
 
 # ── what they run ─────────────────────────────────────────────────────────────────────────────────────────────────
-def pytorch(*arguments: str) -> Callable[[Path], list]:
+def pytorch(*arguments: str, rows: str = "rows.json") -> Callable[[Path], list]:
     program = str(ROOT / "scripts" / "benchmarks" / "pytorch.py")
-    return lambda folder: [*PYTHON, program, "--device", "cuda", *arguments, "--json", str(folder / "rows.json")]
+    return lambda folder: [*PYTHON, program, "--device", "cuda", *arguments, "--json", str(folder / rows)]
 
 
 def resnet50(*arguments: str) -> Callable[[Path], list]:
     """In float32 first, and untimed: its few roundings leave no layer room to be wrong."""
     model = ("resnet50", "--precision")
-    exact, timed = pytorch(*model, "float32", "--batch", "32", "--check"), pytorch(*model, "bfloat16", *arguments)
+    exact = pytorch(*model, "float32", "--batch", "32", "--check", rows=readings.EXACT)
+    timed = pytorch(*model, "bfloat16", *arguments)
     return lambda folder: ["bash", "-ec", "; ".join(shlex.join(each(folder)) for each in (exact, timed))]
 
 

@@ -21,10 +21,11 @@ RECORDED = 3  # iterations until a device replays what it has recorded
 
 
 def config_of(options, name: str):
-    """(the model, the configuration): one ghost batch, as PyTorch normalises by the whole batch; SGD."""
+    """(the model, the configuration): one ghost batch, as PyTorch normalises by the whole batch; SGD that decays every
+    parameter, as one fused call of PyTorch's does."""
     model = spec.load(name)
     flags = {"model": name, "synthetic": True, "batch": options.batch, "iterations": ENDLESS, "accumulate": 1}
-    flags |= {"augment": False, "guard": False, **_of_device(options)}
+    flags |= {"augment": False, "guard": False, "decay_bias_norm": True, **_of_device(options)}
     if model.recipe.get("optimizer") != "nesterov":
         flags["optimizer"] = "sgd"
     if any(type(node.layer).__name__ == "BatchNorm" for node in model.graph().nodes):
@@ -88,7 +89,7 @@ def work(run, batch) -> Work:
 
     worker.graph.forward = keeping
     try:
-        for _ in range(RECORDED):
+        for _ in range(RECORDED if worker.ops.records else 1):
             outcome = worker.iterate(batch)
     finally:
         del worker.graph.forward  # the method is there again

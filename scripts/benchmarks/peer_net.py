@@ -97,7 +97,7 @@ class PeerNet(nn.Module):
     def forward(self, x):
         outputs = {INPUT: x}
         for name, inputs, key in self.plan:
-            outputs[name] = self.get_submodule(key)(*[outputs[source] for source in inputs])
+            outputs[name] = getattr(self, key)(*[outputs[source] for source in inputs])
         return outputs[self.plan[-1][0]]
 
 

@@ -78,7 +78,7 @@ def test_without_a_gpu_all_that_is_missing_is_named_at_once(tmp_path):
     assert time.monotonic() - began < 30  # a busy machine; about 0.3 s
     assert (done.returncode, done.stdout) == (2, "")
     first, *lines = done.stderr.splitlines()
-    assert first == f"gpu-acceptance: {len(lines)} things are missing here, and nothing was run:"
+    assert first == "gpu-acceptance: nothing was run, as these are missing here:"
     for name in ("an NVIDIA GPU", "cupy", "torch", "mpi4py", "mpirun", "cudnn", "tomli_w", "scipy_openblas32"):
         assert any(name in line for line in lines), name
     assert not (tmp_path / "out").exists()
@@ -92,6 +92,14 @@ def test_the_script_looks_before_it_installs(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=given)
     assert done.returncode == 2 and "mpi4py-4.1.2-cp32-cp32" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["wheels"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--python", "2.7", "wheels"], ["--size", "wheels"]])
+def test_the_script_of_wheels_says_how_it_is_used(arguments, tmp_path):
+    command = ["bash", ROOT / "scripts" / "gpu-wheels", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and "usage: scripts/gpu-wheels FOLDER [--python 3.12]" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.mpi
