@@ -47,6 +47,13 @@ def rows_alone(folder: Path) -> Reading:
     return Reading(rows, bad)
 
 
+def sanitizer(folder: Path) -> Reading:
+    """Files that no time was left for are told: a stage that did not look at all of them has not passed."""
+    rows, bad = _told(rows_of(folder))
+    late = [f"{row['tool']} of {row['file']}" for row in rows if row["status"] in ("not reached", "not done")]
+    return Reading(rows, _joined(bad, f"no time was left for {len(late)}: {', '.join(late[:4])}" if late else ""))
+
+
 def losses(folder: Path) -> Reading:
     rows, bad = _told(rows_of(folder))
     apart = [f"{row['what']} at {row['ranks']} ranks" for row in rows if not row["apart"] <= row["allowed"]]

@@ -205,7 +205,7 @@ STAGES = (
         "clean",
         520,
         program("sanitizer.py", "--seconds", "480"),
-        readings.rows_alone,
+        readings.sanitizer,
         (*TRAINING, PYTEST, HYPOTHESIS, SANITIZER),
         unable="Device not supported",
     ),

@@ -1,5 +1,6 @@
 """compute-sanitizer over files of tests, within a time: what it says of each."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,13 @@ def test_its_files_are_there(acceptance):
     assert [name for name in module.FILES if not (TESTS / name).exists()] == []
     line = " ".join(module.command("racecheck", module.FILES[0]))
     assert line.startswith("compute-sanitizer --tool racecheck --error-exitcode 9 ") and " -m device " in line
+
+
+def test_files_that_were_not_reached_fall_short(acceptance, tmp_path):
+    rows = [
+        {"tool": "memcheck", "file": name, "status": status} for name, status in (("a", "clean"), ("b", "not done"))
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert acceptance("readings").sanitizer(tmp_path).short == "no time was left for 1: memcheck of b"
+    (tmp_path / "rows.json").write_text(json.dumps(rows[:1]))
+    assert acceptance("readings").sanitizer(tmp_path).short == ""
