@@ -15,8 +15,10 @@ from ringtrain.errors import RingtrainError
 from ringtrain.ops.cuda.cupy_runtime import visible_devices
 
 RANKS = (1, 2, 4)
-# What rounding may make of 20 iterations: ten times what the CPU's two kinds of kernels differ by, and at least 1e-4.
-ALLOWED = {"lenet": 1e-4, "mlp": 1e-4, "cifar10_full": 1e-4, "resnet20": 2e-3}
+# What rounding may make of 20 iterations. The CPU's two kinds of kernels are at most 4e-8 apart on lenet and mlp, and
+# 4e-5 where ranks average weights. In batch normalisation rounding grows from iteration to iteration, so resnet20 has
+# more; that has run on no GPU yet.
+ALLOWED = {"lenet": 1e-4, "mlp": 1e-4, "cifar10_full": 1e-4, "resnet20": 1e-3}
 # Of 128 examples each of 4 ranks has a ghost batch of 32.
 ITERATIONS, BATCH, RATE = 20, 128, 0.01
 
@@ -47,7 +49,7 @@ STRATEGIES = {
     "overlap none": Strategy(("--overlap", "none"), ONE),
     "overlap forward": Strategy(("--overlap", "forward"), ONE),
     "delayed": Strategy(("--sync", "delayed"), SAME),
-    "averaging every 4": Strategy(("--sync", "averaging", "--average-every", "4"), SAME),
+    "averaging every 4": Strategy(("--sync", "averaging", "--average-every", "4"), SAME, 1e-3),
     "top-k": Strategy(("--compress", "top-k"), SAME, 1e-3),
     "powersgd": Strategy(("--compress", "powersgd"), SAME, 1e-3),
     "wire bfloat16": Strategy(("--algorithm", "ring", "--wire", "bfloat16"), SAME, 1e-3),
