@@ -70,6 +70,7 @@ signal.pause()
 TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 
 
+@pytest.mark.timing
 def test_what_a_stage_has_started_ends_with_it(main, tmp_path):
     """A lock is free when the last process that inherited it is gone."""
     path = tmp_path / "held"

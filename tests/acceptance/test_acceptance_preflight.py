@@ -70,6 +70,7 @@ def test_each_missing_thing_is_named_once_with_what_to_do(preflight, monkeypatch
     ]
 
 
+@pytest.mark.timing
 def test_without_a_gpu_all_that_is_missing_is_named_at_once(tmp_path):
     """A Python without any package, and no program: what is looked for is never imported."""
     began = time.monotonic()
