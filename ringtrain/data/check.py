@@ -14,12 +14,10 @@ from ringtrain.data.dataset import (
     read_images,
     reading,
 )
+from ringtrain.data.facts import Facts, read_facts, seal_problems, statistic_problems
 from ringtrain.data.layout import layout_problems
-from ringtrain.data.statistics import statistics
 from ringtrain.errors import DataError
 from ringtrain.hdf5 import is_own
-
-TOLERANCE = 1e-4  # of mean and std, on the scale 0 … 255: a file may have been made by other arithmetic
 
 
 def check_file(path, progress: Progress = silent) -> list[str]:
@@ -38,29 +36,21 @@ def check_file(path, progress: Progress = silent) -> list[str]:
 
 
 def _content_problems(path: Path, file, progress: Progress) -> Iterator[str]:
+    facts = read_facts(file)
+    yield from seal_problems(file, facts)
     for name in ("train", "test"):
         if is_own(file, name):
             try:
-                yield from _split_problems(file, name, progress)
+                yield from _split_problems(file, name, facts, progress)
             except (OSError, MemoryError) as error:
                 yield f"{name} could not be read: {error or 'it takes more memory than there is'}"
 
 
-def _split_problems(file, name: str, progress: Progress) -> Iterator[str]:
+def _split_problems(file, name: str, facts: Facts, progress: Progress) -> Iterator[str]:
     group = file[name]
     labels = group["labels"][...]
-    yield from label_problems(name, labels, len(file.attrs["classes"]))
+    yield from label_problems(name, labels, len(facts.classes))
     images = np.empty(group["images"].shape, np.uint8)
     yield from checksum_problems(name, group.attrs["checksum"], read_images(group["images"], images, labels, progress))
     if name == "train":
-        yield from _statistic_problems(file, images, progress)
-
-
-def _statistic_problems(file, images, progress: Progress) -> Iterator[str]:
-    found = statistics(images, progress)
-    noted = {"mean": file.attrs["mean"], "std": file.attrs["std"], "mean_image": file["mean_image"][...]}
-    for key, value in noted.items():
-        # Not "off > TOLERANCE": a NaN must not pass.
-        off = np.abs(value - getattr(found, key)).max()
-        if not off <= TOLERANCE:
-            yield f"{key} is off by up to {off:.3g} from that of the training images: make the file again"
+        yield from statistic_problems(facts, images, progress)

@@ -11,6 +11,7 @@ from ringtrain.errors import DataError
 IGNORE = -1  # the label of an example that counts nowhere: neither loss nor accuracy
 MOST_CLASSES = 1 << 16
 BLOCK_BYTES = 16 << 20
+BESIDE = "/"  # in a data set's checksum: before that of what is beside the examples
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done so far, in all)
 
@@ -119,3 +120,14 @@ def checksum(part: Part) -> str:
     running = Checksum(part.images.shape)
     running.add(part.images)
     return running.finish(part.labels)
+
+
+def difference(held: str, given: str) -> str:
+    """In what two data sets differ, by their checksums; empty where they do not. ``held`` may be of an earlier
+    ringtrain, which noted those of the examples alone."""
+    (held, beside, facts), (given, _, other) = held.partition(BESIDE), given.partition(BESIDE)
+    if held != given:
+        return f"its examples have the checksum {held[:12]}…, these {given[:12]}…"
+    if beside and facts != other:
+        return f"its class names, mean, std and mean_image have the checksum {facts[:12]}…, these {other[:12]}…"
+    return ""

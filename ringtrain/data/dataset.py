@@ -1,10 +1,10 @@
 """A data set, opened: arrays of all its examples, held once a node in a shared window where there can be one.
 
-Opening checks everything that can be checked without reading images (layout.py). Then one rank a node, the
-owner, reads images and labels into the window, checks the range of the labels and, for sets of up to
-VERIFY_BYTES, the checksums: sha256 takes 0.5 s (a processor with instructions for it) to 6 s a GB, so 1.6 s at
-most. Larger sets are verified by `ringtrain data check` alone. What is wrong is written into the window too, so
-every rank of the node raises the same error and none waits.
+Opening checks everything that can be checked without reading images (layout.py), and the checksum of the class names
+and statistics (facts.py). Then one rank a node, the owner, reads images and labels into the window, checks the range of
+the labels and, for sets of up to VERIFY_BYTES, the checksums: sha256 takes 0.5 s (a processor with instructions for it)
+to 6 s a GB, so 1.6 s at most. Larger sets are verified by `ringtrain data check` alone. What is wrong is written into
+the window too, so every rank of the node raises the same error and none waits.
 
     window   0 … 4095 what went wrong, or zeros | train images | train labels | test images | test labels
 """
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data.content import IGNORE, Checksum, Progress, blocks, silent
+from ringtrain.data.content import BESIDE, IGNORE, Checksum, Progress, blocks, silent
+from ringtrain.data.facts import Facts, facts_checksum, is_sealed, read_facts, seal_problems, statistic_problems
 from ringtrain.data.heaps import heap_problem
 from ringtrain.data.layout import MAKE, layout_problems
 from ringtrain.errors import DataError, nearest, plain
@@ -66,8 +67,9 @@ class DataSet:
 
     @property
     def checksum(self) -> str:
-        """One text that is equal exactly where all examples are: for comparing ranks, and for checkpoints."""
-        return f"{self.train.checksum}+{self.test.checksum}" if self.test else self.train.checksum
+        """One text that is equal exactly where all examples, class names and statistics are: for comparing ranks, and
+        for checkpoints. Those of the examples come first; see :func:`.content.difference`."""
+        return f"{'+'.join(split.checksum for _, split in self.splits())}{BESIDE}{facts_checksum(self.classes, self)}"
 
     def splits(self):
         """(name, split) of each that is there."""
@@ -97,17 +99,20 @@ def open_dataset(path, node: NodeMemory | None = None, progress: Progress = sile
         with reading(path):
             for problem in layout_problems(file):
                 raise DataError(f"{path}: {problem}")
+            facts = read_facts(file)
+            for problem in seal_problems(file, facts):
+                raise DataError(f"{path}: {problem}")
             names = [name for name in ("train", "test") if is_own(file, name)]
             nbytes = _places(file, names)[1]
         window = node.window(nbytes) if node else None
         if window is None:
             memory = _private_memory(path, nbytes)
-            _fill(path, file, names, memory, progress)
+            _fill(path, file, names, memory, facts, progress)
         else:
             memory = window
-            _fill_for_node(path, file, names, memory, node, progress)
+            _fill_for_node(path, file, names, memory, facts, node, progress)
         with reading(path):
-            return _assemble(file, names, memory, "private" if window is None else "node window")
+            return _assemble(file, names, memory, facts, "private" if window is None else "node window")
 
 
 @contextmanager
@@ -184,11 +189,11 @@ def _arrays(file, names, memory) -> dict:
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _fill_for_node(path, file, names, memory, node: NodeMemory, progress: Progress) -> None:
+def _fill_for_node(path, file, names, memory, facts: Facts, node: NodeMemory, progress: Progress) -> None:
     """The owner fills the window; the others wait, and raise what the owner raised."""
     if node.owner:
         try:
-            _fill(path, file, names, memory, progress)
+            _fill(path, file, names, memory, facts, progress)
         except BaseException as error:
             _write_header(memory, str(error))
             node.barrier()
@@ -208,27 +213,29 @@ def _read_header(memory) -> str:
     return bytes(memory[:HEADER_BYTES]).rstrip(b"\0").decode(errors="replace")
 
 
-def _fill(path, file, names, memory, progress: Progress) -> None:
+def _fill(path, file, names, memory, facts: Facts, progress: Progress) -> None:
     """Read every array into ``memory``.
 
-    Raises: DataError where a label or a checksum is wrong, or reading fails.
+    Raises: DataError where a label, a checksum or a statistic is wrong, or reading fails.
     """
     with reading(path):
-        problem = next(_content_problems(file, names, memory, progress), None)
+        problem = next(_content_problems(file, names, memory, facts, progress), None)
     if problem:
         raise DataError(f"{path}: {problem}")
 
 
-def _content_problems(file, names, memory, progress: Progress):
+def _content_problems(file, names, memory, facts: Facts, progress: Progress):
     arrays = _arrays(file, names, memory)
     verify = sum(array.nbytes for array in arrays.values()) <= VERIFY_BYTES
     for name in names:
         images, labels = arrays[name, "images"], arrays[name, "labels"]
         file[name]["labels"].read_direct(labels)
-        yield from label_problems(name, labels, len(file.attrs["classes"]))
+        yield from label_problems(name, labels, len(facts.classes))
         found = read_images(file[name]["images"], images, labels if verify else None, progress)
         if verify:
             yield from checksum_problems(name, file[name].attrs["checksum"], found)
+    if verify and not is_sealed(file):
+        yield from statistic_problems(facts, arrays["train", "images"], progress)
 
 
 def read_images(array, out, labels, progress: Progress = silent) -> str | None:
@@ -265,7 +272,7 @@ def checksum_problems(name: str, noted: str, found: str):
         )
 
 
-def _assemble(file, names, memory, held: str) -> DataSet:
+def _assemble(file, names, memory, facts: Facts, held: str) -> DataSet:
     arrays = _arrays(file, names, memory)
     for array in arrays.values():
         array.flags.writeable = False
@@ -275,10 +282,10 @@ def _assemble(file, names, memory, held: str) -> DataSet:
     return DataSet(
         train=splits["train"],
         test=splits.get("test"),
-        classes=tuple(map(plain, file.attrs["classes"])),
-        mean=np.asarray(file.attrs["mean"], np.float64),
-        std=np.asarray(file.attrs["std"], np.float64),
-        mean_image=file["mean_image"][...],
+        classes=tuple(map(plain, facts.classes)),
+        mean=facts.mean,
+        std=facts.std,
+        mean_image=facts.mean_image,
         held=held,
         **{key: plain(file.attrs[key]) for key in ("name", "source", "licence")},
     )

@@ -2,6 +2,7 @@
 
 /                 format="ringtrain-dataset" version=1 name source licence (text)
                   classes (list of text)  mean std (float64 [C], of the training images, 0 … 255)
+                  checksum (sha256 in hexadecimal, of classes, mean, std and mean_image; see facts.py; may be absent)
 /mean_image       float32 [H, W, C], of the training images
 /train, /test     checksum (sha256 in hexadecimal; see content.Checksum); /test may be absent
     images        uint8 [N, H, W, C]
@@ -17,6 +18,7 @@ import h5py
 import numpy as np
 
 from ringtrain.data.content import Content, Part, Progress, blocks, checksum, silent
+from ringtrain.data.facts import facts_checksum
 from ringtrain.data.statistics import statistics
 from ringtrain.errors import DataError
 
@@ -79,6 +81,7 @@ def _write(file, content: Content, compress: bool, progress: Progress) -> None:
     file.attrs["classes"] = np.array(content.classes, dtype=h5py.string_dtype())
     file.attrs["mean"] = told.mean
     file.attrs["std"] = told.std
+    file.attrs["checksum"] = facts_checksum(content.classes, told)
     file.create_dataset("mean_image", data=told.mean_image)
     for name, part in content.parts():
         _write_part(file.create_group(name), part, compress, progress)

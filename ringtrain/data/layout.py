@@ -59,7 +59,9 @@ def _attribute_problems(file) -> Iterator[str]:
     classes = _attribute(file, "classes")
     listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.size > 0
     if not listed or not all(hdf5.is_text(name) for name in classes):
-        yield "the attribute classes is not a list of names"
+        yield f"the attribute classes is not a list of names: {MAKE}"
+    if "checksum" in file.attrs:
+        yield from _checksum_problems(file, "the file")
 
 
 def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
@@ -80,7 +82,11 @@ def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
         yield f"{name} has {counts['images']} images but {counts['labels']} labels: each needs one"
     if 0 in counts.values():
         yield f"{name} has no examples"
-    found = _attribute(group, "checksum")
+    yield from _checksum_problems(group, name)
+
+
+def _checksum_problems(owner, name: str) -> Iterator[str]:
+    found = _attribute(owner, "checksum")
     if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{64}", found):
         yield f"{name} has no checksum (sha256, 64 hexadecimal digits); it has {found!r}: {MAKE}"
 

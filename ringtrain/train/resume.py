@@ -11,6 +11,7 @@ from ringtrain import files
 from ringtrain.checkpoint import run_folder, store
 from ringtrain.checkpoint.run_folder import Found, RunFolder
 from ringtrain.config import FIXED_ON_RESUME, TrainConfig
+from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.catalogue import without_former
 from ringtrain.nn import spec
@@ -274,11 +275,11 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
         return
     _check_length(run.iterations, origin.place["iteration"], run.config)
     run.exchange.check_names(origin.place["slots"])
-    held, given = origin.place["data_checksum"], run.data.checksum
-    if held != given:
+    other = difference(origin.place["data_checksum"], run.data.checksum)
+    if other:
         raise CheckpointError(
-            f"the checkpoint was trained on other data: {origin.place['data_name']!r}, checksum {held[:12]}…, and "
-            f"{run.data.name!r} has {given[:12]}…; give that --data"
+            f"the checkpoint was trained on other data: {origin.place['data_name']!r}, and here is {run.data.name!r}: "
+            f"{other}; give that --data"
         )
     if origin.found:
         store.fits(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))

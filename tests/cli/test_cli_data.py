@@ -63,8 +63,9 @@ def test_check_lists_every_problem_and_exits_2(source, tmp_path, capfd):
         file["train/labels"][2] = 7
         file["mean_image"][...] = 0
     code, _, complaint = ringtrain(capfd, "check", out)
-    assert code == 2 and f"{out} has 3 problems:\n" in complaint
+    assert code == 2 and f"{out} has 4 problems:\n" in complaint
     assert [line[:12] for line in complaint.splitlines()[1:]] == [
+        "  - the clas",
         "  - 1 of 10 ",
         "  - the trai",
         "  - mean_ima",

@@ -416,16 +416,36 @@ def test_a_resumed_run_on_other_data(train, tmp_path):
         train(out="run", resume="auto", iterations=4, data="digits.h5")
 
 
+def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
+    """Of a set too large to be verified when it is opened, whose file has no checksum of its statistics."""
+    monkeypatch.setattr("ringtrain.data.dataset.VERIFY_BYTES", 0)
+    (tmp_path / "net.toml").write_text(
+        'summary = "s"\ninput = { shape = [8, 8, 1], mean = "image" }\n'
+        'layers = [{ name = "flat", kind = "Flatten" }, { name = "fc", kind = "Linear", units = 10 }]\n'
+    )
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        write_digits(file)
+    train(out="run", iterations=2, batch=20, model="net.toml", data="other.h5")
+    train(out="run", resume="auto", iterations=3, batch=20, model="net.toml", data="other.h5")
+    with h5py.File(tmp_path / "other.h5", "r+") as file:
+        file["mean_image"][0, 0, 0] += 64
+    told = r"trained on other data: 'other', and here is 'other': its class names, mean, std and mean_image have the"
+    with pytest.raises(CheckpointError, match=told):
+        train(out="run", resume="auto", iterations=4, batch=20, model="net.toml", data="other.h5")
+
+
 def write_digits(file, labels=None):
     """A data set of 40 random digits, as `data make` would write it."""
     from ringtrain.data.content import Part, checksum
+    from ringtrain.data.statistics import statistics
 
     rng = np.random.default_rng(0)
     images = rng.integers(0, 16, (40, 8, 8, 1), np.uint8)
     labels = np.arange(40, dtype=np.int32) % 10 if labels is None else labels
     file.attrs.update({"format": "ringtrain-dataset", "version": 1, "name": "other", "source": "", "licence": ""})
-    file.attrs.update({"classes": [str(k) for k in range(10)], "mean": np.full(1, 8.0), "std": np.full(1, 4.0)})
-    file["mean_image"] = np.full((8, 8, 1), 8, np.float32)
+    told = statistics(images)
+    file.attrs.update({"classes": [str(k) for k in range(10)], "mean": told.mean, "std": told.std})
+    file["mean_image"] = told.mean_image
     part = file.create_group("train")
     part["images"], part["labels"] = images, labels
     part.attrs["checksum"] = checksum(Part(images, labels))

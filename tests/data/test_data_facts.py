@@ -1,0 +1,101 @@
+"""Every byte of a data set's file counts: what training uses is what was written, or the file is refused."""
+
+import h5py
+import pytest
+
+from ringtrain.data import dataset
+from ringtrain.data.check import check_file
+from ringtrain.data.content import difference
+from ringtrain.data.dataset import open_dataset
+from ringtrain.errors import DataError
+
+
+def used(data):
+    """All of a data set that training and evaluation use."""
+    arrays = (
+        data.mean,
+        data.std,
+        data.mean_image,
+        *(a for _, split in data.splits() for a in (split.images, split.labels)),
+    )
+    return data.classes, [(array.shape, array.dtype.str, array.tobytes()) for array in arrays]
+
+
+def is_refused_or_whole(path, good):
+    try:
+        found = open_dataset(path)
+    except DataError as error:
+        assert str(path) in str(error)
+        return
+    assert used(found) == good
+
+
+def unsealed(path):
+    """As an earlier ringtrain wrote it."""
+    with h5py.File(path, "r+") as file:
+        del file.attrs["checksum"]
+
+
+def test_a_flipped_byte_anywhere_is_refused_or_harms_nothing(tiny):
+    whole, good = tiny.read_bytes(), used(open_dataset(tiny))
+    for offset in range(0, len(whole), 41):
+        bad = bytearray(whole)
+        bad[offset] ^= 0x55
+        tiny.write_bytes(bad)
+        is_refused_or_whole(tiny, good)
+
+
+def test_a_flipped_bit_of_what_is_beside_the_examples_is_refused(tiny):
+    """Of class names and statistics, each byte: its lowest bit, and its highest."""
+    whole, data = tiny.read_bytes(), open_dataset(tiny)
+    kept = [*(name.encode() for name in data.classes), *(a.tobytes() for a in (data.mean, data.std, data.mean_image))]
+    for text in kept:
+        assert whole.count(text) == 1
+        for place in range(whole.index(text), whole.index(text) + len(text)):
+            for bit in (1, 0x80):
+                bad = bytearray(whole)
+                bad[place] ^= bit
+                tiny.write_bytes(bad)
+                with pytest.raises(DataError, match=r"tiny\.h5.*`ringtrain data make`"):
+                    open_dataset(tiny)
+
+
+def test_a_file_without_a_checksum_of_its_statistics_is_held_to_its_images(tiny):
+    unsealed(tiny)
+    good = open_dataset(tiny)
+    whole, text = tiny.read_bytes(), good.mean_image.tobytes()
+    bad = bytearray(whole)
+    bad[whole.index(text) + 3] ^= 0x08  # a bit of the first number's exponent
+    tiny.write_bytes(bad)
+    with pytest.raises(
+        DataError, match=r"tiny\.h5: mean_image is off by up to .* from that of the training images: make"
+    ):
+        open_dataset(tiny)
+    assert check_file(tiny)
+
+
+@pytest.mark.parametrize("key", ["mean", "std"])
+def test_so_are_its_mean_and_std(tiny, key):
+    unsealed(tiny)
+    with h5py.File(tiny, "r+") as file:
+        file.attrs[key] = file.attrs[key] + 1
+    with pytest.raises(DataError, match=rf"tiny\.h5: {key} is off by up to 1 from that of the training images"):
+        open_dataset(tiny)
+
+
+def test_statistics_of_a_large_set_are_verified_by_their_checksum_alone(tiny, monkeypatch):
+    """As its examples are not: that would take long."""
+    monkeypatch.setattr(dataset, "VERIFY_BYTES", 0)
+    with h5py.File(tiny, "r+") as file:
+        file["mean_image"][0, 0, 0] += 1
+    with pytest.raises(DataError, match="class names, mean, std or mean_image are not those that were written"):
+        open_dataset(tiny)
+    unsealed(tiny)
+    open_dataset(tiny)
+    assert [problem[:17] for problem in check_file(tiny)] == ["mean_image is off"]
+
+
+def test_in_what_two_sets_differ():
+    assert difference("a+b/c", "a+b/c") == difference("a+b", "a+b/c") == ""
+    assert difference("a+b/c", "a+b/d").startswith("its class names, mean, std and mean_image have the checksum c…")
+    assert difference("a/c", "a+b/c") == difference("a", "a+b/c") == "its examples have the checksum a…, these a+b…"
