@@ -34,10 +34,14 @@ def in_worlds(action) -> int:
 
 def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     from ringtrain.exchange.guarded import watched
+    from ringtrain.transport.activity import no_words
+    from ringtrain.transport.roll import roll_of
     from ringtrain.transport.world import World
 
+    activity.lost = roll_of(os.environ)
     with activity.held("starting the MPI and finding the other ranks"):
         world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
+    activity.lost = no_words
     lookout.listen()
     try:
         with naming_packages():
@@ -82,8 +86,12 @@ class Ender:
         self.rank, self.world, self._activity = rank, None, activity
 
     def end(self, error: RingtrainError) -> None:
+        from ringtrain.transport.tolerance import end_job
+
         os.write(2, f"ringtrain: rank {self.rank}: {error}\n".encode(errors="backslashreplace"))
         self._activity.before_end(error)
+        if self.world is None and isinstance(error, RankLostError):
+            end_job()  # a rank that ended by itself would be waited for by the others
         if self.world is None or self.world.transport.size == 1:
             os._exit(error.exit_code)
         self.world.transport.abort(error.exit_code)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ringtrain.errors import RingtrainError, StalledError
+from ringtrain.errors import RankLostError, RingtrainError, StalledError
 from ringtrain.exchange import stacks
 from ringtrain.exchange.pauses import Pauses
 from ringtrain.transport.activity import Activity, Unlimited
@@ -82,11 +82,15 @@ class Lookout:
         error = None if self._told else self.look()
         if error is not None:
             self._told = True
-            stacks.show(self._activity, self._rank)
+            if isinstance(error, StalledError):
+                stacks.show(self._activity, self._rank)
             self._end(error)
 
-    def look(self) -> StalledError | None:
-        """What is to be told, if a stage takes too long."""
+    def look(self) -> StalledError | RankLostError | None:
+        """What is to be told, if a stage takes too long, or waits for a rank that has died."""
+        lost = self._activity.lost()
+        if lost:
+            return RankLostError(lost)
         now, stage = self._clock(), self._activity.stage
         if self._pauses.before(now):
             self._resumed = now

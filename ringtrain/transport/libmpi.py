@@ -15,6 +15,7 @@ from ringtrain.transport.tolerance import tolerant
 MAPS = Path("/proc/self/maps")
 LIBMPI = r"/libmpi(_\w+)?\.so"  # libmpi.so.40, libmpi_abi.so.0, libmpi_cray.so.12
 LIBUCP = r"/libucp(-\w+)?\.so"
+THREAD_MULTIPLE = 3  # MPI_THREAD_MULTIPLE of Open MPI's mpi.h
 GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
 
 
@@ -84,6 +85,19 @@ def fault_tolerance() -> tuple[bool, bool]:
         return False, False
     built = getattr(ctypes.CDLL(str(path)), "MPIX_Comm_revoke", None) is not None
     return built, built and tolerant(os.environ)
+
+
+def start() -> bool:
+    """Start Open MPI, while threads of Python run. Whether that was done: not where its library is not found. Raises
+    RuntimeError."""
+    path = loaded(LIBMPI) if vendor() == "Open MPI" else None
+    if path is None:
+        return False
+    provided = ctypes.c_int()
+    code = ctypes.CDLL(str(path)).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(provided))
+    if code:
+        raise RuntimeError(f"MPI_Init_thread of {path} ends with the error {code}")
+    return True
 
 
 def look() -> list[Rung]:

@@ -17,7 +17,7 @@ from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
 from ringtrain.transport.openmpi import starting
 from ringtrain.transport.sight import sees, sight
-from ringtrain.transport.tolerance import MARK
+from ringtrain.transport.tolerance import MARK, tolerant
 
 JOIN_S = 120  # from the start of a replacement until it is one of the others
 PART_S = 5.0  # it takes milliseconds where it returns at all
@@ -35,7 +35,7 @@ def connect(allocate=None, comm=None) -> Transport:
     launch = read_launch(os.environ)
     try:
         with starting():
-            from mpi4py import MPI
+            MPI = _start()
     except (ImportError, RuntimeError) as error:
         check_without_mpi(launch, str(error).splitlines()[0])
         return LoopbackWorld(1).transport(0, allocate or aligned_zeros)
@@ -49,6 +49,26 @@ def connect(allocate=None, comm=None) -> Transport:
             f"{comm!r} is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD or a part of it, or none"
         )
     return Messages(comm, local_claims(os.environ), allocate)
+
+
+def _start():
+    """mpi4py's MPI, with an MPI that has started. Where ranks are to survive one another, that is done by a call which
+    lets threads of Python run, as mpi4py's own does not: one of them looks whether a rank dies meanwhile. Raises
+    ImportError, RuntimeError."""
+    import mpi4py
+
+    if not tolerant(os.environ) or "mpi4py.MPI" in sys.modules:
+        from mpi4py import MPI
+
+        return MPI
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    from mpi4py import MPI
+
+    from ringtrain.transport import libmpi
+
+    if not libmpi.start():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI
 
 
 class World:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ringtrain.cli.world import deadline_of
-from ringtrain.errors import UsageError
+from ringtrain.errors import RankLostError, UsageError
 from ringtrain.exchange import lookout as lookouts
 from ringtrain.exchange import stacks
 from ringtrain.exchange.lookout import EVERY_S, Lookout
@@ -75,6 +75,14 @@ def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
     )
     assert error.exit_code == 4
     assert looks(lookout, clock, 100) is None and activity.stage.text == "forward"
+
+
+def test_who_has_died_while_others_start_is_told_before_the_deadline(activity, clock):
+    lookout = Lookout(activity, 0, None, clock)
+    activity.lost = iter(["", "", "rank 2 (node7) died"]).__next__
+    with activity.during("starting the MPI", limited=True):
+        error = looks(lookout, clock, 1)
+    assert isinstance(error, RankLostError) and str(error) == "rank 2 (node7) died" and error.exit_code == 1
 
 
 def test_a_process_that_was_stopped_itself_has_its_time_again(activity, clock):

@@ -1,6 +1,7 @@
 """`--elastic`: ranks die at every kind of moment, and the others go on, from memory or from a checkpoint."""
 
 import json
+import socket
 import sys
 
 import pytest
@@ -141,6 +142,16 @@ def test_a_death_before_the_first_iteration(train):
     status, told, found, events = train(3, "1=opening:1", "--iterations", 12, "--elastic")
     assert status == 0, told
     check_whole(found, events, 12, 2, [1])
+
+
+@pytest.mark.parametrize("dead", [0, 2])
+def test_a_death_before_the_mpi_is_up_ends_the_others_and_is_told(train, tmp_path, dead):
+    """The MPI's own start would wait for it for good."""
+    status, told, found, _ = train(3, f"{dead}=starting:1", "--iterations", 12, "--elastic")
+    assert status not in (0, 4) and found is None and not (tmp_path / "out").exists()
+    told = told.replace("\0", "")
+    assert f"rank {dead} ({socket.gethostname()}) died before all ranks had started the MPI" in told
+    assert told.count("ringtrain: ") == 1 and "stacks of rank" not in told
 
 
 def test_a_death_while_ranks_part_is_survived_by_all_together(train):

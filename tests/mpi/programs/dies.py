@@ -11,6 +11,7 @@ from unittest import mock
 from ringtrain.cli.main import run
 
 PLACES = {
+    "starting": "ringtrain.transport.world.connect",
     "opening": "ringtrain.train.opening.read_data",
     "iteration": "ringtrain.train.loop.Worker.iterate",
     "update": "ringtrain.exchange.applying.Applying.finish",

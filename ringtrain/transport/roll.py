@@ -1,0 +1,91 @@
+"""Which ranks of this node have died before the MPI was up. Open MPI's start waits for all ranks, and for a dead one,
+too, where the launcher ends no others with it (`mpirun --with-ft ulfm`).
+
+Ranks are children of their node's launcher. One that is missing may also have died just after its start, which the
+others then survive: so they are given :data:`GONE_S` to get through.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ringtrain.transport.activity import no_words
+from ringtrain.transport.launcher import read_launch
+from ringtrain.transport.tolerance import find_launcher, tolerant
+from ringtrain.transport.waiting import peers
+
+GONE_S = 5.0
+TURN_S = 0.5  # one rank of a node tells, and ends the job; the next one does where the first cannot
+PROC = Path("/proc")
+RANK, LOCAL_SIZE, JOB = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"
+
+
+def roll_of(environ: Mapping[str, str]) -> Callable[[], str]:
+    """:meth:`Roll.lost`, where ranks survive one another and this node's can be seen."""
+    launcher = find_launcher(os.getppid()) if tolerant(environ) else None
+    if launcher is None or not environ.get(LOCAL_SIZE, "").isdigit():
+        return no_words
+    return Roll(environ, launcher).lost
+
+
+class Roll:
+    """launcher: the process whose children are this node's ranks"""
+
+    def __init__(self, environ: Mapping[str, str], launcher: int, proc: Path = PROC, clock=time.monotonic):
+        self._launch, self._job = read_launch(environ), environ.get(JOB)
+        self._local = int(environ[LOCAL_SIZE])
+        self._launcher, self._proc, self._clock = launcher, proc, clock
+        self._ranks: dict[int, int] = {}  # by process
+        self._seen: set[int] = set()
+        self._here: set[int] = set()
+        self._since = clock()  # when these were last others
+
+    def lost(self) -> str:
+        """Who has died, in words, when it has been long enough; empty until then."""
+        here, now = self._present(), self._clock()
+        if here != self._here:
+            self._here, self._since = here, now
+        self._seen |= here
+        if self._launch.rank not in here or len(here) >= self._local:
+            return ""
+        turn = sorted(here).index(self._launch.rank)
+        return self._words() if now - self._since >= GONE_S + TURN_S * turn else ""
+
+    def _present(self) -> set[int]:
+        children = self._children()
+        for child in children - self._ranks.keys():
+            rank = self._rank_of(child)
+            if rank is not None:
+                self._ranks[child] = rank
+        return {self._ranks[child] for child in children & self._ranks.keys()}
+
+    def _children(self) -> set[int]:
+        """Of all threads of the launcher."""
+        found: set[int] = set()
+        for file in (self._proc / str(self._launcher)).glob("task/*/children"):
+            try:
+                found.update(map(int, file.read_text().split()))
+            except OSError:
+                continue
+        return found
+
+    def _rank_of(self, child: int) -> int | None:
+        """None where it is of another job, or no rank yet."""
+        try:
+            words = (self._proc / str(child) / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return None
+        told = dict(word.split("=", 1) for word in words if "=" in word)
+        rank = told.get(RANK, "")
+        return int(rank) if rank.isdigit() and told.get(JOB) == self._job else None
+
+    def _words(self) -> str:
+        every = range(self._launch.size) if self._local == self._launch.size else self._seen
+        gone, host = set(every) - self._here, socket.gethostname()
+        who = peers(gone) if gone else f"{self._local - len(self._here)} of {self._local} ranks"
+        return (
+            f"{who} ({host}) died before all ranks had started the MPI, which waits for the dead, too. What --elastic "
+            "survives is a death after that. Start the run again, by the same command"
+        )
