@@ -17,7 +17,7 @@ from ringtrain.report.events import RanksLost
 from ringtrain.train.ending import Ending
 from ringtrain.train.journey import ANEW, CHECKPOINT, MEMORY, REPLACE, Journey, wanted
 from ringtrain.train.resume import Origin, go_on
-from ringtrain.train.signals import StopFlag
+from ringtrain.train.signals import INTERRUPTED_AGAIN, StopFlag
 from ringtrain.train.start import train
 from ringtrain.train.state import place
 from ringtrain.train.together import on_root
@@ -45,6 +45,7 @@ class Elastic:
         self._command = command if self._mode == REPLACE else ()
         self._ranks = world.transport.size  # that are wanted
         self._journey = Journey()
+        stop.end_all = self._end_all
 
     def train(self) -> None:
         lost = self._attempt(self._world.joined)  # a replacement comes into a world that has lost a rank
@@ -81,6 +82,10 @@ class Elastic:
         if not lost or self._mode is None or self._world.transport.frailty or self._stop.ending:
             self._tell(error)
             raise error
+
+    def _end_all(self) -> None:
+        if self._world.transport.size > 1:
+            self._world.transport.abort(INTERRUPTED_AGAIN)
 
     def _tell(self, error: RingtrainError) -> None:
         if self._journey.ending is not None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from ringtrain.checkpoint import outcome
 from ringtrain.checkpoint.outcome import DONE, FAILED, RUNNING, WORDS, RunOutcome
 from ringtrain.errors import RingtrainError
+from ringtrain.train.signals import INTERRUPTED_AGAIN
 from ringtrain.train.state import Progress
 
 WRITTEN_S = 10.0  # a file system that takes longer may be the very error, and does not keep the run from its end
-INTERRUPTED_AGAIN = 130  # what a second Ctrl-C ends with
 
 
 class Ending:
@@ -24,7 +24,7 @@ class Ending:
         self._folder, self._writes = folder, writes
         self._iterations, self._ranks, self._lost = iterations, ranks, lost
         self.progress = Progress()
-        self._told = False
+        self._told, self._writing = False, threading.Thread()
 
     def running(self, iteration: int) -> None:
         """Raises: RingtrainError, UsageError where that cannot be written."""
@@ -38,13 +38,12 @@ class Ending:
 
     def failed(self, error: BaseException) -> None:
         """By an error of ours, a second Ctrl-C, or a defect. A folder that cannot be written may be the very error."""
-        if self._told:
-            return
+        if not self._told and (self._writes or not (isinstance(error, RingtrainError) and error.everywhere)):
+            self._writing = threading.Thread(target=self._write_failure, args=(error,), name="outcome", daemon=True)
+            self._writing.start()
         self._told = True
-        if self._writes or not (isinstance(error, RingtrainError) and error.everywhere):
-            thread = threading.Thread(target=self._write_failure, args=(error,), name="outcome", daemon=True)
-            thread.start()
-            thread.join(WRITTEN_S)
+        if self._writing.ident is not None:  # a Ctrl-C may come while this is being written
+            self._writing.join(WRITTEN_S)
 
     def _write_failure(self, error: BaseException) -> None:
         with suppress(RingtrainError):

@@ -93,7 +93,9 @@ class Run:
     def _end_early(self, told: bool) -> None:
         if told:
             self._end("interrupted")
-            raise self._interrupted()
+            error = self._interrupted()
+            self._stop.stopped()
+            raise error
 
     def _write_trace(self, stopping: bool) -> None:
         """When all ranks are through the iterations that are traced, or there are no more."""

@@ -1,11 +1,14 @@
 """What may tell a rank to stop, noted, so that the loop stops where all ranks can: Ctrl-C, SIGTERM, a scheduler's
 SIGUSR1, and the end of the job that the run is in."""
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+INTERRUPTED_AGAIN = 130  # what a second Ctrl-C ends with
 
 
 def nothing() -> None:
@@ -13,11 +16,14 @@ def nothing() -> None:
 
 
 class StopFlag:
-    """Set by the first stopping signal, or by what ``other()`` says. The second Ctrl-C is Python's own again: it ends
-    the process at once; any other second signal is no more than the first.
+    """Set by the first stopping signal, or by what ``other()`` says. The second Ctrl-C ends the process at once, with
+    :data:`INTERRUPTED_AGAIN`, unless the run has stopped already (:meth:`stopped`); any other second signal is no more
+    than the first.
 
     ``in_haste`` is called by the handler of SIGINT and SIGTERM: what follows those may be soon. (SIGUSR1 is a request.)
     ``other()``: another reason to stop, in words; None where there is none.
+    ``before_end()``: called by the second Ctrl-C, to write what became of the run
+    ``end_all()``: called after that, to end the other ranks
     """
 
     def __init__(self):
@@ -25,7 +31,9 @@ class StopFlag:
         self.ending = False  # whether a launcher, or a user, is about to end the process
         self.in_haste: Callable[[], None] = nothing
         self.other: Callable[[], str | None] = nothing
-        self._before = {}
+        self.before_end: Callable[[], None] = nothing
+        self.end_all: Callable[[], None] = nothing
+        self._before, self._stopped = {}, False
 
     def install(self) -> "StopFlag":
         for number in STOPPING:
@@ -34,19 +42,37 @@ class StopFlag:
 
     def remove(self, last: bool = False) -> None:
         """Signals do what they did before. ``last``: the process is about to end; then a SIGUSR1 that comes late, which
-        would kill, is passed over: whoever sends it wants the end that is coming."""
+        would kill, is passed over: whoever sends it wants the end that is coming. So is a Ctrl-C when a run has
+        stopped: its status says that there is a checkpoint."""
         for number, handler in self._before.items():
-            late = last and number == signal.SIGUSR1 and handler == signal.SIG_DFL
-            signal.signal(number, signal.SIG_IGN if late else handler)
+            late = {signal.SIGUSR1: handler == signal.SIG_DFL, signal.SIGINT: self._stopped}.get(number, False)
+            signal.signal(number, signal.SIG_IGN if last and late else handler)
         self._before.clear()
+
+    def stopped(self) -> None:
+        """The run has stopped, and all ranks know that its checkpoint is written: Ctrl-C changes nothing any more."""
+        self._stopped = True
+        if signal.SIGINT in self._before:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _note(self, number, frame) -> None:
         self._why = self._why or f"by {signal.Signals(number).name}"
         if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, self._end)
         if number != signal.SIGUSR1:
             self.ending = True
             self.in_haste()
+
+    def _end(self, number, frame) -> None:
+        """Here, and by no exception: that may be raised where it is swallowed, as in a callback."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third one, should this take long
+        try:
+            self.before_end()
+            with suppress(RuntimeError, OSError):  # the former where this interrupts a write
+                sys.stdout.flush()
+            self.end_all()
+        finally:
+            os._exit(INTERRUPTED_AGAIN)
 
     def __call__(self) -> bool:
         return self.why() is not None

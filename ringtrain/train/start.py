@@ -5,6 +5,7 @@ iteration, by all ranks together (:mod:`ringtrain.train.together`).
 """
 
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import chain
 
 from ringtrain.checkpoint.run_folder import RunFolder
@@ -98,6 +99,7 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
     """The sink of a run, whose end is told and written, whatever it is; then all that was opened for it is closed."""
     sink, drawn, activity = Many(sinks), folder, run.transport.activity
     activity.before_end = ending.failed
+    stop.before_end = partial(ending.failed, KeyboardInterrupt("a second Ctrl-C"))
     try:
         yield sink
     except RankLostError:
@@ -117,7 +119,7 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
             sink.close()
             _draw(drawn, sinks)
         finally:  # a run that comes after this one in the same process finds nothing of it
-            stop.in_haste, activity.before_end = nothing, tell_nobody
+            stop.in_haste, stop.before_end, activity.before_end = nothing, nothing, tell_nobody
             if folder is not None:
                 folder.release()
             if run.guard is not None:

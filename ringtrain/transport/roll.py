@@ -17,7 +17,7 @@ from ringtrain.transport.tolerance import find_launcher, tolerant
 from ringtrain.transport.waiting import peers
 
 GONE_S = 5.0
-TURN_S = 0.5  # one rank of a node tells, and ends the job; the next one does where the first cannot
+TURN_S = 5.0  # one rank of a node tells, and ends the job; the next one does where the first cannot
 PROC = Path("/proc")
 RANK, LOCAL_SIZE, JOB = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"
 

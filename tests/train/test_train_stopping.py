@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.dataset import open_dataset
 from ringtrain.errors import Interrupted, UsageError
 from ringtrain.resolve import resolve
-from ringtrain.train import evaluate, heeding, opening, start
+from ringtrain.train import evaluate, heeding, opening, signals, start
 from ringtrain.train.asking import Asked
 from ringtrain.train.evaluate import BrokenOff
 from ringtrain.train.heeding import JobEnd, find_job_end, heed, reason
@@ -62,14 +64,69 @@ def test_only_what_may_be_followed_by_an_end_makes_haste(heard):
         assert launched == ["by SIGUSR1"]
 
 
-def test_a_second_ctrl_c_ends_the_process(heard):
-    with pytest.raises(KeyboardInterrupt), watching():
+class Gone(BaseException):
+    """In place of the end of this process."""
+
+
+@pytest.fixture
+def ends(monkeypatch, heard):
+    """The exit codes that this process would have ended with."""
+    found = []
+
+    def end(code):
+        found.append(code)
+        raise Gone
+
+    monkeypatch.setattr(signals.os, "_exit", end)
+    return found
+
+
+def ended(program):
+    """What becomes of a process: its exit code, and what it has said."""
+    before = "import os, signal, sys; from ringtrain.train.signals import watching\n"
+    again = "def again(): os.kill(os.getpid(), signal.SIGINT)\n"
+    done = subprocess.run([sys.executable, "-c", before + again + program], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_second_ctrl_c_ends_the_process_when_the_outcome_is_written(ends):
+    with pytest.raises(Gone), watching() as stop:
+        told = []
+        stop.before_end, stop.end_all = lambda: told.append("outcome"), lambda: told.append("others")
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
+    assert ends == [130] and told == ["outcome", "others"]
+
+
+def test_a_second_ctrl_c_is_not_swallowed_by_what_passes_over_exceptions():
+    """As callbacks of weak references do, and __del__: with a traceback, and the run went on."""
+    program = "class Dying:\n def __del__(self): again()\nwith watching():\n again(); Dying(); print('went on')"
+    assert ended(program) == (130, "")
+
+
+def test_what_goes_wrong_in_the_second_ctrl_c_does_not_keep_it_from_ending():
+    program = "with watching() as stop:\n stop.before_end = lambda: 1 / 0\n again(); again(); print('went on')"
+    assert ended(program) == (130, "")
+
+
+def test_ctrl_c_changes_nothing_when_the_run_has_stopped():
+    """There is a checkpoint, and the status says so: until the very end of the process."""
+    program = "with watching(last=True) as stop:\n again(); stop.stopped(); again()\nagain(); sys.exit(75)"
+    assert ended(program) == (75, "")
+
+
+def test_the_next_run_of_the_same_process_is_stopped_as_the_first(heard):
+    with watching() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        stop.stopped()
+    with watching() as stop:
+        assert not stop()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop()
 
 
 @pytest.mark.parametrize("first", [signal.SIGUSR1, signal.SIGTERM])
-def test_the_first_ctrl_c_after_another_signal_is_a_first_one(heard, first):
+def test_the_first_ctrl_c_after_another_signal_is_a_first_one(first, ends):
     with watching() as stop:
         launched = []
         stop.in_haste = lambda: launched.append("by a signal that an end follows")
@@ -77,7 +134,7 @@ def test_the_first_ctrl_c_after_another_signal_is_a_first_one(heard, first):
         assert stop.ending == (first == signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.why() == f"by {first.name}" and stop.ending and launched
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Gone):
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -282,6 +339,39 @@ def test_a_run_that_is_told_while_it_is_scored_saves_and_goes_on_to_the_same_wei
     assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
     assert ends[0]["test_accuracy"] == ends[1]["test_accuracy"] is not None
     assert np.isfinite(ends[1]["test_loss"])
+
+
+def test_a_second_ctrl_c_in_an_evaluation_is_the_outcome(train, tmp_path, monkeypatch, ends):
+    def told(self, part, totals):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(evaluate.Evaluator, "_add", told)
+    monkeypatch.setattr(start, "rehearse", lambda *given: None)
+    with pytest.raises(Gone):
+        train(iterations=8, evaluate_every=4)
+    outcome = json.loads((tmp_path / "run/outcome.json").read_text())
+    assert ends == [130] and (outcome["outcome"], outcome["exit_code"], outcome["iteration"]) == ("interrupted", 130, 4)
+
+
+def test_a_ctrl_c_when_the_run_has_stopped_is_passed_over(train, tmp_path, monkeypatch, ends):
+    stopped = StopFlag.stopped
+
+    def once_more(stop):
+        stopped(stop)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def told(self, part, totals):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(StopFlag, "stopped", once_more)
+    monkeypatch.setattr(evaluate.Evaluator, "_add", told)
+    monkeypatch.setattr(start, "rehearse", lambda *given: None)
+    monkeypatch.setattr(evaluate, "EVALUATION_BATCH", 360)
+    monkeypatch.setattr("ringtrain.train.assemble.EVALUATION_BATCH", 360)
+    with pytest.raises(Interrupted, match=r"after iteration \d; a checkpoint is in run"):
+        train(iterations=8, evaluate_every=4)
+    assert ends == [] and json.loads((tmp_path / "run/outcome.json").read_text())["exit_code"] == 75
 
 
 # ── what is not handed on ─────────────────────────────────────────────────────────────────────────────────────────────
