@@ -12,17 +12,19 @@
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from ringtrain.data.content import Content, Part, Progress, blocks, checksum, silent
-from ringtrain.data.facts import facts_checksum
+from ringtrain.data.dataset import label_problems, opened, reading
+from ringtrain.data.facts import facts_checksum, read_facts, seal_problems
+from ringtrain.data.layout import FORMAT, VERSION, layout_problems
 from ringtrain.data.statistics import statistics
 from ringtrain.errors import DataError
 
-FORMAT, VERSION = "ringtrain-dataset", 1
 # More classes than fit a 64 KiB attribute need what HDF5 1.8 brought; and 1.10 reads what this writes.
 LIBVER = ("v108", "v110")
 CHUNK_ROWS = 512
@@ -46,7 +48,8 @@ def write_dataset(
     """Write all of it or nothing: a temporary file beside ``path``, fsync, rename.
 
     ``compress`` takes gzip: smaller, and slower to open.
-    Raises: DataError where ``path`` exists and ``force`` is false, or the disk refuses.
+    Raises: DataError where ``path`` exists and ``force`` is false, the disk refuses, or :func:`.dataset.open_dataset`
+    would refuse what was written.
     """
     path = Path(path)
     check_target(path, force)
@@ -54,6 +57,7 @@ def write_dataset(
     try:
         with h5py.File(aside, "x", libver=LIBVER) as file:
             _write(file, content, compress, progress)
+        _check_written(path, aside)
         _sync(aside)
         os.replace(aside, path)
         _sync(path.parent)
@@ -62,6 +66,23 @@ def write_dataset(
     finally:
         with contextlib.suppress(FileNotFoundError):
             aside.unlink()
+
+
+def _check_written(path: Path, aside: Path) -> None:
+    """All that opening checks but the checksums of the examples, whose images it would have to read."""
+    with opened(aside) as file, reading(aside):
+        problem = next(_written_problems(file), None)
+    if problem:
+        raise DataError(f"{path} is not written, since it could not be opened: {problem}")
+
+
+def _written_problems(file) -> Iterator[str]:
+    yield from layout_problems(file)
+    facts = read_facts(file)
+    yield from seal_problems(file, facts)
+    for name in ("train", "test"):
+        if name in file:
+            yield from label_problems(name, file[name]["labels"][...], len(facts.classes))
 
 
 def _sync(path: Path) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 from h5py.h5t import FLOAT, INTEGER, STRING
 
 from ringtrain import hdf5
-from ringtrain.data.format import FORMAT, VERSION
 from ringtrain.errors import nearest
 
+FORMAT, VERSION = "ringtrain-dataset", 1
 MAKE = "make the file with `ringtrain data make`"
 
 

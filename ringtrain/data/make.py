@@ -29,6 +29,7 @@ def make_dataset(
     check_target(Path(out), force)
     content = read_source(source, size, progress)
     _check_shapes(content)
+    _check_classes(str(source), content)
     told = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
     content = dataclasses.replace(content, **told)
     _check_texts(str(source), content)
@@ -43,6 +44,13 @@ def _check_shapes(content: Content) -> None:
         raise DataError(
             f"{content.name}: test images have the shape {content.test.images.shape[1:]}, training images "
             f"{content.train.images.shape[1:]}: they must be the same"
+        )
+
+
+def _check_classes(source: str, content: Content) -> None:
+    if not content.classes:
+        raise DataError(
+            f"{source}: there are no classes: all labels are -1, for none; give labels from 0, the number of each class"
         )
 
 

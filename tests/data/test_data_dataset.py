@@ -1,6 +1,7 @@
 """Files of data sets: written whole, read back as they were, held once a node, and every kind of bad one
 refused."""
 
+import dataclasses
 import hashlib
 import os
 import threading
@@ -104,6 +105,23 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tiny):
     with pytest.raises(DataError, match=r"tiny\.h5 could not be written: .*No space left"):
         write_dataset(tiny, content(train=7), force=True, progress=full)
     assert os.listdir(tiny.parent) == ["tiny.h5"] and open_dataset(tiny).train.count == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": ()}, "the attribute classes is not a list of names"),
+        ({"classes": ("one",)}, "train labels are out of range"),
+        ({"classes": ("a", "b\x1b[2J", "c")}, "the attribute classes is not a list of names"),
+        ({"test": part(5, (4, 4, 3))}, "test images are 4x4x3, but training images 4x5x3"),
+        ({"name": "a\x07"}, "the attribute name is"),
+    ],
+)
+def test_what_could_not_be_opened_is_not_written(tiny, change, message):
+    whole = tiny.read_bytes()
+    with pytest.raises(DataError, match=rf"tiny\.h5 is not written, since it could not be opened: .*{message}"):
+        write_dataset(tiny, dataclasses.replace(content(), **change), force=True)
+    assert os.listdir(tiny.parent) == ["tiny.h5"] and tiny.read_bytes() == whole
 
 
 def test_a_target_that_cannot_be_is_refused(tmp_path):

@@ -12,6 +12,7 @@ from data_makers import content
 from PIL import Image
 
 from ringtrain.data import members
+from ringtrain.data.check import check_file
 from ringtrain.data.content import make_part
 from ringtrain.data.cut import cut_test
 from ringtrain.data.dataset import open_dataset
@@ -466,6 +467,22 @@ def test_make_dataset_reads_cuts_and_writes(tmp_path):
     assert (opened.train.count, opened.test.count) == (4, 2) and set(steps) == {"statistics", "writing"}
     seen = sorted([*opened.train.images[:, 0, 0, 0], *opened.test.images[:, 0, 0, 0]])
     assert seen == [0, 1, 2, 3, 4, 5]
+
+
+def test_make_dataset_refuses_a_source_without_a_label(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((8, 4, 4), np.uint8), y=np.full(8, -1))
+    with pytest.raises(
+        DataError, match=r"a\.npz: there are no classes: all labels are -1, for none; give labels from 0"
+    ):
+        make_dataset(tmp_path / "a.npz", tmp_path / "a.h5")
+    assert os.listdir(tmp_path) == ["a.npz"]
+
+
+def test_labels_of_the_test_part_alone_make_classes(tmp_path):
+    images = np.zeros((8, 4, 4), np.uint8)
+    np.savez(tmp_path / "a.npz", x_train=images, y_train=np.full(8, -1), x_test=images, y_test=np.arange(8))
+    make_dataset(tmp_path / "a.npz", tmp_path / "a.h5")
+    assert check_file(tmp_path / "a.h5") == [] and len(open_dataset(tmp_path / "a.h5").classes) == 8
 
 
 def test_make_dataset_refuses_an_existing_target_before_reading(tmp_path):
