@@ -133,6 +133,8 @@ def _in_epochs(where: tuple[str, str], rules, value: str) -> str:
 
 
 def _check_text(where: tuple[str, str], value: str) -> None:
+    if not value:
+        raise ConfigError(f"{_named(*where)} is empty: {texts.UNSET}")
     try:
         value.encode()
     except UnicodeEncodeError:

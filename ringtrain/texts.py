@@ -9,6 +9,7 @@ from fractions import Fraction
 LARGEST_BYTES = 64 << 20
 PIECE_BYTES = 1 << 20
 LARGEST_NUMBER = (1 << 63) - 1
+UNSET = "it may be a variable of the shell that is not set; leave it out where none is wanted"  # of an empty text
 
 
 def read_text(path, largest: int = LARGEST_BYTES) -> str:

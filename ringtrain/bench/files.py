@@ -11,7 +11,7 @@ from typing import TextIO
 
 from ringtrain.bench.buffers import CPU, NO_WAY
 from ringtrain.bench.rows import COLUMNS, KEY, OK
-from ringtrain.errors import UsageError
+from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.texts import parse_json, read_text
 
 LATER = {"wire_dtype", "device", "way"}  # keys that files of before do not have
@@ -20,7 +20,15 @@ COMPARED = {*KEY, "status", "samples_s"} - LATER
 
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
-    _replace(path, lambda file: file.write(json.dumps({"header": header, "rows": rows}, indent=1) + "\n"))
+    """Raises RingtrainError where the disk refuses; likewise :func:`write_csv`."""
+    _write(path, lambda file: file.write(json.dumps({"header": header, "rows": rows}, indent=1) + "\n"))
+
+
+def _write(path, write: Callable[[TextIO], object]) -> None:
+    try:
+        _replace(path, write)
+    except OSError as error:
+        raise RingtrainError(f"{path} could not be written: {error.strerror}") from None
 
 
 def _replace(path, write: Callable[[TextIO], object]) -> None:
@@ -50,7 +58,7 @@ def write_csv(path, rows: list[dict]) -> None:
         writer.writeheader()
         writer.writerows({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
 
-    _replace(path, write)
+    _write(path, write)
 
 
 def read_json(path) -> dict:

@@ -239,11 +239,12 @@ def _watcher(rank: int, flags: dict):
     whoever ends a sweep early keeps what was measured."""
     from ringtrain.bench import tables
     from ringtrain.bench.sweep import Result, Watcher
+    from ringtrain.errors import RingtrainError
 
     if rank != 0:
         return Watcher()
 
-    columns, so_far = list(tables.COLUMNS), Result({})
+    columns, so_far, unwritten = list(tables.COLUMNS), Result({}), []
 
     def begun(header: dict) -> None:
         so_far.header = header
@@ -251,12 +252,14 @@ def _watcher(rank: int, flags: dict):
         _say([*tables.header_lines(header), *tables.titles(columns)])
 
     def measured(rows: list[dict]) -> None:
+        while unwritten:  # of a size before this one: what is wrong at the end is told as an error
+            click.echo(f"ringtrain: the rows so far are not in their files: {unwritten.pop()}", err=True)
         so_far.rows += rows
         _say(tables.line(row, columns) for row in rows)
         try:
             _write_tables(flags, so_far)
-        except OSError as error:  # there may be room again at the end
-            click.echo(f"ringtrain: the rows so far are not in their files: {error.strerror}", err=True)
+        except RingtrainError as error:  # there may be room again at the end
+            unwritten.append(error)
 
     return Watcher(begun, measured, Progress())
 

@@ -12,6 +12,7 @@ from ringtrain import __version__
 from ringtrain.cli.hints import in_words
 from ringtrain.cli.world import end_with
 from ringtrain.errors import RingtrainError, UsageError, naming_packages, nearest
+from ringtrain.texts import UNSET
 from ringtrain.transport.launcher import read_launch
 
 COMMANDS = {
@@ -66,6 +67,7 @@ def run(arguments: list[str]) -> int:
     if alone and read_launch(os.environ).rank > 0:
         return 0
     try:
+        _check_given(arguments)
         with naming_packages():
             return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
     except click.exceptions.Exit as exit:
@@ -85,3 +87,15 @@ def _enters_a_world(arguments: list[str]) -> bool:
     """Whether ranks work together; if not, rank 0 does it, and the others have nothing to do."""
     told = {"--help", "-h", "--version"} & set(arguments)
     return bool(arguments) and not told and arguments[0] not in WITHOUT_RANKS
+
+
+def _check_given(arguments: list[str]) -> None:
+    """Raises UsageError for an empty argument: none is wanted anywhere, and what it stood for is not to be guessed."""
+    for place, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag.startswith("--") and equals and not value:
+            raise UsageError(f"{flag} is empty: {UNSET}")
+        if not argument:
+            before = arguments[place - 1] if place else ""
+            named = before if before.startswith("-") and before != "--" else f"argument {place + 1}"
+            raise UsageError(f"{named} is empty: {UNSET}")

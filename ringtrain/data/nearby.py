@@ -2,7 +2,8 @@
 
 ::
     DIR/ringtrain-data-UID/                          the user's alone
-        lock                                         one process at a time copies, or removes; changed as it gets on
+        lock                                         one process at a time copies, or removes; changed as it gets on;
+                                                     removed, with the folder, by the one that leaves no copy there
         0c5e…-cifar10.h5                             named by where the file is, its size and when it was changed
         0c5e…-cifar10.h5.sha256                      of its bytes, as they were read; written last
         0c5e…-cifar10.h5.ringtrain-partial           what a killed process left; the next one removes it
@@ -49,18 +50,16 @@ def nearby(source: Path, parent: Path, keep: bool, progress: Progress = silent) 
 
     Raises: DataError, naming this host, where there is no source, no room, or no writing; or the copy differs
     """
-    with _told(source, parent):
-        folder = _own_folder(parent)
-        with _locked(folder, progress) as seen_by_all:
-            copy = _copied(source, folder, seen_by_all)
-            use = os.open(copy, os.O_RDONLY)
-            fcntl.flock(use, fcntl.LOCK_SH)
+    with _told(source, parent), _locked(parent, progress) as (folder, seen_by_all):
+        copy = _copied(source, folder, seen_by_all)
+        use = os.open(copy, os.O_RDONLY)
+        fcntl.flock(use, fcntl.LOCK_SH)
     try:
         yield copy
     finally:
         os.close(use)
         if not keep:
-            with _told(source, parent), _locked(folder, progress):
+            with _told(source, parent), _locked(parent, progress):
                 _remove_unused(copy)
 
 
@@ -81,7 +80,8 @@ def _error(parent: Path, what: str) -> DataError:
 def _own_folder(parent: Path) -> Path:
     """Others may write to the parent: a folder of somebody else's, or a link, is not taken for ours."""
     folder = parent / f"ringtrain-data-{os.getuid()}"
-    parent.mkdir(parents=True, exist_ok=True)
+    if not parent.is_dir():
+        raise _error(parent, "there is no such folder: make it on each node")
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
@@ -90,19 +90,44 @@ def _own_folder(parent: Path) -> Path:
 
 
 @contextmanager
-def _locked(folder: Path, progress: Progress) -> Iterator[Progress]:
-    """The progress to be told of meanwhile, so that those who wait for the lock see it, too."""
-    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+def _locked(parent: Path, progress: Progress) -> Iterator[tuple[Path, Progress]]:
+    """(the folder, the progress to be told of meanwhile, so that those who wait for the lock see it). A folder that
+    is left without a copy goes."""
+    folder, file = _lock(parent, progress)
 
     def seen_by_all(*block) -> None:
         os.utime(file)
         progress(*block)
 
     try:
-        _take(file, progress)
-        yield seen_by_all
+        yield folder, seen_by_all
     finally:
+        _remove_empty(folder)
         os.close(file)
+
+
+def _lock(parent: Path, progress: Progress) -> tuple[Path, int]:
+    """(the folder, its lock, which is taken): another run may have removed both while this one was waiting."""
+    while True:
+        folder = _own_folder(parent)
+        try:
+            file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            continue
+        try:
+            _take(file, progress)
+            if os.fstat(file).st_nlink:
+                return folder, file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _remove_empty(folder: Path) -> None:
+    if os.listdir(folder) == ["lock"]:
+        (folder / "lock").unlink()
+        folder.rmdir()
 
 
 def _take(file: int, progress: Progress) -> None:

@@ -8,6 +8,7 @@ from ringtrain.bench.files import write_json
 from ringtrain.cli.devices import Cuda
 from ringtrain.cli.main import run
 from ringtrain.cli.progress import PROGRESS_EVERY_S, Progress
+from ringtrain.errors import RingtrainError
 from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.awareness import Choice
 from tests.fakes.arithmetic import Arithmetic
@@ -126,13 +127,22 @@ def test_mistakes_are_told_before_anything_is_measured(capfd, arguments, message
 def test_files_that_cannot_be_written_now_may_be_later(capfd, tmp_path, monkeypatch):
     def full(path, header, rows):
         if not header["finished"]:
-            raise OSError(28, "No space left on device")
+            raise RingtrainError(f"{path} could not be written: No space left on device")
         write_json(path, header, rows)
 
     monkeypatch.setattr("ringtrain.bench.files.write_json", full)
     code, _, err = ringtrain(capfd, *TINY, "--json", tmp_path / "a.json")
     assert code == 0 and json.loads((tmp_path / "a.json").read_text())["rows"]
-    assert err.count("ringtrain: the rows so far are not in their files: No space left on device") == 2
+    told = (
+        f"ringtrain: the rows so far are not in their files: {tmp_path / 'a.json'} could not be written: No space left"
+    )
+    assert err.count(told) == 1  # of two sizes: when the second is done, the first's are not there
+
+
+def test_a_disk_that_is_full_at_the_end_is_a_failure_told_once(capfd):
+    code, _, err = ringtrain(capfd, *TINY, "-e", "1K", "--json", "/dev/full")
+    assert code == 1 and err.count("ringtrain: ") == 1
+    assert "ringtrain: /dev/full could not be written: No space left on device\n" in err
 
 
 def test_progress_is_told_now_and_then(capfd):

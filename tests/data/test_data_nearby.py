@@ -28,11 +28,17 @@ def source(tmp_path):
 
 @pytest.fixture
 def near(tmp_path):
-    return tmp_path / "near"
+    path = tmp_path / "near"
+    path.mkdir()
+    return path
 
 
 def left(near) -> list[str]:
-    return sorted(path.name for path in (near / OWN).iterdir() if path.name != "lock")
+    """What there is besides the lock; where there is nothing, that is gone, and the folder too."""
+    found = sorted(path.name for path in (near / OWN).iterdir()) if (near / OWN).exists() else ["lock"]
+    found.remove("lock")
+    assert found or os.listdir(near) == []
+    return found
 
 
 def test_a_copy_is_the_same_and_goes_when_it_is_not_needed(source, near):
@@ -217,12 +223,32 @@ def test_a_disk_that_holds_something_else(source, near, monkeypatch):
 
 
 def test_a_file_where_a_folder_is_wanted(source, near):
+    near.rmdir()
     near.write_text("")
-    assert refused(source, near) == f"{near}: File exists"
+    assert refused(source, near) == "there is no such folder: make it on each node"
+
+
+def test_no_folder_is_made_but_ringtrains_own(source, tmp_path):
+    assert refused(source, tmp_path / "typo") == "there is no such folder: make it on each node"
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_folder_that_another_run_removed_meanwhile_is_made_again(source, near, monkeypatch):
+    """The lock that this one waited for is of no file any more."""
+    taken, real = [], room._take
+
+    def take(file, progress):
+        real(file, progress)
+        if not taken:
+            taken.append(room._remove_empty(near / OWN))
+
+    monkeypatch.setattr(room, "_take", take)
+    with nearby(source, near, keep=False) as copy:
+        assert copy.read_bytes() == source.read_bytes() and taken
+    assert left(near) == []
 
 
 def test_a_link_that_somebody_laid(source, near, tmp_path):
-    near.mkdir()
     (near / OWN).symlink_to(tmp_path / "far")
     assert refused(source, near) == f"{near / OWN} is there, and is no folder of yours"
 

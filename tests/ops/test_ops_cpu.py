@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from ringtrain.errors import ConfigError
 from ringtrain.ops.base import ConvGeometry, Ops, PoolGeometry
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
@@ -287,3 +288,11 @@ def test_a_variance_that_is_rounded_away_is_not_negative(make):
     ones, y, mean, var = np.ones(1, np.float32), np.empty_like(x), np.empty((1, 1), np.float32), np.empty((1, 1), "f4")
     ops.batch_norm(x, ones, ones, y, mean, var, len(x), 1e-9)
     assert 0 <= var[0, 0] < 1e-5 and np.isfinite(y).all()
+
+
+@pytest.mark.parametrize(("cores", "most"), [(2, 64), (None, 64), (192, 768)])
+def test_more_threads_than_can_be_of_use_are_refused(monkeypatch, cores, most):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    for count in (most + 1, 100_000, 1 << 31):
+        with pytest.raises(ConfigError, match=f"^--threads {count}: at most {most} on this machine, 4 for each of its"):
+            CpuOps("float32").threads(count)

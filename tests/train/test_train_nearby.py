@@ -37,7 +37,7 @@ def test_all_ranks_open_the_copy_that_one_of_a_node_makes(tmp_path, monkeypatch)
     assert {data.checksum for data in found} == {plain[0].checksum}
     assert made == [(DIGITS, tmp_path, False)]
     assert len(opened) == 3 and all(str(tmp_path / OWN) in path for path in opened)
-    assert [path.name for path in (tmp_path / OWN).iterdir()] == ["lock"]
+    assert not (tmp_path / OWN).exists()
 
 
 def test_a_large_file_is_copied_in_stages_that_get_on(tmp_path, monkeypatch):
@@ -93,6 +93,8 @@ def test_a_copy_serves_training_evaluating_and_predicting(tmp_path, monkeypatch,
     """One that is kept, and is not that of the checkpoint's configuration."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path / "node"))
+    for name in ("node", "other"):
+        (tmp_path / name).mkdir()
     given = ["--iterations", "2", "--ops", "reference", "--out", "run"]
     assert run(["train", *given, "--stage", "--stage-keep"]) == 0
     copies = list((tmp_path / "node" / OWN).glob("*-digits.h5"))
@@ -112,7 +114,8 @@ def test_a_copy_serves_training_evaluating_and_predicting(tmp_path, monkeypatch,
 @pytest.mark.parametrize("words", [["--stage", "--iterations", "1"], ["--iterations", "1", "--stage"]])
 def test_the_folder_may_be_left_out(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "own"))
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    assert run(["train", "--ops", "reference", "--out", "run", *words]) == 0
-    assert (tmp_path / "own" / OWN / "lock").exists()
+    assert run(["train", "--ops", "reference", "--out", "run", "--stage-keep", *words]) == 0
+    assert len(list((tmp_path / "own" / OWN).glob("*-digits.h5"))) == 1

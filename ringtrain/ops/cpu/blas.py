@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from ringtrain.errors import ConfigError
+
 ROW_MAJOR = 101
 PLAIN, TRANSPOSED = 111, 112
+MOST_THREADS, THREADS_A_CORE = 64, 4
 THREAD_SETTINGS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -29,7 +32,13 @@ class Blas:
         self._gemm(ROW_MAJOR, a_order, b_order, m, n, k, 1.0, a, lda, b, ldb, beta, c, ldc)
 
     def threads(self, count: int) -> None:
-        """Let products use ``count`` threads, in the whole process."""
+        """Let products use ``count`` threads, in the whole process. Raises ConfigError for more than can be of use."""
+        most = max(MOST_THREADS, THREADS_A_CORE * (os.cpu_count() or 1))
+        if count > most:
+            raise ConfigError(
+                f"--threads {count}: at most {most} on this machine, {THREADS_A_CORE} for each of its cores, or "
+                f"{MOST_THREADS} where those are fewer"
+            )
         self._library.scipy_openblas_set_num_threads(count)
 
     def describe(self) -> str:

@@ -1,0 +1,39 @@
+"""Flags and names that are empty, as a variable of the shell is that was not set."""
+
+import pytest
+
+from ringtrain.cli.main import run
+from ringtrain.config import TrainConfig, config_fields, kind_of
+from ringtrain.errors import ConfigError
+from ringtrain.resolve import resolve
+
+TEXTS = [name for name, spec in config_fields(TrainConfig).items() if kind_of(spec) is str]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_text_of_a_run_is_empty(name, capfd):
+    flag = f"--{name.replace('_', '-')}"
+    for given in ([flag, ""], [f"{flag}="]):
+        assert run(["train", *given]) == 2
+        assert capfd.readouterr().err.startswith(f"ringtrain: {flag} is empty: it may be a variable of the shell that")
+    with pytest.raises(ConfigError, match=rf"^run file a.toml: {name} is empty: it may be a variable of the shell"):
+        resolve(("run file a.toml", {name: ""}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["train", "--config", ""], "--config"),
+        (["train", "-m", ""], "-m"),
+        (["evaluate", ""], "argument 2"),
+        (["data", "make", "a.npz", "-o", ""], "-o"),
+        (["data", "check", ""], "argument 3"),
+        (["bench-allreduce", "--json", ""], "--json"),
+        (["slurm", "train", "--", "--data", ""], "--data"),
+        (["slurm", "train", "--", ""], "argument 4"),
+        ([""], "argument 1"),
+    ],
+)
+def test_no_argument_of_a_command_is_empty(arguments, named, capfd):
+    assert run(arguments) == 2
+    assert capfd.readouterr().err.startswith(f"ringtrain: {named} is empty: ")
