@@ -8,7 +8,6 @@ becomes a TransportError that names the peers it concerns.
 
 import json
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces
 from ringtrain.transport.relay import Relay, relayed
 from ringtrain.transport.remote import RemoteTally
 from ringtrain.transport.shared import share
-from ringtrain.transport.tolerance import end_job, frailty, tolerant
+from ringtrain.transport.tolerance import end_job, frailty, let_out, tolerant
 from ringtrain.transport.waiting import SPIN_S, Patience
 
 THREAD_LEVELS = {
@@ -204,8 +203,7 @@ class Messages(Transport):
         backstop = threading.Timer(ABORT_S, os._exit, [code])
         backstop.daemon = True
         backstop.start()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        let_out()
         MPI.COMM_WORLD.Abort(code)
 
     def abandon(self) -> None:

@@ -1,15 +1,21 @@
 """Whether the death of a rank can be survived here, from what the launcher has left in the environment; and how a job
 is ended that the MPI's own abort does not end."""
 
+import fcntl
 import os
 import signal
+import stat
+import struct
 import sys
+import termios
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 LAUNCHERS = ("prterun", "prted", "prte", "mpirun", "mpiexec")
 START = "start with `mpirun --with-ft ulfm`"
 MARK = "RINGTRAIN_REPLACES"  # in the environment of a process that was started in place of a lost rank
+LET_OUT_S = 2.0  # a launcher reads at once
 KILLED_S = 10.0  # by when a launcher that was told to end has ended its ranks
 
 
@@ -38,13 +44,35 @@ def frailty(environ: Mapping[str, str], library: str) -> str:
 def end_job() -> None:
     """End every rank of a world that tolerates deaths, one that is stopped too. There MPI_Abort ends none, and a rank
     that ends with a status of its own is waited for by the others: so the launcher is told to end. Does not return."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    let_out()
     launcher = find_launcher(os.getppid())
     if launcher is not None:
         os.kill(launcher, signal.SIGTERM)
         time.sleep(KILLED_S)
     os.kill(os.getpid(), signal.SIGKILL)  # a death by a signal is one that the others hear of
+
+
+def let_out(patience_s: float = LET_OUT_S) -> None:
+    """Return when all that this process has said is read, where that goes by a pipe, as to a launcher. That hears of the
+    job's end by another way, and what it says of it would come first: Open MPI's text ends in a zero byte, after which
+    no line begins."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, RuntimeError):  # it is closed, or this interrupts a write
+            stream.flush()
+    until = time.monotonic() + patience_s
+    while any(map(_unread, (1, 2))) and time.monotonic() < until:
+        time.sleep(1e-3)
+
+
+def _unread(descriptor: int) -> int:
+    """Bytes in a pipe that nobody has read yet; 0 where it is none."""
+    count = struct.pack("i", 0)
+    try:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            count = fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    except OSError:
+        return 0
+    return struct.unpack("i", count)[0]
 
 
 def find_launcher(number: int) -> int | None:

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from ringtrain.transport.tolerance import find_launcher, frailty, tolerant
+from ringtrain.transport import tolerance
+from ringtrain.transport.tolerance import LET_OUT_S, _unread, find_launcher, frailty, tolerant
 
 FT = {"OMPI_MCA_mpi_ft_enable": "1"}
 
@@ -36,3 +37,28 @@ def test_names_and_parents_are_read():
     name, parent = _process(os.getpid())
     assert name and parent == os.getppid()
     assert _process(1 << 30) == ("", 0)
+
+
+# ── what a launcher has still to read ─────────────────────────────────────────────────────────────────────────────────
+def test_what_nobody_has_read_yet_is_counted_in_pipes_alone(tmp_path):
+    reads, writes = os.pipe()
+    os.write(writes, b"12345")
+    assert _unread(writes) == 5
+    os.read(reads, 5)
+    assert _unread(writes) == 0
+    os.close(reads)
+    os.close(writes)
+    assert _unread(writes) == 0
+    with open(tmp_path / "file", "w+b", buffering=0) as file:
+        file.write(b"12345")
+        assert _unread(file.fileno()) == 0
+
+
+@pytest.mark.parametrize(("left", "slept_s"), [([0, 0], 0), ([3, 0, 3, 0, 0, 0], 2e-3), ([0, 9] * 9999, LET_OUT_S)])
+def test_an_end_waits_until_all_is_read_but_not_for_ever(monkeypatch, left, slept_s):
+    now, said = [50.0], iter(left)
+    monkeypatch.setattr(tolerance, "_unread", lambda descriptor: next(said))
+    monkeypatch.setattr(tolerance.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tolerance.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    tolerance.let_out()
+    assert now[0] - 50 == pytest.approx(slept_s, abs=1e-3)
