@@ -53,7 +53,7 @@ def end_job() -> None:
 
 
 def let_out(patience_s: float = LET_OUT_S) -> None:
-    """Return when all that this process has said is read, where that goes by a pipe, as to a launcher. That hears of the
+    """Return when all that this process has said is read, where that goes by a pipe, as to a launcher. It hears of the
     job's end by another way, and what it says of it would come first: Open MPI's text ends in a zero byte, after which
     no line begins."""
     for stream in (sys.stdout, sys.stderr):

@@ -2,10 +2,13 @@
 explained."""
 
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from ringtrain.errors import RankLostError, RingtrainError, TransportError, UsageError
 from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
@@ -20,6 +23,8 @@ from ringtrain.transport.sight import sees, sight
 from ringtrain.transport.tolerance import MARK, tolerant
 
 JOIN_S = 120  # from the start of a replacement until it is one of the others
+MAPS = Path("/proc/self/maps")
+SEGMENT = r"/\S*/sm_segment\.\S+"
 PART_S = 5.0  # it takes milliseconds where it returns at all
 
 
@@ -114,7 +119,9 @@ class World:
         would wait for the dead. ``lost``: whether one has died whom nobody had to survive any more."""
         if self.survived is None and not self.joined and not lost:
             self.transport.close()
+            _remove_segments()
             return
+        _remove_segments()
         sys.stdout.flush()
         sys.stderr.flush()
         if self._bridge is not None:
@@ -144,6 +151,18 @@ def _join(patience_s: float):
     joined = join()
     signal.alarm(0)
     return joined
+
+
+def _remove_segments() -> None:
+    """Files of Open MPI's shared memory, of which it leaves one for each process that ran alone. All ranks have opened
+    theirs by now, and what they hold stays."""
+    try:
+        mapped = MAPS.read_text()
+    except OSError:
+        return
+    for path in set(re.findall(SEGMENT, mapped)):
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def look() -> list[Rung]:

@@ -56,6 +56,19 @@ def losses(out):
     return [record["loss"] for record in records(out, "iteration")]
 
 
+def test_nothing_is_left_in_shared_memory(alone, mpirun, net, tmp_path):
+    """Open MPI leaves a file there where a process runs alone."""
+    (tmp_path / "shm").mkdir()
+    kept = {"OMPI_MCA_btl_sm_backing_directory": str(tmp_path / "shm")}
+    looked = "import os; from mpi4py import MPI; MPI.COMM_WORLD.barrier(); print(len(os.listdir(os.environ['WHERE'])))"
+    seen = mpirun(2, ["-c", looked], WHERE=str(tmp_path / "shm"), **kept)
+    if "0" in seen.stdout.split():
+        pytest.skip("this MPI keeps no files there")
+    for number, start in enumerate((alone, lambda given, **more: mpirun(3, given, **more))):
+        done = start(arguments(net, tmp_path / f"out{number}", "--iterations", 2), **kept)
+        assert done.returncode == 0 and os.listdir(tmp_path / "shm") == [], done.stderr
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ranks):
     done = mpirun(ranks, arguments(net, tmp_path / "out", "--iterations", 26), PYTHONPATH=str(ROOT))  # curves are drawn
