@@ -28,16 +28,16 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
 
 
 def earlier(path, protocol: Protocol) -> dict:
-    """The sweep that ``path`` keeps, to be compared with one by ``protocol``. Raises UsageError where its buffers were
-    otherwise before each call than they will be: that alone may change a time by half."""
+    """The sweep that ``path`` keeps, to be compared with one by ``protocol``. Raises UsageError where it was measured
+    by another rule of what is written before each call: that alone may change a time by three times."""
     old = read_json(path)
     header = old.get("header")
     before = header.get("protocol") if isinstance(header, dict) else None
     then, now = before_a_call(before if isinstance(before, dict) else {}), before_a_call(asdict(protocol))
     if then != now:
         raise UsageError(
-            f"{path} cannot be compared with: before its iterations {then}, and before those of this sweep {now}: give "
-            "--warm and --cold as then, or measure it anew"
+            f"{path} was measured by another rule. Before each of its iterations {then}; in this sweep {now}. Give the "
+            "same --warm and --cold, or measure it anew"
         )
     return old
 

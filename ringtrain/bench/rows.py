@@ -35,8 +35,8 @@ COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
 def identity(job: Job, algorithm: str, transport: str | None, wire: str = NONE, way: str = NO_WAY) -> dict:
-    """``transport`` is what carries the algorithm; None where it does not run, and then the memory is none. ``way``: of
-    messages, among several."""
+    """``transport`` is what carries the algorithm; None where it does not run; the memory is None then, too.
+    ``way``: of messages, among several."""
     return {
         "algorithm": algorithm,
         "transport": transport,

@@ -4,8 +4,8 @@ Whatever drifts (clock rates, neighbours, temperature) then meets all algorithms
 the transport's barrier; an iteration's time is that of its slowest rank.
 
 Every rank writes its contribution before each iteration, outside the clock, as backward writes a gradient. Memory that
-nobody has written since the last iteration lies in the caches of those who read it then: what works in shared memory
-would move next to nothing between cores, and would look up to twice as fast as it is in training.
+no rank has written since the last iteration is still in the readers' caches. An all-reduce in shared memory then moves
+almost nothing between cores, and looks up to three times as fast as it is in training.
 """
 
 import random

@@ -72,7 +72,7 @@ def run(arguments: list[str]) -> int:
             return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
     except click.exceptions.Exit as exit:
         return exit.exit_code
-    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # click 8.2; before, it showed the help itself
+    except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help())
         return UsageError.exit_code
     except click.ClickException as error:

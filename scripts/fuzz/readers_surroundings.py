@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from ringtrain.bench.sizes import parse_bytes, swept
-from ringtrain.cli.main import COMMANDS, _in_words, ringtrain
+from ringtrain.cli.hints import in_words
+from ringtrain.cli.main import COMMANDS, ringtrain
 from ringtrain.cli.options import given
 from ringtrain.cli.values import OfRank, Share, Sizes
 from ringtrain.cli.variants import folders_of, variants_of
@@ -115,7 +116,7 @@ def _parsed(words: list[str]) -> None:
         values = _values(words)
         _used(words, values)
     except click.ClickException as error:
-        raise UsageError(_in_words(error)) from None
+        raise UsageError(in_words(error, words)) from None
 
 
 def _values(words: list[str]) -> dict:

