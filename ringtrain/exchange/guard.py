@@ -154,6 +154,7 @@ class Guard:
         """A mismatch, where that is why the transport failed; else the error itself."""
         if isinstance(error, RankLostError):
             return error
+        # by looks, not by the clock: an error of the transport is told even where that stands still
         for _ in range(int(self._reach_s / LOOK_S)):
             if self.board.differs(word):
                 break

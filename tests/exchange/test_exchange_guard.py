@@ -387,6 +387,7 @@ def test_a_shorter_deadline_of_the_wait_holds(clock):
             finally:
                 ended.set()
         else:
+            until(lambda: 1 in guard.board.read()[0].entries)
             stall(clock, guard, 0.3)
             assert ended.wait(60)
 
@@ -435,15 +436,16 @@ def test_the_lowest_rank_tells_and_the_others_keep_quiet(clock):
 
 def test_of_those_that_wait_the_lowest_tells_first(clock):
     """The ends of the others are not told of the first."""
-    order, guards = [], {}
+    order, guards, threads = [], {}, {}
 
     def body(t, guard):
-        guards[t.rank] = guard
+        guards[t.rank], threads[t.rank] = guard, threading.current_thread()
         reduction, _ = prepared(t, guard, "ring")
         if t.rank == 1:
             until(lambda: waits(guard, 1, 0, 2))
             stall(clock, guard, 2.0)
             until(lambda: order and guards[2]._turns.taken)
+            clock.wait_for_questions([threads[2]], 4)  # it has heard
             assert order == [0]  # the other's turn has not come, nor can it: time stands still
             clock.now += 2 * SILENCE_TURNS * TURN_S
             until(lambda: len(order) == 2)

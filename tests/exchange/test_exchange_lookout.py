@@ -13,15 +13,9 @@ from ringtrain.exchange import stacks
 from ringtrain.exchange.lookout import EVERY_S, Lookout
 from ringtrain.exchange.pauses import PAUSED_S
 from ringtrain.transport.activity import Activity
+from tests.fakes.clock import Clock
 
 pytestmark = pytest.mark.timing
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 class Recorded:
