@@ -11,11 +11,13 @@ the median and the greatest of the launches' ratios to the MPI's own, and writes
 import argparse
 import importlib.util
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from contestants import (
@@ -40,10 +42,11 @@ from ringtrain.bench.launches import markdown, merged
 from ringtrain.bench.sizes import parse_bytes, swept
 from ringtrain.bench.sweep import Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
+from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
+from ringtrain.exchange.guarded import bare
 from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
 from ringtrain.exchange.tuning_file import find_tuning
-from ringtrain.transport.world import connect
 
 TORCH = "torch==2.13.0"
 ROOT = Path(__file__).parents[2]
@@ -51,10 +54,9 @@ DEFAULT = (NATIVE, AUTO, PREPARED, COMMUNICATOR)
 
 
 # ── a rank ────────────────────────────────────────────────────────────────────────────────────────────────────
-def rank_main(options) -> int:
+def rank_main(transport, options) -> None:
+    transport = bare(transport)
     with ExitStack() as stack:
-        transport = connect()
-        stack.callback(transport.close)
         rivals, memories, told = {}, {}, {}
         if {COMMUNICATOR, PREPARED} & set(options.algorithm):
             communicator = stack.enter_context(Communicator())
@@ -65,10 +67,10 @@ def rank_main(options) -> int:
             rivals |= {GLOO: by_gloo}
             memories |= {TENSOR: tensor_memory}
         asked = replace(_asked(options, rivals), tuning=find_tuning(transport, None).table)  # the Communicator's, too
-        result = sweep(transport, asked, _watcher(transport.rank), HostBuffers(transport, memories))
+        with transport.activity.during("a sweep"):
+            result = sweep(transport, asked, _watcher(transport.rank), HostBuffers(transport, memories))
         if transport.rank == 0:
             files.write_json(options.json, result.header | told, result.rows)
-    return 0
 
 
 def _join_gloo(transport, meet: str, stack: ExitStack) -> str:
@@ -106,20 +108,46 @@ def _watcher(rank: int) -> Watcher:
 
 
 # ── launches ──────────────────────────────────────────────────────────────────────────────────────────────────
+def measure(options) -> tuple[dict[int, list[dict]], bool]:
+    """Sweeps by number of ranks, and whether every launch ended well: one that fails is the last."""
+    sweeps: dict[int, list[dict]] = {ranks: [] for ranks in options.ranks}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, ranks in product(range(1, options.launches + 1), options.ranks):
+            what = f"launch {number} of {options.launches}, {ranks} ranks"
+            tell(f"\n{what}")
+            found = launch(options, ranks, Path(folder))
+            if found is None:
+                complain(f"{what}, failed: no more are started")
+                return sweeps, False
+            sweeps[ranks].append(found)
+    return sweeps, True
+
+
 def launch(options, ranks: int, folder: Path) -> dict | None:
     """One launch's sweep; None where it failed."""
     path = folder / f"{ranks}.json"
-    command = [*shlex.split(options.launch.format(ranks=ranks)), sys.executable, __file__, *sys.argv[1:]]
+    command = [*launcher(options, ranks), sys.executable, __file__, *sys.argv[1:]]
     with tempfile.TemporaryDirectory() as meeting:
         status = subprocess.run([*command, "--json", str(path), "--meet", f"{meeting}/meet"]).returncode
     return None if status else files.read_json(path)
+
+
+def launcher(options, ranks: int) -> list[str]:
+    """The words that start so many ranks. Raises UsageError."""
+    try:
+        words = shlex.split(options.launch.replace("{ranks}", str(ranks)))
+    except ValueError as error:
+        raise UsageError(f"--launch {options.launch}: {error}") from None
+    if shutil.which("".join(words[:1])) is None:
+        raise UsageError(f"--launch {options.launch}: there is no such program; install an MPI, or name its launcher")
+    return words
 
 
 def write(options, ranks: int, sweeps: list[dict]) -> None:
     found = merged(sweeps)
     base = options.out / f"allreduce-{ranks}-ranks"
     torch = f", torch {found['header']['torch']}" if "torch" in found["header"] else ""
-    text = f"`scripts/bench allreduce {shlex.join(sys.argv[1:])}`, commit {commit()}{torch}.\n{markdown(**found)}\n"
+    text = f"`scripts/bench allreduce {shlex.join(options.told)}`, commit {commit()}{torch}.\n{markdown(**found)}\n"
     tell(f"\n{text}")
     base.with_suffix(".md").write_text(text)
     files.write_json(base.with_suffix(".json"), found["header"], found["rows"])
@@ -136,12 +164,20 @@ def tell(text: str) -> None:
     print(text, flush=True)
 
 
+def complain(text: str) -> None:
+    print(f"allreduce: {text}", file=sys.stderr, flush=True)
+
+
 def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    places = argparse.ArgumentParser(add_help=False)
+    places.add_argument("--out", type=Path, default=Path("."), help="folder for the table, the figures, the picture")
+    places.add_argument("--figures", type=Path, help="folder for the picture instead")
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind, parents=[places])
     parser.add_argument("--launches", type=int, default=5, help="of each number of ranks")
     parser.add_argument("--ranks", type=numbers, default=[2], help="how many, or several numbers: 2,4")
     parser.add_argument("-b", "--begin", default="64K", help="smallest buffer")
@@ -152,24 +188,29 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--algorithm", default=",".join(DEFAULT), help="names, those above among them, or all")
     parser.add_argument("--warm", action="store_true", help="buffers as the last iteration left them")
     parser.add_argument("--launch", default="mpirun -np {ranks} --bind-to none", help="how ranks are started")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for the table, the figures, the picture")
-    parser.add_argument("--figures", type=Path, help="folder for the picture instead")
     parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)  # of a rank
     parser.add_argument("--meet", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.launches < 1 or not options.ranks or min(options.ranks) < 2:
         parser.error("give --launches of 1 or more, and --ranks of 2 or more each")
+    if options.iterations < 1 or options.warm_up < 0:
+        parser.error("give -n of 1 or more, and -w of 0 or more")
     try:
         options.algorithm = choose(options.algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
         options.sizes = swept(parse_bytes(options.begin), parse_bytes(options.end), options.factor)
     except UsageError as error:
         parser.error(str(error))
+    if NATIVE not in options.algorithm:
+        parser.error(f"give {NATIVE} among --algorithm: all are compared with it")
+    options.told = places.parse_known_args()[1]  # without folders, which are those of one machine
     options.picture = lambda ranks: (options.figures or options.out) / f"allreduce-{ranks}-ranks.png"
     return options
 
 
 def make_ready(options) -> None:
     """All that could fail after an hour is tried now. Raises UsageError."""
+    for ranks in options.ranks:
+        launcher(options, ranks)
     for folder in filter(None, (options.out, options.figures)):
         folder.mkdir(parents=True, exist_ok=True)
     for ranks in options.ranks:
@@ -182,24 +223,18 @@ def make_ready(options) -> None:
 def main() -> int:
     options = read_options()
     if options.json:
-        return rank_main(options)
+        return in_world(lambda transport: rank_main(transport, options))
     try:
         make_ready(options)
+        sweeps, all_well = measure(options)
     except UsageError as error:
-        print(f"allreduce: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
-    sweeps: dict[int, list[dict]] = {ranks: [] for ranks in options.ranks}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(options.launches):
-            for ranks in options.ranks:
-                tell(f"\nlaunch {number + 1} of {options.launches}, {ranks} ranks")
-                found = launch(options, ranks, Path(folder))
-                if found is None:
-                    return 1
-                sweeps[ranks].append(found)
     for ranks, own in sweeps.items():
-        write(options, ranks, own)
-    return int(any(row["wrong"] for own in sweeps.values() for one in own for row in one["rows"]))
+        if own:
+            write(options, ranks, own)
+    wrong = any(row["wrong"] for own in sweeps.values() for one in own for row in one["rows"])
+    return int(wrong or not all_well)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Several launches as one."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from ringtrain.bench import files, plots
@@ -10,6 +13,7 @@ from ringtrain.bench.timing import Protocol
 from ringtrain.transport.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
+FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
 KIB = 1 << 10
 
 
@@ -99,3 +103,30 @@ def test_files_and_pictures_of_launches(swept, tmp_path):
     plots.draw(quiet["header"], quiet["rows"], tmp_path / "b.svg")
     drawn = (tmp_path / "b.svg").read_text()
     assert "hollow" not in drawn and "95 % interval" in drawn
+
+
+@pytest.fixture
+def program(monkeypatch):
+    """`scripts/bench allreduce`, as a module."""
+    monkeypatch.syspath_prepend(FOLDER)
+    import allreduce
+
+    yield allreduce
+    del sys.modules["allreduce"], sys.modules["contestants"]
+
+
+def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program, swept, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    found = iter([launch(swept, 1e-6), launch(swept, 1e-6), launch(swept, 4e-6), None])
+    monkeypatch.setattr(program, "launch", lambda options, ranks, folder: next(found))
+    out, figures = tmp_path / "out", tmp_path / "figures"
+    asked = ["--launches", "3", "--ranks", "2,3", "-n", "3", "--launch", "sh {ranks}"]
+    monkeypatch.setattr(sys, "argv", ["allreduce", "--out", str(out), *asked, f"--figures={figures}"])
+    assert program.main() == 1
+    assert capsys.readouterr().err == "allreduce: launch 2 of 3, 3 ranks, failed: no more are started\n"
+    launches = {n: files.read_json(out / f"allreduce-{n}-ranks.json")["header"]["launches"] for n in (2, 3)}
+    assert {ranks: len(own) for ranks, own in launches.items()} == {2: 2, 3: 1}
+    text = (out / "allreduce-2-ranks.md").read_text()
+    command = "scripts/bench allreduce --launches 3 --ranks 2,3 -n 3 --launch 'sh {ranks}'"
+    assert text.startswith(f"`{command}`, commit ") and str(tmp_path) not in text
+    assert {path.name for path in figures.iterdir()} == {"allreduce-2-ranks.png", "allreduce-3-ranks.png"}

@@ -36,9 +36,20 @@ def test_launches_become_one_table(mpirun_command, tmp_path):
     assert (figures / "allreduce-2-ranks.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_mistake_that_ranks_find_is_told_once_and_nothing_is_written(mpirun_command, tmp_path):
+    pytest.importorskip("matplotlib")
+    launch = " ".join(mpirun_command("{ranks}", [])[:-1])
+    asked = ["--ranks", "2", "-b", "1000G", "-e", "1000G", "--launch", launch, "--out", str(tmp_path)]
+    done = run([sys.executable, str(PROGRAM), *asked], 300, PYTHONPATH=str(ROOT))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.count("ringtrain: buffers of ") == 1 and "make -e smaller" in done.stderr
+    assert "allreduce: launch 1 of 5, 2 ranks, failed: no more are started" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(tmp_path):
     """Ranks of tests find no matplotlib."""
-    done = run([sys.executable, str(PROGRAM), "--out", str(tmp_path)], 60)
+    done = run([sys.executable, str(PROGRAM), "--out", str(tmp_path), "--launch", sys.executable], 60)
     assert done.returncode == 2 and done.stderr.startswith("allreduce: --plot needs matplotlib: pip install")
 
 
@@ -48,7 +59,14 @@ def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(t
         (("--ranks", "1"), "give --launches of 1 or more, and --ranks of 2 or more each"),
         (("--ranks", "two"), "argument --ranks: invalid"),
         (("--algorithm", "rign"), "unknown algorithm 'rign': "),
+        (("--algorithm", "auto,prepared"), "give mpi among --algorithm: all are compared with it"),
         (("-b", "8M", "-e", "1M"), "-b must not be more than -e"),
+        (("-f", "0.5"), "it must be more than 1"),
+        (("-n", "0"), "give -n of 1 or more, and -w of 0 or more"),
+        (("-w", "-1"), "give -n of 1 or more, and -w of 0 or more"),
+        (("--launch", "no-such-mpirun -np {ranks}"), "--launch no-such-mpirun -np {ranks}: there is no such program"),
+        (("--launch", ""), "--launch : there is no such program"),
+        (("--launch", "'mpirun"), "--launch 'mpirun: No closing quotation"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_launched(arguments, message):
