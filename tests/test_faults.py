@@ -82,6 +82,20 @@ def test_where_a_rank_is_is_seen_from_outside(faults, tmp_path):
     assert run.phase_of(tmp_path, None) == run.OVER
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_a_run_that_is_gone_before_its_kill_must_be_done(faults, tmp_path, monkeypatch, done):
+    run = faults.run
+    runs = run.Runs(SimpleNamespace(elastic=False, replace=False), tmp_path)
+    monkeypatch.setattr(runs, "_start", lambda out: None)
+    monkeypatch.setattr(runs, "_judge", lambda *_: None)
+    monkeypatch.setattr(run, "await_moment", lambda *_: None)
+    monkeypatch.setattr(run, "watch", lambda *_: None)
+    (tmp_path / "007").mkdir()
+    write(tmp_path / "007", LOSSES, done=done)
+    killed = runs.killed(7, 1, run.Moment(0.0, 2), None)
+    assert (killed.phase, killed.wrong) == (run.OVER, [] if done else ["it ended by itself, before the kill"])
+
+
 def test_kills_come_from_the_launch_on(faults):
     draw, unbroken = random.Random(0), faults.run.Unbroken(100, 4.0, 0.9, True, {})
     moments = [faults.run.draw_moment(draw, unbroken) for _ in range(1000)]

@@ -11,12 +11,9 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ringtrain.ops.cpu.kernels.watched import watched
+from numpy._core import _multiarray_umath
 
-try:
-    from numpy._core import _multiarray_umath
-except ImportError:  # NumPy 1
-    from numpy.core import _multiarray_umath
+from ringtrain.ops.cpu.kernels.watched import watched
 
 SET_HANDLER = 304  # PyDataMem_SetHandler's place in NumPy's C API table, which only ever grows
 LEAST_BYTES = 64  # smaller ones are numbers in an array's clothes, such as the copy of a scalar

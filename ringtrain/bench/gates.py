@@ -29,7 +29,7 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
 
 def earlier(path, protocol: Protocol) -> dict:
     """The sweep that ``path`` keeps, to be compared with one by ``protocol``. Raises UsageError where it was measured
-    by another rule of what is written before each call: that alone may change a time by three times."""
+    with another rule for writing before each call: that alone may change a time by three times."""
     old = read_json(path)
     header = old.get("header")
     before = header.get("protocol") if isinstance(header, dict) else None

@@ -2,7 +2,7 @@
 
 ::
     DIR/ringtrain-data-UID/                          the user's alone
-        lock                                         one process at a time copies, or removes; changed as it gets on;
+        lock                                         one process at a time copies, or removes; changed while it copies;
                                                      removed, with the folder, by the one that leaves no copy there
         0c5e…-cifar10.h5                             named by where the file is, its size and when it was changed
         0c5e…-cifar10.h5.sha256                      of its bytes, as they were read; written last

@@ -145,13 +145,13 @@ def _spread(counts: Mapping[int, int]) -> str:
     return f"{lags[len(lags) // 2]} (median) to {lags[-1]}"
 
 
-def ended(event: Ended, best: str = "", besides: Sequence[str | None] = ()) -> list[str]:
-    """The last lines. ``best``: :func:`best_of`, or empty; ``besides``: lines about speed and files."""
+def ended(event: Ended, best: str = "", more: Sequence[str | None] = ()) -> list[str]:
+    """The last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
     lines = [_outcome(event)]
     if event.test_accuracy is not None:
         lines.append(f"test {_scores(event.test_loss, event.test_accuracy)}{best}")
     lines.append(f"{event.images_per_s:,.0f} images/s")
-    return [*lines, *filter(None, besides)]
+    return [*lines, *filter(None, more)]
 
 
 def best_of(accuracy: float, epoch: int | None) -> str:

@@ -42,7 +42,7 @@ class StopFlag:
 
     def remove(self, last: bool = False) -> None:
         """Signals do what they did before. ``last``: the process is about to end; then a SIGUSR1 that comes late, which
-        would kill, is passed over: whoever sends it wants the end that is coming. So is a Ctrl-C when a run has
+        would kill, is passed over: its sender wants the end that comes. So is a Ctrl-C when a run has
         stopped: its status says that there is a checkpoint."""
         for number, handler in self._before.items():
             late = {signal.SIGUSR1: handler == signal.SIG_DFL, signal.SIGINT: self._stopped}.get(number, False)

@@ -31,7 +31,7 @@ from ringtrain.train.signals import StopFlag, nothing, watching
 from ringtrain.train.state import Progress, restore
 from ringtrain.train.together import on_root, take_turns, together
 from ringtrain.train.tracing import Tracing, path_of, window_of
-from ringtrain.transport.activity import tell_nobody
+from ringtrain.transport.activity import tell_none
 from ringtrain.transport.base import Transport
 
 
@@ -119,7 +119,7 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
             sink.close()
             _draw(drawn, sinks)
         finally:  # a run that comes after this one in the same process finds nothing of it
-            stop.in_haste, stop.before_end, activity.before_end = nothing, nothing, tell_nobody
+            stop.in_haste, stop.before_end, activity.before_end = nothing, nothing, tell_none
             if folder is not None:
                 folder.release()
             if run.guard is not None:

@@ -35,7 +35,7 @@ def no_words() -> str:
     return ""
 
 
-def tell_nobody(error: Exception) -> None:
+def tell_none(error: Exception) -> None:
     pass
 
 
@@ -46,7 +46,7 @@ class Activity:
     layer():      where a pass is
     collective(): the one that this rank is in, in words
     everyone():   what all ranks do, in lines that each begin with a line break, where there is a guard that sees them
-    lost():       who has died while others start, in words; empty where nobody has
+    lost():       who has died while others start, in words; empty where none has
     before_end(error): what a thread calls that is about to end the run
     deadline_s:   of stages that are limited
     backstop:     what ends the process where no thread of Python could (:class:`.backstop.Backstop`)
@@ -60,7 +60,7 @@ class Activity:
         self.collective: Callable[[], str] = no_words
         self.everyone: Callable[[], str] = no_words
         self.lost: Callable[[], str] = no_words
-        self.before_end: Callable[[Exception], None] = tell_nobody
+        self.before_end: Callable[[Exception], None] = tell_none
         self.backstop = Unlimited()
         self.renewed = 0  # how often a stage got on
         self._held = False

@@ -65,7 +65,7 @@ def let_out(patience_s: float = LET_OUT_S) -> None:
 
 
 def _unread(descriptor: int) -> int:
-    """Bytes in a pipe that nobody has read yet; 0 where it is none."""
+    """Bytes in a pipe that have not been read; 0 where it is none."""
     count = struct.pack("i", 0)
     try:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):

@@ -117,7 +117,9 @@ class Runs:
         run.phase, saved = phase_of(out, victim), last_saved(out)
         died = time.monotonic()
         if victim is None:
-            run.phase = OVER  # it had gone before it could be killed
+            run.phase = OVER
+            if not is_done(out):
+                run.wrong.append("it ended by itself, before the kill")
         else:
             send(victim, signal.SIGKILL)
         watch(world, out, died, run)
