@@ -166,7 +166,7 @@ def test_windows_that_cannot_be():
         window_of(config(trace_iterations="3:4"), 0)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/.."])
+@pytest.mark.parametrize("name", [".", "..", "a/.."])
 def test_a_trace_is_a_file(name):
     with pytest.raises(ConfigError, match="it wants a file, a bare name of one in the run folder"):
         window_of(config(trace=name), 0)

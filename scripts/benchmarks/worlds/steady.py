@@ -12,8 +12,8 @@ EVERY_S = 1.0
 LEAST_GROWTH = MIB  # what counts as growth, of one rank, in the second half of the time that it was watched
 LEAST_SAMPLES = 16
 BOUND = (
-    f"flat: no rank grows by more than {LEAST_GROWTH / MIB:g} MiB in the second half of the time it was watched; a slower "
-    "leak is not seen"
+    f"flat: no rank grows by more than {LEAST_GROWTH / MIB:g} MiB in the second half of the time it was watched; "
+    "a slower leak is not seen"
 )
 
 
