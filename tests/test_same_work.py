@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,52 @@ def test_where_rounding_alone_is_more_than_allowed_the_peers_own_is_the_measure(
     assert "'conv2.weight' is 1 apart" in same_work.refusal(zero, far, "bfloat16", exact)
 
 
+LARGE = {"large.weight": 100 * random(3, 3, 64, 64, seed=30)}  # most of the whole gradient
+
+
+def scaled(same_work, times, noise=0.0, gradients=()):
+    """conv2's gradient as rounding leaves it, and then multiplied; the others are right."""
+    wrong = times * (random(3, 3, 8, 8, seed=10) + noise * random(3, 3, 8, 8, seed=20))
+    return work(same_work, gradients={"conv2.weight": wrong, **LARGE, **dict(gradients)})
+
+
+@pytest.mark.parametrize(
+    ("precision", "noise", "times"), [("bfloat16", 0.3, 0.3), ("float16", 0.1, 0.8), ("float32", 5e-3, 0.981)]
+)
+def test_a_gradient_that_is_scaled_is_refused_where_rounding_is_as_large(same_work, precision, noise, times):
+    """By its distance it is right."""
+    peer = work(same_work, gradients=LARGE)
+    most, wrong = same_work.TOLERANCES[precision], scaled(same_work, times, noise)
+    assert same_work.gradients_apart(wrong, peer)["conv2.weight"] < most.parameter
+    assert same_work.whole_apart(wrong, peer) < most.gradient
+    assert same_work.refusal(scaled(same_work, 1, noise), peer, precision) == ""
+    told = same_work.refusal(wrong, peer, precision)
+    assert told.startswith("the gradient of 'conv2.weight' is ") and " times PyTorch's" in told
+    assert float(told.split()[5]) == pytest.approx(times, rel=0.02)
+
+
+def test_a_share_may_be_as_far_off_as_the_peers_own_and_half_of_it_at_most(same_work):
+    exact = work(same_work, gradients=LARGE)
+
+    def refused(own, peer, precision):
+        return same_work.refusal(scaled(same_work, own), scaled(same_work, peer), precision, exact)
+
+    assert refused(0.985, 1.006, "float32") == ""
+    assert "1 ± 0.012 (float32)" in refused(0.985, 1.004, "float32")
+    assert "is 0.4 times PyTorch's, the last that is not 1 ± 0.5 (bfloat16)" in refused(0.4, 0.7, "bfloat16")
+
+
+def test_small_gradients_are_judged_with_others_of_their_kind(same_work):
+    """Of 8 elements each: one may be far off, as rounding makes it, and all together may not."""
+    gammas = {f"norm{i}.gamma": random(8, seed=40 + i) for i in range(10)}
+    peer = work(same_work, gradients={**gammas, **LARGE})
+    one = scaled(same_work, 1, gradients={**gammas, "norm3.gamma": 0.5 * gammas["norm3.gamma"]})
+    assert same_work.refusal(one, peer, "bfloat16") == ""
+    wrong = scaled(same_work, 1, gradients={name: 0.5 * each for name, each in gammas.items()})
+    told = same_work.refusal(wrong, peer, "bfloat16")
+    assert told.startswith("the gradient of each small gamma is 0.5 times PyTorch's")
+
+
 # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
 def own_side(monkeypatch):
@@ -150,7 +197,8 @@ def test_both_sides_are_told_the_same_threads_and_one_ghost_batch(own_side):
 
 def test_a_device_without_torch_or_driver_is_told_in_a_line():
     command = [sys.executable, FOLDER / "pytorch.py", "lenet", "--device", "cuda", "--precision", "bfloat16"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=hidden)
     assert done.returncode == 1 and done.stderr.startswith("bench pytorch: "), done.stderr
     assert len(done.stderr.splitlines()) == 1
 

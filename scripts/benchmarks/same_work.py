@@ -1,7 +1,9 @@
 """Whether two nets do the same work in a training pass: each layer's output, the loss, the gradient of every parameter.
 
 A difference is ‖a - b‖/‖b‖, where b is the peer's. What differs first is named: going forward the first layer whose
-output is apart, going back the first parameter whose gradient is. Needs NumPy alone.
+output is apart, going back the first parameter whose gradient is. A gradient's share of the peer's, ⟨a, b⟩/⟨b, b⟩, is
+held more closely: what rounding adds hardly points along b, and what a wrong kernel multiplies by does. Needs NumPy
+alone.
 """
 
 import math
@@ -13,26 +15,30 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The most that may be apart: outputs of layers and the loss; the gradient as a whole; that of one parameter."""
+    """The most that may be apart: outputs of layers and the loss; the gradient as a whole; that of one parameter; its
+    share from 1."""
 
     output: float
     gradient: float
     parameter: float
+    share: float
 
 
 # Twice and more of what nets that are the same were measured to differ by, on the CPU: docs/gpu.md. In batch
-# normalisation most of a gradient cancels, and what was rounded before stays, so that one parameter's may be far off.
-# tf32 has the digits of float16.
+# normalisation most of a gradient cancels, and what was rounded before stays, so that one parameter's may be far off;
+# its share is not. tf32 has the digits of float16.
 TOLERANCES = {
-    "float64": Tolerance(1e-12, 1e-12, 1e-10),
-    "float32": Tolerance(1e-4, 5e-4, 2e-2),
-    "tf32": Tolerance(1e-2, 5e-2, 2.5e-1),
-    "bfloat16": Tolerance(3e-2, 1e-1, 7.5e-1),
-    "float16": Tolerance(1e-2, 5e-2, 2.5e-1),
+    "float64": Tolerance(1e-12, 1e-12, 1e-10, 1e-11),
+    "float32": Tolerance(1e-4, 5e-4, 2e-2, 5e-3),
+    "tf32": Tolerance(1e-2, 5e-2, 2.5e-1, 5e-2),
+    "bfloat16": Tolerance(3e-2, 1e-1, 7.5e-1, 2.5e-1),
+    "float16": Tolerance(1e-2, 5e-2, 2.5e-1, 5e-2),
 }
+MANY = 256  # elements over which noise evens out: parameters of fewer are joined with others of their kind
 # A gradient that is zero but for rounding (of a bias before a normalisation) is held against this part of the others.
 LEAST = 1e-3
-TIMES, CAP = 3, 0.9  # of the peer's own distance from float64, in nets that are deeper than those measured; a limit
+# Of the peer's own distance from float64, in nets that are deeper than those measured; limits, the second of shares.
+TIMES, CAP, SHARE_CAP = 3, 0.9, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +68,41 @@ def outputs_apart(own: Work, peer: Work) -> dict[str, float]:
 
 
 def gradients_apart(own: Work, peer: Work) -> dict[str, float]:
-    count = sum(each.size for each in peer.gradients.values())
-    typical = math.sqrt(
-        sum(float(np.sum(np.square(each, dtype=np.float64))) for each in peer.gradients.values()) / count
-    )
+    least = _least(peer)
     return {
-        name: apart(own.gradients[name], wanted, LEAST * typical * math.sqrt(wanted.size))
+        name: apart(own.gradients[name], wanted, least * math.sqrt(wanted.size))
         for name, wanted in peer.gradients.items()
     }
+
+
+def _least(peer: Work) -> float:
+    """Of an element: a gradient whose elements are smaller is rounding alone."""
+    count = sum(each.size for each in peer.gradients.values())
+    squares = sum(float(np.sum(np.square(each, dtype=np.float64))) for each in peer.gradients.values())
+    return LEAST * math.sqrt(squares / count)
+
+
+def shares(own: Work, peer: Work) -> dict[str, float]:
+    """⟨a, b⟩/⟨b, b⟩ of each parameter of :data:`MANY` elements, and of smaller ones by their kind; of none that is
+    rounding alone."""
+    found, least = {}, _least(peer)
+    for name, names in _joined(peer).items():
+        a, b = (_one([work.gradients[each] for each in names]) for work in (own, peer))
+        if np.linalg.norm(b) > least * math.sqrt(b.size):
+            found[name] = float(a @ b) / float(b @ b)
+    return found
+
+
+def _one(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([each.ravel() for each in arrays], dtype=np.float64)
+
+
+def _joined(work: Work) -> dict[str, list[str]]:
+    groups = {}
+    for name, gradient in work.gradients.items():
+        key = repr(name) if gradient.size >= MANY else f"each small {name.rpartition('.')[2]}"
+        groups.setdefault(key, []).append(name)
+    return groups
 
 
 def whole_apart(own: Work, peer: Work) -> float:
@@ -94,8 +127,8 @@ def refusal(own: Work, peer: Work, precision: str, exact: Work | None = None) ->
     return _gradient_refusal(own, peer, base, precision)
 
 
-def _allowed(tolerance: float, rounding: float) -> float:
-    return max(tolerance, min(CAP, TIMES * rounding))
+def _allowed(tolerance: float, rounding: float, cap: float = CAP) -> float:
+    return max(tolerance, min(cap, TIMES * rounding))
 
 
 def _gradient_refusal(own: Work, peer: Work, base: Work, precision: str) -> str:
@@ -111,6 +144,17 @@ def _gradient_refusal(own: Work, peer: Work, base: Work, precision: str) -> str:
     if not whole <= allowed:
         worst = max(found, key=found.get)
         return f"the gradient is {whole:.2g} apart ({precision}: {allowed:.2g}), most that of {worst!r}"
+    return _share_refusal(shares(own, base), shares(peer, base), precision)
+
+
+def _share_refusal(found: dict[str, float], rounded: dict[str, float], precision: str) -> str:
+    for name in reversed(found):
+        allowed = _allowed(TOLERANCES[precision].share, abs(rounded[name] - 1), SHARE_CAP)
+        if not abs(found[name] - 1) <= allowed:
+            return (
+                f"the gradient of {name} is {found[name]:.3g} times PyTorch's, the last that is not 1 ± {allowed:.2g} "
+                f"({precision}): its layer is wrong, or the one that hands it its gradient"
+            )
     return ""
 
 
@@ -126,6 +170,7 @@ def summary(own: Work, peer: Work) -> dict:
         "gradient_apart": whole_apart(own, peer),
         "worst_parameter": worst,
         "worst_parameter_apart": gradients[worst],
+        "worst_share_off": max((abs(share - 1) for share in shares(own, peer).values()), default=0.0),
     }
 
 
@@ -133,5 +178,6 @@ def told(found: dict) -> str:
     return (
         f"same: loss {found['loss']:.7g} and {found['loss_of_torch']:.7g}, outputs at most "
         f"{found['outputs_apart']:.1e} apart ({found['worst_layer']}), gradient {found['gradient_apart']:.1e}, "
-        f"worst parameter {found['worst_parameter']} {found['worst_parameter_apart']:.1e}"
+        f"worst parameter {found['worst_parameter']} {found['worst_parameter_apart']:.1e}, "
+        f"shares {found['worst_share_off']:.1e} off"
     )
