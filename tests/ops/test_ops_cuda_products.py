@@ -210,10 +210,13 @@ class Clock:
 class Standing:
     """What a choice asks of a device. ``cleared``: how often the result was."""
 
-    recording, numbers, stream = False, "float32", None
+    recording, stream = False, None
 
-    def __init__(self):
-        self.runtime, self.cleared = self, 0
+    def __init__(self, active="float32"):
+        self.runtime, self.active, self.cleared = self, active, 0
+
+    def numbers(self, factors=None):
+        return factors or self.active
 
     def clear(self, _array, _stream):
         self.cleared += 1
@@ -249,7 +252,7 @@ def test_a_way_that_gives_other_numbers_is_left_out(result):
     for work in ("work", "more"):
         assert choice(device, work, ways("own", "blas"), clock.trial).name == "own"
         assert set(choice.table[work].seconds) == {"own"}
-    words = "its result differs from that of ringtrain's own kernel by more than 0.001 of the norm"
+    words = "its result differs from that of own by more than 0.001 of the norm"
     assert choice.notes == [f"blas is left out 2×: {words}"]
 
 
@@ -266,10 +269,26 @@ def test_a_way_that_gives_other_numbers_is_left_out(result):
 )
 def test_what_rounding_does_leaves_no_way_out(own, other, numbers):
     """Nor is one judged beside numbers that are none."""
-    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"own": own, "blas": other}), Standing()
-    device.numbers = numbers
+    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"own": own, "blas": other}), Standing(numbers)
     choice = clock.choice()
     assert choice(device, "work", ways("own", "blas"), clock.trial).name == "blas" and choice.notes == []
+
+
+def test_the_first_way_that_gives_numbers_is_the_one_that_is_named():
+    clock = Clock({"own": Unable("no tile"), "library": 2e-3, "blas": 1e-3}, {"blas": [0.0, 0.0]})
+    choice = clock.choice()
+    assert choice(Standing(), "work", ways("own", "library", "blas"), clock.trial).name == "library"
+    told = "blas is left out 1×: its result differs from that of library by more than 0.001 of the norm"
+    assert choice.notes == ["own is left out 1×: no tile", told]
+
+
+def test_numbers_are_held_to_the_type_of_the_factors():
+    """Those of gradients are of float32 in a net of bfloat16, too."""
+    for factors, name in ((None, "blas"), ("float32", "own")):
+        clock = Clock({"own": 3e-3, "blas": 1e-3}, {"blas": [3.0, 4.05]})
+        choice = clock.choice()
+        found = choice(Standing("bfloat16"), "work", ways("own", "blas"), clock.trial, factors=factors)
+        assert found.name == name
 
 
 def test_where_no_way_can_be_timed_the_first_tells_why():

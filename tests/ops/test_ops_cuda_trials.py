@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from ringtrain.errors import DeviceError
+from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -17,11 +17,13 @@ ISSUE_S, LAUNCH_S, EVENT_S = 20e-6, 8e-6, 1e-6  # what Python takes
 
 
 class Model:
-    """A device and the host that gives it work: ``host`` is when Python is, ``free`` when the device has done all."""
+    """A device and the host that gives it work: ``host`` is when Python is, ``free`` when the device has done all.
+    ``fault``: what a recording ends with."""
 
-    def __init__(self, records=True):
+    def __init__(self, records=True, fault=None):
         self.host = self.free = 0.0
-        self.runtime, self.stream, self.issued, self._records, self._costs = self, self, 0, records, None
+        self.runtime, self.stream, self.issued, self._costs = self, self, 0, None
+        self.records, self._fault = records, fault
 
     def issue(self, seconds):
         self.issued += 1
@@ -42,11 +44,12 @@ class Model:
 
     @contextmanager
     def _recording(self):
-        if not self._records:
-            raise DeviceError("nothing is recorded")
+        assert self.records
         self._costs, graphs = [], []
         yield graphs
         costs, self._costs = self._costs, None
+        if self._fault:
+            raise self._fault
         graphs.append(Replay(self, sum(costs)))
 
     def record(self, timed=None):
@@ -116,6 +119,19 @@ def test_what_cannot_be_recorded_after_all_is_told():
         seconds_of(model, run, True)
 
 
+@pytest.mark.parametrize(
+    "fault, kind, words",
+    [
+        (DeviceError("capture was invalidated"), Unable, "^it cannot be recorded: capture was invalidated$"),
+        (DeviceFullError("no memory"), DeviceFullError, "^no memory$"),
+    ],
+)
+def test_what_fails_where_its_recording_ends_is_not_kept_as_recordable(fault, kind, words):
+    model = Model(fault=fault)
+    with pytest.raises(kind, match=words):
+        seconds_of(model, lambda: model.issue(1e-6), True)
+
+
 @pytest.mark.device
 @needs_compiler
 @pytest.mark.parametrize("size", [0, 1, 1000, PIECE + 1, PIECES * PIECE, 300_001])
@@ -138,13 +154,13 @@ def test_distance():
 
 
 # ── cuBLAS ───────────────────────────────────────────────────────────────────────────────────────────────────────
-def multiplied(spoil):
+def multiplied(spoil, active="float32"):
     """(product of ones by the way that was chosen, the choice), where cuBLAS is ``spoil(runtime, right, given)``."""
     runtime, choice = device_runtime(), Choice(measure=lambda _device, run, recordable: 1.0 if recordable else 0.5)
     right = runtime.product
     runtime.product = lambda *given: spoil(runtime, right, given)
     try:
-        device = Device(runtime, "float32", "float32", choice=choice)
+        device = Device(runtime, "float32", active, choice=choice)
         x, y = (runtime.empty((5, 5), "float32") for _ in range(2))
         runtime.upload(np.ones((5, 5), "float32"), x, device.stream)
         Products(device).product(x, x, y)
@@ -169,11 +185,16 @@ def gives_half(runtime, right, given):
     runtime.upload(np.full(25, 2.5, "float32"), given[2].array, given[-1])
 
 
+def gives_a_percent_more(runtime, right, given):
+    right(*given)
+    runtime.upload(np.full(25, 5.05, "float32"), given[2].array, given[-1])
+
+
 def gives_nothing(runtime, right, given):
     pass
 
 
-OTHER = "its result differs from that of ringtrain's own kernel by more than 0.001 of the norm"
+OTHER = "its result differs from that of own by more than 0.001 of the norm"
 REFUSALS = {
     raises: "cuBLAS: CUBLAS_STATUS_EXECUTION_FAILED",
     gives_nan: OTHER,
@@ -197,3 +218,10 @@ def test_a_library_that_fails_or_is_wrong_is_left_out(spoil, why):
 def test_a_library_that_is_right_is_taken():
     host, choice = multiplied(lambda runtime, right, given: right(*given))
     assert (host == 5).all() and choice.notes == [] and next(iter(choice.table.values())).name == "cuBLAS"
+
+
+@pytest.mark.device
+@needs_compiler
+def test_a_product_of_float32_is_held_to_it_in_a_net_of_16_bits():
+    host, choice = multiplied(gives_a_percent_more, "float16")
+    assert (host == 5).all() and choice.notes == [f"cuBLAS is left out 1×: {OTHER}"]

@@ -73,18 +73,25 @@ class Choice:
         return [f"{name} is left out {times}×: {why}" for (name, why), times in self._left_out.items()]
 
     def __call__(
-        self, device, work: Hashable, ways: Callable[[], Sequence[Way]], trial: Callable[[Way], object], flops=0
+        self,
+        device,
+        work: Hashable,
+        ways: Callable[[], Sequence[Way]],
+        trial: Callable[[Way], object],
+        flops=0,
+        factors=None,
     ) -> Way:
         """``trial(way)``: does the work by that way, any number of times, such that only its results are lost: the
-        array in which they are, which is the same for all."""
+        array in which they are, which is the same for all. ``factors``: the type of what is multiplied, as results are
+        rounded by it; that of activations where none is given."""
         way = self._ways.get((device, work, device.recording))
-        return way or self._find(device, work, ways(), trial, flops)
+        return way or self._find(device, work, ways(), trial, flops, factors)
 
-    def _find(self, device, work, able, trial, flops) -> Way:
+    def _find(self, device, work, able, trial, flops, factors) -> Way:
         if work not in self.table:
             if device.recording:
                 return _recordable(able)
-            seconds = {} if self._fixed or len(able) == 1 else self._time_all(device, able, trial)
+            seconds = {} if self._fixed or len(able) == 1 else self._time_all(device, able, trial, factors)
             names = sorted(seconds, key=seconds.get) or [way.name for way in able]
             self.table[work] = Chosen(tuple(names), seconds, flops)
         by_name = {way.name: way for way in able}
@@ -92,28 +99,28 @@ class Choice:
         self._ways[device, work, False], self._ways[device, work, True] = ordered[0], _recordable(ordered)
         return self._ways[device, work, device.recording]
 
-    def _time_all(self, device, able, trial) -> dict[str, float]:
-        seconds, first = {}, None
+    def _time_all(self, device, able, trial, factors) -> dict[str, float]:
+        seconds, first, most = {}, None, TOLERANCE[device.numbers(factors)]
         for way in able:
             try:
-                first = self._compared(device, way, trial, first)
+                first = self._compared(device, way, trial, first, most)
                 seconds[way.name] = self._measure(device, lambda way=way: trial(way), way.recordable)
             except (Unable, DeviceFullError) as error:
                 key = way.name, str(error)
                 self._left_out[key] = self._left_out.get(key, 0) + 1
         return seconds
 
-    def _compared(self, device, way, trial, first):
-        """(where results are, those of the first way that gave some). Raises: Unable where this one gives others."""
+    def _compared(self, device, way, trial, first, most):
+        """(where results are, those of the first way that gave some, its name). Raises: Unable where this one gives
+        others."""
         if first is None:
             out = trial(way)
-            return out, self._look(device, out)
-        out, wanted = first
+            return out, self._look(device, out), way.name
+        out, wanted, name = first
         device.runtime.clear(out, device.stream)  # of the way before
         trial(way)
-        most = TOLERANCE[device.numbers]
         if not distance(self._look(device, out), wanted) <= most and np.isfinite(wanted).all():
-            raise Unable(f"its result differs from that of ringtrain's own kernel by more than {most:g} of the norm")
+            raise Unable(f"its result differs from that of {name} by more than {most:g} of the norm")
         return first
 
 

@@ -27,10 +27,10 @@ class Device:
         self._scratch = {}
         self._pinned = {}
 
-    @property
-    def numbers(self) -> str:
-        """The coarsest rounding in its products: the type of activations, or tf32."""
-        return "tf32" if self.active.name == "float32" and not self.precise else self.active.name
+    def numbers(self, factors=None) -> str:
+        """The coarsest rounding in products of a type, that of activations where none is given: this type, or tf32."""
+        name = (self.active if factors is None else factors).name
+        return "tf32" if name == "float32" and not self.precise else name
 
     def beside(self) -> "Device":
         """The same device with a stream and scratch memory of its own."""

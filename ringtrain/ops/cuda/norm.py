@@ -76,8 +76,7 @@ class BatchNorm:
     def _moments(self, function, columns, x, *out):
         partial = self._device.scratch("sums of slices", columns.partial(2), self._device.real)
         launch(self._device, "norm", "moments", columns, x, partial)
-        # Of x it reads a row of each group: the first image stands for it where bytes are counted.
-        finish(self._device, "norm", function, columns, x[:1], partial, *out)
+        finish(self._device, "norm", function, columns, x, partial, *out)
 
     def _sums(self, columns, x, y, dy, mean, mask, totals):
         partial = self._device.scratch("sums of slices", columns.partial(2), self._device.real)

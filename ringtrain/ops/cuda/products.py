@@ -48,6 +48,7 @@ class Products:
             lambda: products_of(self._device, kernels, rows, columns),
             lambda way: self._try(way, a, b, self._spare(y) if accumulate else y, bias, relu),
             2 * rows * columns * depth,
+            kernels.act,
         )
         way.run(a, b, y, bias, relu, accumulate)
 

@@ -97,12 +97,14 @@ class Matrix:
 class Runtime(ABC):
     """One device. Every method may raise DeviceError, which says what failed and what to do.
 
-    ``modules``: how many sources were (compiled anew, taken from the cache on disk). An array that is given up while
-    work on it is still to be done may become another at once: who has several streams keeps it until then.
+    ``modules``: how many sources were (compiled anew, taken from the cache on disk). ``records``: whether it records at
+    all; one that takes the time of each launch does not. An array that is given up while work on it is still to be done
+    may become another at once: who has several streams keeps it until then.
     """
 
     facts: Facts
     modules: tuple[int, int]
+    records = True
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod

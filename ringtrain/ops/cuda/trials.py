@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from ringtrain.errors import DeviceError
+from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops.cuda.faults import Unable
 
 REPEATS = 5
@@ -20,23 +20,32 @@ PIECES, PIECE = 64, 1024  # of a result that are looked at, and the elements of 
 
 
 def seconds_of(device, run, recordable: bool) -> float:
-    """On the device, of one run, which has been made before: the median of :data:`REPEATS`."""
-    try:
-        if recordable:
-            return _replayed(device, run)
-        busy = _graph(device, partial(_clear, device, device.scratch("kept busy", CLEARED_BYTES, "uint8")))
-        return median(_between(device, run, busy) for _ in range(REPEATS))
-    except Unable:
-        raise
-    except DeviceError:  # nothing can be recorded: the runtime of a profile counts launches one by one
+    """On the device, of one run, which has been made before: the median of :data:`REPEATS`. Raises: Unable where it is
+    ``recordable`` and cannot be recorded."""
+    if not device.runtime.records:
         return median(_between(device, run) for _ in range(REPEATS))
+    if recordable:
+        return _replayed(device, run)
+    busy = _graph(device, partial(_clear, device, device.scratch("kept busy", CLEARED_BYTES, "uint8")))
+    return median(_between(device, run, busy) for _ in range(REPEATS))
 
 
 def _replayed(device, run) -> float:
     runs = min(MOST_RUNS, max(1, int(ENOUGH_S / max(_between(device, run), 1e-9))))
-    replay = _graph(device, lambda: [run() for _ in range(runs)])
-    replay()  # what a graph needs on the device is uploaded with its first launch
+    replay = _recorded(device, lambda: [run() for _ in range(runs)])
     return median(_between(device, replay) for _ in range(REPEATS)) / runs
+
+
+def _recorded(device, run):
+    """A recording may fail where it ends, too: then by no word of the way's own."""
+    try:
+        replay = _graph(device, run)
+        replay()  # what a graph needs on the device is uploaded with its first launch
+    except (Unable, DeviceFullError):
+        raise
+    except DeviceError as error:
+        raise Unable(f"it cannot be recorded: {error}") from error
+    return replay
 
 
 def _graph(device, run):
