@@ -1,6 +1,7 @@
 """`scripts/bench pytorch` with a net that is made wrong in one place. Runs where torch is installed."""
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -33,6 +34,13 @@ def test_nets_that_are_the_same_are_timed(bench, capsys, model, precision):
     assert bench(model, "--precision", precision) == 0
     same, rates = capsys.readouterr().out.splitlines()
     assert same.split()[:2] == [model, "same:"] and "worst parameter" in same and "images/s: ringtrain" in rates
+
+
+def test_libraries_that_were_left_out_are_in_the_row(bench, monkeypatch, tmp_path):
+    monkeypatch.setattr(CpuOps, "notes", lambda self: ["cuDNN is left out 3×: no engine", "cuBLAS is left out 1×: no"])
+    assert bench("lenet", "--check", "--json", str(tmp_path / "rows.json")) == 0
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert row["left_out"] == "cuDNN is left out 3×: no engine; cuBLAS is left out 1×: no"
 
 
 def test_dropout_is_compared_with_the_same_elements_dropped(bench, tmp_path, capsys):
@@ -80,16 +88,17 @@ def test_a_kernel_that_does_nothing_is_refused_by_its_layer(bench, monkeypatch):
     assert called
 
 
-def test_a_wrong_gradient_is_refused_by_its_parameter(bench, monkeypatch):
+@pytest.mark.parametrize(("times", "words"), [(1.05, r"0\.05 apart"), (0.981, r"0\.981 times PyTorch's")])
+def test_a_wrong_gradient_is_refused_by_its_parameter(bench, monkeypatch, times, words):
     back = CpuOps.conv2d_back
 
     def wrong(self, x, w, y, dy, dw, *rest, **named):
         back(self, x, w, y, dy, dw, *rest, **named)
         if dw.shape == (3, 3, 16, 32):
-            dw *= np.float32(1.05)
+            dw *= np.float32(times)
 
     monkeypatch.setattr(CpuOps, "conv2d_back", wrong)
-    with pytest.raises(SystemExit, match=r"the gradient of 'stage2\.1\.conv1\.weight' is 0\.05 apart"):
+    with pytest.raises(SystemExit, match=rf"the gradient of 'stage2\.1\.conv1\.weight' is {words}"):
         bench("resnet20")
 
 

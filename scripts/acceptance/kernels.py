@@ -46,6 +46,8 @@ class Spent:
 class Profiled:
     """A runtime that keeps the time of every launch, under its kernel's name."""
 
+    records = False
+
     def __init__(self, runtime):
         self._runtime = runtime
         self.spent: dict[str, Spent] = defaultdict(Spent)

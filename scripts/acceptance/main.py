@@ -6,25 +6,24 @@ stages want is missing here, and nothing was run.
 
 import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import bars
 from preflight import lacking
+from processes import end, ended
 from report import markdown
 from stages import CALLS, HERE, ROOT, SECONDS, STAGES, Stage, facts
 
 PASSED, FAILED, SHORT, LEFT_OUT = "passed", "failed", "fell short", "not done"
+COUNTED = (PASSED, SHORT)  # stages that ended: figures of others are of a part, neither judged nor a bar
 LEAST_S = 15.0  # what a stage must at least have
-GRACE_S = 5.0  # for what is told to end
 WARMERS = 4  # processes that compile, beside the first stage
 ARCHIVED = (".json", ".jsonl", ".txt", ".toml")  # reports and logs, and no weights
 
@@ -141,34 +140,18 @@ def run(stage: Stage, work: Path, left: float) -> Outcome:
 
 def judge(outcome: Outcome, own_bars: dict[str, float]) -> None:
     """By what such a GPU did before; a stage that did not end has figures, too, and no bar is held against them."""
-    outcome.judged, short = bars.judged(outcome.figures, own_bars if outcome.status in (PASSED, SHORT) else {})
+    outcome.judged, short = bars.judged(outcome.figures, own_bars if outcome.status in COUNTED else {})
     if short:
         outcome.status, outcome.said = SHORT, "; ".join(filter(None, [outcome.said, short]))
 
 
 def status(command: list, environment: dict, output, limit: float) -> int | None:
-    """Its exit code; None where it was not done in time: then all that it started is ended, as ranks would keep the GPU
-    from the stages that follow."""
-    command = list(map(str, command))
+    """Its exit code; None where it was not done in time."""
     try:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT, start_new_session=True
-        )
+        return ended(list(map(str, command)), limit, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT)
     except OSError as error:
         output.write(f"{command[0]}: {error.strerror}\n")
         return 127
-    try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        end(process)
-        return None
-
-
-def end(process) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):  # mpirun hands the first on
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, number)
-            process.wait(GRACE_S)
 
 
 def tail(path: Path, most: int = 600) -> str:
@@ -182,7 +165,8 @@ def write(folder: Path, work: Path, found: dict, outcomes: list[Outcome]) -> Non
     (folder / "report.md").write_text(markdown(told))
     measured = bars.read()
     for outcome in outcomes:
-        measured = bars.merged(measured, found.get("gpu", "unknown"), outcome.name, outcome.figures)
+        if outcome.status in COUNTED:
+            measured = bars.merged(measured, found.get("gpu", "unknown"), outcome.name, outcome.figures)
     (folder / "bars.json").write_text(json.dumps(measured, indent=1) + "\n")
     with tarfile.open(folder / "report.tar", "w") as archive:
         for path in sorted(work.rglob("*")):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}  # of a convolution against PyTorch's in float32; rounding alone: 2e-3
+SAID_OF_NETS = ("model", "batch", "precision", "gradient_apart", "worst_parameter_apart", "worst_share_off")
+CUDNN_WAY = "cuDNN"  # its name among the ways of a convolution
 EXACT = "exact.json"  # rows of nets that were compared and not timed
 COPIED_BYTES = 1 << 26  # buffers from here on are read from memory, and not from a cache
 
@@ -65,9 +67,10 @@ def ratios(folder: Path) -> Reading:
     kept, bad = _told([*rows_of(folder, EXACT), *rows_of(folder)])
     rows, figures = [], {}
     for row in kept:
-        told = {key: row[key] for key in ("model", "batch", "precision", "gradient_apart", "worst_parameter_apart")}
+        told = {key: row[key] for key in SAID_OF_NETS}
         told |= {f"{side}, images/s": rate for side, rate in row.get("images_per_s", {}).items()}
-        rows.append(told | {f"× {side}": ratio for side, ratio in row.get("ratio", {}).items()})
+        told |= {f"× {side}": ratio for side, ratio in row.get("ratio", {}).items()}
+        rows.append(told | {"left out": row["left_out"]})
         name = f"{row['model']} {row['precision']} batch {row['batch']}"
         figures |= {f"{name}, × {side}": ratio for side, ratio in row.get("ratio", {}).items()}
     return Reading(rows, _joined(bad, "" if figures else "nothing was timed"), figures)
@@ -75,7 +78,8 @@ def ratios(folder: Path) -> Reading:
 
 # ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def layers(folder: Path) -> Reading:
-    """Of each pass of each shape the fastest way, beside PyTorch's time; every way is in rows.json."""
+    """Of each pass of each shape the fastest way, beside PyTorch's time; every way is in rows.json. cuDNN may be unable
+    to do some; where it did none, it was not there."""
     kept, bad = _told(rows_of(folder))
     groups = defaultdict(list)
     for row in kept:
@@ -83,7 +87,8 @@ def layers(folder: Path) -> Reading:
     wrong = [_name(row) for row in kept if _is_wrong(row)]
     rows = [_fastest(key, ways) for key, ways in groups.items()]
     told = f"{len(wrong)} ways are wrong: {', '.join(wrong[:5])}" if wrong else ""
-    return Reading(rows, _joined(bad, told, "" if rows else "nothing was measured"), _speeds(rows))
+    missing = "" if any(row["way"] == CUDNN_WAY and "us" in row for row in kept) else "cuDNN did none"
+    return Reading(rows, _joined(bad, told, missing if rows else "nothing was measured"), _speeds(rows))
 
 
 def _name(row: dict) -> str:
@@ -102,6 +107,7 @@ def _fastest(key: tuple, ways: list[dict]) -> dict:
     timed = sorted((way for way in ways if "us" in way and way["recorded"]), key=lambda way: way["us"])
     told = {"precision": precision, "pass": what, "shape": shape, "ways": len(ways)}
     told["worst error"] = max((way["error"] for way in ways if "error" in way), default=None)
+    told["libraries that cannot"] = "; ".join(sorted({way["said"] for way in ways if way["library"] and "said" in way}))
     if not timed:
         return told
     best = {key: timed[0][key] for key in ("way", "us", "TF/s", "torch us")}

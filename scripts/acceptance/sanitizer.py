@@ -3,12 +3,14 @@ the time is spent; what was not reached is told. Tests that break a kernel on pu
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from files import write_rows
+from processes import ended
 
 TOOLS = ("memcheck", "racecheck")
 # Those with barriers and shared memory first: what racecheck is for.
@@ -24,6 +26,7 @@ FILES = (
     "test_ops_cuda_half.py",
     "test_ops_cuda_exchange.py",
 )
+GRACE_S = 2.0  # less than this program has itself, where its stage is ended
 FOUND, NOTHING_THERE, LEAST_S = 9, 5, 20.0  # exit codes of the sanitizer's finding, and of pytest without a test
 
 
@@ -37,9 +40,8 @@ def checked(tool: str, file: str, left: float, output) -> dict:
     if left < LEAST_S:
         return {**told, "status": "not reached"}
     given = {"stdout": output, "stderr": subprocess.STDOUT, "env": {**os.environ, "RINGTRAIN_TEST_DEVICE": "cuda"}}
-    try:
-        code = subprocess.run(command(tool, file), timeout=left, **given).returncode
-    except subprocess.TimeoutExpired:
+    code = ended(command(tool, file), left, GRACE_S, **given)
+    if code is None:
         return {**told, "status": "not done", "seconds": time.monotonic() - began}
     named = {0: "clean", FOUND: "errors found", NOTHING_THERE: "no test of the device"}
     return {**told, "status": named.get(code, f"exit code {code}"), "seconds": time.monotonic() - began}
@@ -50,6 +52,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=480.0)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started is ended with it
     began, rows = time.monotonic(), []
     for tool in TOOLS:
         # Half of what is left for memcheck, all of the rest for racecheck.

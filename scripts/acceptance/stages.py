@@ -19,6 +19,7 @@ PYTHON = [sys.executable]
 RINGTRAIN = [*PYTHON, "-m", "ringtrain"]
 PYTEST_RUN = [*PYTHON, "-m", "pytest", "-q", "-rs", "--maxfail", "10", "-W", "default", "-p", "no:cacheprovider"]
 ON_DEVICE = "RINGTRAIN_TEST_DEVICE=cuda"
+MARKED = ("tests/ops", "tests/train")  # folders of all tests that are marked `device`
 WITHOUT_CURVES, WITHOUT_CUDNN = HERE / "without" / "curves", HERE / "without" / "cudnn"
 SECONDS = 540.0  # of one call; a command of ten minutes holds it, and what comes before
 
@@ -99,8 +100,8 @@ def allreduce(folder: Path) -> list:
 
 
 def tests(folder: Path) -> list:
-    """Those that use the device itself."""
-    return ["env", ON_DEVICE, *PYTEST_RUN, "-m", "device"]
+    """Those that use the device itself. Of other folders pytest would import what this machine need not have."""
+    return ["env", ON_DEVICE, *PYTEST_RUN, "-m", "device", *MARKED]
 
 
 def program(name: str, *arguments: str) -> Callable[[Path], list]:

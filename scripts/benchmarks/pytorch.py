@@ -54,7 +54,8 @@ def compared(options, name: str):
     found = summary(own, theirs)
     print(f"{name:14} {told(found)}", flush=True)
     about = {"model": name, "batch": options.batch, "precision": options.precision, "threads": options.threads}
-    return run, batch, peer, {**about, **found, "device": run.worker.ops.describe()}
+    ops = run.worker.ops
+    return run, batch, peer, {**about, **found, "device": ops.describe(), "left_out": "; ".join(ops.notes())}
 
 
 def measure(options, name: str, keep) -> dict:

@@ -106,6 +106,21 @@ def test_the_document_names_the_calls(acceptance):
         assert f"scripts/gpu-acceptance --wheels .whl --out OUT {' '.join(call)}" in told
 
 
+def test_the_tests_of_the_device_are_collected_where_curves_are_hidden(acceptance, tmp_path):
+    stages = acceptance("stages")
+    (tests,) = (stage for stage in stages.STAGES if stage.name == "tests")
+    command = [*tests.command(tmp_path), "--collect-only"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=stages.ROOT, env=tests.environment())
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
+def test_the_tests_of_the_device_lie_where_their_stage_looks(acceptance):
+    stages, mark = acceptance("stages"), ".".join(["pytest", "mark", "device"])
+    files = [path for path in (stages.ROOT / "tests").rglob("test_*.py") if mark in path.read_text()]
+    folders = [stages.ROOT / folder for folder in stages.MARKED]
+    assert files and all(any(folder in path.parents for folder in folders) for path in files), files
+
+
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_the_report(main, readings, tmp_path):
     rows = [{"kernel": "add", "ms": 1.25}, {"kernel": "a|b", "launches": 12345.6}]
@@ -122,6 +137,13 @@ def test_the_report(main, readings, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "bars.json", "report.json", "report.md", "report.tar", "work"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "kept"), [("fell short", True), ("failed", False), ("not done", False)])
+def test_figures_of_a_stage_that_did_not_end_are_no_bar(main, tmp_path, status, kept):
+    outcome = main.Outcome("a", "", "", status, figures={"speed": 2.0})
+    main.write(tmp_path, _made(tmp_path / "work"), {"gpu": "Some GPU"}, [outcome])
+    assert ("Some GPU" in json.loads((tmp_path / "bars.json").read_text())) == kept
 
 
 def _made(folder):
@@ -183,10 +205,12 @@ def test_losses_that_are_apart_fall_short(readings, tmp_path):
 
 def test_speeds_beside_pytorch_are_figures(readings, tmp_path):
     about = {"batch": 8, "precision": "tf32", "gradient_apart": 1e-4, "worst_parameter_apart": 1e-3}
+    about |= {"worst_share_off": 1e-5, "left_out": "cuDNN is left out 3×: no engine"}
     row = {"model": "a", **about, "images_per_s": {"ringtrain": 2.0, "eager": 1.0}, "ratio": {"eager": 2.0}}
     (tmp_path / "rows.json").write_text(json.dumps([row]))
     reading = readings.ratios(tmp_path)
     assert reading.figures == {"a tf32 batch 8, × eager": 2.0} and reading.rows[0]["ringtrain, images/s"] == 2.0
+    assert reading.rows[0]["left out"] == "cuDNN is left out 3×: no engine"
     (tmp_path / "rows.json").unlink()
     (tmp_path / readings.EXACT).write_text(json.dumps([{**about, "model": "a"}]))
     reading = readings.ratios(tmp_path)

@@ -59,10 +59,12 @@ def test_every_way_of_every_pass_is_right_and_timed(acceptance, tmp_path, precis
     assert all(row["us"] > 0 and row["torch us"] == 1e6 for row in rows), rows
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     reading = acceptance("readings").layers(tmp_path)
-    assert reading.short == "" and len(reading.rows) == 3
+    assert reading.short == "cuDNN did none" and len(reading.rows) == 3
     assert set(reading.figures) == {
         f"{precision} {what}, × torch" for what in ("forward", "input_back", "weights_back")
     }
+    (tmp_path / "rows.json").write_text(json.dumps([*rows, {**rows[0], "way": "cuDNN", "library": True}]))
+    assert acceptance("readings").layers(tmp_path).short == ""
 
 
 def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch):
@@ -82,11 +84,14 @@ def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch
     monkeypatch.setattr(layers.Every, "__call__", call)
     rows = list(layers.Bench(HostRuntime(), "float32", Numpy).rows(PLAN))
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    short = acceptance("readings").layers(tmp_path).short
+    reading = acceptance("readings").layers(tmp_path)
+    short = reading.short
     assert short.startswith(
         "6 ways are wrong: idle of forward 5x6x8 → 3x3x16, 3x3/2 in float32 (1.0), broken of forward"
     )
-    assert "RuntimeError: EXECUTION_FAILED" in short and "cuDNN" not in short  # a library may say that it cannot
+    assert "RuntimeError: EXECUTION_FAILED" in short and "cuDNN of" not in short  # a library may say that it cannot
+    assert short.endswith("; cuDNN did none")
+    assert {"RuntimeError: EXECUTION_FAILED"} <= {row["libraries that cannot"] for row in reading.rows}
 
 
 def test_shapes_are_those_of_the_model_file(acceptance):

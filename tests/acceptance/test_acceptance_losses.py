@@ -11,8 +11,8 @@ def losses(acceptance):
     return acceptance("losses")
 
 
-def make_runs(losses, folder, answers):
-    """Runs that answer by device; each command is kept."""
+def make_runs(losses, folder, answers, notes=()):
+    """Runs that answer by device, and say notes; each command is kept."""
     commands = []
 
     def run(command):
@@ -23,6 +23,7 @@ def make_runs(losses, folder, answers):
             return 1, answer
         Path(out).mkdir(exist_ok=True)
         records = [{"event": "iteration", "loss": loss} for loss in answer]
+        records += [{"event": "note", "text": text} for text in notes]
         (Path(out) / "log.jsonl").write_text("\n".join(map(json.dumps, records)))
         return 0, ""
 
@@ -40,6 +41,13 @@ def test_a_run_on_the_gpu_that_fails_leaves_the_others(losses, tmp_path):
     runs, _ = make_runs(losses, tmp_path, {"cpu": [2.0, 1.0], "cuda": "out of memory"})
     (row,) = (row for row in losses.compared(runs, ["lenet"], False) if row["ranks"] == 1)
     assert row["apart"] == float("inf") and "out of memory" in row["said"]
+
+
+def test_what_was_done_otherwise_on_the_gpu_is_told(losses, tmp_path):
+    notes = ["cuDNN is left out 3×: no engine", "mapped cannot run here", "2 ranks"]
+    runs, _ = make_runs(losses, tmp_path, {"cpu": [2.0, 1.0], "cuda": [2.0, 1.0]}, notes)
+    row = next(losses.compared(runs, ["lenet"], False))
+    assert row["said"] == "cuDNN is left out 3×: no engine; mapped cannot run here"
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,12 @@ def test_the_script_of_wheels_says_how_it_is_used(arguments, tmp_path):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", WALKED)
-def test_a_stage_without_its_device_ends_with_a_reason(acceptance, tmp_path, name):
-    """All that a stage starts is here, but for the device: a line, and no traceback."""
+def test_a_stage_without_its_device_ends_with_a_reason(acceptance, monkeypatch, tmp_path, name):
+    """All that a stage starts is here, but for the device, or the sanitizer: a line, and no traceback. A device that is
+    here is hidden."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    if name == "sanitizer":
+        monkeypatch.setenv("PATH", "/nowhere")
     stages, main = acceptance("stages"), acceptance("main")
     (stage,) = (stage for stage in stages.STAGES if stage.name == name)
     outcome = main.run(stage, tmp_path, 120)

@@ -1,0 +1,28 @@
+"""A program within a time: where it is not done, all that it has started is ended with it."""
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+
+GRACE_S = 5.0  # for what is told to end
+
+
+def ended(command: list[str], limit: float, grace: float = GRACE_S, **given) -> int | None:
+    """Its exit code; None where it was not done in time: ranks that are left would keep the GPU from what follows.
+    ``given``: to Popen. Raises: OSError where it cannot be started."""
+    process = subprocess.Popen(command, start_new_session=True, **given)
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.returncode is None:
+            end(process, grace)
+
+
+def end(process, grace: float = GRACE_S) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):  # mpirun hands the first on
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
+            process.wait(grace)
