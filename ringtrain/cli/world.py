@@ -40,7 +40,10 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
 
     activity.lost = roll_of(os.environ)
     with activity.held("starting the MPI and finding the other ranks"):
-        world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
+        try:
+            world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
+        except RankLostError as error:
+            ender.end(error)
     activity.lost = no_words
     lookout.listen()
     try:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from ringtrain.transport.activity import no_words
 from ringtrain.transport.launcher import read_launch
-from ringtrain.transport.tolerance import find_launcher, tolerant
+from ringtrain.transport.tolerance import KILLED_S, NOT_SURVIVED, find_launcher, tolerant
 from ringtrain.transport.waiting import peers
 
 GONE_S = 5.0
-TURN_S = 5.0  # one rank of a node tells, and ends the job; the next one does where the first cannot
+TURN_S = 2 * KILLED_S  # one rank of a node tells, and ends the job; the next one does where the first cannot
 PROC = Path("/proc")
 RANK, LOCAL_SIZE, JOB = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"
 
@@ -86,6 +86,5 @@ class Roll:
         gone, host = set(every) - self._here, socket.gethostname()
         who = peers(gone) if gone else f"{self._local - len(self._here)} of {self._local} ranks"
         return (
-            f"{who} ({host}) died before all ranks had started the MPI, which waits for the dead, too. What --elastic "
-            "survives is a death after that. Start the run again, by the same command"
+            f"{who} ({host}) died before the ranks had met: the MPI's start waits for the dead, too. {NOT_SURVIVED}"
         )

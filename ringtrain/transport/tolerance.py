@@ -14,6 +14,7 @@ from contextlib import suppress
 
 LAUNCHERS = ("prterun", "prted", "prte", "mpirun", "mpiexec")
 START = "start with `mpirun --with-ft ulfm`"
+NOT_SURVIVED = "What --elastic survives is a death after that: start the run again, by the same command"
 MARK = "RINGTRAIN_REPLACES"  # in the environment of a process that was started in place of a lost rank
 LET_OUT_S = 2.0  # a launcher reads at once
 KILLED_S = 10.0  # by when a launcher that was told to end has ended its ranks

@@ -20,7 +20,7 @@ from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
 from ringtrain.transport.openmpi import starting
 from ringtrain.transport.sight import sees, sight
-from ringtrain.transport.tolerance import MARK, tolerant
+from ringtrain.transport.tolerance import MARK, NOT_SURVIVED, tolerant
 
 JOIN_S = 120  # from the start of a replacement until it is one of the others
 MAPS = Path("/proc/self/maps")
@@ -35,7 +35,7 @@ def connect(allocate=None, comm=None) -> Transport:
     comm:     an mpi4py intracommunicator to be the world, of which a duplicate is used
 
     Raises UsageError where a launcher started several ranks that cannot find one another, and says what to
-    do; and where ``comm`` is something else.
+    do; and where ``comm`` is something else. Raises RankLostError where a rank dies meanwhile, and the others are told.
     """
     launch = read_launch(os.environ)
     try:
@@ -44,6 +44,7 @@ def connect(allocate=None, comm=None) -> Transport:
     except (ImportError, RuntimeError) as error:
         check_without_mpi(launch, str(error).splitlines()[0])
         return LoopbackWorld(1).transport(0, allocate or aligned_zeros)
+    from ringtrain.transport.handles import telling
     from ringtrain.transport.messages import Messages, library
 
     check_world(launch, MPI.COMM_WORLD.size, library())
@@ -53,13 +54,17 @@ def connect(allocate=None, comm=None) -> Transport:
         raise UsageError(
             f"{comm!r} is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD or a part of it, or none"
         )
-    return Messages(comm, local_claims(os.environ), allocate)
+    try:
+        with telling("meeting the other ranks", comm):
+            return Messages(comm, local_claims(os.environ), allocate)
+    except RankLostError:
+        raise RankLostError(f"a rank died before the ranks had met. {NOT_SURVIVED}") from None
 
 
 def _start():
     """mpi4py's MPI, with an MPI that has started. Where ranks are to survive one another, that is done by a call which
-    lets threads of Python run, as mpi4py's own does not: one of them looks whether a rank dies meanwhile. Raises
-    ImportError, RuntimeError."""
+    lets threads of Python run, as mpi4py's own does not: one of them looks whether a rank dies meanwhile. As mpi4py's own
+    start does, it has the MPI return its errors. Raises ImportError, RuntimeError."""
     import mpi4py
 
     if not tolerant(os.environ) or "mpi4py.MPI" in sys.modules:
@@ -73,6 +78,8 @@ def _start():
 
     if not libmpi.start():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
     return MPI
 
 

@@ -150,8 +150,17 @@ def test_a_death_before_the_mpi_is_up_ends_the_others_and_is_told(train, tmp_pat
     status, told, found, _ = train(3, f"{dead}=starting:1", "--iterations", 12, "--elastic")
     assert status not in (0, 4) and found is None and not (tmp_path / "out").exists()
     told = told.replace("\0", "")
-    assert f"rank {dead} ({socket.gethostname()}) died before all ranks had started the MPI" in told
+    assert f"rank {dead} ({socket.gethostname()}) died before the ranks had met" in told
     assert told.count("ringtrain: ") == 1 and "stacks of rank" not in told
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_death_before_the_ranks_have_met_ends_the_other_and_is_told(train, tmp_path, dead):
+    """The MPI is up: it returns an error, where it would else end the process with a status that says anything."""
+    status, told, found, _ = train(2, f"{dead}=connecting:1", "--iterations", 12, "--elastic")
+    assert status not in (0, 75) and found is None and not (tmp_path / "out").exists()
+    assert f"ringtrain: rank {1 - dead}: a rank died before the ranks had met. What --elastic survives" in told
+    assert told.count("ringtrain: ") == 1 and "Traceback" not in told and "ERRORS_ARE_FATAL" not in told
 
 
 def test_a_death_while_ranks_part_is_survived_by_all_together(train):

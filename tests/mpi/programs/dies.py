@@ -12,6 +12,7 @@ from ringtrain.cli.main import run
 
 PLACES = {
     "starting": "ringtrain.transport.world.connect",
+    "connecting": "ringtrain.transport.messages.Messages.__init__",
     "opening": "ringtrain.train.opening.read_data",
     "iteration": "ringtrain.train.loop.Worker.iterate",
     "update": "ringtrain.exchange.applying.Applying.finish",
