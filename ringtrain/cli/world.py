@@ -95,6 +95,10 @@ class Ender:
         self._activity.before_end(error)
         if self.world is None and isinstance(error, RankLostError):
             end_job()  # a rank that ended by itself would be waited for by the others
+        if self.world is not None and self.world.transport.size == 1:
+            from ringtrain.transport.world import remove_segments
+
+            remove_segments()
         if self.world is None or self.world.transport.size == 1:
             os._exit(error.exit_code)
         self.world.transport.abort(error.exit_code)

@@ -22,7 +22,7 @@ from ringtrain.train.start import train
 from ringtrain.train.state import place
 from ringtrain.train.together import on_root
 from ringtrain.transport.tolerance import KILLED_S
-from ringtrain.transport.world import World
+from ringtrain.transport.world import World, remove_segments
 
 NOTHING = -1  # finished iterations of a rank that holds no whole state
 
@@ -86,6 +86,8 @@ class Elastic:
     def _end_all(self) -> None:
         if self._world.transport.size > 1:
             self._world.transport.abort(INTERRUPTED_AGAIN)
+        else:
+            remove_segments()
 
     def _tell(self, error: RingtrainError) -> None:
         if self._journey.ending is not None:

@@ -29,6 +29,7 @@ from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import train
 from ringtrain.train.together import together
 from ringtrain.transport.base import Transport
+from ringtrain.transport.world import remove_segments
 
 Connect = Callable[[], Transport]
 
@@ -121,6 +122,8 @@ def run_variants(
     ran: list[Ran] = []
     kept: list[tuple[Transport, RingtrainError]] = []  # of those that failed: an error holds on to its run's memory
     stop = StopFlag().install()
+    if transport.size == 1:
+        stop.end_all = remove_segments
     try:
         for variant in same_threads(variants, os.environ):
             if any(transport.gather_json(stop())):

@@ -126,9 +126,9 @@ class World:
         would wait for the dead. ``lost``: whether one has died whom nobody had to survive any more."""
         if self.survived is None and not self.joined and not lost:
             self.transport.close()
-            _remove_segments()
+            remove_segments()
             return
-        _remove_segments()
+        remove_segments()
         sys.stdout.flush()
         sys.stderr.flush()
         if self._bridge is not None:
@@ -160,7 +160,7 @@ def _join(patience_s: float):
     return joined
 
 
-def _remove_segments() -> None:
+def remove_segments() -> None:
     """Files of Open MPI's shared memory, of which it leaves one for each process that ran alone. All ranks have opened
     theirs by now, and what they hold stays."""
     try:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -261,3 +262,10 @@ def test_predictions_and_scores_are_the_same_at_any_number_of_ranks(mpirun, net,
     assert scores[0]["loss"] == pytest.approx(scores[1]["loss"], rel=1e-6)
     assert len(files[0].read_text().splitlines()) == 361
     assert files[0].read_text() == files[1].read_text()
+
+
+def test_a_second_ctrl_c_leaves_no_file_of_one_process_in_shared_memory(alone):
+    done = alone(["interrupted_twice.py"], OMPI_MCA_btl="self,sm")
+    assert done.returncode == 130, done.stderr
+    held = done.stdout.split()
+    assert held and not [path for path in held if Path(path).exists()]
