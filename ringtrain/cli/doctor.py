@@ -29,7 +29,7 @@ import click
 @click.option("--strict", is_flag=True, help="End with 1 where a line is warn, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def doctor(device, mpi_cuda, path, quick, strict, as_json):
-    """What is here, and whether it will do.
+    """Preflight check: MPI, cores, memory, devices, and what to do about each.
 
     Under mpirun, of all ranks together: where they differ, they are named. Each line is ok, warn (a run goes, but not
     as well as it could) or fail, with what to do. Ends with 0; with 1 where a line is fail; with 4 where something does

@@ -1,5 +1,6 @@
 """What a wrong command line is answered with: click's message, or what options of other tools are called here."""
 
+import re
 from collections.abc import Sequence
 
 import click
@@ -53,6 +54,7 @@ VALUED = {
     "--wire float16": ("--fp16-allreduce",),
     "--batch-norm sync": ("--sync-bn", "--syncbn", "--sync-batchnorm"),
 }
+OPTION = re.compile(r"-[A-Za-z]+(?=[=\d.+-]|$)")  # before its value, where that is glued to it
 RANKS = (
     "--np", "-np", "--nproc", "--nprocs", "--num-proc", "--nproc-per-node", "--world-size",
     "--ranks", "--ngpus", "-g", "--nnodes",
@@ -101,16 +103,16 @@ def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
 
 
 def _asked(error: click.ClickException, arguments: Sequence[str]) -> str | None:
-    """The option that was written. Of `-lr 0.1` click tells `-l`, and of `-bs 32` that `s` is no number."""
+    """The option that was written. Of `-lr 0.1` and `-lr0.1` click tells `-l`, and of `-bs 32` that `s` is no number."""
     if isinstance(error, click.NoSuchOption):
         told = [error.option_name]
     elif isinstance(error, click.BadParameter) and error.param is not None:
         told = error.param.opts
     else:
         return None
-    written = [word.partition("=")[0] for word in arguments]
+    written = [found[0] for found in map(OPTION.match, arguments) if found]
     short = tuple(name for name in told if len(name) == 2)
-    whole = [word for word in written if short and word.startswith(short) and word[2:].isalpha()]
+    whole = [word for word in written if short and word.startswith(short) and len(word) > 2]
     return whole[0] if whole else getattr(error, "option_name", None)
 
 

@@ -27,10 +27,12 @@ COMMANDS = {
     "bench-allreduce": ("ringtrain.cli.bench_allreduce", "All-reduce algorithms against the MPI's own, under mpirun."),
     "tune": ("ringtrain.cli.tune", "Measure which all-reduce is fastest here, under mpirun."),
     "slurm": ("ringtrain.cli.slurm", "Write a batch script for Slurm."),
-    "doctor": ("ringtrain.cli.doctor", "What is here, and whether it will do: MPI, cores, memory, devices."),
+    "doctor": ("ringtrain.cli.doctor", "Preflight check: MPI, cores, memory, devices."),
     "data": ("ringtrain.cli.data", "Make, show and check data sets."),
 }
-WITHOUT_RANKS = ("outcome", "models", "schedule", "slurm", "data")
+SHOWN_ONCE = ("models", "schedule")  # the same on every rank: rank 0 says it
+BY_ITSELF = ("outcome", "slurm", "data")  # each rank, of the files that it sees
+MAY_BE_EMPTY = ("--licence", "--sbatch")  # a text; an option of another program, whose own value may be empty
 
 
 class LazyGroup(click.Group):
@@ -63,9 +65,10 @@ def run(arguments: list[str]) -> int:
     if "OMP_NUM_THREADS" not in os.environ:
         # NumPy's BLAS, which reads this when NumPy is first imported, would take every core, for every rank.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    alone = not _enters_a_world(arguments)
-    if alone and read_launch(os.environ).rank > 0:
+    once = _is_shown_once(arguments)
+    if once and read_launch(os.environ).rank > 0:
         return 0
+    alone = once or arguments[0] in BY_ITSELF
     try:
         _check_given(arguments)
         with naming_packages():
@@ -83,16 +86,18 @@ def run(arguments: list[str]) -> int:
         return end_with(error, alone)
 
 
-def _enters_a_world(arguments: list[str]) -> bool:
-    """Whether ranks work together; if not, rank 0 does it, and the others have nothing to do."""
+def _is_shown_once(arguments: list[str]) -> bool:
+    """Whether rank 0 alone does it: the others would say the same."""
     told = {"--help", "-h", "--version"} & set(arguments)
-    return bool(arguments) and not told and arguments[0] not in WITHOUT_RANKS
+    return not arguments or bool(told) or arguments == ["data"] or arguments[0] in SHOWN_ONCE
 
 
 def _check_given(arguments: list[str]) -> None:
-    """Raises UsageError for an empty argument: none is wanted anywhere, and what it stood for is not to be guessed."""
+    """Raises UsageError for an empty argument: hardly any is wanted, and what it stood for is not to be guessed."""
     for place, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
+        if flag in MAY_BE_EMPTY or (place and arguments[place - 1] in MAY_BE_EMPTY):
+            continue
         if flag.startswith("--") and equals and not value:
             raise UsageError(f"{flag} is empty: {UNSET}")
         if not argument:

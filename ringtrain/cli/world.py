@@ -119,7 +119,8 @@ def deadline_of(environ) -> float:
 
 
 def end_with(error: RingtrainError, alone: bool = False) -> int:
-    """End with an error that was met before there was a world; its exit code. ``alone``: no other rank has work to do.
+    """End with an error that was met before there was a world; its exit code. ``alone``: this rank works by itself, and
+    tells its own.
 
     Ranks first find one another, so that one of them speaks, and none ends (which makes mpirun end the others) before
     it has. Ranks that had no such error hear of it in their first collective.
@@ -135,8 +136,8 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
             return in_world(tell_all)
         except RingtrainError:
             pass  # there is no world to be had, and that is the error
-    if launch.rank == 0:
-        _tell_error("ringtrain: ", error)
+    if alone or launch.rank == 0:
+        _tell_error(f"ringtrain: rank {launch.rank}: " if launch.rank else "ringtrain: ", error)
     return error.exit_code
 
 

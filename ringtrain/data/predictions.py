@@ -1,4 +1,4 @@
-"""Files of predictions: HDF5 or CSV, told by the ending, written aside and renamed when they are whole.
+"""Files of predictions: HDF5 or CSV, as the ending of the name gives it, written aside and renamed when they are whole.
 
 ``class`` is the most probable one, and ``name`` what it is called; HDF5 has the names in its attribute ``classes``.
 
@@ -127,4 +127,4 @@ def open_predictions(
             return CsvPredictions(path, shape, classes, features)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
-    raise DataError(f"{path}: the ending says the format; give a name that ends in .h5 or .csv")
+    raise DataError(f"{path}: its ending gives the format: name it .h5 or .csv")

@@ -1,4 +1,4 @@
-"""What is here, and whether it will do: one line for each thing, with what to do about it.
+"""Preflight check: one line for each thing that a run needs, with what to do about it.
 
 A check is one function of a :class:`Visit`, which every rank calls in the same order, so that it may ask the others;
 its lines are compared over ranks, and told once where they are the same. One more check is one more function in the

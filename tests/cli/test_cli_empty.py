@@ -1,5 +1,6 @@
 """Flags and names that are empty, as a variable of the shell is that was not set."""
 
+import numpy as np
 import pytest
 
 from ringtrain.cli.main import run
@@ -32,8 +33,22 @@ def test_no_text_of_a_run_is_empty(name, capfd):
         (["slurm", "train", "--", "--data", ""], "--data"),
         (["slurm", "train", "--", ""], "argument 4"),
         ([""], "argument 1"),
+        (["train", "--no-augment", "--data="], "--data"),
     ],
 )
 def test_no_argument_of_a_command_is_empty(arguments, named, capfd):
     assert run(arguments) == 2
     assert capfd.readouterr().err.startswith(f"ringtrain: {named} is empty: ")
+
+
+def test_an_empty_licence_and_an_empty_option_of_sbatch_are_no_mistakes(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    np.savez("a.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.arange(3))
+    for number, given in enumerate((["--licence", ""], ["--licence="])):
+        assert run(["data", "make", "a.npz", "-o", f"{number}.h5", *given]) == 0
+        assert run(["data", "check", f"{number}.h5"]) == 0
+    for given in (["--sbatch", "--comment="], ["--sbatch=--comment="]):
+        assert run(["slurm", *given]) == 0
+        assert "#SBATCH --comment=\n" in capfd.readouterr().out
+    assert run(["slurm", "--sbatch", ""]) == 2
+    assert "--sbatch '': wanted one option of sbatch" in capfd.readouterr().err

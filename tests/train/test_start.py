@@ -541,7 +541,7 @@ def test_predictions_name_their_classes(train, tmp_path, alone):
     [
         ("folder.csv", None, DataError, "is a folder"),
         ("there.csv", None, DataError, "exists already"),
-        ("p.txt", None, DataError, "the ending says the format"),
+        ("p.txt", None, DataError, "its ending gives the format: name it .h5 or .csv"),
         ("no/p.csv", None, DataError, "cannot be written"),
         ("p.csv", "input", ModelError, "the model has no layer 'input'"),
         ("p.csv", "fcc", ModelError, "did you mean 'fc'?"),
