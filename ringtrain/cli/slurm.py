@@ -14,6 +14,8 @@ SECTIONS = {
     "The script": "output force",
 }
 
+MANY = 1 << 40  # examples of a data set that is not here: of no two steps in epochs is made one iteration
+
 
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.option("-N", "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes.")
@@ -104,10 +106,11 @@ def _check_run(job, params: dict):
     from ringtrain.cli.options import given
     from ringtrain.errors import ConfigError
     from ringtrain.exchange.canonical import check_ranks
-    from ringtrain.train.resume import Origin, decide
+    from ringtrain.train.resume import Origin, decide, own_layers
 
     run_file = params.pop("run_file")
-    config, model = decide(Origin(), run_file, given(params))
+    flags = given(params)
+    config, model = decide(Origin(), run_file, flags)
     graph = _check_options(config, model)
     if config.reproducible and job.ranks is not None:
         check_ranks(job.ranks, config.shards)
@@ -117,8 +120,28 @@ def _check_run(job, params: dict):
         raise ConfigError(f"model {model.name!r} has no data set of its own: give --data F.h5, or --synthetic")
     if config.elastic is not None and job.launcher == "srun":
         raise ConfigError("--elastic wants Open MPI's mpirun, and ranks are to be started by srun: leave one out")
-    _check_division(job, config, graph, _checked_data(config, model, graph))
+    examples = _checked_data(config, model, graph)
+    _check_division(job, config, graph, examples)
+    _check_schedule(config, own_layers(run_file, flags), examples)
     return config
+
+
+def _check_schedule(config, own, examples) -> None:
+    """The learning rate's, in iterations. Where the data set is not here, epochs are of a length that is not known:
+    then only what does not hang on it. A run that goes on has what it was begun with, too: it is left to that."""
+    from ringtrain.data.sampler import Sampler
+    from ringtrain.train.recipe import check_warmup, iterations_of, rate_of
+
+    if config.resume is not None and (config.resume != "auto" or os.path.lexists(config.out or "")):
+        return
+    steps = {type(step) for step in config.lr_steps}
+    if _is_far(config) and len(steps) > 1:
+        return
+    sampler = Sampler(MANY if _is_far(config) else examples.count, config.batch)
+    rate = rate_of(config, iterations_of(config, sampler), sampler.iterations_per_epoch)
+    in_epochs = config.iterations is None or isinstance(config.warmup, str)
+    if not (_is_far(config) and in_epochs):
+        check_warmup(config, rate, own)
 
 
 def _is_far(config) -> bool:

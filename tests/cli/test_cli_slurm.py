@@ -10,6 +10,8 @@ import pytest
 
 from ringtrain.cli.main import run
 
+FAR = ("--model", "lenet", "--data", "far.h5")
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
@@ -133,6 +135,15 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--", "--precision", "bfloat16"], "--precision bfloat16 is of --device cuda"),
         (["--", "--batch-norm", "sync"], "is for networks with batch normalisation, and model 'digits' has none"),
         (["--", "--trust", "0.1"], "trust = 0.1 is of lars"),
+        (
+            ["--", "--warmup", "100000", "--epochs", "1"],
+            "--warmup 100000: a warm-up of 100,000 iterations lasts as long",
+        ),
+        (["--", "--model", "lenet", "--synthetic", "--lr-policy", "multistep"], "wants lr_steps, rising iterations"),
+        (["--", "--model", "lenet", "--data", "far.h5", "--lr-policy", "multistep"], "wants lr_steps, rising"),
+        (["--", "--lr-policy", "step", "--lr-steps", "1,2"], "wants one period in lr_steps, from 1 on, got [1, 2]"),
+        (["--", *FAR, "--lr-policy", "multistep", "--lr-steps", "2ep,1ep"], "rising iterations, got ['2ep', '1ep']"),
+        (["--", *FAR, "--warmup", "90", "--iterations", "80"], "which has 80 (--iterations 80)"),
         (["--time", "soon"], "--time soon: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00"),
         (["--mem", "lots"], "--mem lots: wanted a number and K, M, G or T, as 64G; 0 for all of a node's"),
         (["-p", "a b"], "--partition 'a b': wanted a name without blanks and without signs of the shell"),
@@ -174,6 +185,21 @@ def test_data_that_are_here_are_checked_before_the_queue(capsys):
     served = ["--sync", "server", "--dedicated", "--batch", "3"]
     assert run(["slurm", "--ranks-per-node", "4", "--", *served]) == 0
     assert run(["slurm", "--ranks-per-node", "4", "--", *served[:2], *served[3:]]) == 2
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [*FAR, "--warmup", "100000", "--epochs", "1"],
+        [*FAR, "--lr-policy", "multistep", "--lr-steps", "0.01ep,0.02ep"],
+        [*FAR, "--lr-policy", "multistep", "--lr-steps", "5,1ep"],
+        ["--resume", "far", "--lr-policy", "multistep"],
+        ["--warmup", "5ep", "--epochs", "6", "--lr-policy", "step", "--lr-steps", "2ep"],
+    ],
+    ids=" ".join,
+)
+def test_a_schedule_that_may_be_right_is_left_to_the_run(flags):
+    assert run(["slurm", "--", *flags]) == 0
 
 
 @pytest.mark.parametrize(
