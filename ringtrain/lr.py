@@ -15,7 +15,7 @@ Source: Caffe's learning rate policies; cosine: Loshchilov & Hutter 2017
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ringtrain import texts
 from ringtrain.errors import ConfigError, nearest
@@ -23,7 +23,8 @@ from ringtrain.errors import ConfigError, nearest
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """lr: the base rate. policy: one of POLICIES. steps, warmup and total are in iterations.
+    """lr: the base rate. policy: one of POLICIES. steps, warmup and total are in iterations. typed: steps as they were
+    given, in iterations or epochs ("30ep"), for errors.
 
     Raises: ConfigError for an unknown policy, or numbers that it cannot use
     """
@@ -35,6 +36,7 @@ class LearningRate:
     power: float = 1.0
     warmup: int = 0
     total: int = 0
+    typed: tuple[int | str, ...] = field(default=(), compare=False)
 
     def __post_init__(self):
         if self.policy not in POLICIES:
@@ -104,12 +106,14 @@ def _nothing(s: LearningRate) -> None:
 
 def _wants_one_step(s: LearningRate) -> None:
     if len(s.steps) != 1 or s.steps[0] < 1:
-        raise ConfigError(f"lr_policy 'step' wants one period in lr_steps, from 1 on, got {list(s.steps)}")
+        raise ConfigError(f"lr_policy 'step' wants one period in lr_steps, from 1 on, got {list(s.typed or s.steps)}")
 
 
 def _wants_rising_steps(s: LearningRate) -> None:
     if not s.steps or list(s.steps) != sorted(set(s.steps)) or s.steps[0] < 0:
-        raise ConfigError(f"lr_policy 'multistep' wants lr_steps, rising iterations, got {list(s.steps)}")
+        got, in_epochs = list(s.typed or s.steps), any(isinstance(step, str) for step in s.typed)
+        why = ": they fall, or two of them come to the same iteration" if in_epochs else ""
+        raise ConfigError(f"lr_policy 'multistep' wants lr_steps, rising iterations, got {got}{why}")
 
 
 def _wants_total(s: LearningRate) -> None:

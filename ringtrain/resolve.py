@@ -83,7 +83,7 @@ def _checked(source: str, key: str, value):
         return None
     if isinstance(default_of(spec), tuple):
         if not isinstance(value, (list, tuple)):
-            raise _refused(where, value, "it wants a list of whole numbers")
+            raise _refused(where, value, f"it wants {LIST_OF_EPOCHS if spec.metadata['epochs'] else LIST}")
         return tuple(_scalar(where, int, spec.metadata, item) for item in value)
     return _scalar(where, kind_of(spec), spec.metadata, value)
 
@@ -100,6 +100,8 @@ def _refused(where: tuple[str, str], value, wanted: str) -> ConfigError:
     return ConfigError(f"{_named(*where)} is {value!r}; {wanted}")
 
 
+LIST, LIST_OF_EPOCHS = "a list of whole numbers", 'a list like [4000] or ["30ep", "60ep"]'
+IN_EPOCHS = "a whole number of iterations, or epochs like 5ep or 0.5ep"
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -112,7 +114,7 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
     if rules["epochs"] and type(value) is str:
         return _in_epochs(where, rules, value)
     if type(value) is not kind:
-        raise _refused(where, value, f"it wants {_WORDS[kind]}")
+        raise _refused(where, value, f"it wants {IN_EPOCHS if rules['epochs'] else _WORDS[kind]}")
     if kind is float and value - value != 0:
         raise _refused(where, value, "it wants a finite number")
     if kind is str:
@@ -126,7 +128,7 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
 def _in_epochs(where: tuple[str, str], rules, value: str) -> str:
     count = texts.epochs(value)
     if count is None:
-        raise _refused(where, value, "it wants a whole number of iterations, or epochs like 5ep or 0.5ep")
+        raise _refused(where, value, f"it wants {IN_EPOCHS}")
     if rules["low"] and not count:
         raise _refused(where, value, "it wants more than 0ep")
     return value

@@ -12,6 +12,8 @@ from ringtrain.optim import Hyper
 from ringtrain.resolve import FLAGS
 from ringtrain.texts import plural
 
+STEPPED = ("step", "multistep")  # policies that read lr_steps
+
 
 def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
     if config.iterations is not None:
@@ -29,13 +31,14 @@ def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRat
         power=config.lr_power,
         warmup=iterations_in(config.warmup, per_epoch),
         total=iterations,
+        typed=config.lr_steps,
     )
 
 
 def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
     """How the rate moves: "cosine, warm-up 5 epochs = 785 iterations"."""
     words = [config.lr_policy]
-    if config.lr_steps:
+    if config.lr_steps and config.lr_policy in STEPPED:
         steps = ", ".join(map(_span, config.lr_steps, rate.steps))
         words = [f"{config.lr_policy} {'every' if config.lr_policy == 'step' else 'at'} {steps}"]
     if config.warmup:
@@ -52,7 +55,7 @@ def _span(given: int | str, iterations: int) -> str:
 
 
 def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
-    """What of the schedule lies beyond the end of the run."""
+    """What of the schedule lies beyond the end of the run, or changes nothing."""
     length = plural(rate.total, "iteration")
     notes = []
     if 0 < rate.total <= rate.warmup:
@@ -61,8 +64,12 @@ def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
             f"the run is over before its warm-up of {_span(config.warmup, rate.warmup)}: it has {length}, and its rate "
             f"comes to {reached:.3g} of {rate.lr:g}. Give a shorter --warmup, or 0"
         )
+    if config.lr_steps and config.lr_policy not in STEPPED:
+        owners = " and ".join(STEPPED)
+        notes.append(f"--lr-steps changes nothing: it is of --lr-policy {owners}, and this is {config.lr_policy}")
+        return notes
     beyond = [_span(*pair) for pair in zip(config.lr_steps, rate.steps, strict=True) if pair[1] >= rate.total]
-    if beyond and config.lr_policy in ("step", "multistep"):
+    if beyond:
         notes.append(f"--lr-steps {', '.join(beyond)}: the rate does not drop there, as the run has {length}")
     return notes
 

@@ -105,6 +105,7 @@ def test_drops_and_warm_up_keep_their_epochs_at_another_batch(name):
         ({"warmup": "0.5ep", "lr_policy": "cosine"}, "cosine, warm-up 0.5 epochs = 12 iterations"),
         ({"warmup": "1ep"}, "constant, warm-up 1 epoch = 23 iterations"),
         ({"lr_policy": "step", "lr_steps": ["2ep"]}, "step every 2 epochs = 46 iterations"),
+        ({"lr_policy": "poly", "lr_steps": ["2ep"], "warmup": 1}, "poly, warm-up 1 iteration"),
         (
             {"lr_policy": "multistep", "lr_steps": [10, "1.5ep"], "warmup": 1},
             "multistep at 10 iterations, 1.5 epochs = 35 iterations, warm-up 1 iteration",
@@ -114,6 +115,26 @@ def test_drops_and_warm_up_keep_their_epochs_at_another_batch(name):
 def test_the_words_of_a_schedule(flags, told):
     config = resolve(("flags", flags))
     assert schedule_words(config, rate_of(config, 230, 23)) == told
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps", "told"),
+    [
+        (
+            "multistep",
+            ["0.01ep", "0.02ep"],
+            "rising iterations, got ['0.01ep', '0.02ep']: they fall, or two of them come to the same iteration",
+        ),
+        ("multistep", ["1ep", 5], "got ['1ep', 5]: they fall"),
+        ("multistep", [5, 5], "rising iterations, got [5, 5]"),
+        ("step", ["1ep", "2ep"], "wants one period in lr_steps, from 1 on, got ['1ep', '2ep']"),
+    ],
+)
+def test_an_error_names_the_steps_that_were_given(policy, steps, told):
+    config = resolve(("flags", {"lr_policy": policy, "lr_steps": steps}))
+    with pytest.raises(ConfigError) as error:
+        rate_of(config, 230, 23)
+    assert told in str(error.value)
 
 
 def test_what_lies_beyond_the_end_is_noted():
@@ -127,7 +148,9 @@ def test_what_lies_beyond_the_end_is_noted():
         "--lr-steps 46 iterations, 2.5 epochs = 58 iterations: the rate does not drop there, as the run has 46 "
         "iterations"
     ]
-    assert notes(46, lr_steps=["2.5ep"]) == []  # of another policy
+    ignored = "--lr-steps changes nothing: it is of --lr-policy step and multistep, and this is "
+    assert notes(46, lr_steps=["2.5ep"]) == [ignored + "constant"]
+    assert notes(59, lr_steps=[10], lr_policy="cosine") == [ignored + "cosine"]
     assert notes(24, warmup="1ep", lr=0.1) == []
     assert notes(10, warmup="1ep", lr=0.23) == [
         "the run is over before its warm-up of 1 epoch = 23 iterations: it has 10 iterations, and its rate comes to 0.1"
