@@ -103,7 +103,7 @@ def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
 
 
 def _asked(error: click.ClickException, arguments: Sequence[str]) -> str | None:
-    """The option that was written. Of `-lr 0.1` and `-lr0.1` click tells `-l`, and of `-bs 32` that `s` is no number."""
+    """The option that was written. Of `-lr 0.1`, `-lr0.1` click tells `-l`, and of `-bs 32` that `s` is no number."""
     if isinstance(error, click.NoSuchOption):
         told = [error.option_name]
     elif isinstance(error, click.BadParameter) and error.param is not None:

@@ -85,6 +85,4 @@ class Roll:
         every = range(self._launch.size) if self._local == self._launch.size else self._seen
         gone, host = set(every) - self._here, socket.gethostname()
         who = peers(gone) if gone else f"{self._local - len(self._here)} of {self._local} ranks"
-        return (
-            f"{who} ({host}) died before the ranks had met: the MPI's start waits for the dead, too. {NOT_SURVIVED}"
-        )
+        return f"{who} ({host}) died before the ranks had met: the MPI's start waits for the dead, too. {NOT_SURVIVED}"

@@ -63,8 +63,8 @@ def connect(allocate=None, comm=None) -> Transport:
 
 def _start():
     """mpi4py's MPI, with an MPI that has started. Where ranks are to survive one another, that is done by a call which
-    lets threads of Python run, as mpi4py's own does not: one of them looks whether a rank dies meanwhile. As mpi4py's own
-    start does, it has the MPI return its errors. Raises ImportError, RuntimeError."""
+    lets threads of Python run, as mpi4py's own does not: one of them looks whether a rank dies meanwhile. As mpi4py's
+    own start does, it has the MPI return its errors. Raises ImportError, RuntimeError."""
     import mpi4py
 
     if not tolerant(os.environ) or "mpi4py.MPI" in sys.modules:
