@@ -1,5 +1,6 @@
 """``ringtrain bench-allreduce``"""
 
+from dataclasses import replace
 from math import isfinite
 
 import click
@@ -106,8 +107,6 @@ def _nothing() -> None:
 
 def _guarded(transport, asked):
     """The transport and the sweep under a guard."""
-    from dataclasses import replace
-
     from ringtrain.exchange.guard import Guard
     from ringtrain.exchange.guarded import Guarded
 
@@ -117,8 +116,6 @@ def _guarded(transport, asked):
 
 def _tuned(transport, flags: dict, asked):
     """The sweep with what its ``auto`` chooses by, if that takes part. Raises UsageError, on all ranks."""
-    from dataclasses import replace
-
     from ringtrain.exchange.reductions import AUTO
     from ringtrain.exchange.tuning_file import find_tuning
 

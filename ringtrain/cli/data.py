@@ -67,6 +67,7 @@ def info(file):
 
     from ringtrain.data import summary
     from ringtrain.data.dataset import open_dataset
+    from ringtrain.data.facts import facts_checksum
 
     with _progress() as progress:
         opened = open_dataset(file, progress=progress)
@@ -78,6 +79,7 @@ def info(file):
     console.print(_table(("", "class", *names), summary.class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
+    console.print(f"sha256 file  {facts_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)
 
 
 @data.command()

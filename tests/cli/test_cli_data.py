@@ -43,6 +43,7 @@ def test_make_info_check(source, tmp_path, capfd):
     ):
         assert piece in text
     with h5py.File(out) as file:
+        assert f"sha256 file  {file.attrs['checksum']}" in text
         assert file["train"].attrs["checksum"] in text and f"{file.attrs['mean'][0]:.4f}" in text
     assert ringtrain(capfd, "show", out)[1] == text
     assert ringtrain(capfd, "check", out)[:2] == (0, f"{out} is good\n")

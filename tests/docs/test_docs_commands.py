@@ -43,25 +43,25 @@ PLANS = {
         more={
             "mpirun -np 2 ringtrain train": "--epochs 1",
             "mpirun -np 2 ringtrain train --model lenet --data fashion.h5 --out runs/first": "--epochs 1",
-            "mpirun -np 4 ringtrain train --out runs/first --resume auto --epochs 20": "--epochs 2",
+            "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20": "--epochs 2",
             COMPARE: "--epochs 1",
             "ringtrain time alexnet": "--batch 1 --iterations 1 --warm-up 0",
             "ringtrain doctor": "--quick",
-            "mpirun --with-ft ulfm -np 4 ringtrain train --elastic --out runs/second": "--epochs 1",
-            "mpirun -np 4 ringtrain bench-allreduce -b 64K -e 64M": "-e 256K -n 2 -w 0",
-            "mpirun -np 4 ringtrain tune": "-e 4K -n 3 -w 0 --passes 1",
+            "mpirun --with-ft ulfm -np 2 ringtrain train --elastic --out runs/second": "--epochs 1",
+            "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M": "-e 256K -n 2 -w 0",
+            "mpirun -np 2 ringtrain tune": "-e 4K -n 3 -w 0 --passes 1",
         },
         long=frozenset(
             [
                 "mpirun -np 2 ringtrain train --model lenet --data fashion.h5 --out runs/first",
-                "mpirun -np 4 ringtrain train --out runs/first --resume auto --epochs 20",
+                "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20",
                 "ringtrain evaluate runs/first --best",
                 "ringtrain predict runs/first -o predictions.csv",
                 COMPARE,
                 "ringtrain time alexnet",
-                "mpirun --with-ft ulfm -np 4 ringtrain train --elastic --out runs/second",
-                "mpirun -np 4 ringtrain bench-allreduce -b 64K -e 64M",
-                "mpirun -np 4 ringtrain tune",
+                "mpirun --with-ft ulfm -np 2 ringtrain train --elastic --out runs/second",
+                "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M",
+                "mpirun -np 2 ringtrain tune",
             ]
         ),
         absent={
