@@ -6,7 +6,7 @@ import traceback
 
 import click
 
-from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, UsageError, naming_packages
+from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, UsageError, naming_packages
 from ringtrain.transport.launcher import read_launch
 
 
@@ -42,7 +42,7 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     with activity.held("starting the MPI and finding the other ranks"):
         try:
             world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
-        except RankLostError as error:
+        except TransportError as error:  # of this rank, which is to tell it: the others may have met
             ender.end(error)
     activity.lost = no_words
     lookout.listen()

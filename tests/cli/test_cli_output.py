@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from ringtrain.errors import OutputClosed
+from ringtrain.cli.world import in_worlds
+from ringtrain.errors import OutputClosed, TransportError
 
 FULL = "ringtrain: standard output cannot be written: No space left on device\n"
 COMMANDS = [
@@ -84,3 +85,17 @@ def test_each_rank_does_what_is_of_the_files_that_it_sees(rank, tmp_path):
         done = started(arguments, subprocess.PIPE, **world)
         assert (done.returncode, done.stdout) == (code, "")
         assert done.stderr.startswith(told) and words in done.stderr
+
+
+def test_a_rank_that_does_not_meet_the_others_tells_it_and_ends(monkeypatch, capfd):
+    def connect(*given):
+        raise TransportError("MPI failed while meeting the other ranks")
+
+    monkeypatch.setattr("ringtrain.transport.world.connect", connect)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    with pytest.raises(SystemExit) as ended:
+        in_worlds(lambda world: 0)
+    assert ended.value.code == 1
+    assert capfd.readouterr().err == "ringtrain: rank 1: MPI failed while meeting the other ranks\n"
