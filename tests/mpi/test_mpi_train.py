@@ -170,6 +170,7 @@ SLOW_NET = NET.replace("[8, 8, 1]", "[32, 32, 3]").replace("channels = 6", "chan
 
 
 @pytest.mark.timing
+@pytest.mark.skipif("RINGTRAIN_LONG_RUNS" not in os.environ, reason="half a second is mpirun's: in scripts/check-full")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_mpirun_gives_no_time_for_an_iteration_and_a_checkpoint_is_written(mpirun_process, alone, tmp_path, number):
     """Iterations of seconds, of which mpirun leaves half of one: the checkpoint is of the last finished one."""
