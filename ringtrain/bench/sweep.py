@@ -167,8 +167,8 @@ def _wires(transport: Transport, names: Sequence[str]) -> dict[str, Wire | None]
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A job with all that can run it, in each kind of memory, and the rows of what cannot, by the contender that was
-    asked for. Verdicts are those of the entries, one after another."""
+    """A job, with an entry for each kind of memory of each contender that can run it, and a row for each that cannot.
+    Verdicts are those of the entries, one after another."""
 
     job: Job
     entries: dict[Contender, list[Entry]]

@@ -1,8 +1,28 @@
 import pytest
+from small_runs import DROPOUT_NET
 
 from ringtrain.report import plots
+from ringtrain.train import start
+from ringtrain.transport.loopback import LoopbackWorld
 
 DRAW = "ringtrain.train.start.draw_curves"
+
+
+@pytest.fixture
+def alone():
+    return LoopbackWorld(1).transport(0)
+
+
+@pytest.fixture
+def train(alone, tmp_path, monkeypatch):
+    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.toml").write_text(DROPOUT_NET)
+
+    def run(run_file=None, **flags):
+        start.start(alone, run_file, {"model": "net.toml", "data": "digits", "ops": "reference", **flags})
+
+    return run
 
 
 @pytest.fixture(autouse=True)

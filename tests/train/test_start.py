@@ -30,23 +30,6 @@ from ringtrain.train.start import start
 from ringtrain.transport.loopback import LoopbackWorld
 
 
-@pytest.fixture
-def alone():
-    return LoopbackWorld(1).transport(0)
-
-
-@pytest.fixture
-def train(alone, tmp_path, monkeypatch):
-    """train(flag=value...): a run of a small net on the shipped digits, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(DROPOUT_NET)
-
-    def run(run_file=None, **flags):
-        start(alone, run_file, {"model": "net.toml", "data": "digits", "ops": "reference", **flags})
-
-    return run
-
-
 def records(folder, kind=None):
     found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [record for record in found if kind in (None, record["event"])]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -182,19 +183,9 @@ def test_the_micro_batches_of_a_run_are_noted(train, capsys):
 
 # ── what is refused, and going on ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
-def alone():
-    return LoopbackWorld(1).transport(0)
-
-
-@pytest.fixture
-def train(alone, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.toml").write_text(DROPOUT_NET)
-
-    def run(run_file=None, **flags):
-        start(alone, run_file, {"model": "net.toml", "data": "digits", "ops": "reference", "batch": 300, **flags})
-
-    return run
+def train(train):
+    """As elsewhere, with few iterations an epoch."""
+    return partial(train, batch=300)
 
 
 def rates(folder):

@@ -19,12 +19,6 @@ from ringtrain.train.asking import Asked
 from ringtrain.train.evaluate import BrokenOff
 from ringtrain.train.heeding import JobEnd, find_job_end, heed, reason
 from ringtrain.train.signals import StopFlag, watching
-from ringtrain.transport.loopback import LoopbackWorld
-
-
-@pytest.fixture
-def alone():
-    return LoopbackWorld(1).transport(0)
 
 
 @pytest.fixture

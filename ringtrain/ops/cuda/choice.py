@@ -82,8 +82,8 @@ class Choice:
         factors=None,
     ) -> Way:
         """``trial(way)``: does the work by that way, any number of times, such that only its results are lost: the
-        array in which they are, which is the same for all. ``factors``: the type of what is multiplied, as results are
-        rounded by it; that of activations where none is given."""
+        array in which they are, which is the same for all. ``factors``: the type of the factors, by which results
+        are rounded; that of activations where none is given."""
         way = self._ways.get((device, work, device.recording))
         return way or self._find(device, work, ways(), trial, flops, factors)
 

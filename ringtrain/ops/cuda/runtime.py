@@ -173,8 +173,8 @@ class Runtime(ABC):
         float64 in float64. ``precise``: float32 by no TF32. c is not transposed. Cannot be recorded."""
 
     def timed(self, name: str, stream: Stream, arrays: Sequence, work: Callable[[], None]) -> None:
-        """``work()``, which issues something on the stream by another library, on these arrays. A runtime that keeps
-        account of what is issued hears of it here."""
+        """``work()``, which issues something on the stream by another library, on these arrays. A runtime that
+        profiles records it here."""
         work()
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
