@@ -17,7 +17,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from ringtrain import texts
+from ringtrain import parsing
 from ringtrain.errors import ConfigError, nearest
 
 
@@ -58,7 +58,7 @@ class LearningRate:
 
 def iterations_in(given: int | str, per_epoch: int) -> int:
     """Of so many iterations, or of so many epochs ("5ep") of ``per_epoch`` iterations; a part of one counts whole."""
-    return given if isinstance(given, int) else math.ceil(texts.epochs(given) * per_epoch)
+    return given if isinstance(given, int) else math.ceil(parsing.epochs(given) * per_epoch)
 
 
 def scaled(lr: float, batch: int, base_batch: int) -> float:

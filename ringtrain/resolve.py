@@ -9,7 +9,7 @@ import re
 import shlex
 from dataclasses import asdict
 
-from ringtrain import texts
+from ringtrain import parsing
 from ringtrain.config import OF_ONE_START, RECIPE_KEYS, TrainConfig, config_fields, default_of, kind_of
 from ringtrain.errors import ConfigError, nearest
 
@@ -19,7 +19,7 @@ YAML = re.compile(r"^([A-Za-z]\w*):[ \t]+([^\s#][^#\n]*)", re.MULTILINE)
 
 def parse_toml(text: str, source: str) -> dict:
     try:
-        return texts.parse_toml(text)
+        return parsing.parse_toml(text)
     except ValueError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
 
@@ -27,7 +27,7 @@ def parse_toml(text: str, source: str) -> dict:
 def read_run_file(path: str) -> dict:
     """The flat table of a TOML run file."""
     try:
-        text = texts.read_text(path)
+        text = parsing.read_text(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"run file {path} cannot be read: {error}") from None
     try:
@@ -43,7 +43,7 @@ def _as_toml(text: str) -> str:
         return ""
     key, value = found[1], found[2].strip()
     try:
-        texts.parse_toml(f"{key} = {value}")
+        parsing.parse_toml(f"{key} = {value}")
     except ValueError:
         value = json.dumps(value, ensure_ascii=False)
     return f". It looks like YAML, and a run file is TOML: write {key} = {value}"
@@ -106,8 +106,8 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def _scalar(where: tuple[str, str], kind: type, rules, value):
-    if type(value) is int and abs(value) > texts.LARGEST_NUMBER:
-        word = f"at most {texts.LARGEST_NUMBER}" if value > 0 else f"at least -{texts.LARGEST_NUMBER}"
+    if type(value) is int and abs(value) > parsing.LARGEST_NUMBER:
+        word = f"at most {parsing.LARGEST_NUMBER}" if value > 0 else f"at least -{parsing.LARGEST_NUMBER}"
         raise ConfigError(f"{_named(*where)} is a number of {len(str(abs(value)))} digits; it wants {word}")
     if kind is float and type(value) is int:
         value = float(value)
@@ -126,7 +126,7 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
 
 
 def _in_epochs(where: tuple[str, str], rules, value: str) -> str:
-    count = texts.epochs(value)
+    count = parsing.epochs(value)
     if count is None:
         raise _refused(where, value, f"it wants {IN_EPOCHS}")
     if rules["low"] and not count:
@@ -136,7 +136,7 @@ def _in_epochs(where: tuple[str, str], rules, value: str) -> str:
 
 def _check_text(where: tuple[str, str], value: str) -> None:
     if not value:
-        raise ConfigError(f"{_named(*where)} is empty: {texts.UNSET}")
+        raise ConfigError(f"{_named(*where)} is empty: {parsing.UNSET}")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -11,13 +11,15 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"errors", "texts", "config", "resolve"}
+LEAF = {"errors", "parsing", "humanize", "template", "config", "resolve"}
 READERS = LEAF | {"hdf5", "files"}
 ARROWS = {
     "errors": set(),
     "config": set(),
-    "texts": set(),
-    "resolve": {"errors", "texts", "config"},
+    "parsing": set(),
+    "humanize": set(),
+    "template": set(),
+    "resolve": {"errors", "parsing", "config"},
     "ops": LEAF,
     "optim": LEAF,
     "lr": LEAF,

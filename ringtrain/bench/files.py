@@ -12,7 +12,7 @@ from typing import TextIO
 from ringtrain.bench.buffers import CPU, NO_WAY
 from ringtrain.bench.rows import COLUMNS, KEY, OK
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.texts import parse_json, read_text
+from ringtrain.parsing import parse_json, read_text
 
 LATER = {"wire_dtype", "device", "way"}  # keys that files of before do not have
 LARGEST_BYTES = 1 << 30  # of a sweep: its raw samples are many

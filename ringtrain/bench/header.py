@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import ringtrain
 from ringtrain.exchange.guarded import bare
 from ringtrain.exchange.machine import cpu_model
-from ringtrain.texts import plural
+from ringtrain.humanize import plural
 from ringtrain.transport.base import Transport
 
 PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MPICH_", "MV2_", "OMP_", "OPENBLAS_", "NUMBA_")

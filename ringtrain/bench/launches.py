@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from itertools import chain
 from statistics import median
 
-from ringtrain.bench import words
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
 from ringtrain.bench.statistics import summary
 from ringtrain.exchange.reductions import NATIVE
-from ringtrain.texts import plural
+from ringtrain.humanize import format_bytes, plural
 
 DOUBT = "†"
 
@@ -64,7 +63,7 @@ def _memories(good: Sequence[dict]) -> str:
 def _doubts(good: Sequence[dict]) -> list[str]:
     """What made launches unreliable: noise, where most were noisy; all else where one was."""
     noisy = sum(row["cv"] > NOISY_CV for row in good)
-    told = [f"cv above {NOISY_CV:.0%} in {noisy} of {words.launches(len(good))}"] if 2 * noisy > len(good) else []
+    told = [f"cv above {NOISY_CV:.0%} in {noisy} of {plural(len(good), 'launch')}"] if 2 * noisy > len(good) else []
     others = (why for row in good for why in row["unreliable"] if not why.startswith("cv "))
     return [*dict.fromkeys(others), *told]
 
@@ -75,7 +74,7 @@ def markdown(header: dict, rows: Sequence[dict]) -> str:
     lines: dict[str, dict[int, dict]] = {}
     for row in rows:
         lines.setdefault(label({**row, "algorithm": asked_name(row)}), {})[row["bytes"]] = row
-    table = [["", *map(words.size, sizes)], ["---"] * (len(sizes) + 1)]
+    table = [["", *map(format_bytes, sizes)], ["---"] * (len(sizes) + 1)]
     table += [[_title(name), *(_cell(own.get(nbytes)) for nbytes in sizes)] for name, own in lines.items()]
     return "\n".join([*_facts(header, rows), "", *(f"| {' | '.join(cells)} |" for cells in table)])
 
@@ -87,7 +86,8 @@ def _facts(header: dict, rows: Sequence[dict]) -> list[str]:
     lines = [
         f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')} ({hosts}); {header['cpu']}; "
         f"{header['library']}; {header['at']}, load {min(loads):.1f} to {max(loads):.1f}.",
-        f"{words.launches(len(launches))} of {protocol['repeats']} iterations; before each, {before_a_call(protocol)}.",
+        f"{plural(len(launches), 'launch')} of {protocol['repeats']} iterations; before each, "
+        f"{before_a_call(protocol)}.",
         f"Times as fast as `{NATIVE}`, whose own times are in µs: least, **median**, greatest of the launches.",
     ]
     doubts = dict.fromkeys(why for row in rows for why in row["unreliable"] or [])

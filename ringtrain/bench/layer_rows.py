@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ringtrain.bench import words
 from ringtrain.bench.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
+from ringtrain.humanize import format_bytes, format_rate
 from ringtrain.nn import wiring
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.wiring import Node
@@ -131,12 +131,12 @@ def summary_lines(total: dict, header: dict) -> list[str]:
     iteration, ranks = total["iteration_s"], header["ranks"]
     lines = [
         f"an iteration takes {_milli(iteration)} ms without its exchange: {total['images_per_s']:.4g} images/s",
-        f"memory of a rank: {words.size(header['held_bytes'])} of weights, gradients and optimizer, "
-        f"{words.size(header['peak_bytes'])} at most in all",
+        f"memory of a rank: {format_bytes(header['held_bytes'])} of weights, gradients and optimizer, "
+        f"{format_bytes(header['peak_bytes'])} at most in all",
     ]
     if ranks > 1:
         lines.append(
-            f"to exchange {words.size(total['exchange_bytes'])} a rank sends {words.size(total['sent_bytes'])} at "
-            f"least: it takes as long as all else at {words.rate(total['sent_bytes'] / iteration)}"
+            f"to exchange {format_bytes(total['exchange_bytes'])} a rank sends {format_bytes(total['sent_bytes'])} at "
+            f"least: it takes as long as all else at {format_rate(total['sent_bytes'] / iteration)}"
         )
     return lines

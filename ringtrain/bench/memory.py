@@ -5,9 +5,8 @@ import re
 import socket
 from pathlib import Path
 
-from ringtrain.bench.words import size
 from ringtrain.errors import UsageError, everywhere
-from ringtrain.texts import plural
+from ringtrain.humanize import format_bytes, plural
 from ringtrain.transport.base import Transport
 
 MEMINFO = Path("/proc/meminfo")
@@ -33,8 +32,9 @@ def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> 
         if least is not None and nbytes * len(there) > least:
             raise everywhere(
                 UsageError(
-                    f"buffers of {size(nbytes)} on {plural(len(there), 'rank')} are {size(nbytes * len(there))}, and "
-                    f"host {name} has {size(least)} of memory left: make -e smaller, or start fewer ranks on it"
+                    f"buffers of {format_bytes(nbytes)} on {plural(len(there), 'rank')} are "
+                    f"{format_bytes(nbytes * len(there))}, and "
+                    f"host {name} has {format_bytes(least)} of memory left: make -e smaller, or start fewer ranks on it"
                 )
             )
 
@@ -47,7 +47,9 @@ def check_device_memory(transport: Transport, nbytes: int, free_bytes: int, devi
         if nbytes * len(there) > min(there):
             raise everywhere(
                 UsageError(
-                    f"buffers of {size(nbytes)} on {plural(len(there), 'rank')} are {size(nbytes * len(there))}, and "
-                    f"their device has {size(min(there))} of memory left: make -e smaller, or start fewer ranks on it"
+                    f"buffers of {format_bytes(nbytes)} on {plural(len(there), 'rank')} are "
+                    f"{format_bytes(nbytes * len(there))}, and "
+                    f"their device has {format_bytes(min(there))} of memory left: make -e smaller, or start fewer "
+                    "ranks on it"
                 )
             )

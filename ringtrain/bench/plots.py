@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.bench import words
 from ringtrain.bench.bounds import MAPPED_BY_DEVICES
 from ringtrain.bench.files import check_writable
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.rows import REFUSED, asked_name, label
 from ringtrain.errors import UsageError, nearest
 from ringtrain.exchange.reductions import NATIVE
-from ringtrain.texts import plural
+from ringtrain.humanize import format_bytes, format_rate, plural
 
 # Source: Okabe & Ito, Color universal design, 2008, without its black and its yellow; purple and brown.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b")
@@ -128,7 +127,7 @@ def _mark_doubts(axes, look: dict, rows: list[dict], heights: list[float]) -> No
 def _band(header: dict) -> str:
     """What the bands of ratios are: of one launch, or of several."""
     launches = header.get("launches")
-    return f"least to greatest of {words.launches(len(launches))}" if launches else "95 % interval"
+    return f"least to greatest of {plural(len(launches), 'launch')}" if launches else "95 % interval"
 
 
 def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str], band: str) -> None:
@@ -155,7 +154,7 @@ def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str], band: s
 def _finish(axes, sizes: list[int]) -> None:
     axes.set_xscale("log", base=2)
     shown = sizes[:: len(sizes) // MOST_TICKS + 1]
-    axes.set_xticks(shown, [words.size(size) for size in shown], fontsize="small")
+    axes.set_xticks(shown, [format_bytes(size) for size in shown], fontsize="small")
     axes.set_xticks([], minor=True)
     axes.set_xlabel("buffer of each rank")
     axes.grid(color="#e4e4e4", linewidth=0.8)
@@ -169,7 +168,7 @@ def title_of(header: dict, kind: tuple | None) -> str:
     ranks, nodes = plural(header["ranks"], "rank"), plural(header["nodes"], "node")
     crowd = f", {header['crowded']}" if header["crowded"] else ""
     links = header["calibration"]["links"].values()
-    busy = "".join(f", links busy {words.rate(link['busy_bytes_per_s'])}" for link in links)
+    busy = "".join(f", links busy {format_rate(link['busy_bytes_per_s'])}" for link in links)
     device = f"buffers on {header['device']['name']}, " if header["device"] else ""
     hosts = plural(len(header["hosts"]), "host") if len(header["hosts"]) > 1 else next(iter(header["hosts"]))
     place = f"{hosts}, {header['cpu']}, {header['at'][:10]}, before each call {before_a_call(header['protocol'])}"

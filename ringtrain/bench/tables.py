@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 
-from ringtrain.bench import words
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.pairs import sick, worst
 from ringtrain.bench.rows import REFUSED
 from ringtrain.exchange.reductions import NATIVE
 from ringtrain.exchange.wires import NONE
-from ringtrain.texts import plural
+from ringtrain.humanize import format_bytes, format_rate, format_seconds, percent, plural
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
 COLUMNS = (
@@ -101,7 +100,7 @@ def header_lines(header: dict) -> list[str]:
         *_pairs(header["pairs"], header["host_by_rank"]),
     ]
     if protocol["late_rank"] is not None:
-        lines.append(f"late: rank {protocol['late_rank']} also comes {words.micro(protocol['late_s'])} late")
+        lines.append(f"late: rank {protocol['late_rank']} also comes {format_seconds(protocol['late_s'])} late")
     if protocol["slow_rank"] is not None:
         lines.append(f"slow: rank {protocol['slow_rank']} is also made {protocol['slow_times']:g} times slower")
     return [f"# {text}" for text in lines]
@@ -124,27 +123,30 @@ def _links(header: dict) -> list[str]:
         return _calibration(header["calibration"])
     copies, ways = header["copies"], header["calibration_by_way"]
     peer = copies["peer_bytes_per_s"]
-    from_peer = "" if peer is None else f", from a neighbour's {words.rate(peer)}"
+    from_peer = "" if peer is None else f", from a neighbour's {format_rate(peer)}"
     lines = [f"{way} {line}" for way, calibration in ways.items() for line in _calibration(calibration)]
-    return [*lines, f"copies on the device, all ranks at once: {words.rate(copies['own_bytes_per_s'])}{from_peer}"]
+    return [
+        *lines,
+        f"copies on the device, all ranks at once: {format_rate(copies['own_bytes_per_s'])}{from_peer}",
+    ]
 
 
 def _calibration(calibration: dict) -> list[str]:
     lines = [
-        f"links {kind}: alpha {words.micro(link['alpha_s'])}, one pair {words.rate(link['pair_bytes_per_s'])}, "
-        f"both directions {words.rate(link['both_bytes_per_s'])}, "
-        f"all busy {words.rate(link['busy_bytes_per_s'])} a rank"
+        f"links {kind}: alpha {format_seconds(link['alpha_s'])}, one pair {format_rate(link['pair_bytes_per_s'])}, "
+        f"both directions {format_rate(link['both_bytes_per_s'])}, "
+        f"all busy {format_rate(link['busy_bytes_per_s'])} a rank"
         for kind, link in calibration["links"].items()
     ]
-    return [*lines, f"adding, all ranks at once: {words.rate(1 / calibration['gamma_s_per_byte'])}"]
+    return [*lines, f"adding, all ranks at once: {format_rate(1 / calibration['gamma_s_per_byte'])}"]
 
 
 def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
     if not rows:
         return []
     lines = [
-        f"pair {row['first']:>3} {row['second']:>3}: {words.micro(row['latency_s']):>10} "
-        f"{words.rate(row['bytes_per_s']):>10}"
+        f"pair {row['first']:>3} {row['second']:>3}: {format_seconds(row['latency_s']):>10} "
+        f"{format_rate(row['bytes_per_s']):>10}"
         for row in rows
     ]
     found = worst(rows)
@@ -175,7 +177,7 @@ def _model(name: str, model: dict) -> str:
         return f"{text}; not judged: fewer than four sizes"
     return (
         f"{text}; on {plural(len(model['held_out']), 'size')} held out off by "
-        f"{words.percent(model['median_error'])} (median), {words.percent(model['worst_error'])} (worst)"
+        f"{percent(model['median_error'])} (median), {percent(model['worst_error'])} (worst)"
     )
 
 
@@ -185,17 +187,17 @@ def _regime(work: dict, regime: dict) -> str:
         (work["rounds_between"], work["sent_between"], "alpha", "beta"),
         (work["rounds"], work["sent"], "local_alpha", "local_beta"),
     ):
-        start += [f"{rounds} x {alpha} {words.micro(fabric[alpha + '_s'])}"] if rounds else []
+        start += [f"{rounds} x {alpha} {format_seconds(fabric[alpha + '_s'])}"] if rounds else []
         slope += [f"{sent:.3g} x {beta} {1e9 * fabric[beta + '_s']:.3g}"] if rounds else []
     slope += [f"{work['added']:.3g} x gamma {1e9 * fabric['gamma_s']:.3g}"]
-    since = f"from {words.size(regime['first_bytes'])} on " if regime["first_bytes"] else ""
+    since = f"from {format_bytes(regime['first_bytes'])} on " if regime["first_bytes"] else ""
     return f"{since}{' + '.join(start)} + n x ({' + '.join(slope)}) ns"
 
 
 def _crossover(found: dict) -> str:
     a, b = found["algorithms"]
-    predicted = ", ".join(words.size(nbytes) for nbytes in found["predicted_bytes"])
-    measured = ", ".join(f"{words.size(low)} to {words.size(high)}" for low, high in found["measured_bytes"])
+    predicted = ", ".join(format_bytes(nbytes) for nbytes in found["predicted_bytes"])
+    measured = ", ".join(f"{format_bytes(low)} to {format_bytes(high)}" for low, high in found["measured_bytes"])
     return f"{a} and {b} cross: predicted {predicted or 'nowhere'}, measured {measured or 'nowhere'}"
 
 

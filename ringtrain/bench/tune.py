@@ -7,9 +7,10 @@ from itertools import pairwise
 from ringtrain.bench.fit import model_of
 from ringtrain.bench.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.sweep import Result
-from ringtrain.exchange.choice import Choice, Here, say_bytes, say_seconds, take
+from ringtrain.exchange.choice import Choice, Here, take
 from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.tuning import Model, Row, Table
+from ringtrain.humanize import format_bytes, format_seconds
 
 HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice changes
 LOOKS = 4  # of them are made even where both ends take the same
@@ -42,7 +43,7 @@ def barred(table: Table) -> list[str]:
         if not row.correct:
             found.setdefault((row.algorithm, row.dtype, row.op), row.bytes)
     return [
-        f"{algorithm} was not right, or not the same on all ranks, at {say_bytes(nbytes)} of {dtype} {op}: "
+        f"{algorithm} was not right, or not the same on all ranks, at {format_bytes(nbytes)} of {dtype} {op}: "
         "auto takes it at no size"
         for (algorithm, dtype, op), nbytes in found.items()
     ]
@@ -65,7 +66,7 @@ def choice_lines(table: Table | None, here: Here, sizes: Sequence[int], dtype: s
     choices = {nbytes: take(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
     lines = [f"{dtype} {op}, {here.layout.words()}:"]
     for nbytes, choice in choices.items():
-        lines.append(f"  {say_bytes(nbytes):>10}  {choice.algorithm:20}  {choice.why}")
+        lines.append(f"  {format_bytes(nbytes):>10}  {choice.algorithm:20}  {choice.why}")
         lines += [f"  {'':10}  {_all_times(choice)}"] if whole and choice.times_s else []
 
     @cache
@@ -78,7 +79,7 @@ def choice_lines(table: Table | None, here: Here, sizes: Sequence[int], dtype: s
 
 def _all_times(choice: Choice) -> str:
     by_time = sorted((time, name) for name, time in choice.times_s.items())
-    return ", ".join(f"{name} {say_seconds(time)}" for time, name in by_time)
+    return ", ".join(f"{name} {format_seconds(time)}" for time, name in by_time)
 
 
 def _changes(name_at: Callable[[int], str], low: int, high: int, halvings: int) -> Iterator[str]:
@@ -92,4 +93,4 @@ def _changes(name_at: Callable[[int], str], low: int, high: int, halvings: int) 
         yield from _changes(name_at, low, middle, halvings - 1)
         yield from _changes(name_at, middle, high, halvings - 1)
     elif before != after:
-        yield f"{before} gives way to {after} at {say_bytes(high)}"
+        yield f"{before} gives way to {after} at {format_bytes(high)}"

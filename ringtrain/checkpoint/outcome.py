@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ringtrain import files
 from ringtrain.errors import UsageError
-from ringtrain.texts import plural
+from ringtrain.humanize import plural
 
 NAME = "outcome.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import click
 
 from ringtrain.cli.hints import Group
-from ringtrain.texts import whole_number
+from ringtrain.parsing import whole_number
 
 
 class DataGroup(Group):

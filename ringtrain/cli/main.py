@@ -12,7 +12,7 @@ from ringtrain import __version__
 from ringtrain.cli.hints import in_words
 from ringtrain.cli.world import end_with
 from ringtrain.errors import RingtrainError, UsageError, naming_packages, nearest
-from ringtrain.texts import UNSET
+from ringtrain.parsing import UNSET
 from ringtrain.transport.launcher import read_launch
 
 COMMANDS = {

@@ -102,7 +102,7 @@ def _header(transport, config, iterations: int, warm_up: int) -> dict:
 
 
 def _header_lines(header: dict) -> list[str]:
-    from ringtrain.texts import plural
+    from ringtrain.humanize import plural
 
     images, ranks = plural(header["batch"], "image"), plural(header["ranks"], "rank")
     timed, first = plural(header["iterations"], "iteration"), header["warm_up"] + 1

@@ -4,7 +4,7 @@ import re
 
 import click
 
-from ringtrain.texts import whole_number
+from ringtrain.parsing import whole_number
 
 STAGE = "Copy the data set's file to DIR on each node first. [DIR: $SLURM_TMPDIR, $TMPDIR or /tmp]"
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.tuning import Model, Table, predict_s
+from ringtrain.humanize import format_bytes, format_seconds
 
 SMALL_BYTES = 32 << 10
 NEAR = 0.03
@@ -125,12 +126,12 @@ def _fastest(found: dict[str, tuple[float, str]], as_for: str) -> Choice:
     least = min(times, key=times.get)
     chosen = next(name for name, time in times.items() if time <= times[least] * (1 + NEAR))
     basis = found[chosen][1]
-    why = f"{basis}{as_for} {say_seconds(times[chosen])}"
+    why = f"{basis}{as_for} {format_seconds(times[chosen])}"
     if chosen != least:
-        why += f", within {NEAR:.0%} of {least} ({say_seconds(times[least])})"
+        why += f", within {NEAR:.0%} of {least} ({format_seconds(times[least])})"
     else:
         others = sorted((time, name) for name, time in times.items() if name != chosen)
-        why += "".join(f"; {name} {say_seconds(time)}" for time, name in others[:1])
+        why += "".join(f"; {name} {format_seconds(time)}" for time, name in others[:1])
     return Choice(chosen, basis, why, times)
 
 
@@ -138,23 +139,7 @@ def _unmeasured(order: list[str], nbytes: int, here: Here, because: str) -> Choi
     wanted = usual_order(nbytes, here.layout, here.on_device)
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
     small = SMALL_DEVICE_BYTES if here.on_device else SMALL_BYTES
-    size = f"{'up to' if nbytes <= small else 'above'} {say_bytes(small)}"
+    size = f"{'up to' if nbytes <= small else 'above'} {format_bytes(small)}"
     why = f"{because}: the usual one {size}, {here.layout.words()}"
     why += "".join(f"; not {name}: {here.refused[name]}" for name in passed if name in here.refused)
     return Choice(order[0], USUAL, why, {})
-
-
-def say_bytes(nbytes: float) -> str:
-    """65536 → "64 KiB"."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.4g} {unit}"
-    return f"{nbytes:.4g} B"
-
-
-def say_seconds(seconds: float) -> str:
-    """0.00123 → "1.23 ms"."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

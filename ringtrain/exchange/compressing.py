@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from ringtrain.collectives.reduction import Reduction
-from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.compression import Method, Site, least_bytes
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.summing import Summing
+from ringtrain.humanize import format_bytes
 from ringtrain.transport.base import Transport
 
 RESIDUAL = "residual"
@@ -68,7 +68,7 @@ class Compressing:
         whole = {span.name: least_bytes(span.stop - span.start, itemsize, size) for span in spans}
         ours = {span.name: method.least_bytes(span, itemsize, size) for span in spans if method.takes(span)}
         before, after = sum(whole.values()), sum({**whole, **ours}.values())
-        said = f"{say_bytes(after)} a rank and iteration, {100 * after / before:.3g} % of the {say_bytes(before)}"
+        said = f"{format_bytes(after)} a rank and iteration, {100 * after / before:.3g} % of the {format_bytes(before)}"
         return [f"{method.terms}: {said} of whole gradients"]
 
     def rehearse(self, nothing) -> None:

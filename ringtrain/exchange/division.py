@@ -6,7 +6,7 @@ from itertools import pairwise
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import Bucket, make_buckets
-from ringtrain.exchange.choice import say_bytes
+from ringtrain.humanize import format_bytes
 from ringtrain.nn.arena import ALIGNMENT
 from ringtrain.nn.base import Span
 from ringtrain.transport.waiting import peers
@@ -112,5 +112,5 @@ def say_servers(roles: Roles, dedicated: bool) -> str:
 def say_load(parts, itemsize: int) -> str:
     sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
     if len(sizes) == 1:
-        return f"rank 0 serves all {say_bytes(sizes[0])} of weights"
-    return f"{len(sizes)} servers have {say_bytes(min(sizes))} to {say_bytes(max(sizes))} of weights each"
+        return f"rank 0 serves all {format_bytes(sizes[0])} of weights"
+    return f"{len(sizes)} servers have {format_bytes(min(sizes))} to {format_bytes(max(sizes))} of weights each"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.exchange.guarded import bare
-from ringtrain.texts import plural
+from ringtrain.humanize import plural
 from ringtrain.transport.base import Transport
 
 FIELDS = ("cpu", "cores", "library", "transport")

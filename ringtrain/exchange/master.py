@@ -28,7 +28,6 @@ from ringtrain.exchange import tags
 from ringtrain.exchange.base import Cut, Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import make_buckets
-from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
@@ -36,6 +35,7 @@ from ringtrain.exchange.halves import Halves
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.update import STEP, Update, check_names, everything
+from ringtrain.humanize import format_bytes
 from ringtrain.nn.base import Workspace
 from ringtrain.transport.base import Transport
 
@@ -91,7 +91,7 @@ class Master(Exchange):
         self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s, orders=self._orders)
         self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s, orders=self._orders)
         self._trained = trained_runs(arena.spans)
-        kept = say_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
+        kept = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
         self.notes = [f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's {kept}"]
 
     def rehearse(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ringtrain.errors import ConfigError
-from ringtrain.exchange.choice import say_bytes
+from ringtrain.humanize import format_bytes
 from ringtrain.nn import segments
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.shapes import elements
@@ -110,10 +110,9 @@ def _line(route: Route, graph: Graph, itemsize: int) -> str:
     onward = "the loss"
     if route.stop < len(graph.plan):
         crossing = segments.crossing(graph, route.stop)
-        onward = f"{say_bytes(elements(graph.shapes[crossing]) * itemsize)} an example on"
-    return (
-        f"{peers(route.ranks)}: {layers}, {computed} an example, {say_bytes(weights * itemsize)} of weights, {onward}"
-    )
+        onward = f"{format_bytes(elements(graph.shapes[crossing]) * itemsize)} an example on"
+    held = f"{format_bytes(weights * itemsize)} of weights"
+    return f"{peers(route.ranks)}: {layers}, {computed} an example, {held}, {onward}"
 
 
 def _say_flops(flops: int) -> str:

@@ -24,7 +24,6 @@ from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import make_buckets
-from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
@@ -34,6 +33,7 @@ from ringtrain.exchange.pieces import common, elements
 from ringtrain.exchange.scaling import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.update import Update, check_names
+from ringtrain.humanize import format_bytes
 from ringtrain.transport.base import Transport
 
 
@@ -98,7 +98,7 @@ class Sharded(Exchange):
 
     def _memory(self, shares: list[int], nbytes: int) -> str:
         """``nbytes``: of the optimizer's state, for an element."""
-        least, most, whole = (say_bytes(nbytes * count) for count in (min(shares), max(shares), sum(shares)))
+        least, most, whole = (format_bytes(nbytes * count) for count in (min(shares), max(shares), sum(shares)))
         each = most if least == most else f"{least} to {most}"
         return f"sharded by {self._algorithm}: a rank keeps {each} of the optimizer's {whole}"
 

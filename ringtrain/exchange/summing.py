@@ -10,7 +10,6 @@ from ringtrain.collectives.reduction import Nothing, Reduction
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import Bucket, make_buckets
-from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves
@@ -20,6 +19,7 @@ from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
 from ringtrain.exchange.shared import or_messages
 from ringtrain.exchange.tuning import Table
 from ringtrain.exchange.wires import NONE, make_wire, rehearse
+from ringtrain.humanize import format_bytes
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
@@ -157,6 +157,10 @@ def settings(kit: Kit) -> dict:
 def _sizes(reasons: dict[int, str]) -> str:
     """ "1.5 MiB, 4 MiB (measured 1.2 ms; mpi 1.5 ms)" """
     sizes = sorted(reasons)
-    named = ", ".join(map(say_bytes, sizes)) if len(sizes) < 4 else f"{say_bytes(sizes[0])} to {say_bytes(sizes[-1])}"
-    at = f"at {say_bytes(sizes[-1])}: " if len(sizes) > 1 else ""
+    named = (
+        ", ".join(map(format_bytes, sizes))
+        if len(sizes) < 4
+        else f"{format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
+    )
+    at = f"at {format_bytes(sizes[-1])}: " if len(sizes) > 1 else ""
     return f"{named} ({at}{reasons[sizes[-1]]})"

@@ -8,7 +8,7 @@ from pathlib import Path
 from ringtrain.errors import UsageError, everywhere, plain
 from ringtrain.exchange.machine import Layout, differences, look
 from ringtrain.exchange.tuning import Table, Tuning, parse, table_of
-from ringtrain.texts import parse_json, read_text
+from ringtrain.parsing import parse_json, read_text
 from ringtrain.transport.base import Transport
 
 VARIABLE = "RINGTRAIN_TUNING"

@@ -9,8 +9,8 @@ import time
 import numpy as np
 
 from ringtrain.errors import TransportError
+from ringtrain.humanize import plural
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
-from ringtrain.texts import plural
 from ringtrain.transport.world import fault_tolerance
 
 TURNS = 5

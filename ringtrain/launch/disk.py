@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain import files
-from ringtrain.bench.words import micro, rate
 from ringtrain.checkpoint.trial import hdf5_version, try_hdf5
 from ringtrain.errors import RingtrainError, naming_packages
+from ringtrain.humanize import format_rate, format_seconds
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, from_first
 
 GIB = 1 << 30
@@ -152,7 +152,8 @@ def _measured(place: Path) -> list[Line]:
             read = _read_rate(own / "large")
     except (OSError, RingtrainError):
         return []  # which the run folder's line tells
-    text = f"{rate(written)} written, {rate(read)} read ({nbytes >> 20} MiB); a small file in {micro(small_s)}"
+    text = f"{format_rate(written)} written, {format_rate(read)} read ({nbytes >> 20} MiB); "
+    text += f"a small file in {format_seconds(small_s)}"
     if written < SLOW_BYTES_PER_S or small_s > SLOW_S:
         advice = "ranks wait while rank 0 saves: checkpoints less often (--checkpoint-every), or a faster place (--out)"
         return [Line(WARN, "disk", text, advice)]

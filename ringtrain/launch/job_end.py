@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 
 from ringtrain.errors import UsageError
-from ringtrain.texts import whole_number
+from ringtrain.parsing import whole_number
 
 OWN, SLURM, JOB = "RINGTRAIN_JOB_END", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"
 NUMBERS = (JOB, "PBS_JOBID", "LSB_JOBID")  # of jobs: Slurm, PBS (also Torque), LSF

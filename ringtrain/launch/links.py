@@ -17,9 +17,8 @@ import numpy as np
 from ringtrain.bench.calibration import BETWEEN, INSIDE
 from ringtrain.bench.links import ping_pong, repeated
 from ringtrain.bench.timing import timed
-from ringtrain.bench.words import micro, rate
+from ringtrain.humanize import format_rate, format_seconds, plural
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
-from ringtrain.texts import plural
 from ringtrain.transport.base import Transport
 
 BUDGET_S = 3.0
@@ -93,13 +92,13 @@ def judge(pairs: Sequence[Pair], hosts: Sequence[str], total: int) -> Line:
     latency_s = statistics.median(pair.latency_s for pair in pairs)
     bytes_per_s = statistics.median(pair.bytes_per_s for pair in pairs)
     measured = f"{len(pairs)} of " if len(pairs) < total else ""
-    text = f"{micro(latency_s)}, {rate(bytes_per_s)} ({measured}{plural(total, 'pair')})"
+    text = f"{format_seconds(latency_s)}, {format_rate(bytes_per_s)} ({measured}{plural(total, 'pair')})"
     late, slow = max(pairs, key=lambda pair: pair.latency_s), min(pairs, key=lambda pair: pair.bytes_per_s)
     found = []
     if late.latency_s > STANDS_OUT * max(latency_s, NOTHING_S):
-        found.append(f"{_who(late, hosts)}: {micro(late.latency_s)}")
+        found.append(f"{_who(late, hosts)}: {format_seconds(late.latency_s)}")
     if slow.bytes_per_s * STANDS_OUT < bytes_per_s:
-        found.append(f"{_who(slow, hosts)}: {rate(slow.bytes_per_s)}")
+        found.append(f"{_who(slow, hosts)}: {format_rate(slow.bytes_per_s)}")
     if not found or len(pairs) < LEAST_PAIRS:
         return Line(OK, name, text)
     advice = "every step waits for the slowest: ringtrain bench-allreduce --pairs shows all; leave such a node out"

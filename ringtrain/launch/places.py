@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.bench.header import ranges
+from ringtrain.humanize import plural
 from ringtrain.launch.cores import numbers_of
 from ringtrain.launch.doctor import OK, WARN, Line, Visit
 from ringtrain.launch.linux import text_of
-from ringtrain.texts import plural
 
 
 @dataclass(frozen=True, slots=True)

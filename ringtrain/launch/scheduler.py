@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ringtrain.errors import UsageError
+from ringtrain.humanize import plural
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
 from ringtrain.launch.job_end import NUMBERS, Ask, ask_squeue, job_end
-from ringtrain.texts import plural, whole_number
+from ringtrain.parsing import whole_number
 from ringtrain.transport.launcher import read_launch
 
 SOON_S = 120.0

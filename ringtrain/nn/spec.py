@@ -4,7 +4,7 @@ import re
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
-from ringtrain import texts
+from ringtrain import parsing
 from ringtrain.errors import ModelError, nearest, plain
 from ringtrain.nn import blocks
 from ringtrain.nn.base import Layer, Shape
@@ -88,7 +88,7 @@ def load(name_or_path) -> ModelSpec:
             raise ModelError(f"no model or model file {name!r}; {nearest(name, known)}")
         path = known[name]
     try:
-        text = texts.read_text(path)
+        text = parsing.read_text(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read: {error}") from None
     return parse(text, path.stem, str(path))
@@ -97,7 +97,7 @@ def load(name_or_path) -> ModelSpec:
 def parse(text: str, name: str, source: str = "model") -> ModelSpec:
     """The model that ``text`` describes. ``source`` is what errors call it."""
     try:
-        table = texts.parse_toml(text)
+        table = parsing.parse_toml(text)
     except ValueError as error:
         raise ModelError(f"{source}: not a TOML file: {error}") from None
     try:

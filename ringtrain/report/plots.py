@@ -5,9 +5,9 @@ import os
 from collections.abc import Sequence
 from itertools import accumulate
 
+from ringtrain.humanize import plural
 from ringtrain.report.records import read_record
 from ringtrain.report.words import percent
-from ringtrain.texts import plural
 
 POINTS = 1500  # of a curve at most: more than that is finer than the picture
 TRAIN, TEST = "#4477aa", "#cc4444"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.humanize import plural
 from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
 from ringtrain.report.records import parse
-from ringtrain.texts import plural
 
 
 class Sink(ABC):

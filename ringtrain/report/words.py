@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ringtrain.humanize import plural
 from ringtrain.report.events import (
     Compiled,
     Ended,
@@ -14,7 +15,6 @@ from ringtrain.report.events import (
     RanksLost,
     RunStarted,
 )
-from ringtrain.texts import plural
 
 HEADER_LINES = 12  # at most
 FEW_HOSTS = 4  # that are named

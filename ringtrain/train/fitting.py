@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from ringtrain.data.batches import Batch
 from ringtrain.data.sampler import largest_share
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.exchange.choice import say_bytes
+from ringtrain.humanize import format_bytes
 from ringtrain.ops.base import Ops
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.parts import PER_EXAMPLE
@@ -62,8 +62,8 @@ def say(need: Need, run: Assembly) -> str:
     config, ranks = run.config, len(run.roles.trainers)
     share, fit = largest_share(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
     told = (
-        f"{run.at_a_time} examples at a time do not fit in the {say_bytes(need.total)} of a rank's device: weights, "
-        f"gradients and optimizer take {say_bytes(need.fixed)}, and each example {say_bytes(need.each)}"
+        f"{run.at_a_time} examples at a time do not fit in the {format_bytes(need.total)} of a rank's device: weights, "
+        f"gradients and optimizer take {format_bytes(need.fixed)}, and each example {format_bytes(need.each)}"
     )
     if not fit:
         return f"{told}{_else(run)}"

@@ -10,7 +10,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.norm import BatchNorm
-from ringtrain.texts import whole_number
+from ringtrain.parsing import whole_number
 from ringtrain.transport.base import Transport
 
 MODEL, SYNC, GHOST = "model", "sync", "ghost"

@@ -6,11 +6,11 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.sampler import Sampler
 from ringtrain.errors import ConfigError
+from ringtrain.humanize import plural
 from ringtrain.lr import LearningRate, iterations_in, scaled
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.optim import Hyper
 from ringtrain.resolve import FLAGS
-from ringtrain.texts import plural
 
 STEPPED = ("step", "multistep")  # policies that read lr_steps
 

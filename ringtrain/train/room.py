@@ -4,12 +4,11 @@ promises memory that is not there, and ends whoever uses it."""
 from pathlib import Path
 
 from ringtrain.errors import ModelError
-from ringtrain.exchange.choice import say_bytes
+from ringtrain.humanize import format_bytes, plural
 from ringtrain.launch.memory import whole_bytes
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.shapes import text
 from ringtrain.ops.base import Ops
-from ringtrain.texts import plural
 from ringtrain.transport.base import Transport
 
 
@@ -30,6 +29,6 @@ def check_room(table, ops: Ops, transport: Transport, trained: bool, root: Path 
     what = "weights and gradients" if trained else "weights"
     of = "of its device's memory" if device is not None else f"of memory on its host, for {plural(ranks, 'rank')}"
     raise ModelError(
-        f"the network's {what} take {say_bytes(each)} on each rank, and there are {say_bytes(there)} {of}: most is "
-        f"{largest.name}, {text(largest.shape)}; make that smaller, or take another model"
+        f"the network's {what} take {format_bytes(each)} on each rank, and there are {format_bytes(there)} {of}: most "
+        f"is {largest.name}, {text(largest.shape)}; make that smaller, or take another model"
     )

@@ -9,11 +9,11 @@ from functools import partial
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
 from ringtrain.exchange.base import Traffic
+from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
-from ringtrain.texts import plural
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.evaluate import BrokenOff, Score
 from ringtrain.train.heeding import JobEnd, reason

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import RingtrainError
+from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import CheckpointSaved, Iteration, Note
 from ringtrain.report.sinks import Sink
-from ringtrain.texts import plural
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.heeding import JobEnd
 from ringtrain.train.lifeboat import Lifeboat

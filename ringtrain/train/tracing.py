@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
+from ringtrain.parsing import whole_number
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write
-from ringtrain.texts import whole_number
 from ringtrain.train.instructions import Forward, Update
 from ringtrain.train.loop import Worker
 from ringtrain.transport.base import Transport

@@ -17,8 +17,8 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
+from ringtrain.parsing import whole_number
 from ringtrain.resolve import resolve
-from ringtrain.texts import whole_number
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.train.device import open_device
 from ringtrain.train.opening import tuning_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ringtrain.errors import UsageError
-from ringtrain.texts import whole_number
+from ringtrain.parsing import whole_number
 
 INSTALL = "install one with `pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
 

@@ -23,10 +23,10 @@ from ringtrain.bench.regret import regrets, summary
 from ringtrain.bench.sizes import parse_bytes, swept
 from ringtrain.bench.sweep import Sweep, sweep
 from ringtrain.bench.timing import Protocol
-from ringtrain.exchange.choice import say_bytes
 from ringtrain.exchange.machine import cpu_model
 from ringtrain.exchange.reductions import AUTO, consider
 from ringtrain.exchange.tuning_file import find_tuning
+from ringtrain.humanize import format_bytes
 from ringtrain.transport.world import connect
 
 SEED = 1  # another order than that of tuning, whose seed is 0
@@ -67,7 +67,7 @@ def tell(found: list[dict], tuned: list[int], ranks: int) -> None:
     print(f"{ranks} ranks on {socket.gethostname()}, {cpu_model()}, {day}, load {load:.1f}\n")
     print("| size | tuned | chosen | best | t_auto/t_best | by halves | why |\n|---|---|---|---|---|---|---|")
     for row in found:
-        cells = [say_bytes(row["bytes"]), "yes" if row["bytes"] in tuned else "no", row["chosen"], row["best"]]
+        cells = [format_bytes(row["bytes"]), "yes" if row["bytes"] in tuned else "no", row["chosen"], row["best"]]
         cells += [f"{row['regret']:.3f}", f"{row['regret_by_halves']:.3f}", row["why"]]
         print(f"| {' | '.join(cells)} |")
 

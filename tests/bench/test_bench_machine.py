@@ -5,7 +5,6 @@ import socket
 
 import pytest
 
-from ringtrain.bench import words
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.caches import UNKNOWN_BYTES, scrub_bytes
 from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Layout, Link
@@ -14,9 +13,9 @@ from ringtrain.bench.memory import available_bytes, check_memory
 from ringtrain.bench.pairs import sick, worst
 from ringtrain.bench.sizes import of_buckets, parse_bytes, swept, whole_elements
 from ringtrain.errors import UsageError
+from ringtrain.humanize import format_bytes, format_rate, format_seconds, percent, plural
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
-from ringtrain.texts import plural
 from ringtrain.transport.loopback import LoopbackWorld
 
 
@@ -133,9 +132,13 @@ def test_the_largest_cache_is_emptied_twice_over(tmp_path):
 
 def test_numbers_for_people():
     assert ranges([8, 0, 1, 2, 5]) == "0-2,5,8" and ranges([]) == ""
-    assert [words.size(n) for n in (3, 65536, 1.5 * 2**20, 2**31)] == ["3 B", "64 KiB", "1.5 MiB", "2 GiB"]
-    assert (words.micro(1.234e-5), words.rate(2.5e9), words.percent(0.125)) == ("12.3 µs", "2.5 GB/s", "12.5 %")
-    assert (words.micro(0.0123), words.rate(1.195e8)) == ("12.3 ms", "119.5 MB/s")
+    assert [format_bytes(n) for n in (3, 65536, 1.5 * 2**20, 2**31)] == ["3 B", "64 KiB", "1.5 MiB", "2 GiB"]
+    assert (format_seconds(1.234e-5), format_rate(2.5e9), percent(0.125)) == (
+        "12.3 µs",
+        "2.5 GB/s",
+        "12.5 %",
+    )
+    assert (format_seconds(0.0123), format_rate(1.195e8)) == ("12.3 ms", "119.5 MB/s")
     assert (plural(1, "node"), plural(0, "node")) == ("1 node", "0 nodes")
 
 

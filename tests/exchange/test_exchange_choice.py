@@ -8,11 +8,12 @@ import pytest
 from ringtrain.errors import UsageError
 from ringtrain.exchange import machine as machines
 from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.choice import NEAR, SMALL_BYTES, Here, estimate, say_bytes, say_seconds, take
+from ringtrain.exchange.choice import NEAR, SMALL_BYTES, Here, estimate, take
 from ringtrain.exchange.machine import Layout, cpu_model, differences, digest, layout_of, look
 from ringtrain.exchange.reductions import ALGORITHMS, anywhere, check_algorithm, consider, decide, prepare
 from ringtrain.exchange.tuning import Model, Row, Table, Tuning, parse
 from ringtrain.exchange.tuning_file import VARIABLE, find_tuning, place_of, read
+from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
@@ -125,8 +126,8 @@ def test_one_rank_has_nothing_to_choose():
 
 
 def test_numbers_for_people():
-    assert [say_bytes(n) for n in (12, 1536, 4 * MIB, 3 << 30)] == ["12 B", "1.5 KiB", "4 MiB", "3 GiB"]
-    assert [say_seconds(t) for t in (1.5e-6, 0.00123, 2.0)] == ["1.5 µs", "1.23 ms", "2 s"]
+    assert [format_bytes(n) for n in (12, 1536, 4 * MIB, 3 << 30)] == ["12 B", "1.5 KiB", "4 MiB", "3 GiB"]
+    assert [format_seconds(t) for t in (1.5e-6, 0.00123, 2.0)] == ["1.5 µs", "1.23 ms", "2 s"]
 
 
 # ── all ranks ─────────────────────────────────────────────────────────────────────────────────────────────────

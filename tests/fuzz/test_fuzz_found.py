@@ -28,10 +28,10 @@ from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, Ringtr
 from ringtrain.exchange.tuning import table_of
 from ringtrain.lr import LearningRate
 from ringtrain.nn import spec
+from ringtrain.parsing import parse_json, parse_toml, read_text, whole_number
 from ringtrain.report.records import parse, read_record
 from ringtrain.report.sinks import cut
 from ringtrain.resolve import read_run_file, resolve
-from ringtrain.texts import parse_json, parse_toml, read_text, whole_number
 from ringtrain.train.variants import Variant, same_threads
 from ringtrain.transport.launcher import ALONE, Launch, read_launch
 from scripts.fuzz.readers_data import BATCH

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.bench.words import micro
 from ringtrain.checkpoint import trial
 from ringtrain.errors import RingtrainError
+from ringtrain.humanize import format_seconds
 from ringtrain.launch import disk
 from ringtrain.launch.doctor import FAIL, OK, WARN, Line
 from tests.fakes.visits import lines_of, put
@@ -114,4 +114,4 @@ def test_the_disk_is_timed(tmp_path, monkeypatch, seconds, status):
     monkeypatch.setattr(disk, "MOST_BYTES", 4 << 10)
     line = looked(tmp_path, 2, check=disk.disk)["disk"]
     assert line.status == status and (status == OK or "--checkpoint-every" in line.advice)
-    assert line.text.endswith(f"a small file in {micro(seconds)}")
+    assert line.text.endswith(f"a small file in {format_seconds(seconds)}")

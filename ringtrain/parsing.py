@@ -1,5 +1,4 @@
-"""Texts that come from outside, of files, variables and flags: bounded in length, and nothing but the error that their
-reader expects comes of one that makes no sense. And how a count is written in those that go out."""
+"""Bounded parsing of text from files, variables and flags: malformed input raises ValueError and nothing else."""
 
 import json
 import re
@@ -68,8 +67,3 @@ def epochs(text: str) -> Fraction | None:
     """What "5ep" or "0.5ep" says, exactly; None of anything else."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ep", text)
     return Fraction(found[1]) if found else None
-
-
-def plural(count: int, noun: str) -> str:
-    """1 → "1 rank"; 2000 → "2,000 ranks"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

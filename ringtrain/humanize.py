@@ -1,0 +1,33 @@
+"""Numbers as people read them: sizes, times, rates, shares and counts."""
+
+
+def format_bytes(nbytes: float) -> str:
+    """65536 → "64 KiB"."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.4g} {unit}"
+    return f"{nbytes:.4g} B"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """1.25e10 → "12.5 GB/s"; 1.195e8 → "119.5 MB/s"."""
+    return f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.4g} MB/s"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.00123 → "1.23 ms"; 1.234e-05 → "12.3 µs"."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def plural(count: int, noun: str) -> str:
+    """1 → "1 rank"; 2000 → "2,000 ranks"; 5 → "5 launches"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
