@@ -26,8 +26,6 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
-def plural(count: int, noun: str) -> str:
-    """1 → "1 rank"; 2000 → "2,000 ranks"; 5 → "5 launches"."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """1 → "1 rank"; 2000 → "2,000 ranks"; with "launches" for many: 5 → "5 launches"."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {many or noun + 's'}"

@@ -63,7 +63,11 @@ def _memories(good: Sequence[dict]) -> str:
 def _doubts(good: Sequence[dict]) -> list[str]:
     """What made launches unreliable: noise, where most were noisy; all else where one was."""
     noisy = sum(row["cv"] > NOISY_CV for row in good)
-    told = [f"cv above {NOISY_CV:.0%} in {noisy} of {plural(len(good), 'launch')}"] if 2 * noisy > len(good) else []
+    told = (
+        [f"cv above {NOISY_CV:.0%} in {noisy} of {plural(len(good), 'launch', 'launches')}"]
+        if 2 * noisy > len(good)
+        else []
+    )
     others = (why for row in good for why in row["unreliable"] if not why.startswith("cv "))
     return [*dict.fromkeys(others), *told]
 
@@ -86,7 +90,7 @@ def _facts(header: dict, rows: Sequence[dict]) -> list[str]:
     lines = [
         f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')} ({hosts}); {header['cpu']}; "
         f"{header['library']}; {header['at']}, load {min(loads):.1f} to {max(loads):.1f}.",
-        f"{plural(len(launches), 'launch')} of {protocol['repeats']} iterations; before each, "
+        f"{plural(len(launches), 'launch', 'launches')} of {protocol['repeats']} iterations; before each, "
         f"{before_a_call(protocol)}.",
         f"Times as fast as `{NATIVE}`, whose own times are in µs: least, **median**, greatest of the launches.",
     ]

@@ -127,7 +127,7 @@ def _mark_doubts(axes, look: dict, rows: list[dict], heights: list[float]) -> No
 def _band(header: dict) -> str:
     """What the bands of ratios are: of one launch, or of several."""
     launches = header.get("launches")
-    return f"least to greatest of {plural(len(launches), 'launch')}" if launches else "95 % interval"
+    return f"least to greatest of {plural(len(launches), 'launch', 'launches')}" if launches else "95 % interval"
 
 
 def _draw_speedup(axes, curves: dict[str, list[dict]], names: list[str], band: str) -> None:
