@@ -25,13 +25,6 @@ class TrainConfig:
 
     model: str = option("digits", "Model: a name that `ringtrain models list` knows, or a TOML file.", short="m")
     data: str | None = option(None, "Data set: an HDF5 file from `ringtrain data make`. [digits: the shipped one]")
-    stage: str | None = option(
-        None,
-        "Have one rank of each node copy the data set's file to DIR, a disk of the node's own, and open that copy; it "
-        "goes when it has been read. [off; --stage alone: $SLURM_TMPDIR, $TMPDIR or /tmp]",
-        bare="auto",
-    )
-    stage_keep: bool | None = option(None, "Of --stage: leave the copy there, for the next start on that node.")
     synthetic: bool = option(False, "Train on one fixed random batch: speed without data loading.")
 
     batch: int = option(64, "Examples an iteration, over all ranks.", low=1, short="b")
@@ -270,9 +263,10 @@ RECIPE_KEYS = (
 )  # fmt: skip
 
 # What belongs to one start of a run and is not handed on to its continuation.
-OF_ONE_START = (
-    "out", "resume", "elastic", "tuning", "slow", "trace", "trace_iterations", "stage", "stage_keep", "stop_before_s",
-)  # fmt: skip
+OF_ONE_START = ("out", "resume", "elastic", "tuning", "slow", "trace", "trace_iterations", "stop_before_s")
+
+# Keys of earlier versions, which runs of those have stored. They change no result, and are passed over.
+FORMER_KEYS = ("stage", "stage_keep")
 
 
 def config_fields(kind=TrainConfig):

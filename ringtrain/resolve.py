@@ -10,7 +10,7 @@ import shlex
 from dataclasses import asdict
 
 from ringtrain import parsing
-from ringtrain.config import OF_ONE_START, RECIPE_KEYS, TrainConfig, config_fields, default_of, kind_of
+from ringtrain.config import FORMER_KEYS, OF_ONE_START, RECIPE_KEYS, TrainConfig, config_fields, default_of, kind_of
 from ringtrain.errors import ConfigError, nearest
 
 FLAGS = "flags"  # the source of what the command line says
@@ -58,7 +58,8 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
     values = {}
     for source, given in layers:
         for key, value in given.items():
-            values[key] = _checked(source, key, value)
+            if key not in FORMER_KEYS:
+                values[key] = _checked(source, key, value)
         _one_length(source, given, values)
     return TrainConfig(**values)
 

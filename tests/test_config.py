@@ -1,6 +1,6 @@
 import pytest
 
-from ringtrain.config import TrainConfig, config_fields
+from ringtrain.config import FORMER_KEYS, TrainConfig, config_fields
 from ringtrain.errors import ConfigError
 from ringtrain.resolve import for_continuation, parse_toml, read_run_file, resolve, to_table
 
@@ -88,6 +88,10 @@ def test_a_written_config_reads_back():
     given = {"batch": 100, "lr": 1e-3, "lr_steps": [4000, "9.5ep"], "warmup": "0.5ep", "model": 'a"b\\c'}
     config = resolve(("flags", {**given, "augment": False}))
     assert resolve(("file", parse_toml(tomli_w.dumps(to_table(config)), "file"))) == config
+
+
+def test_keys_of_earlier_versions_that_change_no_result_are_passed_over():
+    assert resolve(("run file r.toml", {"batch": 3, **dict.fromkeys(FORMER_KEYS, "a value")})) == TrainConfig(batch=3)
 
 
 def test_a_continuation_does_not_inherit_where_it_was_started():

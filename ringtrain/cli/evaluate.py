@@ -4,14 +4,10 @@ import json
 
 import click
 
-from ringtrain.cli.values import STAGE
-
 
 @click.command()
 @click.argument("target")
 @click.option("--data", help="Data set. [that of the run]")
-@click.option("--stage", is_flag=False, flag_value="auto", metavar="[DIR]", help=STAGE)
-@click.option("--stage-keep", is_flag=True, default=None, help="Of --stage: leave the copy there.")
 @click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What computes. [as in the run]")

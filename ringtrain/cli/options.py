@@ -9,7 +9,7 @@ from ringtrain.parsing import epochs
 
 # Of `ringtrain train --help`; a field that none of them names is among the other options.
 SECTIONS = {
-    "Model and data": "run_file model data batch_norm label_smoothing augment synthetic stage stage_keep",
+    "Model and data": "run_file model data batch_norm label_smoothing augment synthetic",
     "Batch and length": "batch accumulate epochs iterations seed",
     "Optimizer": "optimizer momentum beta2 trust trust_limit momentum_correction weight_decay decay_bias_norm "
     "clip_norm",

@@ -4,15 +4,11 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli.values import STAGE
-
 
 @click.command()
 @click.argument("target")
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="File to write: .h5 or .csv.")
 @click.option("--data", help="Data set. [that of the run]")
-@click.option("--stage", is_flag=False, flag_value="auto", metavar="[DIR]", help=STAGE)
-@click.option("--stage-keep", is_flag=True, default=None, help="Of --stage: leave the copy there.")
 @click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
 @click.option("--features", "layer", help="A layer's output in place of classes and probabilities.")
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")

@@ -6,8 +6,6 @@ import click
 
 from ringtrain.parsing import whole_number
 
-STAGE = "Copy the data set's file to DIR on each node first. [DIR: $SLURM_TMPDIR, $TMPDIR or /tmp]"
-
 
 class Size(click.ParamType):
     """Bytes, as in 64K or 1.5M."""

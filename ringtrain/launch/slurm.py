@@ -143,6 +143,7 @@ def _settings(job: Job) -> list[str]:
         ("ranks_per_node", "", "[--ntasks-per-node, or one a GPU]"),
     ]
     train = [
+        ("stage", "", "a disk of each node's own, to which --data is copied first: /scratch"),
         ("runs", "runs", "run folders are RUNS/NAME-JOB, where flags name no --out"),
         ("requeue", "scontrol", "how a job is queued again: scontrol; exit, by RequeueExit=75; no"),
         ("idle_starts", "3", "starts without a new checkpoint, after which a job gives up"),

@@ -31,7 +31,6 @@ from ringtrain.train import norms
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
-from ringtrain.train.nearby import staged
 from ringtrain.train.recipe import augment_of, hyper_of, iterations_of, rate_of
 from ringtrain.train.replicas import Replicas, check_period
 from ringtrain.train.room import check_room
@@ -114,10 +113,9 @@ class Assembly:
 
 
 def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
-    """The same data set on every rank, from a disk of each node's own where that is asked for; collective."""
-    with staged(config, transport) as near:
-        data = together(transport, lambda: open_data(near, model, transport))
-        agree(transport, {"data checksum": data.checksum})
+    """The same data set on every rank; collective."""
+    data = together(transport, lambda: open_data(config, model, transport))
+    agree(transport, {"data checksum": data.checksum})
     return data
 
 

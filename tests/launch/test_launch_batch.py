@@ -40,6 +40,10 @@ esac
 echo "srun $*" >>"$NOTES"
 exec mpirun as srun
 """
+SBCAST = """#!/bin/sh
+echo "sbcast $*" >>"$NOTES"
+[ -n "$2" ] && [ "$2" != none.h5 ]
+"""
 SQUEUE = """#!/bin/sh
 [ -z "$TOLD_EARLY" ] || kill -USR1 "$JOB"
 echo 2026-03-01T12:00:00
@@ -64,7 +68,7 @@ def job(tmp_path):
     """job(kind, plan lines, flags, NAME=value...) → Ran: one start of a script, in a folder that is kept."""
     bin = tmp_path / "bin"
     bin.mkdir()
-    commands = {"mpirun": MPIRUN, "srun": SRUN, "scontrol": SCONTROL, "squeue": SQUEUE}
+    commands = {"mpirun": MPIRUN, "srun": SRUN, "sbcast": SBCAST, "scontrol": SCONTROL, "squeue": SQUEUE}
     for name, text in {**commands, "ringtrain": "#!/bin/sh\n", "apptainer": "#!/bin/sh\n"}.items():
         (bin / name).write_text(text)
         (bin / name).chmod(0o755)
@@ -204,6 +208,20 @@ def test_the_run_folder_may_be_named_by_flags(job, tmp_path):
         assert note.endswith(f" train {' '.join(flags)} --resume auto")
     (note,) = job(SLURM_ARRAY_JOB_ID="4", SLURM_ARRAY_TASK_ID="2", RUN="runs/ringtrain-4-2").notes
     assert note.endswith(" train --out runs/ringtrain-4-2 --resume auto")
+
+
+@pytest.mark.parametrize("flags", [["--data", "a/b.h5"], ["--data=a/b.h5"], ["--data", "c.h5", "--data=a/b.h5"]])
+def test_the_data_set_is_copied_to_each_node_where_that_is_asked_for(job, flags):
+    copied, started = job(flags=flags, RINGTRAIN_STAGE="/scratch").notes
+    assert copied == "sbcast --force a/b.h5 /scratch/9-b.h5"
+    assert started.endswith(f" train {' '.join(flags)} --out runs/ringtrain-9 --data /scratch/9-b.h5 --resume auto")
+
+
+@pytest.mark.parametrize(("flags", "data"), [(["--data", "none.h5"], "none.h5"), (["--model", "lenet"], "")])
+def test_a_data_set_that_cannot_be_copied_ends_the_job(job, flags, data):
+    ran = job(flags=flags, RINGTRAIN_STAGE="/scratch")
+    assert ran.code == 2 and [note.split()[0] for note in ran.notes] == ["sbcast"]
+    assert f"stage: --data '{data}' cannot be copied to /scratch/9-{data} on each node" in ran.out
 
 
 def test_a_run_that_begins_at_a_checkpoint_goes_on_from_its_own(job):

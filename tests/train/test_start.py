@@ -5,6 +5,7 @@ import json
 import platform
 import re
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import h5py
@@ -13,6 +14,7 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere
 
 from ringtrain.checkpoint import store
+from ringtrain.config import FORMER_KEYS
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.launch.job_end import NUMBERS
 from ringtrain.ops.machine import MachineOps
@@ -225,6 +227,16 @@ def test_a_damaged_newest_checkpoint_is_passed_over(train, tmp_path):
     folder = tmp_path / "run"
     assert [record["iteration"] for record in records(folder, "iteration")] == list(range(1, 23))
     assert any("passed over" in note["text"] for note in records(folder, "note"))
+
+
+def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_are_gone(train, alone, tmp_path):
+    train(out="run", iterations=3)
+    (newest,) = (tmp_path / "run" / "checkpoints").glob("iteration-*.h5")
+    held = store.load(newest)
+    store.save(newest, replace(held, config=held.config + "".join(f'{key} = "a value"\n' for key in FORMER_KEYS)))
+    train(resume="run", iterations=5)
+    assert [record["iteration"] for record in records(tmp_path / "run", "iteration")] == [1, 2, 3, 4, 5]
+    assert load(alone, "run", False, {}, "test").iteration == 5
 
 
 def test_the_checkpoints_folder_stands_for_its_run(train, tmp_path):

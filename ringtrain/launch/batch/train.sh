@@ -1,17 +1,24 @@
 # ── the run folder ──────────────────────────────────────────────────────────────────────────────────────────────────
 # It is named by the job, which keeps its number when it is queued again, and so goes on where it was.
 folder="$runs/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}"
-own_resume=no own_folder=no
+own_resume=no own_folder=no data=""
 for ((i = 0; i < ${#flags[@]}; i++)); do
     case "${flags[i]}" in
         --out | -o) folder="${flags[i + 1]:-}" own_folder=yes ;;
         --out=*) folder="${flags[i]#*=}" own_folder=yes ;;
         -o?*) folder="${flags[i]#-o}" own_folder=yes ;;
         --resume | --resume=*) own_resume=yes ;;
+        --data) data="${flags[i + 1]:-}" ;;
+        --data=*) data="${flags[i]#*=}" ;;
     esac
 done
 [ "$own_folder" = yes ] || flags+=(--out "$folder")
 mkdir -p "$folder" || stop "the run folder $folder cannot be made"
+if [ -n "$stage" ]; then
+    copy="$stage/$SLURM_JOB_ID-${data##*/}"
+    sbcast --force "$data" "$copy" || stop "stage: --data '$data' cannot be copied to $copy on each node"
+    flags+=(--data "$copy")
+fi
 
 # newest_checkpoint: the iteration of the newest one, or "none".
 newest_checkpoint() {
