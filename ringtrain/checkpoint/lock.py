@@ -1,10 +1,9 @@
 """One run at a time in a folder: a lock that ends with whoever holds it.
 
 The kernel keeps it (flock on a file of the folder), so it is gone with the last process that has the file open, however
-that ended: a killed run leaves none. A copy of the process that is still saving (a lifeboat) has the file open too, and
-so the lock. NFS and Lustre (mounted with flock) carry it to other hosts. Who holds it stands in the file: for people,
-and for file systems without locks, where it is gone by for processes of this host; one on another host is not seen
-there, and :attr:`Lock.remark` says so.
+that ended: a killed run leaves none. NFS and Lustre (mounted with flock) carry it to other hosts. Who holds it stands
+in the file: for people, and for file systems without locks, where it is gone by for processes of this host; one on
+another host is not seen there, and :attr:`Lock.remark` says so.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from ringtrain import files
 from ringtrain.errors import UsageError
 
 NAME = ".lock"
-PATIENCE_S = 20.0  # for what a process that is gone has left to save
+PATIENCE_S = 20.0  # for a lock whose owner is gone, until the file system gives it back
 _POLL_S = 0.1
 _NONE_HERE = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL)
 
@@ -53,14 +52,14 @@ class Lock:
     remark: str = ""
 
     def release(self) -> None:
-        """May be called more than once. Copies of this process that are still saving keep it."""
+        """May be called more than once."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
 
 
 def take(folder: Path, patience_s: float = PATIENCE_S, sleep: Callable[[float], None] = time.sleep) -> Lock:
-    """The lock of a folder. Waits where its owner is gone, but not yet all that it started.
+    """The lock of a folder. Waits where its owner is gone, and the lock is not yet.
 
     Raises: UsageError where another run has it, saying who; RingtrainError, UsageError where the file cannot be
     written.

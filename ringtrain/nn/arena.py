@@ -30,7 +30,7 @@ class Arena:
     allocate:  (count, dtype) → flat array
     table:     :meth:`ringtrain.nn.graph.Graph.parameters`
     exchanged: as ``allocate``, for the gradients: the transport's, whose memory other ranks may write into. Weights
-               stay this process's own: a copy of it must not see them change (:mod:`ringtrain.train.lifeboat`)
+               stay this process's own
     """
 
     def __init__(self, allocate, table, dtype, exchanged=None):

@@ -73,9 +73,7 @@ class Worker:
         self._seed, self._deadline_s, self._shards = seed, deadline_s, shards
         self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate, shards)
         self._stage, self._scale = stage, scale
-        self.before_update = lambda: None  # called when weights are about to change
         self.before_iteration = lambda iteration: None  # called when one begins
-        self.after_forward = lambda: None  # called when all have been read: updates that waited for that are made
         self.space, self.activity = Workspace(ops), transport.activity
         self._add_over_ranks = add_over_ranks
         self._key = ops.zeros((1,), "uint64")
@@ -198,7 +196,6 @@ class Worker:
                 self._learnt = self._own_outcome()
             case Update():
                 iteration = self._batch.iteration
-                self.before_update()
                 self.exchange.finish(iteration, self.rate(iteration))
             case _:
                 self._stage.run(instruction)
@@ -213,7 +210,6 @@ class Worker:
 
     def _forward(self):
         logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.need)
-        self.after_forward()
         return logits
 
     def _backward(self, micro: int, last: bool) -> Iterator[Span]:

@@ -10,7 +10,6 @@ from ringtrain.data.batches import Batches
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.handout import Handout
-from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.outcome import Outcome
 from ringtrain.transport.base import Transport
 
@@ -36,11 +35,9 @@ class Pace(ABC):
 class Together(Pace):
     """Every rank has its part of each iteration."""
 
-    def __init__(self, of: Assembly, transport: Transport, lifeboat: Lifeboat, first: int, account, tick):
+    def __init__(self, of: Assembly, transport: Transport, first: int, account, tick):
         super().__init__(account, tick)
-        self._worker, self._guard, self._lifeboat = of.worker, of.guard, lifeboat
-        self._exchange = of.exchange
-        of.worker.after_forward = self._release
+        self._worker, self._guard, self._exchange = of.worker, of.guard, of.exchange
         self._batches: Batches = of.batches(transport, first, of.iterations)
 
     def train(self, first: int, stop: int) -> bool:
@@ -58,14 +55,7 @@ class Together(Pace):
         began = time.perf_counter()
         outcome = self._worker.iterate(batch, self._batches.peek)
         self._tick(batch.total, time.perf_counter() - began)
-        stopping = self._told([outcome] if outcome else [])
-        self._release()
-        return stopping
-
-    def _release(self) -> None:
-        """The state is an iteration's where no update of the last one is left to be made."""
-        if not self._exchange.late:
-            self._lifeboat.release()
+        return self._told([outcome] if outcome else [])
 
     def _told(self, outcomes: list[Outcome]) -> bool:
         for outcome in outcomes:
@@ -149,8 +139,8 @@ class HandedOut(Pace):
         """Nothing is open between two meetings."""
 
 
-def make_pace(of: Assembly, transport: Transport, lifeboat: Lifeboat, first: int, account, tick) -> Pace:
+def make_pace(of: Assembly, transport: Transport, first: int, account, tick) -> Pace:
     """For a run that begins at iteration ``first``."""
     if of.exchange.handed_out:
         return HandedOut(of, transport, account, tick)
-    return Together(of, transport, lifeboat, first, account, tick)
+    return Together(of, transport, first, account, tick)

@@ -60,8 +60,6 @@ class Run:
         self._rates, self._meter = Rates(), Meter(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
         self._saving = Saving(assembly, ops, transport, progress, sink, folder, end)
-        self.lifeboat = self._saving.lifeboat()
-        assembly.worker.before_update = self.lifeboat.hold
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
@@ -79,7 +77,7 @@ class Run:
         first = self._progress.iteration
         if self._tracing is not None:
             self._tracing.align()
-        with closing(make_pace(self._of, self._transport, self.lifeboat, first, self._account, self._tick)) as pace:
+        with closing(make_pace(self._of, self._transport, first, self._account, self._tick)) as pace:
             while self._progress.iteration < self._of.iterations:
                 stopping = pace.train(self._progress.iteration, self._meeting())
                 self._write_trace(stopping)

@@ -1,4 +1,4 @@
-"""What a run saves: checkpoints, also in haste; and what a rank could go on from where another has died."""
+"""What a run saves: checkpoints; and what a rank could go on from where another has died."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from ringtrain.report.events import CheckpointSaved, Iteration, Note
 from ringtrain.report.sinks import Sink
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.heeding import JobEnd
-from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.state import Progress, capture, checkpoint_of
 from ringtrain.transport.base import Transport
 
@@ -36,8 +35,8 @@ class Salvage:
 
 
 class Saving:
-    """Every rank has one; rank 0 alone has a folder. ``at``: finished iterations of the last checkpoint, of the one
-    that the disk did not take, or of the one that is being written; -1 before any."""
+    """Every rank has one; rank 0 alone has a folder. ``at``: finished iterations of the last checkpoint, or of
+    the one that the disk did not take; -1 before any."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Saving:
     ):
         self._of, self._ops, self._transport, self._progress = of, ops, transport, progress
         self._sink, self._folder, self._job_end = sink, folder, end
-        self.at = self._settled = -1  # the latter on rank 0: of none that is still being written
+        self.at = -1
         self._unsaved_in_a_row = 0  # checkpoints that the disk did not take
 
     def save(self, is_best: bool, must: bool) -> bool:
@@ -69,7 +68,7 @@ class Saving:
         except RingtrainError as error:
             self._unsaved(error, must)
             return False
-        self._settled, self._unsaved_in_a_row = checkpoint.iteration, 0
+        self._unsaved_in_a_row = 0
         seconds = time.perf_counter() - began
         self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
         self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
@@ -85,7 +84,6 @@ class Saving:
     def _unsaved(self, error: RingtrainError, must: bool) -> None:
         """On rank 0. A disk that is full for an hour is no reason to lose a day's training, and the last checkpoints
         are still there; but nothing is won by training that is never saved."""
-        self._settled = self._progress.iteration
         self._unsaved_in_a_row += 1
         if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
             raise RingtrainError(str(error)) from error
@@ -94,23 +92,6 @@ class Saving:
         self._sink.handle(
             Note(text=f"{what}. The run goes on; it ends if {plural(left, 'checkpoint')} more cannot be saved")
         )
-
-    def lifeboat(self) -> Lifeboat:
-        """A copy of the process saves, and has no use of a device: CUDA does not outlive a fork."""
-        forks = not self._ops.records and self._of.exchange.state_is_local
-        if not forks or self._transport.size == 1 or self._folder is None:
-            return Lifeboat(None)
-        held = self._folder.lock
-        return Lifeboat(self._in_haste, held and held.descriptor)
-
-    def _in_haste(self) -> None:
-        """In a copy of this process: what no other rank is needed for. A checkpoint that this process is writing is
-        written again, as it may be killed in that: each has a file of its own, and gives it the same name when it is
-        whole. Which one is the best it alone says."""
-        if self._progress.iteration == self._settled or self._ops.nonfinite(self._of.arena.weights):
-            return
-        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
-        self._folder.save(checkpoint, self._of.config.keep, is_best=False)
 
     def capture_alone(self, progress: Progress) -> Checkpoint:
         """The state, and how far ``progress`` says that it has come. Not collective."""

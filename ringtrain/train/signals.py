@@ -20,7 +20,6 @@ class StopFlag:
     :data:`INTERRUPTED_AGAIN`, unless the run has stopped already (:meth:`stopped`); any other second signal is no more
     than the first.
 
-    ``in_haste`` is called by the handler of SIGINT and SIGTERM: what follows those may be soon. (SIGUSR1 is a request.)
     ``other()``: another reason to stop, in words; None where there is none.
     ``before_end()``: called by the second Ctrl-C, to write what became of the run
     ``end_all()``: called after that, to end the other ranks
@@ -29,7 +28,6 @@ class StopFlag:
     def __init__(self):
         self._why: str | None = None
         self.ending = False  # whether a launcher, or a user, is about to end the process
-        self.in_haste: Callable[[], None] = nothing
         self.other: Callable[[], str | None] = nothing
         self.before_end: Callable[[], None] = nothing
         self.end_all: Callable[[], None] = nothing
@@ -61,7 +59,6 @@ class StopFlag:
             signal.signal(signal.SIGINT, self._end)
         if number != signal.SIGUSR1:
             self.ending = True
-            self.in_haste()
 
     def _end(self, number, frame) -> None:
         """Here, and by no exception: that may be raised where it is swallowed, as in a callback."""

@@ -90,7 +90,6 @@ def _prepared(opened: Opened, transport: Transport, sink: Sink, folder, stop: St
     due = origin.place is not None and origin.place.get("due", False)
     training = Run(run, ops, transport, progress, sink, folder, journey.started, stop, opened.end, tracing, due)
     journey.begin(training)
-    stop.in_haste = training.lifeboat.launch
     return training
 
 
@@ -119,7 +118,7 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
             sink.close()
             _draw(drawn, sinks)
         finally:  # a run that comes after this one in the same process finds nothing of it
-            stop.in_haste, stop.before_end, activity.before_end = nothing, nothing, tell_none
+            stop.before_end, activity.before_end = nothing, tell_none
             if folder is not None:
                 folder.release()
             if run.guard is not None:

@@ -1,9 +1,9 @@
 """Checkpoints under fire: how many run folders are unusable afterwards, of how many. 0 is wanted, and else exit 1.
 
 Kills: SIGKILL at random moments, half of them while a file is half written, of a writer that does nothing but save, of
-a run of one rank, of rank 0 of two, of mpirun with all that it started, and of the copy of rank 0 that saves when
-mpirun is stopped. Each next start goes on by itself (``--resume auto``) until it has saved again; at the end the log
-has every iteration once, in order, and a run of one rank ends with the weights of one that was never killed.
+a run of one rank, of rank 0 of two, and of mpirun with all that it started. Each next start goes on by itself
+(``--resume auto``) until it has saved again; at the end the log has every iteration once, in order, and a run of one
+rank ends with the weights of one that was never killed.
 
 Damage: one bit in every part of every file of a run's folder; every file cut before each of its parts; a folder, a
 pipe, a link or nothing in a file's place; no permissions. Each run then goes on, and must end with the weights of an
@@ -15,7 +15,6 @@ import argparse
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,12 +27,9 @@ from fire_run import (
     NET,
     arguments,
     await_end,
-    boats_of,
     children,
     kill,
-    last_iteration,
     names,
-    of_folder,
     rank_0,
     records,
 )
@@ -43,7 +39,7 @@ from ringtrain.errors import RingtrainError
 from ringtrain.files import PARTIAL
 
 PATIENCE_S = 120.0
-LIKELY = {"writer": 0.4, "one rank": 0.3, "rank 0 of 2": 0.15, "mpirun": 0.08, "lifeboat": 0.07}
+LIKELY = {"writer": 0.4, "one rank": 0.3, "rank 0 of 2": 0.15, "mpirun": 0.15}
 WRITER = """
 import sys, numpy as np
 from ringtrain.checkpoint.run_folder import RunFolder
@@ -81,9 +77,6 @@ class Shots:
     def shoot(self, kind: str, count: int) -> None:
         folder = RunFolder(self.root / kind.replace(" ", "-"))
         folder.path.mkdir()
-        if kind == "lifeboat":
-            done = subprocess.run(arguments(self.net, folder.path, iterations=3), capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
         for shot in range(count):
             before = self.newest(folder)
             self.once(kind, folder, before)
@@ -97,8 +90,7 @@ class Shots:
     def command(self, kind: str, folder: RunFolder) -> list[str]:
         if kind == "writer":
             return [sys.executable, "-c", WRITER, str(folder.path)]
-        every = 1000 if kind == "lifeboat" else 1
-        command = arguments(self.net, folder.path, iterations=10**6, checkpoint_every=every, evaluate_every=10**6)
+        command = arguments(self.net, folder.path, iterations=10**6, checkpoint_every=1, evaluate_every=10**6)
         return command if kind == "one rank" else ["mpirun", *self.session, "--bind-to", "none", "-np", "2", *command]
 
     def once(self, kind: str, folder: RunFolder, before: int) -> None:
@@ -106,7 +98,7 @@ class Shots:
         with tempfile.TemporaryFile("w+") as told:
             run = subprocess.Popen(self.command(kind, folder), stdout=told, stderr=told, start_new_session=True)
             try:
-                self.wait(run, lambda: self.went_on(kind, folder, before))
+                self.wait(run, lambda: self.went_on(folder, before))
                 time.sleep(self.draw.uniform(0, 0.15))
                 self.kill(kind, run, folder)
             except TimeoutError:
@@ -119,9 +111,7 @@ class Shots:
             if "Traceback" in (text := told.read()):
                 self.fail(f"{kind}: a traceback:\n{text[-1500:]}")
 
-    def went_on(self, kind: str, folder: RunFolder, before: int) -> bool:
-        if kind == "lifeboat":  # which saves nothing before it is stopped
-            return last_iteration(folder.log) > before + 2
+    def went_on(self, folder: RunFolder, before: int) -> bool:
         numbers = [int(found[1]) for name in names(folder) if (found := re.fullmatch(r"iteration-(\d+)\.h5", name))]
         return max(numbers, default=0) > before
 
@@ -133,9 +123,6 @@ class Shots:
             time.sleep(0.005)
 
     def kill(self, kind: str, run, folder: RunFolder) -> None:
-        if kind == "lifeboat":
-            self.sink_the_boat(run, folder)
-            return
         if self.draw.random() < 0.5:
             self.await_half(folder)
         if kind == "rank 0 of 2":
@@ -151,17 +138,6 @@ class Shots:
         for _ in range(20000):
             if any(name.endswith(PARTIAL) for name in names(folder)):
                 return
-
-    def sink_the_boat(self, run, folder: RunFolder) -> None:
-        """mpirun is stopped; the copy of rank 0 that then saves is killed in turn."""
-        run.send_signal(signal.SIGTERM)
-        while of_folder(folder):  # until it, too, is through, where it was missed
-            if boats := boats_of(run.pid, folder):
-                time.sleep(self.draw.uniform(0, 0.01))
-                self.halves["lifeboats"] += 1
-                kill(boats[0])
-                return
-            time.sleep(0.0005)
 
     def end(self, run) -> None:
         for number in [run.pid, *children(run.pid)]:

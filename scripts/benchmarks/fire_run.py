@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -58,17 +57,6 @@ def of_folder(folder: RunFolder) -> list[int]:
     return [int(number) for number in told.stdout.split()]
 
 
-def boats_of(launcher: int, folder: RunFolder) -> list[int]:
-    """Copies of rank 0 that save: each leads a session, as of all others only the launcher does."""
-    return [number for number in of_folder(folder) if number != launcher and leads_a_session(number)]
-
-
-def leads_a_session(number: int) -> bool:
-    with contextlib.suppress(OSError):
-        return os.getsid(number) == number
-    return False
-
-
 def await_end(folder: RunFolder, patience_s: float) -> None:
     """A launcher that is killed ends before what it started, which keeps the folder's lock as long as it lives. Raises
     TimeoutError."""
@@ -89,9 +77,3 @@ def names(folder: RunFolder) -> list[str]:
 def records(out: Path, kind: str) -> list[dict]:
     lines = (out / "log.jsonl").read_text().splitlines()
     return [record for record in map(json.loads, lines) if record["event"] == kind]
-
-
-def last_iteration(log: Path) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(re.findall(rb'"iteration": (\d+)', log.read_bytes()[-4000:])[-1])
-    return 0

@@ -52,7 +52,7 @@ def test_a_killed_owner_leaves_no_lock(tmp_path, stranger):
     lock.take(tmp_path, sleep=never).release()
 
 
-def test_what_a_dead_owner_has_left_to_save_is_waited_for(tmp_path):
+def test_a_lock_that_outlives_its_owner_is_waited_for(tmp_path):
     held = lock.take(tmp_path)
     (tmp_path / lock.NAME).write_text(json.dumps({"host": "h", "process": 1, "started": "1", "since": "then"}))
     waited = []
@@ -77,7 +77,6 @@ def test_patience_ends(tmp_path):
 
 
 def test_a_copy_of_the_owner_keeps_it(tmp_path):
-    """As a lifeboat does, that saves when its parent is gone."""
     held = lock.take(tmp_path)
     go, gone = os.pipe()
     child = os.fork()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.clock import until
 from tests.mpi.conftest import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.mpi
@@ -164,27 +163,6 @@ def test_a_signal_ends_the_run_with_a_checkpoint_that_goes_on(mpirun, mpirun_pro
     more = end["iterations"] + 5
     assert mpirun(3, arguments(net, tmp_path / "out", "--iterations", more, "--resume", "auto")).returncode == 0
     assert [r["iteration"] for r in records(tmp_path / "out", "iteration")] == list(range(1, more + 1))
-
-
-SLOW_NET = NET.replace("[8, 8, 1]", "[32, 32, 3]").replace("channels = 6", "channels = 48").replace("60", "1000")
-
-
-@pytest.mark.timing
-@pytest.mark.skipif("RINGTRAIN_LONG_RUNS" not in os.environ, reason="half a second is mpirun's: in scripts/check-full")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_mpirun_gives_no_time_for_an_iteration_and_a_checkpoint_is_written(mpirun_process, alone, tmp_path, number):
-    """Iterations of seconds, of which mpirun leaves half of one: the checkpoint is of the last finished one."""
-    (tmp_path / "slow.toml").write_text(SLOW_NET)
-    given = ["--model", tmp_path / "slow.toml", "--synthetic", "--ops", "reference", "--epochs", EPOCHS, "--lr", 1e-5]
-    given += ["--checkpoint-every", 1000]
-    process = mpirun_process(2, ["-m", "ringtrain", "train", *map(str, given), "--out", str(tmp_path / "out")])
-    read_until(process, "iteration 1/")
-    process.send_signal(number)
-    process.communicate(timeout=PATIENCE_S)
-    checkpoints = tmp_path / "out" / "checkpoints"
-    until(lambda: list(checkpoints.glob("iteration-*.h5")))  # it is written by a process that nobody waits for
-    done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--split", "train", "--json"])
-    assert json.loads(done.stdout)["iteration"] >= 1
 
 
 @pytest.mark.timing

@@ -1,6 +1,5 @@
 """Runs on disks that fail, and in folders that others have been in."""
 
-import datetime
 import json
 import os
 import resource
@@ -8,22 +7,17 @@ import shutil
 import tomllib
 
 import pytest
-from small_runs import DROPOUT_NET, everywhere, run_of
+from small_runs import DROPOUT_NET, everywhere
 
 from ringtrain import files
 from ringtrain.checkpoint import store
-from ringtrain.checkpoint.run_folder import RunFolder, create
+from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.cli.world import tell_skipped
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
-from ringtrain.report.sinks import Many
 from ringtrain.train.evaluate import Evaluator, Score
-from ringtrain.train.heeding import JobEnd
-from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.load import load
-from ringtrain.train.saving import Saving
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import start
-from ringtrain.train.state import Progress
 from ringtrain.transport.loopback import LoopbackWorld
 
 
@@ -130,51 +124,6 @@ def test_what_the_disk_refused_is_not_the_best(train, monkeypatch, tmp_path, lin
     everywhere(2, lambda transport: start(transport, None, flags, StopFlag()))
     best = store.load(RunFolder(tmp_path / "run").best)
     assert (best.iteration, best.best) == ((4, 0.9) if linking else (6, 0.5))
-
-
-@pytest.mark.parametrize("killed", [True, False])
-def test_a_checkpoint_that_is_being_written_when_haste_is_made_is_written_by_a_copy_too(tmp_path, monkeypatch, killed):
-    """By a real one, forked in the middle of HDF5; the process itself is ended there, or writes the same."""
-    transport = LoopbackWorld(1).transport(0)
-    run, ops = run_of(transport, DROPOUT_NET, iterations=1)
-    folder = create(str(tmp_path / "run"), "net", datetime.datetime.now(), False)
-    saving = Saving(run, ops, transport, Progress(iteration=4), Many([]), folder, JobEnd(None, 0))
-    lifeboat, real, signalled = Lifeboat(saving._in_haste), store._write, []
-
-    def write(file, checkpoint):
-        if not signalled:
-            signalled.append(True)
-            lifeboat.launch()
-            os.wait()
-            if killed:
-                raise KeyboardInterrupt
-        real(file, checkpoint)
-
-    monkeypatch.setattr(store, "_write", write)
-    if killed:
-        with pytest.raises(KeyboardInterrupt):
-            saving.save(is_best=True, must=False)
-    else:
-        saving.save(is_best=True, must=False)
-        assert store.load(folder.best).iteration == 4
-    assert folder.latest().checkpoint.iteration == 4
-    assert len(os.listdir(folder.checkpoints)) == (1 if killed else 2)
-
-
-def test_what_was_saved_or_refused_is_not_saved_in_haste(tmp_path, monkeypatch):
-    transport = LoopbackWorld(1).transport(0)
-    run, ops = run_of(transport, DROPOUT_NET, iterations=1)
-    folder = create(str(tmp_path / "run"), "net", datetime.datetime.now(), False)
-    progress = Progress(iteration=4)
-    saving = Saving(run, ops, transport, progress, Many([]), folder, JobEnd(None, 0))
-    tried = full(monkeypatch, {6})
-    assert saving.save(is_best=False, must=False)
-    folder.numbered(4).unlink()
-    saving._in_haste()
-    progress.iteration = 6
-    assert not saving.save(is_best=False, must=False)
-    saving._in_haste()
-    assert tried == [6] and folder.is_empty()
 
 
 def test_a_folder_that_may_not_be_written_in_the_middle_of_a_run_is_a_failure(train, monkeypatch):

@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
+from small_runs import ITERATIONS, everywhere
 from strategies import NETS, apart, trained
 
-from ringtrain.train.pace import Together
-from ringtrain.train.state import Progress, capture
-from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 
@@ -57,53 +54,3 @@ def test_on_a_device_that_computes_later(flags):
 
     host, device = (everywhere(3, lambda t, d=d: body(t, d)) for d in (False, True))
     assert [weights.tobytes() for _, weights, _ in host] == [weights.tobytes() for _, weights, _ in device]
-
-
-def test_the_state_is_an_iterations_after_each_forward_pass():
-    """There a copy of the process may be saved: what it saves is what is saved between iterations. Before, and after
-    the update was left to the next forward pass, it is not."""
-
-    def body(t):
-        run, ops = run_of(t, DROPOUT_NET, iterations=4, overlap="forward", dtype="float64")
-        here, between = [], []
-
-        def saved(iteration):
-            return capture(run, ops, t, Progress(iteration=iteration))
-
-        def look():
-            assert not run.exchange.late
-            here.append((run.arena.weights.copy(), run.exchange.state()["momentum"].copy()))
-
-        run.worker.after_forward = look
-        with run.batches(t, 0, 4) as batches:
-            for batch in batches:
-                run.worker.iterate(batch)
-                assert run.exchange.late
-                if batch.iteration == 1:
-                    saved(2)
-                    assert not run.exchange.late
-                    between.append((run.arena.weights.copy(), run.exchange.state()["momentum"].copy()))
-        for found, want in zip(here[2], between[0], strict=True):
-            np.testing.assert_array_equal(found, want)
-
-    everywhere(2, body)
-
-
-@pytest.mark.parametrize(("overlap", "after_an_iteration"), [("backward", True), ("forward", False)])
-def test_a_copy_of_the_process_waits_until_no_update_is_left(overlap, after_an_iteration):
-    """By what the lifeboat is told: it may be launched from then on."""
-
-    class Told:
-        def __init__(self):
-            self.releases = []
-
-        def release(self):
-            self.releases.append(run.exchange.late)
-
-    told = Told()
-    (transport,) = LoopbackWorld(1).run(lambda t: t)
-    run, _ = run_of(transport, DROPOUT_NET, iterations=3, overlap=overlap)
-    pace = Together(run, transport, told, 0, account=lambda outcome: None, tick=lambda examples, seconds: None)
-    pace.train(0, 3)
-    pace.close()
-    assert told.releases == [False] * (6 if after_an_iteration else 3)  # after each forward pass, and each iteration

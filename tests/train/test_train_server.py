@@ -6,7 +6,6 @@ from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import NETS, apart, trained
 
 from ringtrain.errors import DivergedError
-from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.pace import make_pace
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
@@ -120,7 +119,7 @@ def paced(t, iterations, **flags):
     flags = {"lr": 0.02, "augment": False, "iterations": iterations, "deadline_s": 20.0, **flags}
     run, ops = run_of(t, FLAGS["net"], examples=None, **flags)
     found = []
-    pace = make_pace(run, t, Lifeboat(None), 0, found.append, lambda examples, seconds: None)
+    pace = make_pace(run, t, 0, found.append, lambda examples, seconds: None)
     for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
         assert not pace.train(first, stop)
     pace.close()

@@ -1,13 +1,11 @@
-"""What ranks do together: one error for all, one value for all, turns in compiling; and the lifeboat."""
+"""What ranks do together: one error for all, one value for all, turns in compiling."""
 
-import os
 from pathlib import Path
 
 import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import DataError, UsageError
-from ringtrain.train.lifeboat import Lifeboat
 from ringtrain.train.together import agree, on_root, take_turns, together, together_json
 from ringtrain.transport.loopback import LoopbackWorld
 
@@ -70,49 +68,7 @@ def test_one_rank_a_node_compiles_first():
         assert ranks[0] == 0 and sorted(ranks) == [0, 1, 2]
 
 
-@pytest.fixture
-def boat():
-    """A lifeboat that says so when it is at sea, and the end of a pipe to hear it."""
-    hear, say = os.pipe()
-    os.set_inheritable(say, True)
-    opened = os.fdopen(hear)
-    path = f"/proc/{os.getpid()}/fd/{say}"
-
-    def save():
-        with open(path, "w") as told:
-            told.write("saved")
-
-    yield Lifeboat(save), lambda: (os.close(say), opened.read())[1]
-    opened.close()
-
-
-def test_a_lifeboat_saves_in_another_process(boat):
-    lifeboat, heard = boat
-    lifeboat.launch()
-    lifeboat.launch()  # there is one only
-    os.wait()
-    assert heard() == "saved"
-
-
-def test_a_lifeboat_waits_for_the_state_to_be_whole(boat):
-    lifeboat, heard = boat
-    lifeboat.hold()
-    lifeboat.launch()
-    with pytest.raises(ChildProcessError):
-        os.wait()
-    lifeboat.release()
-    os.wait()
-    assert heard() == "saved"
-
-
-def test_without_need_nothing_is_launched():
-    Lifeboat(None).launch()
-    with pytest.raises(ChildProcessError):
-        os.wait()
-
-
-def test_a_copy_of_the_process_keeps_its_weights():
-    """Others may write into gradients; weights are the process's own, and so are those of a lifeboat."""
+def test_other_ranks_may_write_into_gradients_and_not_into_weights():
 
     def body(transport):
         run, _ = run_of(transport, DROPOUT_NET, iterations=1)
