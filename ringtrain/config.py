@@ -190,12 +190,6 @@ class TrainConfig:
         "needs them too.",
         choices=("none", "backward", "forward"),
     )
-    progress: str = option(
-        "layers",
-        "Who lets messages get on while layers compute: layers, the loop between two of them; thread, one beside it, "
-        "for exchanges that take longer than backward.",
-        choices=("layers", "thread"),
-    )
     segment_bytes: int | None = option(
         None,
         "Bytes of a message: the addition of one overlaps the next. [256 KiB within a node, 60,000 between nodes]",
@@ -266,7 +260,7 @@ RECIPE_KEYS = (
 OF_ONE_START = ("out", "resume", "elastic", "tuning", "slow", "trace", "trace_iterations", "stop_before_s")
 
 # Keys of earlier versions, which runs of those have stored. They change no result, and are passed over.
-FORMER_KEYS = ("stage", "stage_keep")
+FORMER_KEYS = ("stage", "stage_keep", "progress")
 
 
 def config_fields(kind=TrainConfig):

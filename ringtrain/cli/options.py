@@ -21,7 +21,7 @@ SECTIONS = {
     "Model parallel": "fc fc_ranks fc_in_flight fc_update",
     "Exchange of gradients": "algorithm tuning segment_bytes wire compress compress_ratio compress_rank compress_from "
     "reproducible shards",
-    "Overlap with computing": "overlap bucket_bytes progress",
+    "Overlap with computing": "overlap bucket_bytes",
     "Reliability": "elastic guard deadline_s check_replicas",
     "Diagnosis": "trace trace_iterations slow",
 }

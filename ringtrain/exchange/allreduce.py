@@ -69,7 +69,6 @@ class AllReduce(Exchange):
         self._sums = self._summing.bind(arena.spans, arena.grads)
         self.state_bytes += self._parts.nbytes if self._parts else 0
         self._updates = Applying(
-            self._transport,
             self._ops,
             arena,
             self._update,
@@ -142,7 +141,6 @@ class AllReduce(Exchange):
         return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic("gradients"))
 
     def close(self) -> None:
-        self._sums.close()
         del self._sums, self._updates
 
 

@@ -2,10 +2,8 @@
 
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight
-from ringtrain.exchange.order import LEARNING, learnt_order
 from ringtrain.exchange.scaling import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.update import Update
-from ringtrain.transport.base import Transport
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 SCALED = "whether the gradient of a scaled loss (--precision float16) is finite"
@@ -27,7 +25,6 @@ class Applying:
 
     def __init__(
         self,
-        transport: Transport,
         ops,
         arena,
         update: Update,
@@ -38,13 +35,13 @@ class Applying:
         scale: LossScale | None = None,
         elastic: bool = False,
     ):
-        self._transport, self._ops, self._arena, self._update, self._sums = transport, ops, arena, update, sums
+        self._ops, self._arena, self._update, self._sums = ops, arena, update, sums
         self._trained, self._clip_norm, self._beside = trained_runs(arena.spans), clip_norm, beside
         self._scale, self._whole = scale, clip_norm is not None or scale is not None or elastic
         self._later = overlap == FORWARD and not self._whole
         self.note = _fallback(clip_norm, scale) if overlap == FORWARD and self._whole else None
         self._owed: set[int] = set()  # places of buckets whose update is left to need()
-        self._lr, self._rounds = 0.0, 0
+        self._lr = 0.0
 
     @property
     def late(self) -> bool:
@@ -84,7 +81,6 @@ class Applying:
     def _leave(self, lr: float) -> None:
         self._sums.start()
         self._lr, self._owed = lr, set(range(len(self._sums.buckets)))
-        self._rounds += 1
 
     def need(self, span) -> None:
         """The span's weights are up to date."""
@@ -106,13 +102,6 @@ class Applying:
         bucket = self._sums.arrive(place)
         self._update.apply(self._lr, bucket.start, bucket.stop)
         self._owed.remove(place)
-        if not self._owed and self._rounds == LEARNING:
-            self._learn()
-
-    def _learn(self) -> None:
-        """From now on buckets start as rank 0 has found best. Collective: all ranks apply the last one here."""
-        order = learnt_order([bucket.nbytes for bucket in self._sums.buckets], self._sums.meters)
-        self._sums.reorder(self._transport.gather_json(order)[0])
 
 
 def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:

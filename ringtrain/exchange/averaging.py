@@ -86,9 +86,7 @@ class Averaging(Exchange):
         self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
         self.state_bytes = self._update.nbytes
         self._sums = self._summing.bind(arena.spans, arena.grads)
-        self._updates = Applying(
-            self._transport, self._ops, arena, self._update, self._sums, self._clip_norm, self._overlap
-        )
+        self._updates = Applying(self._ops, arena, self._update, self._sums, self._clip_norm, self._overlap)
         self.notes = [*self._summing.notes, *filter(None, [self._no_overlap() or self._updates.note])]
         self._trained = trained_runs(arena.spans)
         linear = optimizer.linear and self._clip_norm is None and self._outer is None
@@ -227,7 +225,6 @@ class Averaging(Exchange):
         return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic(what))
 
     def close(self) -> None:
-        self._sums.close()
         del self._sums, self._updates
 
 

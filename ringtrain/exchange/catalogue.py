@@ -8,7 +8,6 @@ from ringtrain.errors import ConfigError
 from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, server, sharded
 from ringtrain.exchange.base import Exchange, Kit
 from ringtrain.exchange.compressions import check_compression
-from ringtrain.exchange.pacer import LAYERS
 from ringtrain.exchange.wires import NONE
 from ringtrain.ops.precision import HALVES
 
@@ -46,7 +45,6 @@ OVERLAPS = {
     "gossip": (("backward",), "it exchanges weights, in the whole of an iteration"),
     "master": (("backward",), "every pass begins and ends at rank 0, which has to have updated before"),
 }
-DRIVEN = ("allreduce", "delayed", "sharded", "averaging")  # what --progress thread can drive
 SUMS_ALONE = ("allreduce", "delayed")  # what they exchange is gradients
 SENDS_ACTIVATIONS = ("master", "hybrid", "pipeline")
 # Who can leave an update out together, by the sum of a scaled loss's gradients; and why others cannot.
@@ -127,11 +125,6 @@ def _check_overlap(config: TrainConfig) -> None:
         raise ConfigError(
             f"--overlap {config.overlap} does not go with --sync {config.sync}: {why}. Give --overlap "
             f"{' or '.join(able)}, or --sync allreduce"
-        )
-    if config.progress != LAYERS and config.sync not in DRIVEN:
-        raise ConfigError(
-            f"--progress {config.progress} drives buckets that start while backward runs, and --sync {config.sync} is "
-            f"not made of those: leave it out, or give --sync {', '.join(DRIVEN[:-1])} or {DRIVEN[-1]}"
         )
 
 

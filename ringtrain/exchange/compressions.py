@@ -3,7 +3,6 @@
 from ringtrain.config import TrainConfig, config_fields, default_of
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.compressing import Compressing, Compression
-from ringtrain.exchange.pacer import LAYERS
 from ringtrain.exchange.powersgd import PowerSGD
 from ringtrain.exchange.summing import Summing
 from ringtrain.exchange.topk import TopK
@@ -59,11 +58,10 @@ def check_compression(config: TrainConfig) -> None:
             f"--compress {config.compress} does not go with --fc {config.fc}: the gradients of divided layers never "
             "travel, and there is no residual of theirs to keep. Leave one out"
         )
-    if config.overlap == "forward" or config.progress != LAYERS:
-        other = "--overlap forward" if config.overlap == "forward" else f"--progress {config.progress}"
+    if config.overlap == "forward":
         raise ConfigError(
-            f"--compress {config.compress} does not go with {other}: what is compressed comes in two rounds, and all "
-            "ranks wait for them in one order, at the end of an iteration. Leave one out"
+            f"--compress {config.compress} does not go with --overlap forward: what is compressed comes in two "
+            "rounds, and all ranks wait for them in one order, at the end of an iteration. Leave one out"
         )
     if config.wire != NONE:
         raise ConfigError(

@@ -141,7 +141,6 @@ class Delayed(Exchange):
 
     def close(self) -> None:
         self.settle()
-        self._sums.close()
         del self._sums
 
 

@@ -10,14 +10,12 @@ announce, whenever each starts; a collective call of the MPI cannot come later t
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.exchange.base import Traffic
 from ringtrain.exchange.beside import ON_HOST, Beside
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.meter import BucketTraffic, Meter
-from ringtrain.exchange.pacer import Pacer
 from ringtrain.transport.waiting import wait_for
 
 
@@ -27,7 +25,7 @@ class Flight:
     deadline_s: how long to wait for others that make no progress, before StalledError
     early:      whether buckets start as they are announced; else all start when the first is asked for
     orders:     of the operations that make buckets final, and of those of the reductions
-    pacer:      lets them get on meanwhile; None: :meth:`test` does, and whoever waits
+    order:      places of buckets as they start, the same on all ranks; None: as in ``buckets``
     clock:      seconds
 
     ``home``: place of each span's bucket. ``bytes_sent`` by this rank; ``exposed_s``: how long the caller was held up
@@ -41,21 +39,19 @@ class Flight:
         deadline_s: float,
         early: bool = True,
         orders: Beside = ON_HOST,
-        pacer: Pacer | None = None,
+        order: Sequence[int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self.buckets, self.reductions, self._deadline_s = buckets, reductions, deadline_s
-        self._early, self._orders, self._pacer, self._clock = early, orders, pacer, clock
+        self._early, self._orders, self._clock = early, orders, clock
         self.home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
-        self.order: Sequence[int] = range(len(buckets))  # in which they start
+        self.order = range(len(buckets)) if order is None else order
         self.meters = [Meter() for _ in buckets]
         self._tell: Callable | None = None
         self._due: deque[tuple] = deque()  # (mark, place): announced, to start when the mark is done, in this order
         self._flying: list[int] = []
         self.bytes_sent = 0
         self._begin()
-        if pacer is not None:
-            pacer.drive(self._step)
 
     def _begin(self) -> None:
         self._started, self._left = 0, len(self.buckets)
@@ -73,12 +69,8 @@ class Flight:
 
     def watch(self, tell: Callable[[str, int, float, float], None] | None) -> None:
         """``tell(verb, place, start, stop)`` from now on, of a bucket: that it was under way until it landed (land),
-        and what held the loop up for it: start, test, wait; and acquire, for its turn. None: nobody is told."""
+        and what held the loop up for it: start, test, wait. None: nobody is told."""
         self._tell = tell
-
-    def reorder(self, order: Sequence[int]) -> None:
-        """The order in which buckets start from the next round on: the same on all ranks."""
-        self.order = order
 
     def ready(self, span) -> None:
         """This span is final on this rank: buckets of which all spans are, and all before them in the order, start."""
@@ -101,8 +93,7 @@ class Flight:
 
     def test(self) -> None:
         """Let what is under way get on, without waiting."""
-        if self._pacer is None:
-            self._look()
+        self._get_on(self._held)
 
     def arrivals(self) -> Iterator[Bucket]:
         """Each bucket when it has arrived, in the order in which they started; all are final on this rank. Once
@@ -114,13 +105,12 @@ class Flight:
     def arrive(self, place: int) -> Bucket:
         """The bucket, when it has arrived; the others go on meanwhile. All have started, all ranks ask for them in the
         same order, and once for each; then the next round may begin."""
-        with self._turn(place):
-            self._look()
-            if self._due:
-                self._until_started(place)
-            if place in self._flying:
-                self._held(place, self.reductions[place].wait, self._deadline_s)
-                self._land(place)
+        self.test()
+        if self._due:
+            self._until_started(place)
+        if place in self._flying:
+            self._held(place, self.reductions[place].wait, self._deadline_s)
+            self._land(place)
         self._orders.join()
         self._left -= 1
         if not self._left:
@@ -148,17 +138,8 @@ class Flight:
         reduction = self.reductions[place]
         self.bytes_sent += reduction.bytes_sent or 0
         self.meters[place].start(self._clock())
-        with self._turn(place):
-            self._flying.append(place)
-            call(place, reduction.start)
-
-    def _look(self) -> None:
-        self._get_on(self._held)
-
-    def _step(self) -> bool:
-        """A look that holds nobody up. Whether anything is still under way."""
-        self._get_on(_unheld)
-        return bool(self._flying)
+        self._flying.append(place)
+        call(place, reduction.start)
 
     def _get_on(self, call: Callable) -> None:
         while self._due and self._due[0][0].done():
@@ -172,7 +153,7 @@ class Flight:
         all have started, or this one has arrived."""
 
         def enough() -> bool:
-            self._step()
+            self._get_on(_unheld)
             return not self._due or not (place in self._flying or any(place == due for _, due in self._due))
 
         wait_for(enough, self._deadline_s, self._say_due, lambda: len(self._due))
@@ -182,9 +163,10 @@ class Flight:
 
     def _land(self, place: int) -> None:
         self._flying.remove(place)
-        self.meters[place].end(self._clock())
+        meter, ended = self.meters[place], self._clock()
+        meter.end(ended)
         if self._tell:
-            self._tell("land", place, *self.meters[place].moments[-1])
+            self._tell("land", place, meter.started, ended)
 
     def _held(self, place: int, call: Callable, *arguments):
         """The value of the call, which is on account of this bucket."""
@@ -195,24 +177,6 @@ class Flight:
         if self._tell:
             self._tell(call.__name__, place, began, ended)
         return value
-
-    @contextmanager
-    def _turn(self, place: int):
-        """The pacer keeps off meanwhile; for its turn one waits on account of this bucket."""
-        if self._pacer is None:
-            yield
-            return
-        self._held(place, self._pacer.turn.acquire)
-        try:
-            self._pacer.check()
-            yield
-            self._pacer.wake()
-        finally:
-            self._pacer.turn.release()
-
-    def close(self) -> None:
-        if self._pacer is not None:
-            self._pacer.end()
 
     def traffic(self, what: str) -> tuple[BucketTraffic, ...]:
         """Of each bucket; ``what`` it carries."""

@@ -11,7 +11,7 @@ class Group:
     def __init__(self, transport: Transport, ranks: Sequence[int]):
         self._transport, self._ranks = transport, tuple(ranks)
         self.rank, self.size, self.nodes = self._ranks.index(transport.rank), len(self._ranks), transport.nodes
-        self.patience, self.scratch, self.threads = transport.patience, transport.scratch, transport.threads
+        self.patience, self.scratch = transport.patience, transport.scratch
         self.leaving = transport.leaving
 
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:

@@ -19,7 +19,7 @@ class Guarded(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
-        self.threads, self.apart, self.closing = inner.threads, inner.apart, inner.closing
+        self.apart, self.closing = inner.apart, inner.closing
         self.leaving, self.frailty, self.activity = inner.leaving, inner.frailty, inner.activity
 
     @property

@@ -28,32 +28,30 @@ class BucketTraffic:
 
 
 class Meter:
-    """Of one bucket. ``exposed_s``: of all that was ever done; moments are those of one clock.
-
-    ``moments``: (started, ended) of each of the last rounds.
-    """
+    """Of one bucket. ``exposed_s``: of all that was ever done; ``started``: when the last round was, by the caller's
+    clock."""
 
     def __init__(self):
         self.exposed_s = 0.0
-        self.moments: deque[tuple[float, float]] = deque(maxlen=KEPT)
+        self._total: deque[float] = deque(maxlen=KEPT)
         self._exposed: deque[float] = deque(maxlen=KEPT)
-        self._started = self._held = 0.0
+        self.started = self._held = 0.0
 
     def start(self, now: float) -> None:
-        self._started, self._held = now, 0.0
+        self.started, self._held = now, 0.0
 
     def hold(self, seconds: float) -> None:
         self._held += seconds
         self.exposed_s += seconds
 
     def end(self, now: float) -> None:
-        self.moments.append((self._started, now))
+        self._total.append(now - self.started)
         self._exposed.append(self._held)
 
     @property
     def total_s(self) -> float:
         """From start to end, the median of the last rounds; 0 where there was none."""
-        return median(ended - started for started, ended in self.moments) if self.moments else 0.0
+        return median(self._total) if self._total else 0.0
 
     @property
     def each_exposed_s(self) -> float:

@@ -28,7 +28,6 @@ from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves, choose_halves
-from ringtrain.exchange.pacer import LAYERS, make_pacer
 from ringtrain.exchange.pieces import common, elements
 from ringtrain.exchange.scaling import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.summing import BUCKET_BYTES
@@ -47,7 +46,6 @@ class Sharded(Exchange):
     guard:         watches the halves; None for none
     overlap:       none, backward or forward
     scale:         of the loss; None for none
-    progress:      who lets messages get on: layers, or a thread (:mod:`ringtrain.exchange.pacer`)
     """
 
     name = "sharded"
@@ -65,7 +63,6 @@ class Sharded(Exchange):
         deadline_s: float = DEADLINE_S,
         guard: Guard | None = None,
         overlap: str = BACKWARD,
-        progress: str = LAYERS,
         beside=float,
         scale: LossScale | None = None,
     ):
@@ -74,7 +71,7 @@ class Sharded(Exchange):
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._guard, self._square, self._beside, self._scale = guard, np.zeros(1), beside, scale
-        self._overlap, self._progress = overlap, progress
+        self._overlap = overlap
         self._owed: set[int] = set()  # places of buckets whose weights forward is to wait for
 
     def bind(self, arena, optimizer) -> None:
@@ -84,17 +81,15 @@ class Sharded(Exchange):
         halves = Halves(self._algorithm, transport, self._orders.own, buckets, self._segment_bytes, self._guard)
         self._update = Update(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
         self.state_bytes = self._update.nbytes
-        pacer, lacking = make_pacer(self._progress, transport, self._orders)
-        early, how = self._overlap != NONE, {"orders": self._orders, "pacer": pacer}
-        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s, early, **how)
-        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s, **how)
-        if self._overlap == FORWARD:
-            self._weights.reorder(range(len(buckets))[::-1])
-        self._state = Flight(buckets, halves.gathers(grads, 2), self._deadline_s, orders=self._orders)
+        lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
+        scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
+        deadline_s, orders = self._deadline_s, self._orders
+        self._sums = Flight(buckets, scatters, deadline_s, early=self._overlap != NONE, orders=orders)
+        self._weights = Flight(buckets, gathers, deadline_s, orders=orders, order=lowest_first)
+        self._state = Flight(buckets, halves.gathers(grads, 2), deadline_s, orders=orders)
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
-        memory = self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))
-        self.notes = [memory, *filter(None, [lacking])]
+        self.notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
 
     def _memory(self, shares: list[int], nbytes: int) -> str:
         """``nbytes``: of the optimizer's state, for an element."""
@@ -212,7 +207,6 @@ class Sharded(Exchange):
         return traffic_of(self._sums, self._weights)
 
     def close(self) -> None:
-        self._sums.close()
         del self._sums, self._weights, self._state
 
 
@@ -233,7 +227,6 @@ def make(kit: Kit) -> Sharded:
         deadline_s=config.deadline_s,
         guard=kit.guard,
         overlap=config.overlap,
-        progress=config.progress,
         beside=kit.beside,
         scale=kit.scale,
     )

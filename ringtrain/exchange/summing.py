@@ -13,7 +13,6 @@ from ringtrain.exchange.buckets import Bucket, make_buckets
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves
-from ringtrain.exchange.pacer import LAYERS, make_pacer
 from ringtrain.exchange.pieces import Piece
 from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
 from ringtrain.exchange.shared import or_messages
@@ -35,7 +34,6 @@ class Summing:
     wire:          what numbers travel as: a name of :mod:`ringtrain.exchange.wires`
     guard:         watches the all-reduces; None for none
     overlap:       none: buckets start when all are final; else as they become final
-    progress:      who lets them get on: layers, or a thread (:mod:`ringtrain.exchange.pacer`)
 
     ``exact`` where nothing is rounded but by the type itself. ``orders``: of the network's operations, and of those of
     the sums. Raises UsageError for names that are not there.
@@ -53,14 +51,13 @@ class Summing:
         tuning: Table | None = None,
         guard: Guard | None = None,
         overlap: str = "backward",
-        progress: str = LAYERS,
     ):
         self._transport, self.orders = transport, two_orders(ops)
         self.algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, self.orders.own)
         self.exact = self._wire is None
         check_algorithm(algorithm, not self.exact)
         self._bucket_bytes, self.segment_bytes, self.deadline_s = bucket_bytes, segment_bytes, deadline_s
-        self.guard, self.early, self._progress = guard, overlap != "none", progress
+        self.guard, self.early = guard, overlap != "none"
         self.notes: Sequence[str] = ()
         self.terms, self.held, self.state_is_local = "", (), True  # nothing is kept from sum to sum
 
@@ -72,9 +69,7 @@ class Summing:
 
     def fly(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Flight:
         """What starts these sums and lets them get on."""
-        pacer, lacking = make_pacer(self._progress, self._transport, self.orders)
-        self.notes = [*self.notes, *filter(None, [lacking])]
-        return Flight(buckets, sums, self.deadline_s, self.early, self.orders, pacer)
+        return Flight(buckets, sums, self.deadline_s, self.early, self.orders)
 
     def buckets(self, spans, dtype) -> list[Bucket]:
         """What is exchanged together, in the order in which it starts."""
@@ -150,7 +145,6 @@ def settings(kit: Kit) -> dict:
         "tuning": kit.tuning,
         "guard": kit.guard,
         "overlap": config.overlap,
-        "progress": config.progress,
     }
 
 

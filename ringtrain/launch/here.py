@@ -35,7 +35,7 @@ def mpi(visit: Visit) -> list[Line]:
     if "no MPI" in told:
         return [Line(WARN, "mpi", told, "for several ranks: pip install 'ringtrain[mpi]', or load the site's MPI")]
     if "thread level multiple" not in told:
-        advice = "the guard cannot see ranks of other nodes, nor --progress thread help: use an MPI built for threads"
+        advice = "the guard cannot see ranks of other nodes: use an MPI built for threads"
         return [Line(WARN, "mpi", f"{told}, mpi4py {version('mpi4py')}", advice)]
     return [Line(OK, "mpi", f"{told}, mpi4py {version('mpi4py')}")]
 

@@ -51,7 +51,6 @@ class Transport(ABC):
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
     patience: Patience  # how to wait here
     links: Links  # what left the node
-    threads: bool  # whether several threads of this process may call it at once
     closing: list[
         Callable[[], None]
     ]  # called before it closes: of what was made with it and is closed by all ranks too

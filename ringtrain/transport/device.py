@@ -57,7 +57,7 @@ class OnDevice(Transport):
         self._sums = Sums(inner, self._engine)
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
-        self.neighbours, self.links, self.threads = inner.neighbours, inner.links, inner.threads
+        self.neighbours, self.links = inner.neighbours, inner.links
         self.closing, self.leaving, self.frailty = inner.closing, inner.leaving, inner.frailty
         self.activity = inner.activity
         self.patience = replace(inner.patience, poll=self._poll)

@@ -165,7 +165,6 @@ class Loopback(Transport):
         self.local_size = world.node_of.count(self.node)
         self.neighbours = tuple(other for other, node in enumerate(world.node_of) if node == self.node)
         self.links = Links(self.neighbours)
-        self.threads = True
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[Arena] = []
         self.closing: list[Callable[[], None]] = []

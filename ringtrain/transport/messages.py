@@ -76,7 +76,6 @@ class Messages(Transport):
         self.local_size = node_of.count(self.node)
         self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
         self.links = Links(self.neighbours)
-        self.threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.frailty = frailty(os.environ, library())
         self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
 

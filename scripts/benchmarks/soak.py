@@ -83,7 +83,6 @@ STRATEGIES = (
     Strategy("--fc pipeline", 2, exact=False),
     Strategy("--compress top-k --compress-ratio 0.1"),
     Strategy("--wire bfloat16 -a ring", 2),
-    Strategy("--progress thread -a ring --bucket-bytes 2000"),
     Strategy("--reproducible", anywhere=True),
     Strategy("--reproducible --bucket-bytes 2000 -a canonical", anywhere=True),
 )

@@ -1,20 +1,15 @@
-"""Buckets under way, by a clock of our own: times of each, what the loop is held up by, and the thread."""
+"""Buckets under way, by a clock of our own: times of each, and what the loop is held up by."""
 
-import subprocess
-import sys
-import threading
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pytest
 
 from ringtrain.collectives.reduction import Reduction
-from ringtrain.errors import StalledError, TransportError
+from ringtrain.errors import StalledError
 from ringtrain.exchange.beside import Beside
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.meter import KEPT, Meter
-from ringtrain.exchange.pacer import Pacer, make_pacer
 from ringtrain.nn.base import Fill, Parameter, Span
 
 
@@ -192,14 +187,6 @@ def test_a_call_of_the_mpi_waits_for_the_device_and_comes_in_its_turn():
     assert log == ["announce 0", "start 1", "start 0", "announce 2"] and network.performed == 2
 
 
-def test_a_device_wants_no_thread():
-    transport = SimpleNamespace(size=2, threads=True, leaving=[])
-    pacer, told = make_pacer("thread", transport, Beside(Device(), Device()))
-    assert pacer is None and "--progress thread is layers here: while a device computes" in told
-    same = Device()
-    assert make_pacer("thread", transport, Beside(same, same))[1] is None
-
-
 def test_figures_are_medians_of_the_last_rounds():
     meter = Meter()
     assert (meter.total_s, meter.each_exposed_s) == (0, 0)
@@ -212,64 +199,3 @@ def test_figures_are_medians_of_the_last_rounds():
         meter.start(0.0)
         meter.end(7.0)
     assert (meter.total_s, meter.exposed_s) == (7, 553)
-
-
-def test_the_thread_finishes_what_nobody_looks_at():
-    done = threading.Event()
-
-    class Signalling(Slow):
-        def test(self):
-            if super().test():
-                done.set()
-                return True
-            return False
-
-    clock, pacer = Clock(), Pacer()
-    reduction = Signalling(clock, 5)
-    flight = Flight(buckets(1), [reduction], 10.0, pacer=pacer, clock=clock)
-    flight.ready(flight.buckets[0].spans[0])
-    assert done.wait(10)
-    flight.land()
-    looks = reduction.looks
-    flight.close()
-    (traffic,) = flight.traffic("gradients")
-    assert traffic.exposed_s == 0.25 and looks == 38  # the start alone; (5 - 0.25) / 0.125 looks held nobody up
-
-
-def test_the_thread_rests_where_nothing_is_under_way():
-    clock, pacer = Clock(), Pacer()
-    reduction = Slow(clock, 0)
-    flight = Flight(buckets(1), [reduction], 10.0, pacer=pacer, clock=clock)
-    for _ in range(3):
-        flight.land()
-    with pacer.turn:
-        pacer.look()
-        assert not pacer._under_way.is_set()
-    flight.close()
-    assert reduction.looks == 3
-
-
-def test_what_the_thread_meets_is_told_by_who_asks_next():
-    class Failing(Slow):
-        failed = threading.Event()
-
-        def test(self):
-            self.failed.set()
-            raise TransportError("the cable is out")
-
-    pacer = Pacer()
-    flight = Flight(buckets(1), [Failing(Clock(), 1)], 10.0, pacer=pacer)
-    flight.start()
-    assert Failing.failed.wait(10)
-    with pytest.raises(TransportError, match="the cable is out"):
-        flight.land()
-    flight.close()
-
-
-def test_a_thread_that_nobody_ends_ends_with_the_process():
-    program = (
-        "from ringtrain.exchange.pacer import Pacer\n"
-        "pacer = Pacer(); pacer.drive(lambda: True); pacer.wake()\n"
-        "raise SystemExit(3)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], timeout=20).returncode == 3

@@ -10,13 +10,11 @@ from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.averaging import Averaging
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.delayed import Delayed
-from ringtrain.exchange.meter import Meter
-from ringtrain.exchange.order import LEARNING, learnt_order, lowest_first
 from ringtrain.exchange.sharded import Sharded
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import Shut, delaying, recording
 
-ITERATIONS = LEARNING + 3  # the last ones in the order that was learnt
+ITERATIONS = 7
 CAN = {
     AllReduce: {},
     Sharded: {},
@@ -70,10 +68,9 @@ def wanted():
 
 @pytest.mark.parametrize("make", CAN)
 @pytest.mark.parametrize("overlap", ["none", "backward", "forward"])
-@pytest.mark.parametrize("progress", ["layers", "thread"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_forward_reads_weights_that_are_up_to_date(wanted, make, overlap, progress, size):
-    for found in reads(make, size, overlap=overlap, progress=progress, **CAN[make]):
+def test_forward_reads_weights_that_are_up_to_date(wanted, make, overlap, size):
+    for found in reads(make, size, overlap=overlap, **CAN[make]):
         np.testing.assert_array_equal(found, wanted[size])
 
 
@@ -212,17 +209,7 @@ def starts(overlap, make=AllReduce, **options):
 
 @pytest.mark.parametrize("overlap", ["none", "backward", "forward"])
 def test_buckets_start_in_one_order_on_all_ranks(overlap):
-    first, *others = starts(overlap)
-    assert all(other == first for other in others)
-    assert first[:LEARNING] == [[0, 1, 2, 3, 4]] * LEARNING
-    assert all(sorted(order) == [0, 1, 2, 3, 4] for order in first)
-    assert overlap == "forward" or first[LEARNING:] == [[0, 1, 2, 3, 4]] * 3
-
-
-def test_an_order_is_learnt_once(monkeypatch):
-    monkeypatch.setattr("ringtrain.exchange.applying.learnt_order", lambda nbytes, meters: [0, 4, 3, 2, 1])
-    for found in starts("forward"):
-        assert found == [[0, 1, 2, 3, 4]] * LEARNING + [[0, 4, 3, 2, 1]] * 3
+    assert starts(overlap) == [[[0, 1, 2, 3, 4]] * ITERATIONS] * 3
 
 
 def test_with_none_nothing_starts_while_backward_runs():
@@ -241,25 +228,6 @@ def test_sharded_hands_round_the_lowest_layers_first():
     for rank in starts("forward", Sharded):
         for order in rank:  # sums have tags 0 to 4, weights 5 to 9
             assert order == [0, 1, 2, 3, 4, 9, 8, 7, 6, 5]
-
-
-def test_the_lowest_that_is_final_goes_first():
-    assert lowest_first([0, 1, 2, 3], [0.5, 0.5, 0.5, 0.5]) == [0, 1, 2, 3]  # each is through before the next is final
-    assert lowest_first([0, 1, 2, 3], [2.5, 1, 0.5, 0.5]) == [0, 2, 3, 1]
-    assert lowest_first([0, 1, 2, 3], [9, 9, 9, 9]) == [0, 3, 2, 1]
-    assert lowest_first([0, 0, 0], [1, 1, 1]) == [2, 1, 0]
-    assert lowest_first([], []) == []
-
-
-def test_an_order_is_that_of_the_rate_that_was_seen():
-    """100 bytes a second at best: the first takes 4 s, and the last is final after 2."""
-    meters = [Meter() for _ in range(3)]
-    for round in range(3):
-        for meter, started, ended in zip(meters, (0, 1, 2), (4 + round, 6 + round, 7 + round), strict=True):
-            meter.start(10 * round + started)
-            meter.end(10 * round + ended)
-    assert learnt_order([400, 200, 100], meters) == [0, 2, 1]
-    assert learnt_order([4, 200, 100], meters) == [0, 1, 2]
 
 
 # ── where it cannot be ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -332,10 +300,6 @@ def test_delayed_without_overlap_is_refused():
             {"sync": "master", "overlap": "none"},
             "every pass begins and ends at rank 0, which has to have updated before",
         ),
-        (
-            {"sync": "gossip", "progress": "thread"},
-            "--sync gossip is not made of those: leave it out, or give --sync allreduce, delayed, sharded or averaging",
-        ),
     ],
 )
 def test_what_is_not_made_of_buckets(flags, message):
@@ -347,13 +311,3 @@ def test_what_is_not_made_of_buckets(flags, message):
 def test_an_unknown_overlap_is_refused():
     with pytest.raises(ConfigError, match="--overlap forwards: did you mean 'forward'"):
         kit_of(overlap="forwards")
-
-
-def test_a_transport_for_one_thread():
-    def body(t):
-        t.threads = False
-        exchange, _ = bound(AllReduce, t, algorithm="ring", progress="thread")
-        return list(exchange.notes)
-
-    told = ["--progress thread is layers here: this transport takes calls of one thread at a time"]
-    assert LoopbackWorld(2).run(body) == [told] * 2

@@ -53,7 +53,7 @@ class Wrapping:
 
     def __init__(self, inner, wrap):
         self._inner, self._wrap = inner, wrap
-        self.rank, self.size, self.nodes, self.threads = inner.rank, inner.size, inner.nodes, inner.threads
+        self.rank, self.size, self.nodes = inner.rank, inner.size, inner.nodes
         self.allocate, self.scratch, self.patience = inner.allocate, inner.scratch, inner.patience
         self.gather_json = inner.gather_json
         self.native_allreduce_start = inner.native_allreduce_start
@@ -176,7 +176,6 @@ class DeviceTransport(Transport):
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
         self.apart, self.closing, self.activity = inner.apart, inner.closing, inner.activity
         self.leaving, self.frailty = inner.leaving, inner.frailty
-        self.threads = False  # the fake device's queue is for one
 
     def allocate(self, count, dtype):
         return self._ops.adopt(self._inner.allocate(count, dtype))

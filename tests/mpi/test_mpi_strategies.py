@@ -118,11 +118,11 @@ def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
 
 
 def test_overlap_changes_times_and_nothing_else_on_real_ranks(mpirun, net, tmp_path):
-    """In memory that ranks share, over messages, and with the thread; buckets of a layer each."""
+    """In memory that ranks share, and over messages; buckets of a layer each."""
     for out, more in (
         ("backward", ()),
         ("forward", ("--overlap", "forward")),
-        ("thread", ("--overlap", "forward", "--progress", "thread", "--algorithm", "ring")),
+        ("messages", ("--overlap", "forward", "--algorithm", "ring")),
     ):
         given = ("--iterations", 30, "--dtype", "float64", "--evaluate-every", 10, "--bucket-bytes", 64, *more)
         done = mpirun(3, arguments(net, tmp_path / out, *given))

@@ -17,7 +17,7 @@ EXACT = {
     "averaging": ({"sync": "averaging", "average_every": 1}, {}),
     "hybrid": ({"fc": "hybrid"}, {}),
     "pipeline": ({"fc": "pipeline", "accumulate": 2}, {}),
-    "forward, in a thread": ({"overlap": "forward", "progress": "thread", "bucket_bytes": 64}, {}),
+    "forward": ({"overlap": "forward", "bucket_bytes": 64}, {}),
     "sharded, clipped": (SHARDED, {"clip_norm": 0.5}),
     **{f"sharded, {name}": (SHARDED, flags) for name, flags in LAYERWISE.items()},
 }

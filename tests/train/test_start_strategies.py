@@ -106,7 +106,7 @@ def test_sharded_says_what_memory_it_takes(train, tmp_path):
 
 
 def test_what_each_bucket_costs_is_in_the_log(train, tmp_path, capsys):
-    train(out="run", iterations=4, overlap="forward", progress="thread", bucket_bytes=1)
+    train(out="run", iterations=4, overlap="forward", bucket_bytes=1)
     (found,) = records(tmp_path / "run", "exchange")
     assert (found["overlap"], found["iteration"]) == ("forward", 4)
     assert [bucket["spans"] for bucket in found["buckets"]] == ["fc.bias", "fc.weight", "conv1.bias", "conv1.weight"]

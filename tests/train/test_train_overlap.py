@@ -21,11 +21,10 @@ def net(request):
 @pytest.mark.parametrize("overlap", ["none", "forward"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_weights_are_those_of_one_rank(net, overlap, size):
-    """Over an epoch's end; somebody looks in the middle. Progress by the thread in forward, where it has most to do."""
+    """Over an epoch's end; somebody looks in the middle."""
     text, want = net
-    progress = "thread" if overlap == "forward" else "layers"
     for sync, more in SYNCS.items() if size == 3 else (("allreduce", {}),):
-        flags = {"sync": sync, "overlap": overlap, "progress": progress, "bucket_bytes": 2000, **more}
+        flags = {"sync": sync, "overlap": overlap, "bucket_bytes": 2000, **more}
         found = everywhere(
             size, lambda t, f=flags: trained(t, text, ITERATIONS, dtype="float64", settle_at=(7, 8), **f)
         )

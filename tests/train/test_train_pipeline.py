@@ -90,7 +90,7 @@ def test_weights_are_those_of_one_rank(alone, net, conv, fc, micro, in_flight):
         {"optimizer": "nesterov", "clip_norm": 0.5, "algorithm": "ring"},
         {"optimizer": "lamb", "clip_norm": 1.0},
         {"label_smoothing": 0.1, "algorithm": "recursive-doubling", "overlap": "none"},
-        {"progress": "thread", "bucket_bytes": 500},
+        {"bucket_bytes": 500},
     ],
 )
 def test_optimizers_clipping_and_schedules(flags):

@@ -19,7 +19,7 @@ def on_device(transport, **flags):
 
 @pytest.mark.device
 @needs_compiler
-@pytest.mark.parametrize("flags", [{"fc": "pipeline"}, {"sync": "sharded", "progress": "thread"}], ids=str)
+@pytest.mark.parametrize("flags", [{"fc": "pipeline"}, {"sync": "sharded"}], ids=str)
 def test_training_over_staged_messages_is_that_of_the_host(flags):
     host = everywhere(2, lambda t: trained(t, DROPOUT_NET, 4, **flags))
     device = everywhere(2, lambda t: on_device(t, **flags))
