@@ -5,7 +5,6 @@ from ringtrain.bench.buffers import CPU, NO_WAY, Buffers
 from ringtrain.bench.calibration import calibrate
 from ringtrain.bench.copies import mapped_bound_s, measure_copies
 from ringtrain.bench.trials import Trial
-from ringtrain.exchange.reductions import AUTO
 
 MAPPED_BY_DEVICES = ("ipc", "nccl")
 
@@ -31,6 +30,6 @@ class Bounds:
     def bound_s(self, trial: Trial, nbytes: int, share: float) -> float:
         """``share``: of the buffer's bytes, what travels."""
         if self._copies is not None and trial.transport in MAPPED_BY_DEVICES:
-            return mapped_bound_s(self._copies, trial.algorithm.removeprefix(f"{AUTO}:"), self._ranks, nbytes)
+            return mapped_bound_s(self._copies, self._ranks, nbytes)
         links = self._links.get(trial.way or NO_WAY, self.calibration)
         return bound_s(links, self._ranks, self._nodes, nbytes, share)

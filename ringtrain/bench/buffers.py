@@ -18,7 +18,7 @@ from ringtrain.collectives.host import HOST
 from ringtrain.exchange.native import check_native
 from ringtrain.exchange.numbers import NumberType
 from ringtrain.exchange.reductions import AUTO, NATIVE
-from ringtrain.exchange.shared import WITHIN
+from ringtrain.exchange.shared import MAPPED
 from ringtrain.transport.base import Transport
 
 NO_WAY = ""  # of what sends no messages, or has no choice
@@ -195,7 +195,7 @@ class DeviceBuffers(Buffers):
         return next(iter(self.ways.values()))
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
-        alone = algorithm in (NATIVE, AUTO, NCCL, *WITHIN)
+        alone = algorithm in (NATIVE, AUTO, NCCL, MAPPED)
         return (NO_WAY,) if alone else tuple(self.ways)
 
     def by(self, way: str) -> Transport:

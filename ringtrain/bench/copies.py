@@ -56,21 +56,13 @@ def _copied_s(buffers: DeviceBuffers, source, target) -> float:
     return ended.seconds_since(began) / COPIES
 
 
-def mapped_bound_s(copies: Copies, algorithm: str, ranks: int, nbytes: int) -> float:
+def mapped_bound_s(copies: Copies, ranks: int, nbytes: int) -> float:
     """How long an all-reduce in memory that devices map must take at least, by the bytes that its kernels move.
 
-    The memory of a rank is read, and written, so often, in multiples of the buffer:
-
-        mapped     read 1, written 1        p slices of n/p are read there and written there, by whoever owns them
-        one-shot   read p + 1, written 2    it is copied to the mail, which all ranks read; the sum is written
-
-    and a copy of n bytes reads n and writes n. Through its link pass 2(p-1)/p · n in either direction (mapped: what is
-    read of others and what others write; one-shot: (p-1) · n).
+    Each rank's memory is read once and written once: the owner of each of its p slices of n/p bytes does both. A copy
+    of n bytes does the same. 2(p-1)/p · n pass the rank's link in either direction.
     """
-    traffic, passed = (ranks + 3) / 2, ranks - 1.0
-    if algorithm != "one-shot":
-        traffic, passed = 1.0, 2 * (ranks - 1) / ranks
-    times = [traffic * nbytes / copies.own_bytes_per_s]
+    times = [nbytes / copies.own_bytes_per_s]
     if copies.peer_bytes_per_s is not None:
-        times.append(passed * nbytes / copies.peer_bytes_per_s)
+        times.append(2 * (ranks - 1) / ranks * nbytes / copies.peer_bytes_per_s)
     return max(times) if ranks > 1 else 0.0

@@ -29,9 +29,6 @@ MEASURED, INTERPOLATED, MODELLED, USUAL = "measured", "interpolated", "modelled"
 # What is taken unmeasured, the first that runs here. Small buffers are all latency, of which the MPI in C has least.
 SMALL = ("mpi",)
 ONE_NODE = ("mapped", "sliced", "ring")
-# Of a device's memory: one launch and one wait, while reading the buffers of all is little beside them.
-SMALL_DEVICE_BYTES = 256 << 10
-SMALL_DEVICE = ("one-shot",)
 SEVERAL_NODES = ("routed", "hierarchical", "ring")
 
 
@@ -67,9 +64,7 @@ class Choice:
 def usual_order(nbytes: int, layout: Layout, on_device: bool = False) -> tuple[str, ...]:
     """Names by preference where nothing was measured."""
     large = ONE_NODE if layout.nodes == 1 else SEVERAL_NODES
-    if on_device:
-        return SMALL_DEVICE + large if nbytes <= SMALL_DEVICE_BYTES else large
-    return SMALL + large if nbytes <= SMALL_BYTES else large
+    return SMALL + large if nbytes <= SMALL_BYTES and not on_device else large
 
 
 def take(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> Choice:
@@ -138,8 +133,7 @@ def _fastest(found: dict[str, tuple[float, str]], as_for: str) -> Choice:
 def _unmeasured(order: list[str], nbytes: int, here: Here, because: str) -> Choice:
     wanted = usual_order(nbytes, here.layout, here.on_device)
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
-    small = SMALL_DEVICE_BYTES if here.on_device else SMALL_BYTES
-    size = f"{'up to' if nbytes <= small else 'above'} {format_bytes(small)}"
-    why = f"{because}: the usual one {size}, {here.layout.words()}"
+    size = "" if here.on_device else f" {'up to' if nbytes <= SMALL_BYTES else 'above'} {format_bytes(SMALL_BYTES)}"
+    why = f"{because}: the usual one{size}, {here.layout.words()}"
     why += "".join(f"; not {name}: {here.refused[name]}" for name in passed if name in here.refused)
     return Choice(order[0], USUAL, why, {})

@@ -21,9 +21,7 @@ from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.machine import Layout, layout_of
 from ringtrain.exchange.shared import (
     MAPPED,
-    ONE_SHOT,
     ROUTED,
-    WITHIN,
     check_shared,
     is_shared,
     prepare_shared,
@@ -34,7 +32,7 @@ from ringtrain.exchange.tuning import Table
 from ringtrain.transport.base import Transport
 
 AUTO = "auto"
-ALGORITHMS = (NATIVE, MAPPED, ONE_SHOT, ROUTED, *SCHEDULES)
+ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
 # The types that any MPI reduces. bfloat16 is not among them: kept as uint16, it would be added as whole numbers.
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
@@ -172,7 +170,7 @@ def _unfit(layout: Layout, dtype: str, wired: bool, name: str) -> str | None:
         return "there is one rank"
     if layout.nodes == 1 and (name == ROUTED or (name in SCHEDULES and needs_nodes(name))):
         return "there is one node"
-    if layout.nodes > 1 and name in WITHIN:
+    if layout.nodes > 1 and name == MAPPED:
         return f"there are {layout.nodes} nodes"
     if name == NATIVE and dtype not in NATIVE_TYPES:
         return f"MPI has no {dtype}"

@@ -1,32 +1,25 @@
-"""All-reduces in memory that the ranks of a node share, by their names: ``mapped`` and ``one-shot`` within one node,
-``routed`` over several, or ``routed:OUTER`` with another schedule between nodes than a ring."""
+"""All-reduces in memory that the ranks of a node share, by their names: ``mapped`` within one node, ``routed`` over
+several, or ``routed:OUTER`` with another schedule between nodes than a ring."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
-
-import numpy as np
 
 from ringtrain.collectives import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
 from ringtrain.collectives.fused import Fused, fuse, one_after_another
 from ringtrain.collectives.mapped import Mapped, on_host
-from ringtrain.collectives.one_shot import OneShot
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.routed import LEAST_BYTES, Routed, make_piece, portions
-from ringtrain.collectives.shots import SLOTS, Shots, one_shot
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
-MAPPED, ONE_SHOT, ROUTED = "mapped", "one-shot", "routed"
+MAPPED, ROUTED = "mapped", "routed"
 AT_ONCE = 8  # arrays that a device's add_all takes
 OUTER = "ring"  # between nodes, unless it is named
-INSTEAD = {MAPPED: "sliced", ONE_SHOT: "recursive-doubling", ROUTED: "hierarchical"}  # over messages
-WITHIN = (MAPPED, ONE_SHOT)  # one node
-SLOT_BYTES = 1 << 18  # of a round of one-shot: more would leave the caches before it is added
-DEVICE_SLOT_BYTES = 8 << 20  # a launch for each, and beyond that mapped moves less
+INSTEAD = {MAPPED: "sliced", ROUTED: "hierarchical"}  # over messages
 
 
 class Unavailable(UsageError):
@@ -45,7 +38,7 @@ def check_shared(algorithm: str, wired: bool) -> None:
         raise UsageError(
             f"unknown algorithm {algorithm!r}: routed:OUTER names what goes between nodes: {nearest(outer, FLAT)}"
         )
-    if wired and kind in WITHIN:
+    if wired and kind == MAPPED:
         raise UsageError(f"{kind!r} sends no messages that could be packed: leave the wire out, or name a schedule")
     check_name(outer or OUTER, wired)
 
@@ -64,8 +57,6 @@ def prepare_shared(
     why = unavailable(transport, buffer, algorithm, [tag])
     if why is not None:
         raise Unavailable(f"{algorithm} cannot run here: {why}")
-    if algorithm == ONE_SHOT:
-        return _one_shot(transport, buffer, combine, tag, device)
     lane, twins = transport.lane(tag), transport.twins(buffer)
     fused = fused_plan(transport.local_size) if on_host(twins) else one_after_another(transport.local_size)
     if transport.nodes == 1:
@@ -79,18 +70,9 @@ def prepare_shared(
     return Routed(made, transport, lane, device)
 
 
-def _one_shot(transport: Transport, buffer, combine: Callable, tag: int, device) -> OneShot:
-    slot_bytes = SLOT_BYTES if isinstance(buffer, np.ndarray) else DEVICE_SLOT_BYTES
-    slot = max(min(slot_bytes // buffer.dtype.itemsize, buffer.size), 1)
-    mails = transport.twins(transport.allocate(SLOTS * slot, buffer.dtype))
-    if not all(transport.gather_json(mails is not None)):
-        raise Unavailable(f"{ONE_SHOT} cannot run here: memory that the ranks share has no room left for its mail")
-    return OneShot(shots_plan(transport.local_size), transport, buffer, mails, transport.lane(tag), combine, device)
-
-
 def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> str | None:
     """Why an algorithm in shared memory cannot run on this buffer under these tags; None where it can. Collective."""
-    if algorithm in WITHIN and transport.nodes > 1:
+    if algorithm == MAPPED and transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
     lacking = transport.gather_json(_lacking(transport, buffer, tags))
     first = next(filter(None, lacking), None)
@@ -117,12 +99,6 @@ def or_messages(transport: Transport, buffer, algorithm: str, tags: Sequence[int
         return algorithm, None
     instead = INSTEAD[algorithm.partition(":")[0]]
     return instead, f"{algorithm} cannot run here: {why}; it is {instead} over messages instead"
-
-
-@cache
-def shots_plan(size: int) -> Shots:
-    """For the ranks of one node."""
-    return one_shot(size)
 
 
 @cache

@@ -94,7 +94,7 @@ def resnet50(*arguments: str) -> Callable[[Path], list]:
 def allreduce(folder: Path) -> list:
     """A copy's bandwidth first: what the shares are of."""
     line = "mpirun --oversubscribe --bind-to none -np {n} {python} -m ringtrain bench-allreduce --device cuda "
-    line += "-b 1M -e 256M -f 4 -n 10 -w 2 --algorithm mpi,mapped,one-shot,ring,nccl --json {folder}/{n}-ranks.json"
+    line += "-b 1M -e 256M -f 4 -n 10 -w 2 --algorithm mpi,mapped,ring,nccl --json {folder}/{n}-ranks.json"
     each = [line.format(n=n, python=sys.executable, folder=folder) for n in (2, 4)]
     return ["bash", "-ec", "; ".join([f"{sys.executable} {HERE / 'kernels.py'} {folder} --ceilings", *each])]
 

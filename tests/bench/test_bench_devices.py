@@ -60,12 +60,12 @@ def by(made, **wanted):
 def result():
     with pytest.MonkeyPatch.context() as patch:
         small_copies.__wrapped__(patch)
-        return swept(algorithms=("mpi", "mapped", "one-shot", "ring", "sliced", "auto"), out_of_place=True)
+        return swept(algorithms=("mpi", "mapped", "ring", "sliced", "auto"), out_of_place=True)
 
 
 def test_rows_of_devices(result):
-    over = {"mpi": "staged", "mapped": "ipc", "one-shot": "ipc", "ring": "staged", "sliced": "staged"}
-    assert len(result.rows) == 6 * len(SIZES) * 2
+    over = {"mpi": "staged", "mapped": "ipc", "ring": "staged", "sliced": "staged"}
+    assert len(result.rows) == 5 * len(SIZES) * 2
     for row in result.rows:
         assert (row["status"], row["wrong"], row["device"]) == ("ok", 0, "cuda"), row["reason"]
         name = row["algorithm"].removeprefix("auto:")
@@ -73,8 +73,8 @@ def test_rows_of_devices(result):
             STAGED if row["algorithm"] in ("ring", "sliced") else ""
         )
         assert row["same_on_ranks"] and row["same_over_repeats"] and row["bound_s"] > 0
-    assert {rows.label(row) for row in result.rows} >= {"mpi", "mapped", "one-shot", "ring (staged)"}
-    assert len(result.header["self_test"]) >= 6 and result.header["fits"] == []
+    assert {rows.label(row) for row in result.rows} >= {"mpi", "mapped", "ring (staged)"}
+    assert len(result.header["self_test"]) >= 5 and result.header["fits"] == []
     assert result.header["device"] == {"name": "host", "devices": 3, "ways": [STAGED], "apart": ""}
 
 
@@ -158,8 +158,8 @@ def test_a_device_that_adds_wrongly_is_seen():
     def make(inner, ways):
         return buffers_of(inner, ways, ops=Wrong)
 
-    found = swept(3, make=make, algorithms=("mapped", "one-shot"), sizes=(2000,)).rows
-    assert [row["status"] for row in found] == ["wrong", "wrong"]
+    found = swept(3, make=make, algorithms=("mapped",), sizes=(2000,)).rows
+    assert [row["status"] for row in found] == ["wrong"]
 
 
 def test_more_than_the_device_has_is_refused():
@@ -170,11 +170,9 @@ def test_more_than_the_device_has_is_refused():
 def test_bounds_of_mapped_memory():
     """n bytes at 100 B/s within a device and 10 from a neighbour's; four ranks."""
     alone, linked = Copies(100.0, None), Copies(100.0, 10.0)
-    assert mapped_bound_s(alone, "mapped", 4, 1000) == 10
-    assert mapped_bound_s(linked, "mapped", 4, 1000) == 150  # 2 · 3/4 of it through the link
-    assert mapped_bound_s(alone, "one-shot", 4, 1000) == 35  # read 5 times, written twice; a copy does each once
-    assert mapped_bound_s(linked, "one-shot", 4, 1000) == 300
-    assert mapped_bound_s(linked, "mapped", 1, 1000) == 0
+    assert mapped_bound_s(alone, 4, 1000) == 10
+    assert mapped_bound_s(linked, 4, 1000) == 150  # 2 · 3/4 of it through the link
+    assert mapped_bound_s(linked, 1, 1000) == 0
 
 
 # ── NCCL ──────────────────────────────────────────────────────────────────────────────────────────────────────

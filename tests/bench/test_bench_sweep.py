@@ -19,7 +19,7 @@ from ringtrain.transport.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 QUICK = Protocol(repeats=3, warm_up=1)
-OVER = {"mpi": "mpi", "mapped": "mapped", "one-shot": "mapped", "routed": "mapped"}  # on one node
+OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped"}  # on one node
 
 
 def swept(size=3, nodes=1, watcher=None, **asked) -> Result:

@@ -18,7 +18,7 @@ from ringtrain.transport.loopback import LoopbackWorld
 
 QUICK = Protocol(repeats=3, warm_up=1)
 ALL = ("none", "float16", "bfloat16")
-UNPACKED = ("mpi", "mapped", "one-shot", "routed", "recursive-doubling")  # on one node
+UNPACKED = ("mpi", "mapped", "routed", "recursive-doubling")  # on one node
 
 
 def swept(size=3, **asked) -> Result:

@@ -34,7 +34,7 @@ def test_every_algorithm_is_right(cluster, tmp_path, ranks):
     rows = kept["rows"]
     assert kept["header"]["hosts"] == {f"host{node}": count for node, count in enumerate(ranks)}
     assert {row["algorithm"] for row in rows} == set(ALGORITHMS)
-    refused = [row for row in rows if row["algorithm"] in ("mapped", "one-shot")]  # which are for one node
+    refused = [row for row in rows if row["algorithm"] == "mapped"]  # which is for one node
     ran_here = [row for row in rows if row not in refused]
     assert {(row["status"], row["wrong"], row["nodes"]) for row in ran_here} == {("ok", 0, len(ranks))}
     assert all(("routed" in row["transport"]) == (row["algorithm"] == "routed") for row in ran_here)

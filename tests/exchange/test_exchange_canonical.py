@@ -210,7 +210,6 @@ def test_slots_are_no_more_than_the_tree_is_high():
          r"added as .*Give auto, mapped or canonical, or one that does: tree, butterfly, recursive-doubling, sliced$"),
         (3, "sliced", r"takes 1 array of rank 1, which has 2: .* Give auto, mapped or canonical$"),
         (2, "mpi", "--algorithm mpi does not .* at 2 ranks: there is no proof of the order in which it adds. Give"),
-        (2, "one-shot", "there is no proof of the order in which it adds"),
         (9, "auto", r"--reproducible cuts the batch in --shards 8, and there are 9 ranks, .* start at most 8, or give"),
     ],
 )  # fmt: skip

@@ -192,8 +192,8 @@ def test_nodes_decide_what_is_considered():
     flat, deep, alone = considered(4), considered(4, 2), considered(1)
     nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), "there is one node")
     assert flat.refused == nodeless and "mapped" in flat.candidates
-    assert deep.refused == dict.fromkeys(("mapped", "one-shot"), "there are 2 nodes") and "routed" in deep.candidates
-    assert {alone.refused[name] for name in ("mpi", "mapped", "one-shot", "routed")} == {"there is one rank"}
+    assert deep.refused == {"mapped": "there are 2 nodes"} and "routed" in deep.candidates
+    assert {alone.refused[name] for name in ("mpi", "mapped", "routed")} == {"there is one rank"}
     for here in (flat, deep, alone):
         assert anywhere(here.layout, "float32") == here
         assert {*here.candidates, *here.refused} == set(ALGORITHMS)
@@ -214,15 +214,15 @@ def test_a_wire_leaves_out_what_cannot_carry_it():
 
 
 def test_a_devices_memory_has_an_order_of_its_own_and_no_table():
-    """One launch and one wait where all is latency; what was measured in host memory says nothing of it."""
+    """The MPI is not taken, however small the buffer; what was measured in host memory says nothing of it."""
     known = table(rows("ring", {MIB: 1e-9, 64: 1e-9}))
-    here = Here(PAIR, ("mpi", "mapped", "one-shot", "ring"), {}, on_device=True)
-    small, large = (take(nbytes, "float32", "sum", here, known) for nbytes in (256 << 10, (256 << 10) + 4))
-    assert (small.algorithm, large.algorithm) == ("one-shot", "mapped") and small.basis == large.basis == "usual"
-    assert small.why.startswith("tuning files are of host memory: the usual one up to 256 KiB, 2 ranks on 1 node")
-    apart = Here(PAIR, ("mpi", "sliced", "ring"), {"one-shot": "apart", "mapped": "apart"}, on_device=True)
+    here = Here(PAIR, ("mpi", "mapped", "ring"), {}, on_device=True)
+    small, large = (take(nbytes, "float32", "sum", here, known) for nbytes in (4, MIB))
+    assert (small.algorithm, large.algorithm) == ("mapped", "mapped") and small.basis == large.basis == "usual"
+    assert small.why.startswith("tuning files are of host memory: the usual one, 2 ranks on 1 node")
+    apart = Here(PAIR, ("mpi", "sliced", "ring"), {"mapped": "apart"}, on_device=True)
     assert take(64, "float32", "sum", apart, None).algorithm == "sliced"
-    assert take(64, "float32", "sum", apart, None).why.endswith("; not one-shot: apart; not mapped: apart")
+    assert take(64, "float32", "sum", apart, None).why.endswith("; not mapped: apart")
     assert not considered(2).on_device
 
 

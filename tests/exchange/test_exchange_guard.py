@@ -91,7 +91,7 @@ def test_the_sum_is_the_same_and_every_row_is_written(algorithm, size):
         runs = "mapped" if name == "routed" else name  # on one node there is nothing between
         text = f"all-reduce of {buffer.size:,} float64 by {runs} (sum)"
         assert [(e.number, e.text, e.done) for e in entries] == [(n, text, True) for n in (1, 2, 3)]
-        over = {"mpi": "mpi", "mapped": "mapped", "one-shot": "mapped"}
+        over = {"mpi": "mpi", "mapped": "mapped"}
         assert told == runs and carrier == over.get(runs, "messages") and moved >= 0
 
 

@@ -111,6 +111,6 @@ def test_buffers_of_devices(mpirun):
     assert done.returncode == 0, done.stderr
     told, found = done.stdout.splitlines()
     assert told == "# device memory is handed to the MPI: that was tried"
-    ways = [["mpi", "", "staged"], ["mapped", "", "ipc"], ["one-shot", "", "ipc"]]
+    ways = [["mpi", "", "staged"], ["mapped", "", "ipc"]]
     ways += [["ring", way, way] for way in ("direct", "staged")]
     assert json.loads(found) == 2 * [*([*own, "ok", 0] for own in ways), ["nccl", "", None, "refused", None]]

@@ -24,7 +24,7 @@ if __name__ == "__main__":
     world = connect()
     choice = Choice("direct", "that was tried", (Rung("trial", YES, ""),))
     cuda = Cuda(lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice)
-    asked = Sweep((64, 70_000), ("mpi", "mapped", "one-shot", "ring", "nccl"), protocol=Protocol(repeats=3, warm_up=1))
+    asked = Sweep((64, 70_000), ("mpi", "mapped", "ring", "nccl"), protocol=Protocol(repeats=3, warm_up=1))
     transport, asked, buffers, close = with_device(world, asked, cuda, no_nccl)
     found = sweep(transport, asked, buffers=buffers)
     close()

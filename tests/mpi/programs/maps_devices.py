@@ -47,12 +47,12 @@ def maps(d):
 
 
 def sums(d):
-    """Several buckets in flight, every length of interest, again and again, by both algorithms and by messages."""
+    """Several buckets in flight, every length of interest, again and again, in shared memory and by messages."""
     t, ends = d.t, np.cumsum([0, *COUNTS])
     whole = t.allocate(int(ends[-1]), "f4")
     parts = [whole[a:b] for a, b in pairwise(ends)]
     share = np.arange(whole.size, dtype="f4") % 251
-    for name in ("mapped", "one-shot", "ring", "auto"):
+    for name in ("mapped", "ring", "auto"):
         runs = [prepare(t, part, name, d.ops.add, tag=tag, device=d.ops) for tag, part in enumerate(parts)]
         for turn in range(1, 7):
             d.ops.upload((share + t.rank) * turn, whole)

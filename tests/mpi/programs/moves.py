@@ -126,7 +126,7 @@ def sums_in_shared_memory_are_exact(t):
     whole = t.allocate(sum(counts), "f4")
     assert (len(t.twins(whole)) == t.size and t.twins(whole.copy()) is None) or t.size == 1
     ends = np.cumsum([0, *counts])
-    for name in ("mapped", "one-shot", "routed"):
+    for name in ("mapped", "routed"):
         runs = [prepare(t, whole[a:b], name, add, tag=tag) for tag, (a, b) in enumerate(pairwise(ends))]
         for turn in range(1, 20):
             share = np.arange(whole.size) % 251
