@@ -1,6 +1,5 @@
 """Convolution on a GPU: the passes of a layer, each by the way that :class:`~ringtrain.ops.cuda.choice.Choice` takes.
 
-    depthwise   each result by one thread                     one channel a group
     columns     windows as a matrix in memory, a product      windows that 16-byte loads cannot read, large kernels;
                                                               1 × 1, where the image is that matrix
     implicit    gathers windows while it multiplies           all but kernels over 32
@@ -15,7 +14,6 @@ from ringtrain.ops.cuda.channels import Channels
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.convolution.columns import Columns
 from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
-from ringtrain.ops.cuda.convolution.depthwise import Depthwise
 from ringtrain.ops.cuda.convolution.implicit import Implicit
 from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
 from ringtrain.ops.cuda.device import Device
@@ -82,10 +80,10 @@ class Convolution:
         return arguments[RESULT[what]]
 
     def _ways(self, what, plan) -> list[Way]:
-        ways = [Way("depthwise", getattr(Depthwise(self._device), what))] if Depthwise.able(plan) else []
-        gathers = Implicit.able(plan)
-        if plan.direct or not gathers or not self._is_wide(what, plan):
-            ways += self._by_columns(what, plan)
+        gathers, depthwise = Implicit.able(plan), plan.groups == plan.channels > 1
+        columns = plan.direct or not self._is_wide(what, plan)
+        # As columns, a depthwise convolution would be one product for each channel.
+        ways = list(self._by_columns(what, plan)) if not gathers or (columns and not depthwise) else []
         ways += self._implicit(what, plan) if gathers else []
         if self._library is not None and self._library.able(plan):
             ways.append(Way("cuDNN", getattr(self._library, what)))
