@@ -22,6 +22,7 @@ MODULES = {
     "code",
     "yaml",
 }
+UNPICKLES = {PACKAGE / "data" / "unpickle.py": ["pickle"]}  # a program of its own: it allows a list of names
 BUILT_IN = {"eval", "exec", "compile", "__import__"}
 # Of mpi4py: what begins with a small letter sends objects, pickled.
 PICKLED = {
@@ -66,7 +67,7 @@ def _of_call(node: ast.Call, over_mpi: bool) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_that_is_read_becomes_code(path):
-    assert sins(path.read_text(), path.is_relative_to(PACKAGE / "transport")) == []
+    assert sins(path.read_text(), path.is_relative_to(PACKAGE / "transport")) == UNPICKLES.get(path, [])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""The program in which :mod:`ringtrain.data.pickles` unpickles a file. It imports the standard library alone.
+
+A pickle may name the functions of ALLOWED, which put a NumPy array together; Array and Dtype only keep what they get.
+Input is the pickle. Output is a line of JSON, then the bytes of all arrays and byte strings in their order:
+
+    ["value", tree]          lists in it are ["list", item…], ["dict", key, value…], ["bytes", length]
+                             and ["array", length, dtype, order, shape]
+    ["PICKLE_…", {fields}]   the text that says why not
+"""
+
+import io
+import json
+import pickle
+import resource
+import sys
+
+DEEPEST = 8  # lists within lists: a pickle can hold a list that holds itself
+MOST = 1 << 20  # values written out: a list can be held many times in one that is held many times
+
+
+class NotAllowed(Exception):
+    pass
+
+
+class Dtype:
+    def __init__(self, code, *_):
+        self.order, self.code = "", text_of(code)
+
+    def __setstate__(self, state):
+        self.order = text_of(state[1]).strip("|=")
+
+
+class Array:
+    def __init__(self, *_):
+        self.state = None
+
+    def __setstate__(self, state):
+        _, self.shape, self.dtype, self.fortran, self.data = state
+
+
+def from_buffer(data, dtype, shape, order):
+    """Protocol 5 has this in place of an empty array and its state."""
+    array = Array()
+    array.__setstate__((1, shape, dtype, order == "F", data))
+    return array
+
+
+ALLOWED = {
+    "numpy.core.multiarray._reconstruct": Array,
+    "numpy._core.multiarray._reconstruct": Array,
+    "numpy.core.numeric._frombuffer": from_buffer,
+    "numpy._core.numeric._frombuffer": from_buffer,
+    "numpy.ndarray": None,  # an argument of _reconstruct
+    "numpy.dtype": Dtype,
+    "_codecs.encode": str.encode,  # protocol 2 writes bytes as text in latin1,
+    "__builtin__.bytes": bytes,  # and no bytes as bytes()
+}
+
+
+class Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        if f"{module}.{name}" not in ALLOWED:
+            raise NotAllowed(f"{module}.{name}")
+        return ALLOWED[f"{module}.{name}"]
+
+
+def text_of(value):
+    return value.decode("latin1") if isinstance(value, bytes) else value
+
+
+def tree_of(value, blobs: list, left: list[int], depth: int = 0):
+    """``left``: how many values more it may have"""
+    left[0] -= 1
+    if left[0] < 0 or depth > DEEPEST:
+        raise ValueError(f"more than {MOST:,} values" if left[0] < 0 else f"more than {DEEPEST} lists within lists")
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) is dict:
+        return [
+            "dict",
+            *(tree_of(x, blobs, left, depth + 1) for pair in value.items() for x in (text_of(pair[0]), pair[1])),
+        ]
+    if type(value) in (list, tuple):
+        return ["list", *(tree_of(x, blobs, left, depth + 1) for x in value)]
+    kind = "array" if type(value) is Array else "bytes"
+    blobs.append(memoryview(value.data if kind == "array" else value))
+    told = (value.dtype.order + value.dtype.code, "CF"[value.fortran], value.shape) if kind == "array" else ()
+    return [kind, blobs[-1].nbytes, *told]
+
+
+def answer(data: bytes, memory_bytes: int) -> tuple[str, list]:
+    blobs = []
+    try:
+        value = Unpickler(io.BytesIO(data), encoding="bytes").load()
+        tree = tree_of(value, blobs, [MOST])
+        if sum(blob.nbytes for blob in blobs) > memory_bytes:
+            raise MemoryError
+        return json.dumps(["value", tree]), blobs
+    except NotAllowed as error:
+        return json.dumps(["PICKLE_NAMES", {"name": str(error)}]), []
+    except MemoryError:
+        return json.dumps(["PICKLE_TAKES_MEMORY", {"bytes": memory_bytes}]), []
+    except Exception as error:  # a broken pickle fails in as many ways as there are instructions
+        return json.dumps(["PICKLE_BROKEN", {"error": f"{type(error).__name__}: {error}"}]), []
+
+
+if __name__ == "__main__":
+    given, memory, seconds = sys.stdin.buffer.read(), int(sys.argv[1]), int(sys.argv[2])
+    for limit, value in {"AS": memory, "CPU": seconds, "NOFILE": 0, "FSIZE": 0, "CORE": 0}.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (value, value + (limit == "CPU")))  # SIGXCPU first
+    line, parts = answer(given, memory)
+    for part in (line.encode(), b"\n", *parts):
+        sys.stdout.buffer.write(part)
