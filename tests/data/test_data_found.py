@@ -1,4 +1,4 @@
-"""What fuzzing and looking have found, once mended: each of these was a traceback, a hang, or memory without end."""
+"""Inputs that were defects, found by fuzzing or by looking: each was a traceback, a hang, or memory without end."""
 
 import gzip
 import json
@@ -29,13 +29,15 @@ from ringtrain.exchange.tuning import table_of
 from ringtrain.lr import LearningRate
 from ringtrain.nn import spec
 from ringtrain.parsing import parse_json, parse_toml, read_text, whole_number
+from ringtrain.report.events import record
 from ringtrain.report.records import parse, read_record
 from ringtrain.report.sinks import cut
 from ringtrain.resolve import read_run_file, resolve
 from ringtrain.train.variants import Variant, same_threads
 from ringtrain.transport.launcher import ALONE, Launch, read_launch
-from scripts.fuzz.readers_data import BATCH
-from scripts.fuzz.samples import EVENTS, data_sets, images, record
+from tests.readers import EVENTS, PYTHON, data_sets
+
+BATCH = pickle.loads(PYTHON["data_batch_3"])
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,7 +272,7 @@ def test_an_archive_that_is_cut_short_is_told_as_one(tmp_path):
 
 
 def test_names_that_are_no_text(tmp_path):
-    np.savez(tmp_path / "a.npz", x=images(2, (2, 2)), y=np.arange(2))
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 2, 2), np.uint8), y=np.arange(2))
     with pytest.raises(DataError, match=r"name is 'a.udcff', which is not text"):
         make_dataset(tmp_path / "a.npz", tmp_path / "a.h5", name="a\udcff")
     assert not (tmp_path / "a.h5").exists()

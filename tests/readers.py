@@ -1,0 +1,276 @@
+"""The readers of files that others made, each with valid files to spoil: for tests/data and scripts/fuzz."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import tarfile
+import unicodedata
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import tomli_w
+from PIL import Image
+
+from ringtrain.bench.files import COMPARED, read_json
+from ringtrain.checkpoint import seal, store
+from ringtrain.data.check import check_file
+from ringtrain.data.content import Content, Part
+from ringtrain.data.dataset import open_dataset
+from ringtrain.data.format import write_dataset
+from ringtrain.data.make import make_dataset
+from ringtrain.data.sources import read_source
+from ringtrain.errors import RingtrainError
+from ringtrain.exchange.machine import Layout
+from ringtrain.exchange.tuning import Model, Row, Table, Tuning
+from ringtrain.exchange.tuning_file import Place, fitting, read
+from ringtrain.nn import spec
+from ringtrain.report.comparison import notes_of, rows_of
+from ringtrain.report.comparison_table import csv_text, plain_lines
+from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
+from ringtrain.report.runs import read_run
+from ringtrain.report.sinks import cut
+from ringtrain.resolve import read_run_file, recipe_layer, resolve, to_table
+from tests.data import source_makers as made
+
+LONGEST = 20_000  # characters of a message
+GARBLES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories of Unicode that a terminal obeys or cannot show
+
+
+@dataclass(frozen=True)
+class Reader:
+    """file:   the name of the file that is spoiled, in a folder of its own
+    seeds:  makes valid contents of it
+    read:   reads the file; where it wants others beside it, it writes them first
+    names:  an error names one of these; the file, if there are none
+    """
+
+    file: str
+    seeds: Callable[[], list[bytes]]
+    read: Callable[[Path], object]
+    names: tuple[str, ...] = ()
+
+    def judge(self, data: bytes, folder: Path) -> str:
+        """The message of the RingtrainError, or "" if the file is read. Any other error is a defect, and so are a
+        message that a person cannot read, a file that is left or changed, and a descriptor that stays open."""
+        path = folder / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        open_before, message = len(os.listdir("/proc/self/fd")), ""
+        try:
+            self.read(path)
+        except RingtrainError as error:
+            message = str(error)
+            assert message.strip() and len(message) <= LONGEST, message[:300]
+            assert any(name in message for name in self.names or (path.name,)), message[:300]
+            assert not [c for c in message if c not in "\n\t" and unicodedata.category(c) in GARBLES], message[:300]
+        assert len(os.listdir("/proc/self/fd")) == open_before
+        assert path.read_bytes() == data
+        return message
+
+
+# ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+RUN_FILES = (
+    {"model": "lenet", "batch": 128, "lr": 0.1, "lr_policy": "step", "lr_steps": [40], "iterations": 100},
+    {"trace": "t.json", "trace_iterations": "3:5", "slow": "1:2.5", "batch_norm": "ghost:16", "epochs": 3},
+    {"lr_policy": "multistep", "lr_steps": ["1ep", 40, "2.5ep"], "warmup": "0.5ep", "clip_norm": 1.0, "augment": False},
+)
+MODELS = Path(spec.__file__).parents[2] / "models"
+LAYOUT = Layout("1x2", 2, 1)
+MACHINE = {"cpu": "x", "cores": "2", "library": "Open MPI 5.0.8", "transport": "ob1"}
+EVENTS = (
+    RunStarted(
+        version="0.1.0", model="digits", parameters=3, data="digits", train_examples=100, test_examples=10,
+        strategy="allreduce (ring)", exact=True, ranks=2, nodes=1, device="CPU", dtype="float32", batch=64,
+        optimizer="sgd", lr=0.05, schedule="cosine", epochs=2, iterations=4, iterations_per_epoch=2, resumed_at=0,
+        seed=1, folder="runs/x",
+    ),
+    Note(text="a note"),
+    Iteration(iteration=1, epoch=1, loss=2.3, accuracy=0.1, lr=0.05, examples=64, images_per_s=100.5, seconds=0.5),
+    EpochEnded(
+        iteration=3, epoch=1, train_loss=1.5, train_accuracy=0.5, test_loss=0.75, test_accuracy=0.8, seconds=2.0,
+        bytes_sent=1000,
+    ),
+    Evaluated(iteration=3, epoch=1, test_loss=0.5, test_accuracy=0.9, seconds=2.5, bytes_sent=None),
+    Ranks(**{name: [100, 200] for name in Ranks.__slots__} | {"lag": {"clock": {"0": 5, "2": 1}}}),
+    Ended(
+        iterations=4, epochs=2, ranks=2, test_accuracy=0.9, test_loss=0.1, images_per_s=100.0, weights_sha256="ab" * 32,
+        seconds=3.0, exposed_share=0.1, reason="done",
+    ),
+)  # fmt: skip
+
+
+def run_file(path: Path) -> None:
+    to_table(resolve((f"run file {path}", read_run_file(str(path)))))
+
+
+def model_file(path: Path) -> None:
+    model = spec.load(path)
+    model.graph()
+    resolve(recipe_layer(model.name, model.recipe))
+
+
+def tunings() -> list[bytes]:
+    rows = tuple(Row(a, "float32", "sum", n, 1e-6 * n, True) for a in ("ring", "mpi") for n in (1024, 65536))
+    models = (Model("ring", "float32", "sum", 0.0, 1e-6, 1e-9), Model("mpi", "float32", "sum", 2048.0, 2e-6, 1e-9))
+    return [Tuning(MACHINE, {"1x2": Table(LAYOUT, "2026-01-31", rows, models)}).text().encode()]
+
+
+def tuning_file(path: Path) -> None:
+    tuning = read(Place(path, "--tuning"))
+    tuning.text()
+    with suppress(RingtrainError):  # of another machine
+        fitting(tuning, Place(path, "--tuning"), MACHINE, LAYOUT)
+
+
+def sweeps() -> list[bytes]:
+    row = dict.fromkeys(COMPARED, 2) | {"status": "ok", "samples_s": [0.1, 0.2, 0.15], "algorithm": "ring"}
+    return [json.dumps({"header": {}, "rows": [row | {"dtype": "float32", "op": "sum", "placement": "in"}]}).encode()]
+
+
+def log(path: Path) -> None:
+    runs = [read_run(path.parent, "bad")]
+    rows = rows_of(runs)
+    json.dumps([rows, notes_of(runs, rows)])
+    plain_lines(rows, 120), csv_text(rows)
+    with TemporaryDirectory() as folder:  # what is cut is meant to change
+        (Path(folder) / "log").write_bytes(path.read_bytes())
+        cut(Path(folder) / "log", 2)
+        assert path.read_bytes().startswith((Path(folder) / "log").read_bytes())
+
+
+# ── HDF5 ──────────────────────────────────────────────────────────────────────────────────────────────────────
+def written(write: Callable[[Path], object]) -> bytes:
+    with TemporaryDirectory() as folder:
+        write(Path(folder) / "a.h5")
+        return (Path(folder) / "a.h5").read_bytes()
+
+
+def data_sets() -> list[bytes]:
+    images = np.arange(360, dtype=np.int64).astype(np.uint8).reshape(6, 4, 5, 3)
+    part = Part(images, np.arange(6, dtype=np.int32) % 3)
+    content = Content("tiny", part, Part(part.images[:2], part.labels[:2]), ("a", "b", "c"), "made up")
+    return [written(lambda path, packed=packed: write_dataset(path, content, compress=packed)) for packed in (0, 1)]
+
+
+def data_set(path: Path) -> None:
+    problems = check_file(path)
+    open_dataset(path)
+    assert not [text for text in problems if "off by" not in text], f"it opens, and yet: {problems}"
+
+
+def checkpoints() -> list[bytes]:
+    """The HDF5 behind the seal."""
+    weights = {"fc.weight": np.ones((3, 2), np.float32), "fc.bias": np.zeros(2, np.float32)}
+    saved = store.Checkpoint(
+        iteration=7, examples_seen=448, epoch=1, weights=weights, optimizer={"velocity": weights},
+        scalars={"step": 7, "loss": 0.5}, config="seed = 1\n", model="", model_name="m", best=0.5, version="0.1.0",
+        fingerprint=store.fingerprint({name: array.shape for name, array in weights.items()}),
+        data_name="digits", data_checksum="ab" * 32,
+    )  # fmt: skip
+    return [written(lambda path: store.save(path, saved))[seal.BLOCK :]]
+
+
+def sealed_checkpoint(path: Path) -> None:
+    """Sealed anew, so that the content is looked at."""
+    content = path.read_bytes()
+    with TemporaryDirectory() as folder:
+        sealed = Path(folder) / path.name
+        sealed.write_bytes(seal.block(memoryview(content)) + content)
+        store.load(sealed)
+
+
+# ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────
+def source(path: Path) -> None:
+    """What a source becomes can be opened."""
+    with TemporaryDirectory() as folder:
+        make_dataset(path, Path(folder) / "made.h5")
+        open_dataset(Path(folder) / "made.h5")
+
+
+def idx_seeds() -> list[bytes]:
+    whole = made.idx(np.arange(24, dtype=np.uint8).reshape(4, 3, 2))
+    return [whole, gzip.compress(whole)]
+
+
+def idx(path: Path) -> None:
+    path.with_name("train-labels-idx1-ubyte").write_bytes(made.idx(np.arange(4, dtype=np.uint8)))
+    source(path.parent)
+
+
+def cifar(files: dict[str, bytes]) -> Callable[[Path], None]:
+    def read_folder(path: Path) -> None:
+        made.in_folder(path.parent, {name: data for name, data in files.items() if name != path.name})
+        source(path.parent)
+
+    return read_folder
+
+
+PYTHON, BINARY = made.cifar10_python(), made.cifar10_binary()
+
+
+def archives() -> list[bytes]:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in ("test_batch.bin", "batches.meta.txt"):
+            member = tarfile.TarInfo(f"é/{name}")
+            member.size = len(BINARY[name])
+            archive.addfile(member, io.BytesIO(BINARY[name]))
+    return [file.getvalue(), gzip.compress(file.getvalue())]
+
+
+def npz_archives() -> list[bytes]:
+    files = [io.BytesIO(), io.BytesIO()]
+    x, y = np.arange(24, dtype=np.uint8).reshape(4, 3, 2), np.arange(4) % 3
+    np.savez(files[0], x_train=x, y_train=y, x_test=x, y_test=y)
+    np.savez_compressed(files[1], x=x, y=y)
+    return [file.getvalue() for file in files]
+
+
+def pictures() -> list[bytes]:
+    files = [io.BytesIO() for _ in range(4)]
+    for file, (kind, mode) in zip(files, (("PNG", "RGB"), ("JPEG", "L"), ("GIF", "P"), ("BMP", "RGB")), strict=True):
+        Image.new(mode, (5, 4), 100).save(file, kind)
+    return [file.getvalue() for file in files]
+
+
+def picture(path: Path) -> None:
+    read_source(path.parent.parent, (3, 4))
+
+
+READERS = {
+    "run file": Reader(
+        "bad.toml",
+        lambda: [tomli_w.dumps(table).encode() for table in RUN_FILES],
+        run_file,
+        ("bad.toml", "--", "lr_", "batch_norm", "warmup"),
+    ),
+    "model file": Reader(
+        "bad.toml", lambda: [(MODELS / f"{name}.toml").read_bytes() for name in ("lenet", "resnet20")], model_file
+    ),
+    "tuning file": Reader("bad.json", tunings, tuning_file),
+    "sweep": Reader("bad.json", sweeps, read_json),
+    "log": Reader(
+        "bad/log.jsonl", lambda: [b"".join(json.dumps(record(e)).encode() + b"\n" for e in EVENTS)], log, ("bad",)
+    ),
+    "data set": Reader("bad.h5", data_sets, data_set),
+    "checkpoint": Reader("bad.h5", checkpoints, sealed_checkpoint),
+    "checkpoint as it is": Reader("bad.h5", checkpoints, store.load),
+    "IDX": Reader("bad/train-images-idx3-ubyte", idx_seeds, idx, ("bad",)),
+    "CIFAR python": Reader(
+        "bad/data_batch_3", lambda: [pickle.dumps(pickle.loads(PYTHON["data_batch_3"]), k) for k in (2, 5)],
+        cifar(PYTHON), ("bad",),
+    ),
+    "CIFAR names": Reader("bad/batches.meta", lambda: [PYTHON["batches.meta"]], cifar(PYTHON), ("bad",)),
+    "CIFAR binary": Reader(
+        "bad/data_batch_3.bin", lambda: [BINARY["data_batch_3.bin"]], cifar(BINARY), ("bad",)
+    ),
+    "archive": Reader("bad.tar", archives, read_source),
+    "npz": Reader("bad.npz", npz_archives, source),
+    "image": Reader("bad/rose/1.png", pictures, picture, ("bad",)),
+}  # fmt: skip
