@@ -1,93 +1,74 @@
 """Star and ring: the time of one all-reduce against the number of ranks, beside 2(K-1)n/b and 2(1-1/K)n/b.
 
-Writes slopes.json and slopes.png to --out, and a Markdown table to the terminal.
+`ringtrain bench-allreduce` measures times, and b in two ways: of one pair of ranks alone, and of all links busy. Writes
+slopes.png to --out and prints a Markdown table.
 """
 
 import argparse
 import json
-import os
 import shlex
-import socket
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
-from ringtrain.bench.slopes import FORMULAS, draw, formula_s, measure
-from ringtrain.exchange.machine import cpu_model
-from ringtrain.ops.catalogue import make_ops
-from ringtrain.transport.world import connect
-
-ALGORITHMS = ("star", "ring")
+FACTORS = {"star": lambda ranks: 2 * (ranks - 1), "ring": lambda ranks: 2 * (1 - 1 / ranks)}
+FORMULAS = {"star": "2(K-1)·n/b", "ring": "2(1-1/K)·n/b"}
+COLOURS = {"star": "tab:red", "ring": "tab:blue"}
+RATES = {"pair_bytes_per_s": ("--", "b of one pair"), "busy_bytes_per_s": (":", "b of links busy")}
 
 
-def rank_main(options) -> int:
-    transport = connect()
-    nbytes, segment = int(options.mib * 2**20), int(options.segment_kib * 2**10)
-    rows = measure(transport, make_ops("cpu", "float32"), ALGORITHMS, nbytes, options.repeats, segment or nbytes)
-    if transport.rank == 0:
-        print(json.dumps(rows))
-    transport.close()
-    return 0
+def sweep(options, ranks: int) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        path, size = f"{folder}/sweep.json", str(int(options.mib * 2**20))
+        command = [*shlex.split(options.launch.format(ranks=ranks)), sys.executable, "-m", "ringtrain"]
+        command += ["bench-allreduce", "--algorithm", "star,ring", "-b", size, "-e", size, "--json", path]
+        subprocess.run([*command, *(["--segment-bytes", size] if options.whole else [])], check=True)
+        return json.loads(Path(path).read_text())
 
 
-def run_ranks(options, ranks: int) -> list[dict]:
-    command = [*shlex.split(options.launch.format(ranks=ranks)), sys.executable, __file__, "--as-rank"]
-    for name in ("mib", "repeats", "segment_kib"):
-        command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def milliseconds(found: dict[int, dict]) -> dict[str, dict[int, float]]:
+    """Curves by label: what was measured, and each formula with each b."""
+    curves: dict[str, dict[int, float]] = {}
+    for ranks, one in found.items():
+        (link,) = one["header"]["calibration"]["links"].values()  # all inside a node, or all between nodes
+        for row in one["rows"]:
+            name = row["algorithm"]
+            curves.setdefault(f"{name}, ms", {})[ranks] = 1e3 * row["median_s"]
+            for rate, (_, words) in RATES.items():
+                least_s = FACTORS[name](ranks) * row["bytes"] / link[rate]
+                curves.setdefault(f"{FORMULAS[name]}, {words}", {})[ranks] = 1e3 * least_s
+    return curves
 
 
-def machine() -> dict:
-    return {"host": socket.gethostname(), "cpu": cpu_model(), "at": time.strftime("%Y-%m-%d"), "load": os.getloadavg()}
+def draw(curves: dict[str, dict[int, float]], path: Path) -> None:
+    from matplotlib.figure import Figure
 
-
-def markdown(rows: list[dict]) -> str:
-    """Times in ms, and below those of each schedule what its formula says with b of one pair, and of all links busy."""
-    counts = sorted({row["ranks"] for row in rows})
-    lines = [["K", *map(str, counts)], ["---"] * (len(counts) + 1)]
-    for name in ALGORITHMS:
-        own = sorted((row for row in rows if row["algorithm"] == name), key=lambda row: row["ranks"])
-        lines.append([f"{name}, ms", *(f"{1e3 * row['median_s']:.3g}" for row in own)])
-        for link in ("pair", "busy"):
-            formula = (f"{1e3 * formula_s(row, row[f'{link}_bytes_per_s']):.3g}" for row in own)
-            lines.append([f"{FORMULAS[name]}, b of {'one pair' if link == 'pair' else 'links busy'}", *formula])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def tell(row: dict) -> None:
-    pair, busy = (1e3 * formula_s(row, row[f"{link}_bytes_per_s"]) for link in ("pair", "busy"))
-    print(
-        f"{row['algorithm']:5} K={row['ranks']}  {1e3 * row['median_s']:8.2f} ms  formula: {pair:8.2f} ms by one pair, "
-        f"{busy:8.2f} ms by {row['ranks']} busy links{'   more ranks than cores' if row['oversubscribed'] else ''}",
-        flush=True,
-    )
+    axes = (figure := Figure(figsize=(7, 4.5), layout="constrained")).add_subplot()
+    styles = {f"{name}, ms": (name, "o") for name in FORMULAS}
+    styles |= {f"{FORMULAS[name]}, {words}": (name, style) for name in FORMULAS for style, words in RATES.values()}
+    for label, points in curves.items():
+        name, style = styles[label]
+        axes.plot(list(points), list(points.values()), style, color=COLOURS[name], label=label)
+    axes.set(xlabel="ranks K", ylabel="time of one all-reduce (ms)", ylim=(0, None))
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=150)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=float, default=16, help="MiB of the buffer")
-    parser.add_argument("--ranks", type=int, default=8, help="up to so many")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--segment-kib", type=float, default=256, help="of a message; 0: moves are not cut")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for slopes.json and slopes.png")
-    parser.add_argument("--launch", default="mpirun -np {ranks}", help="how ranks are started; {ranks} is their number")
-    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--ranks", type=int, default=8, help="the largest number of ranks")
+    parser.add_argument("--whole", action="store_true", help="send messages whole, as the formulas assume")
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder of slopes.png")
+    parser.add_argument("--launch", default="mpirun -np {ranks}", help="how ranks are started")
     options = parser.parse_args()
-    if options.as_rank:
-        return rank_main(options)
-    rows = []
-    for ranks in range(2, options.ranks + 1):
-        rows += run_ranks(options, ranks)
-        for row in rows[-len(ALGORITHMS) :]:
-            tell(row)
+    curves = milliseconds({ranks: sweep(options, ranks) for ranks in range(2, options.ranks + 1)})
     options.out.mkdir(parents=True, exist_ok=True)
-    header = {"mib": options.mib, "command": shlex.join(sys.argv[1:]), **machine()}
-    (options.out / "slopes.json").write_text(json.dumps({"header": header, "rows": rows}, indent=1))
-    draw(rows, options.out / "slopes.png", f"{header['host']}, {header['cpu']}, {header['at']}")
-    print("\n" + markdown(rows))
-    print(f"drawn in {options.out / 'slopes.png'}")
+    draw(curves, options.out / "slopes.png")
+    rows = [["K", *map(str, next(iter(curves.values())))]]
+    rows += [["---"] * len(rows[0]), *([label, *(f"{ms:.3g}" for ms in own.values())] for label, own in curves.items())]
+    print("\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in rows))
     return 0
 
 

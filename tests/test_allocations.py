@@ -1,25 +1,12 @@
-"""Arrays are counted, whoever allocates them. That a steady iteration allocates none: tests/mpi."""
+"""Arrays of NumPy and of compiled kernels are counted. tests/mpi shows that a steady iteration allocates none."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
 import numba
 import numpy as np
-import pytest
 
-from ringtrain.bench.allocations import LEAST_BYTES, counted
 from ringtrain.ops.cpu.kernels import jit
-
-PROGRAM = Path(__file__).parents[2] / "scripts" / "benchmarks" / "allocations.py"
-
-
-@pytest.fixture(scope="module")
-def program():
-    found = importlib.util.spec_from_file_location("allocations_program", PROGRAM)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+from tests.allocations import LEAST_BYTES, counted
 
 
 @numba.njit
@@ -51,13 +38,3 @@ def test_arrays_of_numpy_and_of_kernels_are_counted(monkeypatch):
     held.append(np.zeros(1000))
     own.makes_two(x, x)
     assert count.arrays == 8
-
-
-def test_what_is_told_of_a_count_names_the_kernels(program):
-    with counted() as count:
-        pass
-    assert program.told(count).split(",")[0].split() == ["0.0", "arrays"]
-    count.note(500)
-    count.kernels.update({"square_sum": 10})
-    line = program.told(count)
-    assert line.split()[:4] == ["2.2", "arrays,", "100", "bytes"] and line.endswith(", 2.0 of square_sum")

@@ -1,4 +1,4 @@
-"""How many arrays a training iteration allocates: counted where NumPy and compiled kernels ask for memory.
+"""Count the arrays that NumPy and compiled kernels allocate.
 
 NumPy lets the memory routines of new arrays be replaced (NEP 49). The counting ones here hand on to the C library. They
 hold for the calling thread; the data thread's work is therefore done in this thread while it is counted. Kernels ask

@@ -1,25 +1,21 @@
-"""Arrays allocated in a steady training iteration, by model and flags: counted on every rank under a real mpirun.
+"""Count the arrays that COUNTED steady iterations of the models in sys.argv allocate; exit with 1 if there is any.
 
-The iteration counted is whole: a batch is gathered, brought to the device, forward, backward, exchange, update. Arrays
-of NumPy's are counted, and those of compiled kernels; the first are told in bytes, of the second numba does not say how
-large they are. Exits with 1 where there is any, on any rank.
+An iteration is whole: gather a batch, bring it to the device, forward, backward, exchange, update. Arrays of NumPy and
+of compiled kernels count; numba does not report the size of the second.
 """
 
-import argparse
-import subprocess
 import sys
 
-from ringtrain.bench.allocations import LEAST_BYTES, Count, counted
 from ringtrain.data.gather import Gather
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.resolve import resolve
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.transport.world import connect
+from tests.allocations import Count, counted
 
-MODELS = ("digits", "mlp", "lenet", "cifar10_quick", "cifar10_full", "resnet20")
 BATCH, WARM_UP, COUNTED = 32, 3, 5
-# Ways of training that do something of their own with gradients: each model is trained in each.
+# Ways of training that treat gradients differently; each model is trained in each.
 WAYS = {
     "": {},
     "--clip-norm": {"clip_norm": 0.001},  # so that it clips
@@ -32,7 +28,7 @@ WAYS = {
 
 
 def measure(transport, name: str, way: dict) -> Count:
-    """What is allocated in COUNTED iterations."""
+    """Count the arrays of COUNTED iterations."""
     model = spec.load(name)
     flags = {"model": name, "synthetic": True, "batch": BATCH * transport.size, "iterations": 100, **way}
     config = resolve(("recipe", model.recipe), ("flags", flags))
@@ -53,35 +49,18 @@ def measure(transport, name: str, way: dict) -> Count:
     return count
 
 
-def told(count: Count) -> str:
-    line = f"{count.arrays / COUNTED:6.1f} arrays, {sum(count.sizes) / COUNTED:10,.0f} bytes an iteration"
-    return line + "".join(f", {number / COUNTED:.1f} of {name}" for name, number in count.kernels.items())
-
-
-def rank_main(models) -> int:
+def main() -> int:
     transport = connect()
     everything = 0
-    for name in models:
+    for name in sys.argv[1:]:
         for way, flags in WAYS.items():
             count = measure(transport, name, flags)
             everything += count.arrays
             if transport.rank == 0 or count.arrays:
-                print(f"{name:14} {way:32} rank {transport.rank} of {transport.size} {told(count)}", flush=True)
+                found = f"{count.arrays} arrays, {sum(count.sizes):,} bytes {dict(count.kernels) or ''}"
+                print(f"{name:14} {way:32} rank {transport.rank} of {transport.size} {found}", flush=True)
     transport.close()
     return 1 if everything else 0
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=MODELS)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.as_rank:
-        return rank_main(options.models)
-    print(f"arrays of {LEAST_BYTES} bytes or more, {COUNTED} iterations after {WARM_UP}, {BATCH} examples a rank")
-    command = ["mpirun", "-np", str(options.ranks), sys.executable, __file__, "--as-rank", *options.models]
-    return subprocess.run(command).returncode
 
 
 if __name__ == "__main__":
