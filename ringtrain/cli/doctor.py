@@ -45,9 +45,9 @@ def doctor(device, mpi_cuda, path, quick, strict, as_json):
 def _doctor(transport, device: str, mpi_cuda: str, path, quick: bool, strict: bool, as_json: bool) -> int:
     import os
 
-    from ringtrain.launch import checks
-    from ringtrain.launch.doctor import FAIL, OK, Visit, examine, worst
-    from ringtrain.launch.limit import Limit
+    from ringtrain.launch.doctor import checks
+    from ringtrain.launch.doctor.doctor import FAIL, OK, Visit, examine, worst
+    from ringtrain.launch.doctor.timeout import Limit
 
     visit = Visit(transport, os.environ, device, mpi_cuda, _visible, _make, MAKER, path=path)
     chosen = checks.CHECKS if quick else (*checks.CHECKS, *checks.MEASURED)
@@ -91,7 +91,7 @@ PLAIN_WIDTH = 80  # where the output is no terminal, as under mpirun
 def _as_text(lines, hosts) -> str:
     import shutil
 
-    from ringtrain.launch.doctor import show, summary
+    from ringtrain.launch.doctor.doctor import show, summary
 
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
     return "\n".join([*show(lines, hosts, width), summary(lines)])
@@ -101,6 +101,6 @@ def _as_json(lines, hosts) -> str:
     import json
     from dataclasses import asdict
 
-    from ringtrain.launch.doctor import worst
+    from ringtrain.launch.doctor.doctor import worst
 
     return json.dumps({"status": worst(lines), "hosts": hosts, "lines": [asdict(line) for line in lines]}, indent=2)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
 from ringtrain.launch.job_end import NUMBERS, Ask, ask_squeue, job_end
 from ringtrain.parsing import whole_number
 from ringtrain.transport.launcher import read_launch

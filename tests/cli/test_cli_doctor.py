@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from ringtrain.cli.doctor import doctor
-from ringtrain.launch import checks, here
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line
+from ringtrain.launch.doctor import checks
+from ringtrain.launch.doctor import host as here
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
 
 
 def run(*arguments):
@@ -55,9 +56,9 @@ def test_strict_ends_with_1_for_a_warning_too(monkeypatch, status, code, strict)
 
 def test_a_check_that_does_not_end_is_told_and_ends_with_4(tmp_path):
     program = (
-        "import time; from ringtrain.launch import checks, limit; from ringtrain.cli.main import run\n"
+        "import time; from ringtrain.launch.doctor import checks, timeout; from ringtrain.cli.main import run\n"
         "def sleeps(visit): time.sleep(60)\n"
-        "checks.CHECKS, limit.Limit.__init__.__defaults__ = [sleeps], (0.05,)\n"
+        "checks.CHECKS, timeout.Limit.__init__.__defaults__ = [sleeps], (0.05,)\n"
         "run(['doctor', '--quick'])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ringtrain.launch.doctor import Line, Visit
+from ringtrain.launch.doctor.doctor import Line, Visit
 from ringtrain.transport.loopback import LoopbackWorld
 
 

@@ -4,9 +4,9 @@ import resource
 
 import pytest
 
-from ringtrain.launch import cores, memory
-from ringtrain.launch.cgroup import Limits, read_limits
-from ringtrain.launch.doctor import OK, WARN, Line
+from ringtrain.launch.doctor import cores, memory
+from ringtrain.launch.doctor.cgroup import Limits, read_limits
+from ringtrain.launch.doctor.doctor import OK, WARN, Line
 from ringtrain.ops.cpu import blas
 from tests.fakes.visits import line_of, lines_of, put, write
 

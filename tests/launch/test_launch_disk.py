@@ -9,8 +9,8 @@ import pytest
 from ringtrain.checkpoint import trial
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import format_seconds
-from ringtrain.launch import disk
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line
+from ringtrain.launch.doctor import disk
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
 from tests.fakes.visits import lines_of, put
 
 

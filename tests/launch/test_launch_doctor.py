@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.launch import devices, here
-from ringtrain.launch.checks import CHECKS
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, summary, worst
+from ringtrain.launch.doctor import devices
+from ringtrain.launch.doctor import host as here
+from ringtrain.launch.doctor.checks import CHECKS
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, summary, worst
 from ringtrain.transport.awareness import NO, UNKNOWN, Rung
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ringtrain.launch import places
-from ringtrain.launch.doctor import OK, WARN, Line
-from ringtrain.launch.places import Adapter
+from ringtrain.launch.doctor import places
+from ringtrain.launch.doctor.doctor import OK, WARN, Line
+from ringtrain.launch.doctor.places import Adapter
 from ringtrain.ops.cuda import identity
 from tests.fakes.visits import line_of, lines_of, write
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ringtrain.launch import scheduler
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
 from ringtrain.launch.scheduler import Job, expand, read_job
 from tests.fakes.visits import line_of
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.launch.linux import text_of
+from ringtrain.launch.doctor.linux import text_of
 
 MOUNT = "sys/fs/cgroup"
 MEMORY = (  # the limit, what is used, and in memory.stat what of that is of files, by version

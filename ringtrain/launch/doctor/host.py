@@ -11,7 +11,7 @@ import numpy as np
 
 import ringtrain
 from ringtrain.humanize import plural
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
 from ringtrain.transport.launcher import local_claims, local_rank_source
 
 # Packages without which a run does not go, by the names of their modules; without mpi4py it goes on one rank.

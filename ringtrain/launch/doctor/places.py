@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ringtrain.bench.header import ranges
 from ringtrain.humanize import plural
-from ringtrain.launch.cores import numbers_of
-from ringtrain.launch.doctor import OK, WARN, Line, Visit
-from ringtrain.launch.linux import text_of
+from ringtrain.launch.doctor.cores import numbers_of
+from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit
+from ringtrain.launch.doctor.linux import text_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ringtrain.errors import TransportError
 from ringtrain.humanize import plural
-from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit
 from ringtrain.transport.world import fault_tolerance
 
 TURNS = 5

@@ -4,8 +4,8 @@ import resource
 from pathlib import Path
 
 from ringtrain.bench.memory import available_bytes, told_bytes
-from ringtrain.launch.cgroup import read_limits
-from ringtrain.launch.doctor import OK, WARN, Line, Visit, scarcest
+from ringtrain.launch.doctor.cgroup import read_limits
+from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit, scarcest
 
 MEMINFO = "proc/meminfo"
 GIB = 1 << 30

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ringtrain.bench.header import crowded, ranges
 from ringtrain.humanize import plural
-from ringtrain.launch.cgroup import read_limits
-from ringtrain.launch.doctor import OK, WARN, Line, Visit, scarcest
-from ringtrain.launch.linux import text_of
+from ringtrain.launch.doctor.cgroup import read_limits
+from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit, scarcest
+from ringtrain.launch.doctor.linux import text_of
 
 MOST_TOLD = 8  # ranks whose cores are told one by one
 PLAIN_CORES = ("Prescott", "Core2", "Nehalem", "Katmai", "Generic", "generic")  # of OpenBLAS: kernels without AVX

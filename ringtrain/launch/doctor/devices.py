@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ringtrain.errors import DeviceError
 from ringtrain.launch.binding import bind
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit
-from ringtrain.launch.places import beside_device
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
+from ringtrain.launch.doctor.places import beside_device
 from ringtrain.transport.awareness import STAGED, Rung
 from ringtrain.transport.world import find_way, look
 

@@ -18,7 +18,7 @@ from ringtrain.bench.calibration import BETWEEN, INSIDE
 from ringtrain.bench.links import ping_pong, repeated
 from ringtrain.bench.timing import timed
 from ringtrain.humanize import format_rate, format_seconds, plural
-from ringtrain.launch.doctor import OK, WARN, Line, Visit
+from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit
 from ringtrain.transport.base import Transport
 
 BUDGET_S = 3.0

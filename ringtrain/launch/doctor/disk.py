@@ -17,7 +17,7 @@ from ringtrain import files
 from ringtrain.checkpoint.trial import hdf5_version, try_hdf5
 from ringtrain.errors import RingtrainError, naming_packages
 from ringtrain.humanize import format_rate, format_seconds
-from ringtrain.launch.doctor import FAIL, OK, WARN, Line, Visit, from_first
+from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit, from_first
 
 GIB = 1 << 30
 LITTLE_BYTES = GIB

@@ -6,9 +6,10 @@ import os
 import pytest
 
 from ringtrain.errors import TransportError
-from ringtrain.launch import between, links
-from ringtrain.launch.doctor import OK, WARN, Line
-from ringtrain.launch.links import Pair, in_turn, judge
+from ringtrain.launch.doctor import links
+from ringtrain.launch.doctor import ranks as between
+from ringtrain.launch.doctor.doctor import OK, WARN, Line
+from ringtrain.launch.doctor.links import Pair, in_turn, judge
 from ringtrain.transport.local import LocalTally
 from tests.fakes.visits import line_of, lines_of, put
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.launch import limit
-from ringtrain.launch.limit import Limit
+from ringtrain.launch.doctor import timeout as limit
+from ringtrain.launch.doctor.timeout import Limit
 from tests.fakes.clock import until
 
 pytestmark = pytest.mark.timing
@@ -58,7 +58,7 @@ def test_a_check_that_ends_is_left_alone(monkeypatch):
         def cancel(self):
             self.state.append("cancelled")
 
-    monkeypatch.setattr("ringtrain.launch.limit.threading.Timer", Timer)
+    monkeypatch.setattr("ringtrain.launch.doctor.timeout.threading.Timer", Timer)
     limited = Limit(lambda words: None, 5.0)
     for name in ("links", "mpi_cuda"):
         with limited(name):

@@ -1,6 +1,9 @@
 """What ``ringtrain doctor`` looks at, in its order."""
 
-from ringtrain.launch import between, cores, devices, disk, here, links, memory, places, scheduler
+from ringtrain.launch import scheduler
+from ringtrain.launch.doctor import cores, devices, disk, links, memory, places
+from ringtrain.launch.doctor import host as here
+from ringtrain.launch.doctor import ranks as between
 
 CHECKS = (
     here.python,
