@@ -36,7 +36,7 @@ ARROWS = {
     "train": LEAF
     | {"nn", "ops", "exchange", "collectives", "transport", "launch", "data", "checkpoint", "report", "optim", "lr"}
     | {"files"},
-    "launch": LEAF | {"transport", "ops", "bench", "checkpoint", "files"},
+    "launch": LEAF | {"transport", "ops", "bench", "files"},
     "door": LEAF | {"exchange", "collectives", "transport"},
     "communicator": LEAF | {"door", "exchange", "transport", "bench"},
     "cli": {"*"},

@@ -1,7 +1,8 @@
 """Every pair of ranks by itself: the map on which a sick node, cable or core shows."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 
 from ringtrain.bench.buffers import Buffers
 from ringtrain.bench.calibration import ALPHA_BYTES, ALPHA_ROUNDS
@@ -12,11 +13,16 @@ REPEATS = 7
 STANDS_OUT = 1.3  # times worse than the others' own pairs
 
 
-def measure_pairs(buffers: Buffers, tag: int, progress=lambda done, total: None) -> list[dict]:
+def measure_pairs(
+    buffers: Buffers,
+    tag: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    pairs: Sequence[tuple[int, int]] | None = None,
+) -> list[dict]:
     """One row a pair, ``latency_s`` and ``bytes_per_s`` of one direction; collective, the same on all ranks. All other
-    ranks wait meanwhile, so that p ranks take p(p-1)/2 turns."""
+    ranks wait meanwhile, so that p ranks take p(p-1)/2 turns. ``pairs``: those to measure; all by default."""
     transport, (out, into) = buffers.transport, room(buffers, RATE_BYTES)
-    pairs = [(a, b) for a in range(transport.size) for b in range(a + 1, transport.size)]
+    pairs = list(combinations(range(transport.size), 2)) if pairs is None else pairs
     rows = []
     for done, (first, second) in enumerate(pairs):
         progress(done, len(pairs))

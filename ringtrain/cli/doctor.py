@@ -31,9 +31,9 @@ import click
 def doctor(device, mpi_cuda, path, quick, strict, as_json):
     """Preflight check: MPI, cores, memory, devices, and what to do about each.
 
-    Under mpirun, of all ranks together: where they differ, they are named. Each line is ok, warn (a run goes, but not
-    as well as it could) or fail, with what to do. Ends with 0; with 1 where a line is fail; with 4 where something does
-    not answer. docs/doctor.md says what each line means.
+    Under mpirun it checks all ranks together and names those that differ. Each line is ok, warn (a run works, but not
+    as well as it could) or fail, with advice. Exit status: 0; 1 if a line is fail; 4 if a check does not end.
+    docs/doctor.md describes each line.
     """
     from pathlib import Path
 

@@ -4,6 +4,7 @@ import resource
 
 import pytest
 
+from ringtrain.launch import texts
 from ringtrain.launch.doctor import cores, memory
 from ringtrain.launch.doctor.cgroup import Limits, read_limits
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
@@ -95,30 +96,34 @@ def test_two_threads_of_one_core_are_not_two_cores(tmp_path, affinity):
     affinity(0, 2)
     assert cores.whole_cores(tmp_path, [0, 2]) == [0]
     line = line_of(cores.cores, tmp_path, 2)
-    assert line.status == WARN and line.text.endswith("2 ranks on 1 core, of two threads each")
-    assert "nomultithread" in line.advice
+    text = texts.CORES_HALVES(cores=texts.CORES_SAME(cores="0,2"), crowd="2 ranks on 1 core")
+    assert line == Line(WARN, "cores", text, texts.CORES_WHOLE)
     affinity(0, 1, 2, 3)
-    assert line_of(cores.cores, tmp_path, 2) == Line(OK, "cores", "0-3, the same of all ranks")
+    assert line_of(cores.cores, tmp_path, 2) == Line(OK, "cores", texts.CORES_SAME(cores="0-3"))
 
 
 def test_cores_of_many_ranks_are_not_all_told():
-    assert cores._told([str(n) for n in range(9)]) == "by rank 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9"
+    assert cores._told([str(n) for n in range(9)]) == texts.CORES_BY_RANK(
+        cores="0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9"
+    )
     assert cores._told(["0-3"]) == "0-3"
 
 
 def test_a_quota_below_the_ranks_is_a_warning(tmp_path):
     assert lines_of(cores.quota, tmp_path, 3)[0] == []
     grouped(tmp_path, "0::/\n", {"cpu.max": "250000 100000"})
-    assert line_of(cores.quota, tmp_path, 2) == Line(OK, "core quota", "2.5 of time on n0, for 2 ranks")
+    assert line_of(cores.quota, tmp_path, 2) == Line(
+        OK, "core quota", texts.QUOTA(share=2.5, host="n0", ranks="2 ranks")
+    )
     line = line_of(cores.quota, tmp_path, 3)
-    assert (line.status, line.text) == (WARN, "2.5 of time on n0, for 3 ranks") and "--cpus" in line.advice
+    assert line == Line(WARN, "core quota", texts.QUOTA(share=2.5, host="n0", ranks="3 ranks"), texts.QUOTA_MORE)
 
 
 def test_the_host_with_least_for_each_rank_is_told_of(tmp_path):
     """Four cores for two ranks, and four for three."""
     grouped(tmp_path, "0::/\n", {"cpu.max": "400000 100000"})
     told = line_of(cores.quota, tmp_path, 5, nodes=[0, 0, 1, 1, 1])
-    assert told == Line(OK, "core quota", "4 of time on n1, for 3 ranks")
+    assert told == Line(OK, "core quota", texts.QUOTA(share=4.0, host="n1", ranks="3 ranks"))
 
 
 # ── matrix products ───────────────────────────────────────────────────────────────────────────────────────────
@@ -138,33 +143,38 @@ def test_the_library_here_says_who_it_is(tmp_path):
 def test_more_threads_than_cores_are_a_warning(tmp_path, library, affinity):
     affinity(0, 1, 2, 3)
     library(threads=2)
-    assert line_of(cores.blas, tmp_path, 2) == Line(OK, "BLAS", "OpenBLAS 0.3.30 (Haswell), 2 threads")
+    found = texts.BLAS(version="OpenBLAS 0.3.30", core="Haswell", threads="2 threads")
+    assert line_of(cores.blas, tmp_path, 2) == Line(OK, "BLAS", found)
     line = line_of(cores.blas, tmp_path, 3, environ={"OMP_NUM_THREADS": "2"})
-    assert line.status == WARN and line.text.endswith("6 threads of 3 ranks on 4 cores of n0")
-    assert "OMP_NUM_THREADS=2" in line.advice
+    text = texts.BLAS_CROWDED(blas=found, threads=6, ranks="3 ranks", cores="4 cores", host="n0")
+    assert line == Line(WARN, "BLAS", text, texts.BLAS_FEWER(setting="OMP_NUM_THREADS=2"))
     library(threads=1)
     assert line_of(cores.blas, tmp_path, 5).status == OK  # the cores' line tells of ranks without a core
 
 
-def test_kernels_of_an_old_core_on_a_new_one_are_a_warning(tmp_path, library):
-    library("Prescott")
-    assert line_of(cores.blas, tmp_path).status == OK
-    put(tmp_path, {"proc/cpuinfo": "processor: 0\nflags\t\t: fpu sse2 avx2\n"})
-    line = line_of(cores.blas, tmp_path, environ={"OPENBLAS_CORETYPE": "Prescott"})
-    assert line.status == WARN and "older processor" in line.text and line.advice == "unset OPENBLAS_CORETYPE"
-    assert "newer scipy-openblas32" in line_of(cores.blas, tmp_path).advice
+# ── NUMA nodes ────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_rank_over_several_numa_nodes_is_a_warning(tmp_path, affinity):
+    affinity(0, 1)
+    assert line_of(cores.numa, tmp_path, 2) == Line(OK, "NUMA", texts.NUMA_ONE)
+    put(tmp_path / "sys/devices/system/node", {"node0/cpulist": "0-1\n", "node1/cpulist": "2-3\n"})
+    found = texts.NUMA(count=2, cores="0-1; 2-3")
+    assert line_of(cores.numa, tmp_path, 2) == Line(OK, "NUMA", found)
+    affinity(1, 2)
+    wrong = texts.NUMA_SEVERAL(nodes=found, own="2 nodes")
+    assert line_of(cores.numa, tmp_path, 2) == Line(WARN, "NUMA", wrong, texts.NUMA_BIND)
+    assert line_of(cores.numa, tmp_path).status == OK  # one rank may use the whole machine
 
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_is_free_for_a_rank(tmp_path):
-    assert line_of(memory.room, tmp_path).text == "this system does not tell how much is free"
+    assert line_of(memory.room, tmp_path).text == texts.MEMORY_UNKNOWN
     put(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    4194304 kB\n"})
-    assert line_of(memory.room, tmp_path, 2) == Line(OK, "memory", "4.0 GiB free, 2.0 a rank")
+    assert line_of(memory.room, tmp_path, 2) == Line(OK, "memory", texts.MEMORY(free=4, where="", share=2))
     line = line_of(memory.room, tmp_path, 12)
-    assert (line.status, line.text) == (WARN, "4.0 GiB free, 0.3 a rank") and "fewer ranks a node" in line.advice
+    assert line == Line(WARN, "memory", texts.MEMORY(free=4, where="", share=1 / 3), texts.MEMORY_MORE)
     grouped(tmp_path, "0::/\n", {"memory.max": str(3 * GIB), "memory.current": str(GIB)})
     line = line_of(memory.room, tmp_path, 3, nodes=[0, 1, 1])
-    assert line.text == "2.0 GiB free on n1, which has least, 1.0 a rank"
+    assert line.text == texts.MEMORY(free=2, where=texts.MEMORY_LEAST(host="n1"), share=1)
 
 
 def test_all_that_there_is(tmp_path):
@@ -181,12 +191,13 @@ def limited(monkeypatch, limit):
 
 def test_memory_that_an_adapter_cannot_lock_is_a_warning(tmp_path, monkeypatch):
     limited(monkeypatch, 8 << 20)
-    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", "at most 8 MiB")
+    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", texts.LOCKED(mib=8))
     (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
     line = line_of(memory.locked, tmp_path)
-    assert line.status == WARN and "mlx5_0" in line.text and "ulimit -l unlimited" in line.advice
+    text = texts.LOCKED_LITTLE(limit=texts.LOCKED(mib=8), adapters="mlx5_0")
+    assert line == Line(WARN, "locked memory", text, texts.LOCKED_MORE)
     limited(monkeypatch, resource.RLIM_INFINITY)
-    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", "without limit")
+    assert line_of(memory.locked, tmp_path) == Line(OK, "locked memory", texts.LIMITLESS)
 
 
 def test_few_open_files_are_a_warning(tmp_path, monkeypatch):
@@ -194,6 +205,6 @@ def test_few_open_files_are_a_warning(tmp_path, monkeypatch):
         limited(monkeypatch, limit)
         assert line_of(memory.open_files, tmp_path, 3).status == status
     limited(monkeypatch, 130)
-    assert line_of(memory.open_files, tmp_path, 3).advice.startswith("ulimit -n 262")
+    assert line_of(memory.open_files, tmp_path, 3).advice == texts.OPEN_FILES_MORE(limit=262)
     limited(monkeypatch, resource.RLIM_INFINITY)
-    assert line_of(memory.open_files, tmp_path).text == "without limit"
+    assert line_of(memory.open_files, tmp_path).text == texts.LIMITLESS

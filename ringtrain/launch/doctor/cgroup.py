@@ -1,4 +1,4 @@
-"""What the control group of this process (of a container, of a job) lets it have of cores and memory.
+"""Limits of cores and memory by the control group of this process: of a container, or of a job.
 
 The folders are looked for where ``/proc/self/cgroup`` names them and, as a container sees its own at the top, in every
 folder above; the least limit of them counts. Both versions of control groups are read.
@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from ringtrain.launch.doctor.linux import text_of
 
 MOUNT = "sys/fs/cgroup"
 MEMORY = (  # the limit, what is used, and in memory.stat what of that is of files, by version
@@ -27,6 +25,14 @@ class Limits:
     cores: float | None = None
     nbytes: int | None = None
     free: int | None = None
+
+
+def text_of(file: Path) -> str:
+    """The content of a small file, stripped; empty if it is missing or must not be read."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
 
 
 def read_limits(root: Path) -> Limits:

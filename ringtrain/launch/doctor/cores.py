@@ -1,40 +1,37 @@
-"""Checks of cores: whether each rank has one, and how matrix products use them."""
+"""Checks of cores: enough of them, threads of matrix products, NUMA nodes."""
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ringtrain.bench.header import crowded, ranges
 from ringtrain.humanize import plural
-from ringtrain.launch.doctor.cgroup import read_limits
+from ringtrain.launch import texts
+from ringtrain.launch.doctor.cgroup import read_limits, text_of
 from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit, scarcest
-from ringtrain.launch.doctor.linux import text_of
 
 MOST_TOLD = 8  # ranks whose cores are told one by one
-PLAIN_CORES = ("Prescott", "Core2", "Nehalem", "Katmai", "Generic", "generic")  # of OpenBLAS: kernels without AVX
 
 
 def cores(visit: Visit) -> list[Line]:
-    """Which cores each rank may run on, and whether there are enough; collective."""
+    """The cores that each rank may run on, and whether there are enough; collective."""
     own = {"host": visit.host, "cores": sorted(os.sched_getaffinity(0))}
     placements = visit.transport.gather_json(own | {"whole": whole_cores(visit.root, own["cores"])})
     text = _told([ranges(placement["cores"]) for placement in placements])
     crowd = crowded(placements)
     if crowd:
-        advice = "give each rank a core of its own: fewer ranks, or more slots; mpirun --bind-to core"
-        return [Line(WARN, "cores", f"{text}: {crowd}", advice)]
+        return [Line(WARN, "cores", texts.CORES_CROWDED(cores=text, crowd=crowd), texts.CORES_GIVE)]
     halves = crowded([{"host": each["host"], "cores": each["whole"]} for each in placements])
     if halves:
-        advice = "two threads of a core have half of it each: mpirun --map-by core, --hint=nomultithread of Slurm"
-        return [Line(WARN, "cores", f"{text}: {halves}, of two threads each", advice)]
+        return [Line(WARN, "cores", texts.CORES_HALVES(cores=text, crowd=halves), texts.CORES_WHOLE)]
     return [Line(OK, "cores", text)]
 
 
 def _told(every: Sequence[str]) -> str:
     if len(set(every)) == 1:
-        return f"{every[0]}, the same of all ranks" if len(every) > 1 else every[0]
-    return "by rank " + " | ".join(every[:MOST_TOLD]) + (f" | … of {len(every)}" if len(every) > MOST_TOLD else "")
+        return texts.CORES_SAME(cores=every[0]) if len(every) > 1 else every[0]
+    more = [f"… of {len(every)}"] if len(every) > MOST_TOLD else []
+    return texts.CORES_BY_RANK(cores=" | ".join([*every[:MOST_TOLD], *more]))
 
 
 def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
@@ -53,17 +50,16 @@ def numbers_of(text: str) -> set[int]:
 
 
 def quota(visit: Visit) -> list[Line]:
-    """What a container or a job gives of the cores' time, where that is less than the cores; collective."""
+    """The share of the cores' time that a container or a job may use; collective."""
     own = read_limits(visit.root).cores
     told = visit.transport.gather_json([visit.host, own, visit.transport.local_size])
     found = scarcest(told)
     if found is None:
         return []
     host, share, ranks = found
-    text = f"{share:g} of time on {host}, for {plural(ranks, 'rank')}"
+    text = texts.QUOTA(share=share, host=host, ranks=plural(ranks, "rank"))
     if share < ranks:
-        advice = "ranks are stopped when it is used up, and all wait: as many ranks as cores; --cpus of docker"
-        return [Line(WARN, "core quota", text, advice)]
+        return [Line(WARN, "core quota", text, texts.QUOTA_MORE)]
     return [Line(OK, "core quota", text)]
 
 
@@ -73,30 +69,35 @@ def blas(visit: Visit) -> list[Line]:
 
     found = describe()
     told = visit.transport.gather_json([visit.host, sorted(os.sched_getaffinity(0)), found.threads])
-    text = f"{found.version} ({found.core}), {plural(found.threads, 'thread')}"
+    text = texts.BLAS(version=found.version, core=found.core, threads=plural(found.threads, "thread"))
     setting = next((f"{name}={visit.environ[name]}" for name in THREAD_SETTINGS if name in visit.environ), "")
     crowd = _crowd(told)
     if crowd:
-        advice = f"products wait for one another ({setting or 'no setting'}): OMP_NUM_THREADS=cores over ranks, or 1"
-        return [Line(WARN, "BLAS", f"{text}: {crowd}", advice)]
-    if found.core in PLAIN_CORES and "avx2" in _flags(visit.root):
-        forced = visit.environ.get("OPENBLAS_CORETYPE")
-        advice = "unset OPENBLAS_CORETYPE" if forced else "a newer scipy-openblas32, or OPENBLAS_CORETYPE=Haswell"
-        return [Line(WARN, "BLAS", f"{text}: kernels of an older processor than this, which has AVX2", advice)]
+        advice = texts.BLAS_FEWER(setting=setting or "no setting")
+        return [Line(WARN, "BLAS", texts.BLAS_CROWDED(blas=text, **crowd), advice)]
     return [Line(OK, "BLAS", text)]
 
 
-def _crowd(told: Sequence[tuple[str, list[int], int]]) -> str:
-    """Where several threads a rank are more than the cores. ``told`` by rank: host, cores, threads."""
+def _crowd(told: Sequence[tuple[str, list[int], int]]) -> dict:
+    """The host whose ranks have more threads than cores, and several each. ``told`` by rank: host, cores, threads."""
     for host in dict.fromkeys(host for host, _, _ in told):
         threads = [count for name, _, count in told if name == host]
         there = {core for name, own, _ in told if name == host for core in own}
         if sum(threads) > len(there) and max(threads) > 1:
-            return f"{sum(threads)} threads of {plural(len(threads), 'rank')} on {plural(len(there), 'core')} of {host}"
-    return ""
+            ranks, cores = plural(len(threads), "rank"), plural(len(there), "core")
+            return {"threads": sum(threads), "ranks": ranks, "cores": cores, "host": host}
+    return {}
 
 
-def _flags(root: Path) -> list[str]:
-    """Of the processor."""
-    found = re.search(r"^flags\s*:(.*)$", text_of(root / "proc/cpuinfo"), re.M)
-    return found[1].split() if found else []
+def numa(visit: Visit) -> list[Line]:
+    """The NUMA nodes, and on how many of them this rank runs."""
+    folders = sorted((visit.root / "sys/devices/system/node").glob("node[0-9]*"))
+    nodes = [numbers_of(text_of(folder / "cpulist")) for folder in folders]
+    if len(nodes) < 2:
+        return [Line(OK, "NUMA", texts.NUMA_ONE)]
+    text = texts.NUMA(count=len(nodes), cores="; ".join(map(ranges, nodes)))
+    own = sum(bool(there & os.sched_getaffinity(0)) for there in nodes)
+    if own > 1 and visit.transport.local_size > 1:
+        several = texts.NUMA_SEVERAL(nodes=text, own=plural(own, "node"))
+        return [Line(WARN, "NUMA", several, texts.NUMA_BIND)]
+    return [Line(OK, "NUMA", text)]

@@ -1,4 +1,4 @@
-"""Checks of devices, and of the ways between them. Nothing of CUDA is imported unless a device is to be used."""
+"""Checks of devices, and of messages of their memory. Imports nothing of CUDA unless a device is to be used."""
 
 import re
 import time
@@ -7,9 +7,9 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from ringtrain.errors import DeviceError
+from ringtrain.launch import texts
 from ringtrain.launch.binding import bind
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
-from ringtrain.launch.doctor.places import beside_device
 from ringtrain.transport.awareness import STAGED, Rung
 from ringtrain.transport.world import find_way, look
 
@@ -20,7 +20,7 @@ CUDA_PACKAGES = ("cupy", "nvidia-", "libucx", "cuda-")
 
 
 def wanted(visit: Visit) -> bool:
-    """Whether a device is to be used: it was asked for, or nothing was, and there is one."""
+    """Whether a device is to be used: by --device cuda, or by auto with a driver."""
     return visit.device == "cuda" or (visit.device == "auto" and driver_version(visit.root) is not None)
 
 
@@ -30,7 +30,7 @@ def driver_version(root: Path) -> str | None:
     if not file.is_file():
         return None
     found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)", file.read_text())
-    return found[1] if found else "of unknown version"
+    return found[1] if found else texts.DRIVER_UNKNOWN
 
 
 def models(root: Path) -> list[str]:
@@ -41,7 +41,7 @@ def models(root: Path) -> list[str]:
 
 
 def number_of(visit: Visit) -> int:
-    """Which of the visible devices is this rank's. Raises DeviceError where it sees none."""
+    """This rank's device among the visible ones. Raises DeviceError if it sees none."""
     return bind(visit.environ, visit.visible(), visit.transport.local_rank).index
 
 
@@ -51,9 +51,9 @@ def packages(visit: Visit) -> list[Line]:
     told = [f"{name} {found[name]}" for name in sorted(found) if name.startswith(CUDA_PACKAGES)]
     cupys = [name for name in found if re.fullmatch(r"cupy(-cuda\d+x)?", name)]
     if len(cupys) > 1:
-        advice = f"they overwrite one another: pip uninstall {' '.join(sorted(cupys))}, then install the one that fits"
+        advice = texts.CUPY_TWICE(names=" ".join(sorted(cupys)))
         return [Line(FAIL, "CUDA packages", ", ".join(told), advice)]
-    return [Line(OK, "CUDA packages", ", ".join(told) or "none")]
+    return [Line(OK, "CUDA packages", ", ".join(told) or texts.NO_PACKAGES)]
 
 
 def driver(visit: Visit) -> list[Line]:
@@ -61,36 +61,35 @@ def driver(visit: Visit) -> list[Line]:
     if version is not None:
         return [Line(OK, "GPU driver", version), Line(OK, "GPUs", _counted(visit))]
     if visit.device == "cuda":
-        advice = "run where nvidia-smi shows a GPU; in a container, with --gpus all (docker) or --nv (apptainer)"
-        return [Line(WARN, "GPU driver", "none of NVIDIA's is listed under /proc", advice)]  # WSL lists none
-    return [Line(OK, "GPU driver", "none; training runs on the CPU")]
+        return [Line(WARN, "GPU driver", texts.DRIVER_NOT_LISTED, texts.DRIVER_RUN)]  # WSL lists none
+    return [Line(OK, "GPU driver", texts.DRIVER_NONE)]
 
 
 def _counted(visit: Visit) -> str:
     found = models(visit.root)
-    told = ", ".join(f"{found.count(model)} × {model}" for model in dict.fromkeys(found)) or "not listed by the driver"
+    told = ", ".join(f"{found.count(model)} × {model}" for model in dict.fromkeys(found)) or texts.GPUS_NOT_LISTED
     mask = visit.environ.get("CUDA_VISIBLE_DEVICES")
-    return told if mask is None else f"{told}; CUDA_VISIBLE_DEVICES={mask}"
+    return told if mask is None else texts.GPUS_MASKED(gpus=told, mask=mask)
 
 
 def mpi_cuda(visit: Visit) -> list[Line]:
     """How device memory goes between ranks, rung by rung; collective. Before this process uses its device, which may
     not take a second process."""
     if "no MPI" in visit.transport.describe():
-        return [Line(OK, "mpi-cuda", "there is no MPI")]
+        return [Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_MPI)]
     if not _any(visit, wanted(visit)):
-        return [*_rungs(look()), Line(OK, "mpi-cuda", "no device to send from")]
+        return [*_rungs(look()), Line(OK, "mpi-cuda", texts.MPI_CUDA_NO_DEVICE)]
     numbers = _numbers(visit)
     if numbers is None:
-        return [*_rungs(look()), Line(OK, "mpi-cuda", "no device that can be used on every rank")]
+        return [*_rungs(look()), Line(OK, "mpi-cuda", texts.MPI_CUDA_NOT_ALL)]
     choice = find_way(visit.transport, visit.mpi_cuda, numbers[visit.transport.rank], visit.maker)
     slower = choice.way == STAGED != visit.mpi_cuda
-    advice = "an MPI that is built for CUDA may be faster: docs/cuda-aware-mpi.md" if slower else ""
+    advice = texts.MPI_CUDA_STAGED if slower else ""
     return [*_rungs(choice.rungs), Line(WARN if slower else OK, "mpi-cuda", choice.words, advice)]
 
 
 def _numbers(visit: Visit) -> list[int] | None:
-    """The devices of all ranks; None where one of them has none, which :func:`device` tells why."""
+    """The devices of all ranks; None if one has none: :func:`device` says why."""
     try:
         own = number_of(visit)
     except DeviceError:
@@ -100,22 +99,21 @@ def _numbers(visit: Visit) -> list[int] | None:
 
 
 def _rungs(rungs: Sequence[Rung]) -> list[Line]:
-    return [Line(OK, f"mpi-cuda: {rung.name}", f"{rung.answer}: {rung.why}") for rung in rungs]
+    return [Line(OK, f"mpi-cuda: {rung.name}", texts.RUNG(answer=rung.answer, why=rung.why)) for rung in rungs]
 
 
 def device(visit: Visit) -> list[Line]:
-    """This rank's, opened; how fast memory is staged; and which ranks have one between them. Collective."""
+    """Open this rank's device, time staging, and find ranks that share one; collective."""
     lines, uuid = _opened(visit) if wanted(visit) else ([], None)
     return [*lines, *_shared(visit.transport.gather_json(uuid))]
 
 
 def _opened(visit: Visit) -> tuple[list[Line], str | None]:
-    """What is told of it, and its UUID if it can be used."""
+    """Its lines, and its UUID if it can be used."""
     try:
         number = number_of(visit)
         runtime = visit.make(number)
-        uuid = runtime.facts.uuid
-        return [_facts(number, runtime), beside_device(visit.root, uuid), _staging(runtime)], uuid
+        return [_facts(number, runtime), _staging(runtime)], runtime.facts.uuid
     except DeviceError as error:
         return [Line(FAIL if visit.device == "cuda" else WARN, "device", str(error))], None
 
@@ -124,15 +122,14 @@ def _shared(uuids: Sequence[str | None]) -> list[Line]:
     """``uuids``: by rank."""
     holders = [[rank for rank, own in enumerate(uuids) if own == uuid] for uuid in dict.fromkeys(uuids) if uuid]
     crowds = [", ".join(map(str, ranks)) for ranks in holders if len(ranks) > 1]
-    advice = "they have its time and its memory between them: start as many ranks as there are GPUs"
-    return [Line(WARN, "shared device", f"ranks {crowd} have one", advice) for crowd in crowds]
+    return [Line(WARN, "shared device", texts.DEVICE_SHARED(ranks=crowd), texts.DEVICE_FEWER) for crowd in crowds]
 
 
 def _facts(number: int, runtime) -> Line:
     facts, (free, total) = runtime.facts, runtime.memory()
     capability, cuda, built = (".".join(map(str, pair)) for pair in (facts.capability, facts.driver, facts.runtime))
-    told = f"{number}: {facts.name}, compute capability {capability}, {facts.processors} processors"
-    return Line(OK, "device", f"{told}, {free / GIB:.1f} of {total / GIB:.1f} GiB free, CUDA {cuda}, CuPy for {built}")
+    known = {"name": facts.name, "capability": capability, "processors": facts.processors, "cuda": cuda, "built": built}
+    return Line(OK, "device", texts.DEVICE(number=number, free=free / GIB, total=total / GIB, **known))
 
 
 def _staging(runtime) -> Line:
@@ -143,9 +140,8 @@ def _staging(runtime) -> Line:
         slowest = max(slowest, min(_timed(copy, stream) for _ in range(STAGING_TIMES)))
     rate = STAGING_BYTES / slowest / 1e9
     if rate < SLOW_GBS:
-        advice = "a PCIe link of few lanes, or a rank on the other socket: bind it to the GPU's (nvidia-smi topo -m)"
-        return Line(WARN, "pinned staging", f"{rate:.0f} GB/s", advice)
-    return Line(OK, "pinned staging", f"{rate:.0f} GB/s")
+        return Line(WARN, "pinned staging", texts.STAGING(rate=rate), texts.STAGING_SLOW)
+    return Line(OK, "pinned staging", texts.STAGING(rate=rate))
 
 
 def _timed(copy, stream) -> float:

@@ -1,8 +1,7 @@
-"""Preflight check: one line for each thing that a run needs, with what to do about it.
+"""Preflight check: one line for each thing that a run needs, with advice.
 
-A check is one function of a :class:`Visit`, which every rank calls in the same order, so that it may ask the others;
-its lines are compared over ranks, and told once where they are the same. One more check is one more function in the
-list of those that run.
+A check is one function of a :class:`Visit`. Every rank calls it in the same order, so that it may be collective. Lines
+are compared over ranks, and shown once if all ranks have them.
 """
 
 import socket
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ringtrain.errors import RingtrainError, naming_packages
+from ringtrain.launch import texts
 from ringtrain.transport.base import Transport
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -21,8 +21,8 @@ SEVERITY = (OK, WARN, FAIL)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``status``: :data:`OK`; :data:`WARN`, a run goes but not as well as it could; :data:`FAIL`, it does not go.
-    ``text``: what was found; ``advice``: what to do. ``ranks``: whose line it is; empty: everybody's."""
+    """``status``: :data:`OK`; :data:`WARN`, a run works, but not as well as it could; :data:`FAIL`, it does not work.
+    ``text``: the finding; ``advice``: what to do. ``ranks``: the ranks that have this line; empty: all."""
 
     status: str
     name: str
@@ -33,9 +33,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What checks look at.
+    """The machine as checks see it.
 
-    device:   what was asked for: auto (a device if there is one), cpu, cuda
+    device:   as of --device: auto (a device if there is one), cpu, cuda
     mpi_cuda: auto, direct or staged
     visible:  how many devices this process sees; raises DeviceError
     make:     makes the Runtime of a device's number; raises DeviceError
@@ -75,7 +75,7 @@ def examine(
 
 
 def _attempt(check: Check, visit: Visit) -> Sequence[Line]:
-    """A check that fails is a finding: also by a file that may not be looked at, or a package that is not there."""
+    """Run a check; an error, such as a missing package or a file that must not be read, becomes a line."""
     try:
         with naming_packages():
             return check(visit)
@@ -90,14 +90,13 @@ def from_first(visit: Visit, lines: Sequence[Line]) -> list[Line]:
 
 
 def scarcest(told: Sequence[tuple[str, float | None, int]]) -> tuple[str, float, int] | None:
-    """Of (host, what it has, its ranks), the one with least for each rank; None where nobody tells what it has."""
+    """Of (host, amount, ranks), the host with least for each rank; None if every amount is unknown."""
     known = [each for each in told if each[1] is not None]
     return min(known, key=lambda each: each[1] / each[2], default=None)
 
 
 def merge(every: Sequence[Sequence[Line]]) -> list[Line]:
-    """One list of the lists of all ranks, in the order of the first: what all say once, what some say with who they
-    are."""
+    """Merge the lists of all ranks, in the order of the first; a line that only some ranks have names them."""
     merged = []
     names = list(dict.fromkeys(line.name for lines in every for line in lines))
     for name in names:
@@ -117,19 +116,19 @@ def worst(lines: Sequence[Line]) -> str:
 
 
 def show(lines: Sequence[Line], hosts: Sequence[str], width: int = 10**6) -> list[str]:
-    """For people. ``hosts``: by rank, named where ranks differ; ``width``: characters of a line."""
+    """Lines as text. ``hosts``: by rank, named if ranks differ; ``width``: characters of a line."""
     indent = 6 + max((len(line.name) for line in lines), default=0) + 2
     shown = []
     for line in lines:
         head = f"{line.status:<4}  {line.name}".ljust(indent)
-        shown += _wrapped(head, f"{line.text}{_where(line.ranks, hosts)}", indent, width)
+        shown += _wrapped(head, _located(line, hosts), indent, width)
         if line.advice:
             shown += _wrapped(" " * indent + "→ ", line.advice, indent + 2, width)
     return shown
 
 
 def _wrapped(head: str, text: str, indent: int, width: int) -> list[str]:
-    """``text`` after its head, and below itself; a word that is longer than a line, as a path is, stays whole."""
+    """``text`` after its head, wrapped with an indent; a word longer than a line, such as a path, stays whole."""
     room = max(width - indent, 20)
     first, *rest = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
     return [head + first, *(" " * indent + line for line in rest)]
@@ -140,10 +139,12 @@ def summary(lines: Sequence[Line]) -> str:
     return ", ".join(f"{count} {status}" for count, status in counts if count)
 
 
-def _where(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+def _located(line: Line, hosts: Sequence[str]) -> str:
+    ranks = line.ranks
     if not ranks:
-        return ""
+        return line.text
     places = list(dict.fromkeys(hosts[rank] for rank in ranks))
     told = ", ".join(places[:4]) + (" …" if len(places) > 4 else "")
     numbers = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
-    return f" [{'rank' if len(ranks) == 1 else 'ranks'} {numbers} on {told}]"
+    which = f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers}"
+    return texts.LINE_OF(text=line.text, ranks=which, hosts=told)

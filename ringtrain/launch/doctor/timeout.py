@@ -1,7 +1,7 @@
-"""A check ends, or the doctor says which one does not.
+"""A time limit on each check.
 
-A file system, a driver or a rank that does not answer would hold every rank for good, and a wait in the system cannot
-be broken off from within. So a thread beside it says what is waited for, and ends the process.
+A file system, a driver or a rank that does not answer would block every rank forever, and no process interrupts its own
+wait in the system. So a thread reports which check waits, and ends the process.
 """
 
 import sys
@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LIMIT_S = 120.0  # far beyond what anything takes, also where many share the cores
-LONGER_S = {"mpi_cuda": 240.0, "device": 240.0}  # a child with a device of its own; a device that wakes
+from ringtrain.launch import texts
+
+LIMIT_S = 120.0  # far more than any check takes, even if many ranks share the cores
+LONGER_S = {"mpi_cuda": 240.0, "device": 240.0, "links": 240.0}  # a child opens a device; many nodes
 HERE = str(Path(__file__).parent)
 
 
 class Limit:
-    """``give_up``: called with what to tell, by the thread; it ends the process."""
+    """``give_up``: called by the thread with the message; it ends the process."""
 
     def __init__(self, give_up: Callable[[str], None], limit_s: float = LIMIT_S):
         self._give_up, self._limit_s = give_up, limit_s
@@ -36,7 +38,7 @@ class Limit:
 
 
 def _words(name: str, seconds: float, watched: int) -> str:
-    return f"the check of {name.replace('_', ' ')} has not ended after {seconds:g} s, in {_place(watched)}"
+    return texts.TIMED_OUT(name=name.replace("_", " "), seconds=seconds, place=_place(watched))
 
 
 def _place(thread: int) -> str:

@@ -1,0 +1,120 @@
+"""Errors and notes of this room that users see."""
+
+from ringtrain.template import Template
+
+# doctor
+
+# doctor.doctor
+LINE_OF = Template("{text} [{ranks} on {hosts}]")
+
+# doctor.host
+PYTHON = Template("ringtrain {ringtrain}, Python {python}, NumPy {numpy}")
+PYTHON_LACKS = Template("{versions}; not installed: {names}")
+PYTHON_INSTALL = Template("python -m pip install {names}")
+MPI_VERSIONS = Template("{mpi}, mpi4py {mpi4py}")
+MPI_INSTALL = Template("for several ranks: pip install 'ringtrain[mpi]', or load the site's MPI")
+MPI_THREADS = Template("use an MPI with thread level multiple: without it the guard sees no rank of another node")
+RANKS_HOSTS = Template("{ranks} on {nodes}: {hosts}")
+SHARED_MEMORY = Template("the ranks of a node share it{room}")
+SHARED_MEMORY_NONE = Template("none between ranks{room}")
+SHARED_MEMORY_ROOM = Template(", {mib:,} MiB free in /dev/shm")
+SHARED_MEMORY_USE = Template(
+    "ranks of a node will send messages instead: use an MPI with shared windows, and give /dev/shm room"
+)
+SHARED_MEMORY_MORE = Template("gradients lie there: start the container with --shm-size=2g, or free space there")
+KERNELS_KEPT = Template("are kept in {folder}")
+KERNELS_LOST = Template("are not kept")
+KERNELS_KEEP = Template("every run compiles them again: set {variable} to a writable folder")
+
+# doctor.cores
+CORES_SAME = Template("{cores}, the same of all ranks")
+CORES_BY_RANK = Template("by rank {cores}")
+CORES_CROWDED = Template("{cores}: {crowd}")
+CORES_GIVE = Template("give each rank a core of its own: fewer ranks, or more slots; mpirun --bind-to core")
+CORES_HALVES = Template("{cores}: {crowd}, of two threads each")
+CORES_WHOLE = Template("two threads of a core halve it: mpirun --map-by core, --hint=nomultithread of Slurm")
+QUOTA = Template("{share:g} of time on {host}, for {ranks}")
+QUOTA_MORE = Template("the system stops ranks beyond it, and all wait: start as many ranks as cores; --cpus of docker")
+BLAS = Template("{version} ({core}), {threads}")
+BLAS_CROWDED = Template("{blas}: {threads} threads of {ranks} on {cores} of {host}")
+BLAS_FEWER = Template("products wait for one another ({setting}): OMP_NUM_THREADS=cores over ranks, or 1")
+NUMA_ONE = Template("one node")
+NUMA = Template("{count} nodes: {cores}")
+NUMA_SEVERAL = Template("{nodes}; a rank's cores are on {own}")
+NUMA_BIND = Template(
+    "its memory may lie far from its cores: mpirun --map-by numa --bind-to numa, or --cpu-bind of srun"
+)
+
+# doctor.memory
+MEMORY_UNKNOWN = Template("this system does not report free memory")
+MEMORY = Template("{free:.1f} GiB free{where}, {share:.1f} a rank")
+MEMORY_LEAST = Template(" on {host}, which has least")
+MEMORY_MORE = Template("fewer ranks a node, or more memory: --mem of Slurm, -m of docker; a model needs more than this")
+LIMITLESS = Template("without limit")
+LOCKED = Template("at most {mib:,.0f} MiB")
+LOCKED_LITTLE = Template("{limit}, and there is {adapters}")
+LOCKED_MORE = Template(
+    "the MPI may fall back to TCP, or fail: ulimit -l unlimited where ranks are started (limits.conf; the "
+    "LimitMEMLOCK of slurmd; --ulimit memlock=-1 of docker)"
+)
+OPEN_FILES = Template("at most {limit:,}")
+OPEN_FILES_FEW = Template("at most {limit:,}, and a rank connects to {ranks:,} ranks")
+OPEN_FILES_MORE = Template("ulimit -n {limit} where ranks are started")
+
+# doctor.ranks
+ONE_SIDED = Template("windows of the MPI add up{setting}")
+ONE_SIDED_WRONG = Template(
+    "windows of the MPI do not add up: {ranks} each added 1, and found {added:g}; tickets are {tickets}"
+)
+ONE_SIDED_TRY = Template("--asynchronous needs them: try another OMPI_MCA_osc (ompi_info lists them), or another MPI")
+ULFM_NOT_BUILT = Template("this MPI has no ULFM, so no --elastic; {checkpoint}")
+ULFM_OFF = Template("ULFM is built in, and off; {checkpoint}")
+ULFM_RESUME = Template("after a rank's death a run goes on from its checkpoint: --resume auto")
+ULFM_START = Template("for --elastic: mpirun --with-ft ulfm")
+ULFM_NOT_OB1 = Template("ULFM is on, but messages use pml {pml}, so no --elastic")
+ULFM_OB1 = Template("ULFM needs ob1, not UCX: unset OMPI_MCA_pml, or start without --with-ft ulfm")
+ULFM_ON = Template("ULFM is on: with --elastic survivors go on after a rank's death")
+LINKS = Template("{latency}, {rate} ({pairs})")
+LINKS_SICK = Template("{links}, but {sick}")
+LINKS_LEAVE = Template("every step waits for the slowest: leave it out; ringtrain bench-allreduce --pairs maps all")
+
+# doctor.disk
+FOLDER = Template("{place}: {free:,.1f} GiB free")
+FOLDER_REFUSED = Template("{place}: {why}")
+FOLDER_UNMADE = Template("{place}: its file system makes no folders")
+FOLDER_MOVE = Template("run where you may write, or name a place by --out")
+FOLDER_MAKE_ROOM = Template("a checkpoint may not fit: make room, or name a place by --out")
+FOLDER_UNSEEN = Template("is not seen from {hosts}")
+FOLDER_SHARE = Template("a run that goes on elsewhere finds no checkpoint: name a place that all nodes share by --out")
+DISK = Template("{written} written ({mib} MiB); a small file in {small}")
+DISK_SLOW = Template(
+    "ranks wait while rank 0 saves: save checkpoints less often (--checkpoint-every), or in a faster place (--out)"
+)
+
+# doctor.devices
+CUPY_TWICE = Template("they overwrite one another: pip uninstall {names}, then install the one that fits")
+NO_PACKAGES = Template("none")
+DRIVER_UNKNOWN = Template("of unknown version")
+DRIVER_NOT_LISTED = Template("none of NVIDIA's is listed under /proc")
+DRIVER_RUN = Template("run where nvidia-smi shows a GPU; in a container, with --gpus all (docker) or --nv (apptainer)")
+DRIVER_NONE = Template("none; training runs on the CPU")
+GPUS_NOT_LISTED = Template("not listed by the driver")
+GPUS_MASKED = Template("{gpus}; CUDA_VISIBLE_DEVICES={mask}")
+MPI_CUDA_NO_MPI = Template("there is no MPI")
+MPI_CUDA_NO_DEVICE = Template("no device to send from")
+MPI_CUDA_NOT_ALL = Template("no device that can be used on every rank")
+MPI_CUDA_STAGED = Template("an MPI that is built for CUDA may be faster: docs/cuda-aware-mpi.md")
+RUNG = Template("{answer}: {why}")
+DEVICE_SHARED = Template("ranks {ranks} share one")
+DEVICE_FEWER = Template("they share its time and its memory: start as many ranks as there are GPUs")
+DEVICE = Template(
+    "{number}: {name}, compute capability {capability}, {processors} processors, {free:.1f} of {total:.1f} GiB free, "
+    "CUDA {cuda}, CuPy for {built}"
+)
+STAGING = Template("{rate:.0f} GB/s")
+STAGING_SLOW = Template(
+    "a PCIe link of few lanes, or a rank on the other socket: bind it to the GPU's (nvidia-smi topo -m)"
+)
+
+# doctor.timeout
+TIMED_OUT = Template("the check of {name} has not ended after {seconds:g} s, in {place}")
