@@ -46,7 +46,7 @@ def _merged(own: list[dict]) -> dict:
     row |= rates(row, row["median_s"], row["bound_s"])
     row |= {"algorithm": names.pop() if len(names) == 1 else asked_name(row), "memory": _memories(good)}
     row |= {"reason": None, "unreliable": _doubts(good)}
-    row |= dict.fromkeys(("late_s", "late_median_s", "late_cost", "slow_times", "slow_median_s", "slow_cost"))
+    row |= dict.fromkeys(("late_s", "late_median_s", "late_cost"))
     row["launches"] = {name: [each[name] for each in good] for name in ("median_s", "speedup", "memory", "cv")}
     speedups = [each["speedup"] for each in good]
     if None not in speedups:

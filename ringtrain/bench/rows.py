@@ -27,7 +27,6 @@ MEASURED = (
     *("repeats", "median_s", "min_s", "p5_s", "p95_s", "p99_s", "cv", "skew_s"),
     *("algbw_bytes_per_s", "busbw_bytes_per_s", "wire_bytes", "bound_s", "bound_share"),
     *("speedup", "speedup_low", "speedup_high", "late_s", "late_median_s", "late_cost"),
-    *("slow_times", "slow_median_s", "slow_cost"),
 )
 JUDGED = ("wrong", "same_on_ranks", "same_over_repeats", "same_over_segments")
 STATED = ("status", "reason", "unreliable", "samples_s")
@@ -97,15 +96,6 @@ def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
     late = _median_s(samples.late)
     cost = (late - row["median_s"]) / protocol.late_s
     return {**row, "late_s": protocol.late_s, "late_median_s": late, "late_cost": cost}
-
-
-def with_slow(row: dict, samples: Samples, protocol: Protocol) -> dict:
-    """Beside the same row's iterations in which one rank was slower: ``slow_cost`` is how many times as long they took.
-    1: nobody noticed; as much as that rank was slower: all were as slow as it. None where it could not be slowed."""
-    if not samples.slow:
-        return row
-    slow = _median_s(samples.slow)
-    return {**row, "slow_times": protocol.slow_times, "slow_median_s": slow, "slow_cost": slow / row["median_s"]}
 
 
 def _median_s(iterations: list[list[float]]) -> float:

@@ -274,7 +274,7 @@ class _Bench:
         share = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
         bound = self._bounds.bound_s(trial, job.nbytes, share)
         row = rows.measured(named, samples, sent, bound, self._crowded, trial.why)
-        row = rows.with_slow(rows.with_late(row, samples, protocol), samples, protocol)
+        row = rows.with_late(row, samples, protocol)
         return rows.with_verdict(row, verdict)
 
 

@@ -30,12 +30,11 @@ COLUMNS = (
     ("cv%", 4, lambda row: f"{100 * row['cv']:.0f}"),
     ("skew", 8, lambda row: f"{1e6 * row['skew_s']:.1f}"),
     ("late", 5, lambda row: _or_dash(row["late_cost"], lambda cost: f"{cost:.2f}")),
-    ("slow", 5, lambda row: _or_dash(row["slow_cost"], lambda cost: f"{cost:.2f}")),
     ("#wrong", 6, lambda row: _or_dash(row["wrong"], str)),
     ("same", 4, lambda row: _same(row)),
 )
 UNITS = {"size": "B", "count": "elements", "time": "us", "algbw": "GB/s", "busbw": "GB/s", "wire": "B/rank"}
-UNITS |= {"x mpi": "[95 % interval]", "p95": "us", "skew": "us", "late": "delay", "slow": "times"}
+UNITS |= {"x mpi": "[95 % interval]", "p95": "us", "skew": "us", "late": "delay"}
 LAST_NAMED = "over"  # a refused row has the columns up to this one
 
 
@@ -58,8 +57,7 @@ def _same(row: dict) -> str:
 def columns_of(header: dict) -> tuple:
     """All, but for what was not asked for."""
     protocol = header["protocol"]
-    asked = {kind: protocol[f"{kind}_rank"] is not None for kind in ("late", "slow")}
-    asked["on wire"] = protocol["wires"] != [NONE]
+    asked = {"late": protocol["late_rank"] is not None, "on wire": protocol["wires"] != [NONE]}
     return tuple(column for column in COLUMNS if asked.get(column[0], True))
 
 
@@ -101,8 +99,6 @@ def header_lines(header: dict) -> list[str]:
     ]
     if protocol["late_rank"] is not None:
         lines.append(f"late: rank {protocol['late_rank']} also comes {format_seconds(protocol['late_s'])} late")
-    if protocol["slow_rank"] is not None:
-        lines.append(f"slow: rank {protocol['slow_rank']} is also made {protocol['slow_times']:g} times slower")
     return [f"# {text}" for text in lines]
 
 

@@ -33,8 +33,6 @@ class Protocol:
     cold_bytes: memory that every rank reads and writes before an iteration, to empty its caches; 0 to leave them
     late_rank:  the rank that is delayed in a further iteration of each algorithm; None for none
     late_s:     by how much
-    slow_rank:  the rank that is slower in a further iteration of each algorithm; None for none
-    slow_times: how many times slower
     seed:       of the order
     """
 
@@ -45,18 +43,15 @@ class Protocol:
     cold_bytes: int = 0
     late_rank: int | None = None
     late_s: float = 0.0
-    slow_rank: int | None = None
-    slow_times: float = 1.0
     seed: int = 0
 
 
 @dataclass(slots=True)
 class Samples:
-    """By iteration: seconds of every rank, in rank order. ``late`` with a delayed rank, ``slow`` with a slower one."""
+    """By iteration: seconds of every rank, in rank order. ``late`` with a delayed rank."""
 
     plain: list[list[float]] = field(default_factory=list)
     late: list[list[float]] = field(default_factory=list)
-    slow: list[list[float]] = field(default_factory=list)
 
     @property
     def slowest(self) -> list[float]:
@@ -105,9 +100,6 @@ def _sample(transport: Transport, entry: Entry, protocol: Protocol, scrub, sampl
     if protocol.late_rank is not None:
         delay_s = protocol.late_s if transport.rank == protocol.late_rank else 0.0
         samples.late.append(after_writing(trial.run, delay_s))
-    if protocol.slow_rank is not None and trial.slowed is not None:
-        run = trial.slowed(protocol.slow_times) if transport.rank == protocol.slow_rank else trial.run
-        samples.slow.append(after_writing(run))
 
 
 def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0) -> float:
@@ -127,7 +119,7 @@ def _empty_caches(scrub) -> None:
 
 
 def _gathered(transport: Transport, own: Sequence[Samples]) -> list[Samples]:
-    ranks = transport.gather_json([[s.plain, s.late, s.slow] for s in own])
+    ranks = transport.gather_json([[s.plain, s.late] for s in own])
     return [Samples(*map(_joined, zip(*by_rank, strict=True))) for by_rank in zip(*ranks, strict=True)]
 
 

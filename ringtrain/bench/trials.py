@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ringtrain.bench.buffers import NO_WAY, Buffers
-from ringtrain.bench.slow import Slowed
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RingtrainError, UsageError
@@ -64,7 +63,6 @@ class Trial:
     transport:  what carries it, as its reduction says; the name of a rival itself
     run:        all-reduces the job once; collective
     bytes_sent: by this rank in a run; None where nobody tells
-    slowed:     ``slowed(k)`` is ``run`` by a rank that is k times slower; None for what runs where nobody can slow it
     free:       gives back what was prepared; it is not run again
     why:        of a choice; None where there was none
     wire:       what messages are rounded to, by name
@@ -75,7 +73,6 @@ class Trial:
     transport: str
     run: Callable[[], None]
     bytes_sent: int | None = None
-    slowed: Callable[[float], Callable[[], None]] | None = None
     free: Callable[[], None] = lambda: None
     why: str | None = None
     wire: str = NONE
@@ -152,12 +149,9 @@ def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wir
 
 
 def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None, way: str) -> Trial:
-    def slowed(factor: float) -> Callable[[], None]:
-        return _finished(job, _reduced(job, Slowed(reduction, factor)))
-
     run = _finished(job, _reduced(job, reduction))
     carried, over = NONE if wire is None else wire.name, job.buffers.over(reduction.transport, way)
-    return Trial(algorithm, over, run, reduction.bytes_sent, slowed, reduction.free, wire=carried, way=way)
+    return Trial(algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
 
 
 def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival]) -> None:

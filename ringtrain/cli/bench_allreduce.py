@@ -41,11 +41,6 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
     type=OfRank("delay in seconds", 0, 60, "1:0.01"),
     help="Also delay a rank, and see which algorithm suffers: 1:0.01.",
 )
-@click.option(
-    "--slow",
-    type=OfRank("slowness in times", 1, 1000, "1:2"),
-    help="Also make a rank so many times slower at its own work: 1:2.",
-)
 @click.option("--guard", is_flag=True, help="Watch over it: a rank that hangs or differs is named. Costs time.")
 @click.option("--pairs", is_flag=True, help="Map latency and bandwidth of every pair of ranks, and name the worst.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders, inputs and resampling.")
@@ -159,10 +154,8 @@ def _protocol(flags: dict, ranks: int):
     from ringtrain.errors import UsageError
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
-    slow_rank, slow_times = flags["slow"] or (None, 1.0)
-    for flag, rank in (("--skew delays", late_rank), ("--slow slows", slow_rank)):
-        if rank is not None and rank >= ranks:
-            raise UsageError(f"{flag} rank {rank}, and the ranks are 0 to {ranks - 1}")
+    if late_rank is not None and late_rank >= ranks:
+        raise UsageError(f"--skew delays rank {late_rank}, and the ranks are 0 to {ranks - 1}")
     for flag in ("budget_s", "min_busbw"):
         if flags[flag] is not None and not isfinite(flags[flag]):
             raise UsageError(f"--{flag.replace('_', '-')} {flags[flag]}: wanted a number")
@@ -174,8 +167,6 @@ def _protocol(flags: dict, ranks: int):
         cold_bytes=scrub_bytes() if flags["cold"] else 0,
         late_rank=late_rank,
         late_s=late_s,
-        slow_rank=slow_rank,
-        slow_times=slow_times,
         seed=flags["seed"],
     )
 

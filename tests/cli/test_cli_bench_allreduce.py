@@ -102,8 +102,6 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("--skew", "0:0"), "'0:0' is not a rank and its delay"),
         (("--skew", "3:0.1"), "--skew delays rank 3, and the ranks are 0 to 0"),
         (("--skew", "0:1e400"), "'0:1e400' is not a rank and its delay in seconds, more than 0 and at most 60"),
-        (("--slow", "0:1"), "'0:1' is not a rank and its slowness in times, more than 1 and at most 1000"),
-        (("--slow", "1:2"), "--slow slows rank 1, and the ranks are 0 to 0"),
         (("--algorithm", "hierarchical:rign:ring"), "unknown algorithm 'rign' within nodes"),
         (("-b", "1000G", "-e", "1000G"), "of memory left: make -e smaller, or start fewer ranks on it"),
         (("-e", "100E"), "'100E' is not a size in bytes"),
