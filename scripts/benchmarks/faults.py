@@ -1,32 +1,118 @@
-"""One rank of a short training is killed at a random moment, again and again: what becomes of the run.
+"""Kill one rank of a short training at a random moment, again and again, and check the outcome.
 
-    scripts/bench faults --runs 50                      without --elastic: all must end within 10 s, non-zero, and leave
-                                                        the checkpoints that were saved
-    scripts/bench faults --runs 50 --elastic            the others must go on to the end, with the same losses
-    scripts/bench faults --runs 10 --elastic --replace  with a new rank in place of the dead one
+    scripts/bench faults --runs 50                     all ranks must end within 10 s, non-zero; the run then goes on
+                                                       from its checkpoint to the losses of an unbroken run
+    scripts/bench faults --runs 50 --elastic shrink    the survivors must go on to the same losses
+    scripts/bench faults --runs 10 --elastic replace   the same, with a new rank in place of the dead one
 
-Three kills of ten come at a time drawn between the launch and the first iteration: while Python starts, the MPI starts,
-data is read, kernels are loaded. The others come up to 30 ms after an iteration drawn from all. Where a rank was is
-looked up just before the kill, and the table tells what became of runs by that. With --elastic a rank that dies before
-there is a run folder may end the run, within 10 s: there may be no MPI yet to tell the others. All that die later must
-be survived.
-
-Runs are in float64, so that losses with fewer ranks are those of the unbroken run but for rounding, and are held to
-that. Seconds are counted from the kill, by the clock of this program. A table is printed, what went wrong, and a row
-for docs/elastic.md; ends with 1 where anything went wrong. It needs Open MPI 5's mpirun.
+Three kills of ten come between the launch and the first iteration, the others up to 30 ms after a random iteration.
+With --elastic a rank that dies before there is a run folder may end the run: there may be no MPI yet to report its
+death. Runs are in float64, so that losses with fewer ranks differ by rounding only. Seconds are from the kill until the
+next iteration is in the log, or until all processes have ended. Exits with 1 if a run broke a rule. Needs Open MPI 5.
 """
 
 import argparse
 import random
+import signal
 import statistics
 import sys
-import tempfile
+import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults_run import OVER, PHASES, Killed, Runs, Unbroken, draw_moment
-from worlds.left import Leftovers
-from worlds.private import enter
+from worlds import LIMIT_S, POLL_S, Leftovers, World, losses, records, scratch, send, tagged
+
+from ringtrain.checkpoint import outcome
+
+ENDS_S, SAME, EARLY, LATEST_S = 10.0, 1e-9, 0.3, 0.03
+OPENING, PREPARING, TRAINING, OVER = "before its folder", "before iteration 1", "training", "over"
+
+
+@dataclass(slots=True)
+class Killed:
+    """phase: where the run was; seconds: from the kill until the next iteration, or the end; wrong: broken rules"""
+
+    phase: str
+    became: str = ""
+    seconds: float = 0.0
+    status: int | None = None
+    wrong: list[str] = field(default_factory=list)
+
+
+def start(given, out: Path, *more) -> World:
+    flags = ["--out", out, "--epochs", given.epochs, "--dtype", "float64", "--checkpoint-every", 20, *more]
+    mode, launcher = (["--elastic", given.elastic], ["--with-ft", "ulfm"]) if given.elastic else ([], [])
+    return World(given.ranks, ["-m", "ringtrain", "train", *flags, *mode], out.with_suffix(".txt"), launcher)
+
+
+def unbroken(given, out: Path) -> tuple[float, dict[int, float]]:
+    """Seconds until the first iteration, and the losses."""
+    start(given, out.with_name("warm-up")).wait()  # compiles the kernels
+    world = start(given, out)
+    world.until(lambda: bool(losses(out)))
+    begins_s = time.monotonic() - world.began
+    if world.wait():
+        raise SystemExit(f"the unbroken run did not train: {world.last_words()}")
+    return begins_s, losses(out)
+
+
+def kill(given, out: Path, draw: random.Random, begins_s: float, wanted: dict[int, float]) -> Killed:
+    world, after, rank = start(given, out), draw.randrange(len(wanted)), draw.randrange(given.ranks)
+    if draw.random() < EARLY:
+        time.sleep(draw.uniform(0.0, begins_s))
+    else:
+        world.until(lambda: max(losses(out), default=0) >= after)
+        time.sleep(draw.uniform(0.0, LATEST_S))
+    world.until(lambda: rank in world.pids())
+    run, seen = Killed(phase_of(out)), max(losses(out), default=0)
+    died = time.monotonic()
+    if rank in (pids := world.pids()):
+        send(pids[rank], signal.SIGKILL)
+    went_on = given.elastic and world.until(lambda: max(losses(out), default=0) > seen)
+    went_on_s, run.status = time.monotonic() - died, world.wait()
+    while not went_on and tagged() and time.monotonic() - died < LIMIT_S:
+        time.sleep(POLL_S)
+    run.seconds = went_on_s if went_on else time.monotonic() - died
+    judge(given, out, run, wanted)
+    return run
+
+
+def phase_of(out: Path) -> str:
+    if not (out / outcome.NAME).exists():
+        return OPENING
+    if outcome.read(out).outcome == outcome.DONE:
+        return OVER
+    return TRAINING if losses(out) else PREPARING
+
+
+def judge(given, out: Path, run: Killed, wanted: dict[int, float]) -> None:
+    if run.status is None:
+        run.became = "hung"
+        run.wrong.append(f"it hung for {LIMIT_S:g} s")
+        return
+    done = (out / outcome.NAME).exists() and outcome.read(out).outcome == outcome.DONE
+    run.became = "went on" if done else "ended"
+    if done and run.phase != OVER and not given.elastic:
+        run.wrong.append("it went on without a rank")
+    if not done:
+        if given.elastic and run.phase != OPENING:
+            run.wrong.append("the others did not go on")
+        if run.status == 0:
+            run.wrong.append("its status is 0")
+        if run.seconds > ENDS_S:
+            run.wrong.append(f"it ended {run.seconds:.1f} s after the death")
+        if start(given, out, "--resume", "auto").wait() != 0:
+            run.wrong.append("it does not go on with --resume auto")
+    run.wrong += differences(out, wanted, once=done)
+
+
+def differences(out: Path, wanted: dict[int, float], once: bool) -> list[str]:
+    found, count = losses(out), sum(record["event"] == "iteration" for record in records(out))
+    if found.keys() != wanted.keys() or (once and count != len(wanted)):
+        return ["its log does not have every iteration" + " once" * once]
+    apart = max(abs(found[number] / loss - 1) for number, loss in wanted.items())
+    return [f"its losses are {apart:.1e} from those of the unbroken run"] if not apart <= SAME else []
 
 
 def main() -> int:
@@ -34,86 +120,22 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--elastic", action="store_true", help="the others are to go on")
-    parser.add_argument("--replace", action="store_true", help="and a new rank is to come in place of the dead one")
+    parser.add_argument("--elastic", choices=("shrink", "replace"))
     parser.add_argument("--seed", type=int, default=0, help="of ranks and moments")
-    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="where runs are kept; they are removed otherwise")
-    parser.add_argument("more", nargs="*", help="more flags of `ringtrain train`, after --")
-    given = parser.parse_args()
-    if not enter():
-        print("no namespaces are to be had here: what others leave in shared memory counts as ours")
-    with tempfile.TemporaryDirectory(prefix="ringtrain-faults-", ignore_cleanup_errors=True) as place:
-        return run(given, given.keep or Path(place))
-
-
-def run(given, place: Path) -> int:
-    (place / "mpi").mkdir(parents=True)
-    runs, draw, killed = Runs(given, place), random.Random(given.seed), []
-    unbroken = runs.unbroken()
-    print(
-        f"unbroken: {unbroken.iterations} iterations, the first after {unbroken.begins_s:.2f} s, accuracy "
-        f"{unbroken.accuracy:.4f}; losses {'compared' if unbroken.exact else 'not compared: not exact'}",
-        flush=True,
-    )
-    left = Leftovers(place / "mpi")
-    for number in range(given.runs):
-        one = runs.killed(number, draw.randrange(given.ranks), draw_moment(draw, unbroken), unbroken)
-        for what in left():
-            (one.segments if "sm_segment" in what else one.wrong).append(f"left {what}")
-        killed.append(one)
-        print(line(number, one), flush=True)
-    print("\n" + table(killed, unbroken) + "\n\n" + row(given, killed))
-    return int(any(one.wrong for one in killed))
-
-
-# ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────
-def line(number: int, one: Killed) -> str:
-    told = f"{number:4}  rank {one.rank} {one.moment.words()}, {one.phase}: {one.became}, status {one.status}"
-    told += f", {one.seconds:6.2f} s" if one.seconds is not None else ""
-    told += f" ({one.own_s:.2f} s by its own clock)" if one.own_s is not None else ""
-    return told + f", {one.source}" * bool(one.source) + "".join(f"\n      WRONG: {what}" for what in one.wrong)
-
-
-def table(killed: list[Killed], unbroken: Unbroken) -> str:
-    rows = [(f"killed {phase}", became([one for one in killed if one.phase == phase])) for phase in PHASES]
-    rows += [
-        ("hung", str(sum(one.became == "hung" for one in killed))),
-        ("left a process or a file", str(sum(any("left " in what for what in one.wrong) for one in killed))),
-        ("left a segment of Open MPI's", str(sum(bool(one.segments) for one in killed))),
-        ("launcher's statuses", told_of(str(one.status) for one in killed)),
-        ("went on from", told_of(one.source for one in killed if one.became == "went on")),
-        ("s from the kill to the next iteration", spread(one.seconds for one in killed if one.became == "went on")),
-        ("s from its being seen, by ringtrain", spread(one.own_s for one in killed if one.became == "went on")),
-        ("s from the kill until all had ended", spread(one.seconds for one in killed if one.became == "ended")),
-    ]
-    apart = [one.apart for one in killed if one.apart is not None]
-    if apart:
-        rows.append(("losses apart, relative, at most", f"{max(apart):.1e} of {len(apart)} runs"))
-    return "\n".join(f"{name:<40} {value}" for name, value in rows)
-
-
-def became(killed: list[Killed]) -> str:
-    wrong = sum(bool(one.wrong) for one in killed)
-    return f"{len(killed):3}: {told_of(one.became for one in killed)}" + f"; {wrong} WRONG" * bool(wrong)
-
-
-def told_of(values) -> str:
-    return ", ".join(f"{value} {count}" for value, count in sorted(Counter(values).items())) or "none"
-
-
-def spread(seconds) -> str:
-    found = sorted(value for value in seconds if value is not None)
-    return f"median {statistics.median(found):.2f}, most {found[-1]:.2f} of {len(found)}" if found else "none"
-
-
-def row(given, killed: list[Killed]) -> str:
-    """As docs/elastic.md has it."""
-    way = "`--elastic replace`" if given.replace else "`--elastic`" if given.elastic else "without"
-    counted = [one for one in killed if one.phase != OVER]
-    words = {one.became for one in counted}
-    seconds = {word: sorted(o.seconds for o in counted if o.became == word and o.seconds is not None) for word in words}
-    times = [f"{word}: {statistics.median(s):.2f}, {s[-1]:.2f}" for word, s in sorted(seconds.items()) if s]
-    return f"| {way} | {len(counted)} | {told_of(one.became for one in counted)} | {'; '.join(times)} |"
+    given, killed = parser.parse_args(), []
+    with scratch("faults") as place:
+        draw, left = random.Random(given.seed), Leftovers()
+        begins_s, wanted = unbroken(given, Path(place) / "unbroken")
+        for number in range(given.runs):
+            run = kill(given, Path(place) / f"{number:03}", draw, begins_s, wanted)
+            run.wrong += [f"left {what}" for what in left()]
+            killed.append(run)
+            told = f"{number:4}  {run.phase}: {run.became}, status {run.status}, {run.seconds:.2f} s"
+            print("\n      WRONG: ".join([told, *run.wrong]), flush=True)
+    for (phase, became), count in sorted(Counter((run.phase, run.became) for run in killed).items()):
+        seconds = [run.seconds for run in killed if (run.phase, run.became) == (phase, became)]
+        print(f"{phase}: {became} {count}, s: median {statistics.median(seconds):.2f}, most {max(seconds):.2f}")
+    return int(any(run.wrong for run in killed))
 
 
 if __name__ == "__main__":

@@ -74,10 +74,9 @@ def test_mistakes_are_told_before_anything_is_launched(arguments, message):
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
-def tables_of(done) -> list[list[str]]:
-    """First cells of the lines of its table, by their order."""
-    assert done.returncode == 0, done.stderr
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]
+def cells(text: str) -> list[list[str]]:
+    """The cells of its table, by line."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:1] == "|"]
 
 
 @pytest.fixture
@@ -94,18 +93,20 @@ def script(mpirun_command):
 
 
 def test_the_guards_cost_is_a_table(script):
-    heads, _, *rows = tables_of(script("guard", "--pairs", "3", "--sizes", "4K,64K"))
+    done = script("guard", "--pairs", "3")
+    assert done.returncode in (0, 1), done.stderr  # three pairs say nothing of its limits
+    heads, _, *rows = cells(done.stdout)
     assert heads[:2] == ["algorithm", "bytes"]
-    assert [row[:3] for row in rows] == [
-        [name, nbytes, "3"]
-        for names in (("auto:mpi", "auto:mapped"), ("mpi", "mpi"), ("ring", "ring"))
-        for name, nbytes in zip(names, ("4,096", "65,536"), strict=True)
-    ]
+    sizes = ("4,096", "32,768", "1,048,576", "16,777,216")
+    assert [row[1] for row in rows] == 3 * list(sizes)
+    assert [row[0].partition(":")[0] for row in rows] == [name for name in ("auto", "mpi", "ring") for _ in sizes]
 
 
 def test_slopes_are_a_table_and_a_picture_beside_the_formulas(script, tmp_path):
     pytest.importorskip("matplotlib")
-    rows = tables_of(script("slopes", "--mib", "0.1", "--ranks", "3", "--out", str(tmp_path)))
+    done = script("slopes", "--mib", "0.1", "--ranks", "3", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = cells(done.stdout)
     assert [row[0].partition(",")[0] for row in rows] == [
         *("K", "---", "star", "2(K-1)·n/b", "2(K-1)·n/b", "ring", "2(1-1/K)·n/b", "2(1-1/K)·n/b")
     ]
