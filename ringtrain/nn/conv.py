@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ringtrain.nn import shapes
+from ringtrain.nn import shapes, texts
 from ringtrain.nn.base import Layer
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, whole
 from ringtrain.ops.base import ConvGeometry
@@ -31,7 +31,7 @@ class Conv2D(Layer):
     def shape(self, inputs):
         C = shapes.image(self, inputs)[2]
         if C % self.groups or self.channels % self.groups:
-            wanted = f"channels in and out ({C} and {self.channels}) that groups = {self.groups} divides"
+            wanted = texts.GROUPS(inputs=C, outputs=self.channels, groups=self.groups)
             raise shapes.misfit(self, inputs, wanted)
         return (*shapes.windows(self, self.geometry, inputs), self.channels)
 

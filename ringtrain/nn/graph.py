@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ringtrain.errors import ModelError, nearest
-from ringtrain.nn import describe, pieces, wiring
+from ringtrain.nn import describe, pieces, texts, wiring
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Parameter, Pass, Shape, Span
 from ringtrain.nn.fuse import fuse
@@ -132,7 +132,7 @@ class Graph:
             if upto == node.name:  # what the file calls by this name has no ReLU yet
                 return (*self.plan[:i], Node(replace(node.layer, relu=False), node.inputs))
         names = [node.name for node in self.nodes]
-        raise ModelError(f"the model has no layer {upto!r}; {nearest(upto, names)}")
+        raise ModelError(texts.UNKNOWN_LAYER(layer=upto, hint=nearest(upto, names)))
 
     def backward(self, ctx: Pass, dlogits, tapes: Tapes) -> Iterator[Span]:
         """Compute gradients into the arena, and yield each span as its gradient becomes final. ``dlogits``

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ringtrain.nn import shapes
+from ringtrain.nn import shapes, texts
 from ringtrain.nn.base import Layer
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, number, whole
 from ringtrain.ops.keys import name_key
@@ -128,7 +128,7 @@ class Add(Layer):
     def shape(self, inputs):
         given = shapes.several(self, inputs)
         if len(set(given)) > 1:
-            raise shapes.misfit(self, inputs, "inputs of one shape")
+            raise shapes.misfit(self, inputs, texts.SAME_SHAPE())
         return given[0]
 
     def flops(self, inputs):
@@ -167,7 +167,7 @@ class Concat(Layer):
     def shape(self, inputs):
         given = shapes.several(self, inputs)
         if len({shape[:-1] for shape in given}) > 1:
-            raise shapes.misfit(self, inputs, "inputs that differ in their channels alone")
+            raise shapes.misfit(self, inputs, texts.SAME_BUT_CHANNELS())
         return (*given[0][:-1], sum(shape[-1] for shape in given))
 
     def forward(self, ctx, weights, xs):

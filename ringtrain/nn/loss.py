@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.errors import ModelError
-from ringtrain.nn import shapes
+from ringtrain.nn import shapes, texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,6 @@ def check_classes(graph, classes: int, file: Path | None = None) -> None:
     shape = graph.shapes[graph.output]
     if shape != (classes,):
         count = "1 class" if classes == 1 else f"{classes} classes"
-        copy = "a model" if file is None else f"give --model a copy of {file}"
-        raise ModelError(
-            f"layer {graph.output!r}, the last, gives {shapes.text(shape)}, but the data set has {count}: use another "
-            f"data set, or {copy} that ends in Linear with units = {classes}"
-        )
+        model = texts.A_MODEL() if file is None else texts.A_COPY(file=file)
+        given = {"layer": graph.output, "shape": shapes.text(shape), "count": count, "classes": classes}
+        raise ModelError(texts.CLASSES(model=model, **given))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringtrain.nn import shapes, whole_batch
+from ringtrain.nn import shapes, texts, whole_batch
 from ringtrain.nn.base import Fill, Layer, Parameter
 from ringtrain.nn.settings import Choice, number, setting, whole
 
@@ -25,9 +25,9 @@ class LRN(Layer):
     def shape(self, inputs):
         shape = shapes.image(self, inputs)
         if self.size % 2 == 0:
-            raise shapes.misfit(self, inputs, f"an odd size, so that it has a middle, but size = {self.size}")
+            raise shapes.misfit(self, inputs, texts.ODD_SIZE(size=self.size))
         if self.region == "within" and self.k != 1:
-            raise shapes.misfit(self, inputs, f'k = 1 with region = "within", but k = {self.k:g}')
+            raise shapes.misfit(self, inputs, texts.ONE_WITHIN(k=self.k))
         return shape
 
     def flops(self, inputs):
@@ -76,7 +76,7 @@ class BatchNorm(Layer):
     def shape(self, inputs):
         shape = shapes.single(self, inputs)
         if len(shape) not in (1, 3):
-            raise shapes.misfit(self, inputs, "an image HxWxC or a list of features")
+            raise shapes.misfit(self, inputs, texts.IMAGE_OR_FEATURES())
         return shape
 
     def parameters(self, inputs):

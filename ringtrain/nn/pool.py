@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringtrain.nn import shapes
+from ringtrain.nn import shapes, texts
 from ringtrain.nn.base import Layer
 from ringtrain.nn.settings import Flag, setting, whole
 from ringtrain.ops.base import PoolGeometry
@@ -11,7 +11,7 @@ from ringtrain.ops.base import PoolGeometry
 def pooled(layer, inputs):
     """The shape after windows that may hang over the edge, never lie in padding alone."""
     if layer.pad >= layer.kernel:
-        raise shapes.misfit(layer, inputs, f"pad below kernel = {layer.kernel}, but pad = {layer.pad}")
+        raise shapes.misfit(layer, inputs, texts.PADDING(kernel=layer.kernel, pad=layer.pad))
     return (*shapes.windows(layer, layer.geometry, inputs), inputs[0][2])
 
 

@@ -8,6 +8,7 @@ setting (``relu``) is not a key of the model file.
 from dataclasses import MISSING, dataclass, field, replace
 
 from ringtrain.errors import ModelError, nearest
+from ringtrain.nn import texts
 from ringtrain.nn.base import Fill, Parameter
 
 MOST = (1 << 31) - 1  # an extent is a C int where kernels and BLAS take it
@@ -23,8 +24,8 @@ class Whole:
     def read(self, value) -> int:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= self.least
         if not fits or value > self.most:
-            upto = f" and at most {self.most}" if self.most < MOST or fits else ""
-            raise ModelError(f"wants a whole number of at least {self.least}{upto}, got {value!r}")
+            text = texts.WHOLE_NUMBER_BETWEEN if self.most < MOST or fits else texts.WHOLE_NUMBER
+            raise ModelError(text(least=self.least, most=self.most, value=value))
         return value
 
 
@@ -39,7 +40,9 @@ class Number:
 
     def read(self, value) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not self._holds(value):
-            raise ModelError(f"wants a number{self._range()}, got {value!r}")
+            bounds = self._bounds()
+            text = texts.NUMBER_WITHIN if bounds else texts.NUMBER
+            raise ModelError(text(bounds=bounds, value=value))
         return float(value)
 
     def _holds(self, value) -> bool:
@@ -47,13 +50,13 @@ class Number:
         below = value < self.most if self.open_most else value <= self.most
         return above and below and abs(value) != float("inf")
 
-    def _range(self) -> str:
+    def _bounds(self) -> str:
         parts = []
         if self.least > float("-inf"):
-            parts.append(f"above {self.least:g}" if self.open_least else f"of at least {self.least:g}")
+            parts.append((texts.ABOVE if self.open_least else texts.FROM)(least=self.least))
         if self.most < float("inf"):
-            parts.append(f"below {self.most:g}" if self.open_most else f"at most {self.most:g}")
-        return " " + " and ".join(parts) if parts else ""
+            parts.append((texts.BELOW if self.open_most else texts.UP_TO)(most=self.most))
+        return " and ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Flag:
 
     def read(self, value) -> bool:
         if not isinstance(value, bool):
-            raise ModelError(f"wants true or false, got {value!r}")
+            raise ModelError(texts.FLAG(value=value))
         return value
 
 
@@ -74,7 +77,7 @@ class Choice:
 
     def read(self, value) -> str:
         if value not in self.words:
-            raise ModelError(f"wants one of these words, got {value!r}; {nearest(str(value), self.words)}")
+            raise ModelError(texts.WORD(value=value, hint=nearest(str(value), self.words)))
         return value
 
 
@@ -111,8 +114,7 @@ class Tuned:
         if self.optional and isinstance(value, bool):
             return self.usual if value else None
         if not isinstance(value, dict):
-            wanted = "true, false or a table" if self.optional else "a table"
-            raise ModelError(f'wants {wanted} like {{ fill = "gaussian", std = 0.01 }}, got {value!r}')
+            raise ModelError((texts.PARAMETER_OR_FLAG if self.optional else texts.PARAMETER)(value=value))
         return self._table(dict(value))
 
     def _table(self, table: dict) -> ParameterSpec:
@@ -121,10 +123,10 @@ class Tuned:
         number = FILLS[fill]
         known = {"lr": "lr", "decay": "decay"} | ({number: "value"} if number else {})
         if fill in ("gaussian", "uniform") and number not in table:
-            raise ModelError(f"fill {fill!r} wants the key {number!r}")
+            raise ModelError(texts.FILL_KEY_MISSING(fill=fill, key=number))
         for key, given in table.items():
             if key not in known:
-                raise ModelError(f"has an unknown key {key!r}; {nearest(key, ['fill', *known])}")
+                raise ModelError(texts.UNKNOWN_FILL_KEY(key=key, hint=nearest(key, ["fill", *known])))
             spec = replace(spec, **{known[key]: self._number(key, given)})
         return spec
 
@@ -133,7 +135,7 @@ class Tuned:
         try:
             return (Number() if key == "value" else Number(0)).read(given)
         except ModelError as error:
-            raise ModelError(f"{key} {error}") from None
+            raise ModelError(texts.AT_KEY(key=key, problem=error)) from None
 
 
 def setting(reader, default=MISSING):

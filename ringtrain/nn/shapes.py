@@ -4,6 +4,7 @@ got and what it wanted."""
 from collections.abc import Sequence
 
 from ringtrain.errors import ModelError
+from ringtrain.nn import texts
 from ringtrain.nn.base import Layer, Shape
 
 
@@ -13,33 +14,33 @@ def text(shape: Shape) -> str:
 
 
 def misfit(layer: Layer, inputs: Sequence[Shape], wanted: str) -> ModelError:
-    got = " and ".join(text(shape) for shape in inputs) or "no input"
-    return ModelError(f"layer {layer.name!r} ({type(layer).__name__}) got {got}, wants {wanted}")
+    got = " and ".join(text(shape) for shape in inputs) or texts.NO_INPUT()
+    return ModelError(texts.MISFIT(layer=layer.name, kind=type(layer).__name__, got=got, wanted=wanted))
 
 
 def single(layer: Layer, inputs: Sequence[Shape]) -> Shape:
     if len(inputs) != 1:
-        raise misfit(layer, inputs, "one input")
+        raise misfit(layer, inputs, texts.ONE_INPUT())
     return tuple(inputs[0])
 
 
 def image(layer: Layer, inputs: Sequence[Shape]) -> Shape:
     shape = single(layer, inputs)
     if len(shape) != 3:
-        raise misfit(layer, inputs, "an image HxWxC: put it before the layer that flattens")
+        raise misfit(layer, inputs, texts.IMAGE())
     return shape
 
 
 def features(layer: Layer, inputs: Sequence[Shape]) -> int:
     shape = single(layer, inputs)
     if len(shape) != 1:
-        raise misfit(layer, inputs, "a list of features: put a Flatten or GlobalAvgPool before it")
+        raise misfit(layer, inputs, texts.FEATURES())
     return shape[0]
 
 
 def several(layer: Layer, inputs: Sequence[Shape]) -> list[Shape]:
     if len(inputs) < 2:
-        raise misfit(layer, inputs, 'two or more inputs: inputs = ["a", "b"]')
+        raise misfit(layer, inputs, texts.SEVERAL_INPUTS())
     return [tuple(shape) for shape in inputs]
 
 
@@ -54,6 +55,5 @@ def windows(layer: Layer, geometry, inputs: Sequence[Shape]) -> tuple[int, int]:
     """The extents (P, Q) after a kernel has moved over an image."""
     H, W, _ = image(layer, inputs)
     if min(H, W) + 2 * geometry.pad < geometry.kernel:
-        side = geometry.kernel
-        raise misfit(layer, inputs, f"at least {side}x{side} with padding, the size of its kernel")
+        raise misfit(layer, inputs, texts.WINDOW(side=geometry.kernel))
     return geometry.output(H), geometry.output(W)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ringtrain import parsing
 from ringtrain.errors import ModelError, nearest, plain
-from ringtrain.nn import blocks
+from ringtrain.nn import blocks, texts
 from ringtrain.nn.base import Layer, Shape
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.graph import Graph
@@ -85,12 +85,12 @@ def load(name_or_path) -> ModelSpec:
         known = available()
         name = str(name_or_path)
         if name not in known:
-            raise ModelError(f"no model or model file {name!r}; {nearest(name, known)}")
+            raise ModelError(texts.NO_MODEL(name=name, hint=nearest(name, known)))
         path = known[name]
     try:
         text = parsing.read_text(path)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}") from None
+        raise ModelError(texts.UNREADABLE(source=path, error=error)) from None
     return parse(text, path.stem, str(path))
 
 
@@ -99,15 +99,15 @@ def parse(text: str, name: str, source: str = "model") -> ModelSpec:
     try:
         table = parsing.parse_toml(text)
     except ValueError as error:
-        raise ModelError(f"{source}: not a TOML file: {error}") from None
+        raise ModelError(texts.NOT_TOML(source=source, error=error)) from None
     try:
         return _model(table, name, text)
     except ModelError as error:
-        raise ModelError(f"{source}: {error}") from None
+        raise ModelError(texts.AT_SOURCE(source=source, error=error)) from None
 
 
 def _model(table: dict, name: str, text: str) -> ModelSpec:
-    _known("the model", table, KEYS)
+    _known(texts.THE_MODEL(), table, KEYS)
     layers = blocks.expand(_tables(table, "layers"), _blocks(table))
     spec = ModelSpec(
         name=plain(name),
@@ -119,7 +119,7 @@ def _model(table: dict, name: str, text: str) -> ModelSpec:
         text=text,
     )
     for result in spec.results:
-        _known("an entry of results", result, RESULT_KEYS)
+        _known(texts.A_RESULT(), result, RESULT_KEYS)
     spec.graph()  # names and shapes are checked now, not when training starts
     return spec
 
@@ -127,16 +127,16 @@ def _model(table: dict, name: str, text: str) -> ModelSpec:
 def _known(owner: str, table: dict, keys) -> None:
     for key in table:
         if key not in keys:
-            raise ModelError(f"{owner} has an unknown key {key!r}; {nearest(key, keys)}")
+            raise ModelError(texts.UNKNOWN_KEY(owner=owner, key=key, hint=nearest(key, keys)))
 
 
-TYPES = {str: "a text", dict: "a table", list: "a list of tables"}
+TYPES = {str: texts.A_TEXT(), dict: texts.A_TABLE(), list: texts.A_LIST_OF_TABLES()}
 
 
 def _typed(table: dict, key: str, kind: type, default):
     value = table.get(key, default)
     if not isinstance(value, kind):
-        raise ModelError(f"{key} wants {TYPES[kind]}, got {value!r}")
+        raise ModelError(texts.TYPE(key=key, type=TYPES[kind], value=value))
     return value
 
 
@@ -144,7 +144,7 @@ def _tables(table: dict, key: str) -> list[dict]:
     entries = _typed(table, key, list, [])
     for entry in entries:
         if not isinstance(entry, dict):
-            raise ModelError(f"{key} wants {TYPES[list]}, got the entry {entry!r}")
+            raise ModelError(texts.ENTRY_TYPE(key=key, type=TYPES[list], value=entry))
     return entries
 
 
@@ -155,14 +155,14 @@ def _blocks(table: dict) -> dict[str, list[dict]]:
 
 def _input(table: dict) -> InputSpec:
     _known("input", table, ("shape", *INPUT_KEYS))
-    values = {key: _read(f"input: {key}", INPUT_KEYS[key], table[key]) for key in table if key != "shape"}
+    values = {key: _read(texts.INPUT_KEY(key=key), INPUT_KEYS[key], table[key]) for key in table if key != "shape"}
     return InputSpec(_input_shape(table.get("shape")), **values)
 
 
 def _input_shape(given) -> Shape:
     if not isinstance(given, list) or len(given) != 3:
-        raise ModelError(f"input: shape wants three whole numbers [height, width, channels], got {given!r}")
-    return tuple(_read("input: shape", Whole(1), extent) for extent in given)
+        raise ModelError(texts.INPUT_SHAPE(value=given))
+    return tuple(_read(texts.INPUT_KEY(key="shape"), Whole(1), extent) for extent in given)
 
 
 def _nodes(layers: list[dict]) -> tuple[Node, ...]:
@@ -177,32 +177,32 @@ def _nodes(layers: list[dict]) -> tuple[Node, ...]:
 def _layer(entry: dict) -> Layer:
     name = entry.get("name")
     if not isinstance(name, str) or not LAYER_NAME.fullmatch(name):
-        raise ModelError(f"a layer wants a name of letters, digits and _ . -, got {name!r} in {entry!r}")
+        raise ModelError(texts.LAYER_NAME(name=name, entry=entry))
     kind = entry.get("kind", "")
     if not isinstance(kind, str) or kind not in LAYERS:
-        raise ModelError(f"layer {name!r}: unknown kind {kind!r}; {nearest(str(kind), LAYERS)}")
+        raise ModelError(texts.UNKNOWN_KIND(layer=name, kind=kind, hint=nearest(str(kind), LAYERS)))
     given = {key: value for key, value in entry.items() if key not in ("name", "kind", "inputs")}
-    return LAYERS[kind](name, **_settings(f"layer {name!r} ({kind})", LAYERS[kind], given))
+    return LAYERS[kind](name, **_settings({"layer": name, "kind": kind}, LAYERS[kind], given))
 
 
-def _settings(where: str, kind: type, given: dict) -> dict:
+def _settings(where: dict, kind: type, given: dict) -> dict:
     known = {f.name: f for f in fields(kind) if "setting" in f.metadata}
-    _known(where, given, (*known, "name", "kind", "inputs"))
+    _known(texts.LAYER_OF_KIND(**where), given, (*known, "name", "kind", "inputs"))
     for key, f in known.items():
         if f.default is MISSING and key not in given:
-            raise ModelError(f"{where} wants the key {key!r}")
-    return {key: _read(f"{where}: {key}", known[key].metadata["setting"], given[key]) for key in given}
+            raise ModelError(texts.LAYER_KEY_MISSING(key=key, **where))
+    return {key: _read(texts.LAYER_KEY(key=key, **where), known[key].metadata["setting"], given[key]) for key in given}
 
 
 def _read(where: str, setting, value):
     try:
         return setting.read(value)
     except ModelError as error:
-        raise ModelError(f"{where} {error}") from None
+        raise ModelError(texts.AT_KEY(key=where, problem=error)) from None
 
 
 def _inputs(entry: dict, before: str) -> tuple[str, ...]:
     inputs = entry.get("inputs", [before])
     if not isinstance(inputs, list) or not inputs or not all(isinstance(source, str) for source in inputs):
-        raise ModelError(f"layer {entry['name']!r}: inputs wants a list of layer names, got {inputs!r}")
+        raise ModelError(texts.INPUT_NAMES(layer=entry["name"], value=inputs))
     return tuple(inputs)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ringtrain.errors import ModelError, nearest
+from ringtrain.nn import texts
 from ringtrain.nn.base import Layer, Shape
 
 INPUT = "input"  # the name of the images
@@ -29,7 +30,7 @@ def check(nodes: tuple[Node, ...]) -> None:
     """Raises ModelError unless names are unique, inputs come before their readers, and every output but the
     last is read."""
     if not nodes:
-        raise ModelError("the model has no layers: it wants at least one")
+        raise ModelError(texts.NO_LAYERS())
     seen = {INPUT: None}  # in order
     for node in nodes:
         _check_node(node, seen)
@@ -37,20 +38,15 @@ def check(nodes: tuple[Node, ...]) -> None:
     read = uses(nodes)
     for node in nodes[:-1]:
         if not read[node.name]:
-            raise ModelError(
-                f"layer {node.name!r} is read by no other, yet is not the last: name it in some layer's "
-                "inputs, or take it out"
-            )
+            raise ModelError(texts.UNREAD_LAYER(layer=node.name))
 
 
 def _check_node(node: Node, seen: Collection[str]) -> None:
     if node.name in seen:
-        raise ModelError(f"layer name {node.name!r} is taken: names are unique, and {INPUT!r} names the images")
+        raise ModelError(texts.NAME_TAKEN(layer=node.name, images=INPUT))
     for source in node.inputs:
         if source not in seen:
-            raise ModelError(
-                f"layer {node.name!r} reads {source!r}, which no layer before it is called; {nearest(source, seen)}"
-            )
+            raise ModelError(texts.UNKNOWN_INPUT(layer=node.name, source=source, hint=nearest(source, seen)))
 
 
 def uses(nodes: tuple[Node, ...]) -> Counter:
@@ -61,20 +57,19 @@ def uses(nodes: tuple[Node, ...]) -> Counter:
 def infer(nodes: tuple[Node, ...], input_shape: Shape) -> dict[str, Shape]:
     """The shape of each output, by name. Raises ModelError where shapes do not fit, or no memory could hold them."""
     known = {INPUT: tuple(input_shape)}
-    _check_size("the input", known[INPUT])
+    _check_size(texts.THE_INPUT(), known[INPUT])
     for node in nodes:
         given = arguments(node, known)
         known[node.name] = node.layer.shape(given)
-        _check_size(f"layer {node.name!r}", known[node.name])
+        _check_size(texts.A_LAYER(layer=node.name), known[node.name])
         for parameter in node.layer.parameters(given):
-            _check_size(f"{parameter.name} of layer {node.name!r}", parameter.shape)
+            _check_size(texts.PARAMETER_OF_LAYER(parameter=parameter.name, layer=node.name), parameter.shape)
     return known
 
 
-def _check_size(what: str, shape: Shape) -> None:
+def _check_size(name: str, shape: Shape) -> None:
     if math.prod(shape) > MOST_NUMBERS:
-        extents = "x".join(map(str, shape))
-        raise ModelError(f"{what} is {extents}, more numbers than any memory holds: write smaller ones")
+        raise ModelError(texts.TOO_LARGE(name=name, shape="x".join(map(str, shape))))
 
 
 def arguments(node: Node, known: dict[str, Shape]) -> list[Shape]:

@@ -8,6 +8,7 @@ import numpy as np
 from ringtrain.data.batches import evaluation_batches
 from ringtrain.data.predictions import PredictionFile, open_predictions
 from ringtrain.errors import ModelError, everywhere, nearest
+from ringtrain.nn import texts as nn_texts
 from ringtrain.nn.base import Pass
 from ringtrain.nn.loss import check_classes
 from ringtrain.train.evaluate import EVALUATION_BATCH
@@ -57,7 +58,7 @@ def predict(transport: Transport, trained: Trained, out: Path, layer: str | None
 def _shape_of(trained: Trained, layer: str | None) -> tuple[int, ...]:
     names = [node.name for node in trained.graph.nodes]
     if layer is not None and layer not in names:
-        raise everywhere(ModelError(f"the model has no layer {layer!r}; {nearest(layer, names)}"))
+        raise everywhere(ModelError(nn_texts.UNKNOWN_LAYER(layer=layer, hint=nearest(layer, names))))
     return trained.graph.shapes[layer or trained.graph.output]
 
 

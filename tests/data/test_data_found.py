@@ -28,6 +28,7 @@ from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, Ringtr
 from ringtrain.exchange.tuning import table_of
 from ringtrain.lr import LearningRate
 from ringtrain.nn import spec
+from ringtrain.nn import texts as nn_texts
 from ringtrain.parsing import parse_json, parse_toml, read_text, whole_number
 from ringtrain.report.events import record
 from ringtrain.report.records import parse, read_record
@@ -135,21 +136,29 @@ def model(layer: str, blocks: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (model("[" * 3000), "not a TOML file: its lists and tables are nested too deep"),
-        (model('{name="a", kind="Conv2D", channels=2147483648, kernel=1}'), "and at most 2147483647, got 2147483648"),
+        (
+            model("[" * 3000),
+            nn_texts.NOT_TOML(source="bad.toml", error="its lists and tables are nested too deep"),
+        ),
+        (
+            model('{name="a", kind="Conv2D", channels=2147483648, kernel=1}'),
+            nn_texts.WHOLE_NUMBER_BETWEEN(least=1, most=2147483647, value=2147483648),
+        ),
         (
             model('{name="f", kind="Flatten"}, {name="a", kind="Linear", units=2147483647},'
                   '{name="b", kind="Linear", units=2147483647}'),
-            "weight of layer 'b' is 2147483647x2147483647, more numbers than any memory holds",
+            nn_texts.TOO_LARGE(
+                name=nn_texts.PARAMETER_OF_LAYER(parameter="weight", layer="b"), shape="2147483647x2147483647"
+            ),
         ),
         (
             model('{name="a", kind="Conv2D", channels=1, kernel=1, pad=1000000000}'),
-            "layer 'a' is 2000000008x2000000008x1, more numbers",
+            nn_texts.TOO_LARGE(name=nn_texts.A_LAYER(layer="a"), shape="2000000008x2000000008x1"),
         ),
         (
             model(",".join(f'{{name="u{i}", block="b"}}' for i in range(200)),
                   "blocks.b = [" + ",".join(f'{{name="r{i}", kind="ReLU"}}' for i in range(100)) + "]"),
-            "the model has more than 10,000 layers",
+            nn_texts.TOO_MANY_LAYERS(most=10_000),
         ),
     ],
 )  # fmt: skip

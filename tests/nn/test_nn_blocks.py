@@ -3,7 +3,7 @@
 import pytest
 
 from ringtrain.errors import ModelError
-from ringtrain.nn import spec
+from ringtrain.nn import spec, texts
 from ringtrain.nn.blocks import expand
 
 BLOCK = [
@@ -40,10 +40,13 @@ def test_the_first_block_reads_the_images():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        ({"block": "twise", "units": 1}, "layer 'x': unknown block 'twise'; did you mean 'twice'?"),
-        ({"block": 3, "units": 1}, "layer 'x': unknown block 3; known: twice"),
-        ({"block": "twice", "units": 1, "unit": 2}, "block 'twice' takes no key 'unit'; did you mean 'units'?"),
-        ({"block": "twice"}, "layer 'x': block 'twice' wants the key 'units'"),
+        ({"block": "twise", "units": 1}, texts.UNKNOWN_BLOCK(layer="x", block="twise", hint="did you mean 'twice'?")),
+        ({"block": 3, "units": 1}, texts.UNKNOWN_BLOCK(layer="x", block=3, hint="known: twice")),
+        (
+            {"block": "twice", "units": 1, "unit": 2},
+            texts.UNKNOWN_BLOCK_KEY(layer="x", block="twice", key="unit", hint="did you mean 'units'?"),
+        ),
+        ({"block": "twice"}, texts.BLOCK_KEY_MISSING(layer="x", block="twice", key="units")),
     ],
 )
 def test_mistakes_are_explained(use, message):
@@ -58,9 +61,10 @@ def test_mistakes_within_a_block_name_the_use():
     blocks.bad = [ { name = "f", kind = "Flattten" } ]
     layers = [ { name = "x", block = "bad" } ]
     """
-    with pytest.raises(ModelError, match=r"layer 'x\.f': unknown kind 'Flattten'; did you mean 'Flatten'"):
+    hint = "did you mean 'Flatten'? known: Add"
+    with pytest.raises(ModelError, match=texts.UNKNOWN_KIND.pattern(layer="x.f", kind="Flattten", hint=hint)):
         spec.parse(text, "m")
-    with pytest.raises(ModelError, match=r"layer 'x\.f': inputs wants a list of layer names, got 3"):
+    with pytest.raises(ModelError, match=texts.INPUT_NAMES.pattern(layer="x.f", value=3)):
         spec.parse(text.replace('"Flattten"', '"Flatten", inputs = 3'), "m")
-    with pytest.raises(ModelError, match="bad wants a list of tables"):
+    with pytest.raises(ModelError, match=texts.TYPE.pattern(key="bad", type=texts.A_LIST_OF_TABLES, value=3)):
         spec.parse(text.replace('[ { name = "f", kind = "Flattten" } ]', "3"), "m")

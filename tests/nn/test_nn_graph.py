@@ -7,6 +7,7 @@ import pytest
 from nn_support import TOLERANCE, Net, chain, make_pass, reference
 
 from ringtrain.errors import ModelError
+from ringtrain.nn import texts
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
@@ -206,7 +207,7 @@ def test_features_mean_what_the_model_file_calls_them(name):
 
 def test_features_of_an_unknown_layer():
     net = Net(plain(), SHAPE)
-    with pytest.raises(ModelError, match="no layer 'fcc'; did you mean 'fc'"):
+    with pytest.raises(ModelError, match=texts.UNKNOWN_LAYER.pattern(layer="fcc", hint="did you mean 'fc'? known: ")):
         net.graph.forward(make_pass(net.ops, 5), net.ops.from_host(net.x), upto="fcc")
 
 
@@ -244,18 +245,21 @@ def test_layers_after_the_last_weight_pass_gradients_on():
 
 
 BAD = [
-    ([], "the model has no layers"),
-    ([Node(Flatten("a"), ("input",)), Node(Flatten("a"), ("a",))], "layer name 'a' is taken"),
-    ([Node(Flatten("input"), ("input",))], "layer name 'input' is taken: names are unique, and 'input' names"),
+    ([], texts.NO_LAYERS()),
+    ([Node(Flatten("a"), ("input",)), Node(Flatten("a"), ("a",))], texts.NAME_TAKEN(layer="a", images="input")),
+    ([Node(Flatten("input"), ("input",))], texts.NAME_TAKEN(layer="input", images="input")),
     (
         [Node(Flatten("flat"), ("input",)), Node(Linear("b", 3), ("flet",))],
-        "layer 'b' reads 'flet', which no layer before it is called; did you mean 'flat'?",
+        texts.UNKNOWN_INPUT(layer="b", source="flet", hint="did you mean 'flat'?"),
     ),
     (
         [Node(Flatten("a"), ("input",)), Node(Flatten("b"), ("input",))],
-        "layer 'a' is read by no other, yet is not the last",
+        texts.UNREAD_LAYER(layer="a"),
     ),
-    (chain(Linear("fc", 3)), "layer 'fc' (Linear) got 6x6x3, wants a list of features"),
+    (
+        chain(Linear("fc", 3)),
+        texts.MISFIT(layer="fc", kind="Linear", got="6x6x3", wanted=texts.FEATURES),
+    ),
 ]
 
 

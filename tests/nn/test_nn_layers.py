@@ -7,6 +7,7 @@ import pytest
 from nn_support import STEP, TOLERANCE, make_pass, reference
 
 from ringtrain.errors import ModelError
+from ringtrain.nn import texts
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.conv import Conv2D
@@ -272,29 +273,29 @@ def test_flops_of_known_layers():
 
 
 MISFITS = [
-    (Conv2D("c", 6, 3), [(9,)], "layer 'c' (Conv2D) got 9, wants an image HxWxC: put it before the layer that"),
-    (Conv2D("c", 6, 3), IMAGE * 2, "layer 'c' (Conv2D) got 6x5x4 and 6x5x4, wants one input"),
-    (Conv2D("c", 6, 7, pad=0), IMAGE, "wants at least 7x7 with padding, the size of its kernel"),
-    (Conv2D("c", 6, 3, groups=3), IMAGE, "wants channels in and out (4 and 6) that groups = 3 divides"),
-    (Linear("l", 7), IMAGE, "layer 'l' (Linear) got 6x5x4, wants a list of features: put a Flatten"),
-    (MaxPool("p", 2, 2, pad=2), IMAGE, "wants pad below kernel = 2, but pad = 2"),
-    (AvgPool("p", 9, 1), IMAGE, "wants at least 9x9"),
-    (GlobalAvgPool("g"), [(4,)], "wants an image"),
-    (LRN("n", size=4), IMAGE, "wants an odd size, so that it has a middle, but size = 4"),
-    (LRN("n", k=2.0, region="within"), IMAGE, 'wants k = 1 with region = "within", but k = 2'),
-    (BatchNorm("b"), [(4, 4)], "wants an image HxWxC or a list of features"),
-    (Add("a"), IMAGE, 'wants two or more inputs: inputs = ["a", "b"]'),
-    (Add("a"), [(4,), (5,)], "layer 'a' (Add) got 4 and 5, wants inputs of one shape"),
-    (Concat("j"), [(6, 5, 4), (6, 4, 4)], "wants inputs that differ in their channels alone"),
-    (Flatten("f"), [], "got no input, wants one input"),
+    (Conv2D("c", 6, 3), [(9,)], "9", texts.IMAGE()),
+    (Conv2D("c", 6, 3), IMAGE * 2, "6x5x4 and 6x5x4", texts.ONE_INPUT()),
+    (Conv2D("c", 6, 7, pad=0), IMAGE, "6x5x4", texts.WINDOW(side=7)),
+    (Conv2D("c", 6, 3, groups=3), IMAGE, "6x5x4", texts.GROUPS(inputs=4, outputs=6, groups=3)),
+    (Linear("l", 7), IMAGE, "6x5x4", texts.FEATURES()),
+    (MaxPool("p", 2, 2, pad=2), IMAGE, "6x5x4", texts.PADDING(kernel=2, pad=2)),
+    (AvgPool("p", 9, 1), IMAGE, "6x5x4", texts.WINDOW(side=9)),
+    (GlobalAvgPool("g"), [(4,)], "4", texts.IMAGE()),
+    (LRN("n", size=4), IMAGE, "6x5x4", texts.ODD_SIZE(size=4)),
+    (LRN("n", k=2.0, region="within"), IMAGE, "6x5x4", texts.ONE_WITHIN(k=2)),
+    (BatchNorm("b"), [(4, 4)], "4x4", texts.IMAGE_OR_FEATURES()),
+    (Add("a"), IMAGE, "6x5x4", texts.SEVERAL_INPUTS()),
+    (Add("a"), [(4,), (5,)], "4 and 5", texts.SAME_SHAPE()),
+    (Concat("j"), [(6, 5, 4), (6, 4, 4)], "6x5x4 and 6x4x4", texts.SAME_BUT_CHANNELS()),
+    (Flatten("f"), [], texts.NO_INPUT(), texts.ONE_INPUT()),
 ]
 
 
-@pytest.mark.parametrize(("layer", "inputs", "message"), MISFITS)
-def test_shapes_that_do_not_fit_are_explained(layer, inputs, message):
+@pytest.mark.parametrize(("layer", "inputs", "got", "wanted"), MISFITS)
+def test_shapes_that_do_not_fit_are_explained(layer, inputs, got, wanted):
     with pytest.raises(ModelError) as error:
         layer.shape(inputs)
-    assert message in str(error.value)
+    assert str(error.value) == texts.MISFIT(layer=layer.name, kind=type(layer).__name__, got=got, wanted=wanted)
 
 
 def test_statistics_over_ranks_are_not_computed_again_and_those_of_evaluation_may_be():

@@ -7,6 +7,7 @@ import pytest
 from nn_support import STEP, TOLERANCE, chain, make_pass, reference
 
 from ringtrain.errors import ModelError
+from ringtrain.nn import texts
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.layers import Flatten, Linear
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
@@ -65,12 +66,16 @@ def test_nothing_valid_anywhere_divides_by_nothing():
     np.testing.assert_array_equal(dx, 0)
 
 
+def wrong(**given):
+    return texts.CLASSES.pattern(layer="out", **given)
+
+
 def test_a_network_must_give_one_number_a_class():
     graph = Graph(chain(Flatten("flat"), Linear("out", 10)), (4, 4, 1))
     check_classes(graph, 10)
-    with pytest.raises(ModelError, match="layer 'out', the last, gives 10, but the data set has 100 classes: use"):
+    with pytest.raises(ModelError, match=wrong(shape="10", count="100 classes", classes=100)):
         check_classes(graph, 100)
-    with pytest.raises(ModelError, match=r"has 1 class: use another data set, or a model that ends in Linear with un"):
+    with pytest.raises(ModelError, match=wrong(count="1 class", model=texts.A_MODEL, classes=1)):
         check_classes(graph, 1)
-    with pytest.raises(ModelError, match=r"or give --model a copy of lenet\.toml that ends in Linear with units = 3"):
+    with pytest.raises(ModelError, match=wrong(model=texts.A_COPY(file="lenet.toml"), classes=3)):
         check_classes(graph, 3, Path("lenet.toml"))

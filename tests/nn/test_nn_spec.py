@@ -1,9 +1,11 @@
 """Model files: what they say is what is built, and every mistake in one is explained."""
 
+import math
+
 import pytest
 
 from ringtrain.errors import ModelError
-from ringtrain.nn import spec
+from ringtrain.nn import spec, texts
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.layers import Linear
 from ringtrain.nn.settings import ParameterSpec
@@ -90,16 +92,16 @@ def test_the_text_makes_the_same_model_again():
 
 
 def test_files_that_are_not_there_or_not_readable(tmp_path):
-    with pytest.raises(ModelError, match=r"no model or model file 'lenett'; did you mean 'lenet'\? known: al"):
+    with pytest.raises(ModelError, match=texts.NO_MODEL.pattern(name="lenett", hint="did you mean 'lenet'? known: al")):
         spec.load("lenett")
-    with pytest.raises(ModelError, match=r"no model or model file 'nets/my\.toml'"):
+    with pytest.raises(ModelError, match=texts.NO_MODEL.pattern(name="nets/my.toml")):
         spec.load("nets/my.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("layers = [")
-    with pytest.raises(ModelError, match=r"broken\.toml: not a TOML file: "):
+    with pytest.raises(ModelError, match=texts.NOT_TOML.pattern(source=broken)):
         spec.load(broken)
     broken.write_bytes(b"\xff\xfe")
-    with pytest.raises(ModelError, match=r"broken\.toml: cannot be read: "):
+    with pytest.raises(ModelError, match=texts.UNREADABLE.pattern(source=broken)):
         spec.load(broken)
 
 
@@ -108,56 +110,108 @@ def test_errors_name_the_file(tmp_path):
     path.write_text(layer_line('kind = "Convv"'))
     with pytest.raises(ModelError) as error:
         spec.load(path)
-    assert str(error.value).startswith(f"{path}: layer 'a': unknown kind 'Convv'; ")
+    assert str(error.value).startswith(f"{path}: {texts.UNKNOWN_KIND(layer='a', kind='Convv', hint='')}")
 
 
 CONV = 'kind = "Conv2D", channels = 4, kernel = 3'
+CONV_A = texts.LAYER_OF_KIND(layer="a", kind="Conv2D")
+
+
+def unknown(owner, key, hint=""):
+    return texts.UNKNOWN_KEY(owner=owner, key=key, hint=hint)
+
+
+def of_input(key, problem):
+    return texts.AT_KEY(key=texts.INPUT_KEY(key=key), problem=problem)
+
+
+def of_layer(kind, key, problem):
+    return texts.AT_KEY(key=texts.LAYER_KEY(layer="a", kind=kind, key=key), problem=problem)
+
+
+def within(bounds, value):
+    return texts.NUMBER_WITHIN(bounds=bounds, value=value)
+
+
 MISTAKES = [
-    ("sumary = 'x'", "the model has an unknown key 'sumary'; did you mean 'summary'?"),
-    ("summary = 3", "summary wants a text, got 3"),
-    ("input = 3", "input wants a table, got 3"),
-    ("recipe = 3\ninput = { shape = [8, 8, 3] }", "recipe wants a table, got 3"),
-    ("layers = 3", "layers wants a list of tables, got 3"),
-    ("input = { shape = [8, 8, 3] }\nlayers = [3]", "layers wants a list of tables, got the entry 3"),
-    ("layers = []", "input: shape wants three whole numbers [height, width, channels], got None"),
-    ("input = { shape = [8, 8] }", "input: shape wants three whole numbers"),
-    ("input = { shape = [8, 8, 0] }", "input: shape wants a whole number of at least 1, got 0"),
-    ("input = { shape = [8, 8, 3], men = 1 }", "input has an unknown key 'men'; did you mean 'mean'?"),
-    ("input = { shape = [8, 8, 3], mean = 'pixel' }", "input: mean wants one of these words, got 'pixel'"),
-    ("input = { shape = [8, 8, 3], std = 'image' }", "input: std wants one of these words, got 'image'"),
-    ("input = { shape = [8, 8, 3], scale = 'x' }", "input: scale wants a number, got 'x'"),
-    ("input = { shape = [8, 8, 3], pad = -1 }", "input: pad wants a whole number of at least 0, got -1"),
-    ("input = { shape = [8, 8, 3], flip = 1 }", "input: flip wants true or false, got 1"),
-    ("input = { shape = [8, 8, 3] }", "the model has no layers"),
-    ("input = { shape = [8, 8, 3] }\nlayers = [ {} ]", "a layer wants a name of letters, digits and _ . -, got None"),
-    (layer_line('kind = "Flatten"').replace('"a"', '"a b"'), "a layer wants a name of letters"),
-    (layer_line("x = 1"), "layer 'a': unknown kind ''"),
-    (layer_line("kind = ['Conv2D']"), "layer 'a': unknown kind ['Conv2D']"),
-    (layer_line("kind = 'Conv2d'"), "layer 'a': unknown kind 'Conv2d'; did you mean 'Conv2D'? known: Add, AvgPool"),
-    (layer_line(CONV + ", strid = 2"), "layer 'a' (Conv2D) has an unknown key 'strid'; did you mean 'stride'?"),
-    (layer_line(CONV + ", relu = true"), "layer 'a' (Conv2D) has an unknown key 'relu'"),
-    (layer_line('kind = "Conv2D", channels = 4'), "layer 'a' (Conv2D) wants the key 'kernel'"),
-    (layer_line(CONV + ", stride = 0"), "layer 'a' (Conv2D): stride wants a whole number of at least 1, got 0"),
-    (layer_line(CONV + ", stride = 1.5"), "stride wants a whole number of at least 1, got 1.5"),
-    (layer_line(CONV + ", pad = true"), "pad wants a whole number of at least 0, got True"),
-    (layer_line('kind = "MaxPool", kernel = 16, stride = 1'), "whole number of at least 1 and at most 15, got 16"),
-    (layer_line('kind = "Dropout", rate = 1'), "rate wants a number of at least 0 and below 1, got 1"),
-    (layer_line('kind = "BatchNorm", rate = 0'), "rate wants a number above 0 and at most 1, got 0"),
-    (layer_line('kind = "BatchNorm", gamma = inf'), "gamma wants a number, got inf"),
-    (layer_line('kind = "BatchNorm", gamma = nan'), "gamma wants a number, got nan"),
-    (layer_line('kind = "LRN", region = "around"'), "region wants one of these words, got 'around'"),
-    (layer_line(CONV + ", inputs = 'input'"), "layer 'a': inputs wants a list of layer names, got 'input'"),
-    (layer_line(CONV + ", inputs = []"), "layer 'a': inputs wants a list of layer names, got []"),
-    (layer_line(CONV + ", inputs = ['b']"), "layer 'a' reads 'b', which no layer before it is called"),
-    (layer_line(CONV + ", weight = 3"), 'weight wants a table like { fill = "gaussian", std = 0.01 }, got 3'),
-    (layer_line(CONV + ", bias = 3"), "bias wants true, false or a table"),
-    (layer_line(CONV + ", weight = { fill = 'gauss' }"), "weight wants one of these words, got 'gauss'; "),
-    (layer_line(CONV + ", weight = { fill = 'gaussian' }"), "weight fill 'gaussian' wants the key 'std'"),
-    (layer_line(CONV + ", weight = { fill = 'he', std = 1 }"), "weight has an unknown key 'std'"),
-    (layer_line(CONV + ", weight = { lr = -1 }"), "weight lr wants a number of at least 0, got -1"),
-    (layer_line(CONV + ", weight = { fill = 'uniform', bound = 'x' }"), "bound wants a number of at least 0, got 'x'"),
-    (layer_line('kind = "Linear", units = 3'), "layer 'a' (Linear) got 8x8x3, wants a list of features"),
-    (layer_line(CONV) + "\n[[results]]\naccuracy = 1", "an entry of results has an unknown key 'accuracy'"),
+    ("sumary = 'x'", unknown(texts.THE_MODEL, "sumary", "did you mean 'summary'?")),
+    ("summary = 3", texts.TYPE(key="summary", type=texts.A_TEXT, value=3)),
+    ("input = 3", texts.TYPE(key="input", type=texts.A_TABLE, value=3)),
+    ("recipe = 3\ninput = { shape = [8, 8, 3] }", texts.TYPE(key="recipe", type=texts.A_TABLE, value=3)),
+    ("layers = 3", texts.TYPE(key="layers", type=texts.A_LIST_OF_TABLES, value=3)),
+    (
+        "input = { shape = [8, 8, 3] }\nlayers = [3]",
+        texts.ENTRY_TYPE(key="layers", type=texts.A_LIST_OF_TABLES, value=3),
+    ),
+    ("layers = []", texts.INPUT_SHAPE(value=None)),
+    ("input = { shape = [8, 8] }", texts.INPUT_SHAPE(value=[8, 8])),
+    ("input = { shape = [8, 8, 0] }", of_input("shape", texts.WHOLE_NUMBER(least=1, value=0))),
+    ("input = { shape = [8, 8, 3], men = 1 }", unknown("input", "men", "did you mean 'mean'?")),
+    ("input = { shape = [8, 8, 3], mean = 'pixel' }", of_input("mean", texts.WORD(value="pixel", hint=""))),
+    ("input = { shape = [8, 8, 3], std = 'image' }", of_input("std", texts.WORD(value="image", hint=""))),
+    ("input = { shape = [8, 8, 3], scale = 'x' }", of_input("scale", texts.NUMBER(value="x"))),
+    ("input = { shape = [8, 8, 3], pad = -1 }", of_input("pad", texts.WHOLE_NUMBER(least=0, value=-1))),
+    ("input = { shape = [8, 8, 3], flip = 1 }", of_input("flip", texts.FLAG(value=1))),
+    ("input = { shape = [8, 8, 3] }", texts.NO_LAYERS()),
+    ("input = { shape = [8, 8, 3] }\nlayers = [ {} ]", texts.LAYER_NAME(name=None, entry={})),
+    (
+        layer_line('kind = "Flatten"').replace('"a"', '"a b"'),
+        texts.LAYER_NAME(name="a b", entry={"name": "a b", "kind": "Flatten"}),
+    ),
+    (layer_line("x = 1"), texts.UNKNOWN_KIND(layer="a", kind="", hint="")),
+    (layer_line("kind = ['Conv2D']"), texts.UNKNOWN_KIND(layer="a", kind=["Conv2D"], hint="")),
+    (
+        layer_line("kind = 'Conv2d'"),
+        texts.UNKNOWN_KIND(layer="a", kind="Conv2d", hint="did you mean 'Conv2D'? known: Add, AvgPool"),
+    ),
+    (layer_line(CONV + ", strid = 2"), unknown(CONV_A, "strid", "did you mean 'stride'?")),
+    (layer_line(CONV + ", relu = true"), unknown(CONV_A, "relu")),
+    (
+        layer_line('kind = "Conv2D", channels = 4'),
+        texts.LAYER_KEY_MISSING(layer="a", kind="Conv2D", key="kernel"),
+    ),
+    (layer_line(CONV + ", stride = 0"), of_layer("Conv2D", "stride", texts.WHOLE_NUMBER(least=1, value=0))),
+    (layer_line(CONV + ", stride = 1.5"), of_layer("Conv2D", "stride", texts.WHOLE_NUMBER(least=1, value=1.5))),
+    (layer_line(CONV + ", pad = true"), of_layer("Conv2D", "pad", texts.WHOLE_NUMBER(least=0, value=True))),
+    (
+        layer_line('kind = "MaxPool", kernel = 16, stride = 1'),
+        of_layer("MaxPool", "kernel", texts.WHOLE_NUMBER_BETWEEN(least=1, most=15, value=16)),
+    ),
+    (layer_line('kind = "Dropout", rate = 1'), of_layer("Dropout", "rate", within("of at least 0 and below 1", 1))),
+    (layer_line('kind = "BatchNorm", rate = 0'), of_layer("BatchNorm", "rate", within("above 0 and at most 1", 0))),
+    (layer_line('kind = "BatchNorm", gamma = inf'), of_layer("BatchNorm", "gamma", texts.NUMBER(value=math.inf))),
+    (layer_line('kind = "BatchNorm", gamma = nan'), of_layer("BatchNorm", "gamma", texts.NUMBER(value=math.nan))),
+    (layer_line('kind = "LRN", region = "around"'), of_layer("LRN", "region", texts.WORD(value="around", hint=""))),
+    (layer_line(CONV + ", inputs = 'input'"), texts.INPUT_NAMES(layer="a", value="input")),
+    (layer_line(CONV + ", inputs = []"), texts.INPUT_NAMES(layer="a", value=[])),
+    (layer_line(CONV + ", inputs = ['b']"), texts.UNKNOWN_INPUT(layer="a", source="b", hint="")),
+    (layer_line(CONV + ", weight = 3"), of_layer("Conv2D", "weight", texts.PARAMETER(value=3))),
+    (layer_line(CONV + ", bias = 3"), of_layer("Conv2D", "bias", texts.PARAMETER_OR_FLAG(value=3))),
+    (
+        layer_line(CONV + ", weight = { fill = 'gauss' }"),
+        of_layer("Conv2D", "weight", texts.WORD(value="gauss", hint="")),
+    ),
+    (
+        layer_line(CONV + ", weight = { fill = 'gaussian' }"),
+        of_layer("Conv2D", "weight", texts.FILL_KEY_MISSING(fill="gaussian", key="std")),
+    ),
+    (
+        layer_line(CONV + ", weight = { fill = 'he', std = 1 }"),
+        of_layer("Conv2D", "weight", texts.UNKNOWN_FILL_KEY(key="std", hint="")),
+    ),
+    (
+        layer_line(CONV + ", weight = { lr = -1 }"),
+        of_layer("Conv2D", "weight", texts.AT_KEY(key="lr", problem=within("of at least 0", -1))),
+    ),
+    (
+        layer_line(CONV + ", weight = { fill = 'uniform', bound = 'x' }"),
+        of_layer("Conv2D", "weight", texts.AT_KEY(key="bound", problem=within("of at least 0", "x"))),
+    ),
+    (
+        layer_line('kind = "Linear", units = 3'),
+        texts.MISFIT(layer="a", kind="Linear", got="8x8x3", wanted=texts.FEATURES),
+    ),
+    (layer_line(CONV) + "\n[[results]]\naccuracy = 1", unknown(texts.A_RESULT, "accuracy")),
 ]
 
 

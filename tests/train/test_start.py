@@ -17,6 +17,7 @@ from ringtrain.checkpoint import store
 from ringtrain.config import FORMER_KEYS
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.launch.job_end import NUMBERS
+from ringtrain.nn import texts as nn_texts
 from ringtrain.ops.machine import MachineOps
 from ringtrain.report.comparison import rows_of
 from ringtrain.report.records import parse
@@ -286,7 +287,7 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "kind", "message"),
     [
-        ({"model": "lennet"}, ModelError, "did you mean 'lenet'?"),
+        ({"model": "lennet"}, ModelError, nn_texts.NO_MODEL(name="lennet", hint="did you mean 'lenet'?")),
         ({"model": "lenet", "data": None}, ConfigError, "has no data set of its own: give --data"),
         ({"data": "none.h5"}, DataError, "there is no data set none.h5"),
         ({"model": "lenet"}, DataError, "images of 8x8x1, but model 'lenet' takes 28x28x1"),
@@ -503,9 +504,9 @@ def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path,
         file.attrs["classes"] = [str(k) for k in range(12)]
     train(out="run", iterations=2)
     trained = load(alone, "run", False, {"data": "twelve.h5"}, "train")
-    with pytest.raises(ModelError, match="12 classes"):
+    with pytest.raises(ModelError, match=nn_texts.CLASSES.pattern(count="12 classes")):
         score_of(alone, trained)
-    with pytest.raises(ModelError, match="12 classes"):
+    with pytest.raises(ModelError, match=nn_texts.CLASSES.pattern(count="12 classes")):
         predict(alone, trained, tmp_path / "p.csv", None, False)
     assert predict(alone, trained, tmp_path / "f.h5", "flat", False).examples == 40
     with h5py.File(tmp_path / "f.h5") as file:
@@ -538,8 +539,8 @@ def test_predictions_name_their_classes(train, tmp_path, alone):
         ("there.csv", None, DataError, "exists already"),
         ("p.txt", None, DataError, "its ending gives the format: name it .h5 or .csv"),
         ("no/p.csv", None, DataError, "cannot be written"),
-        ("p.csv", "input", ModelError, "the model has no layer 'input'"),
-        ("p.csv", "fcc", ModelError, "did you mean 'fc'?"),
+        ("p.csv", "input", ModelError, nn_texts.UNKNOWN_LAYER(layer="input", hint="")),
+        ("p.csv", "fcc", ModelError, nn_texts.UNKNOWN_LAYER(layer="fcc", hint="did you mean 'fc'?")),
     ],
 )
 def test_predictions_that_are_refused(train, tmp_path, alone, out, layer, kind, message):

@@ -1,0 +1,87 @@
+"""Errors of model files, layers and shapes that a user sees."""
+
+from ringtrain.template import Template
+
+# blocks
+TOO_MANY_LAYERS = Template("the model has more than {most:,} layers: use fewer of them, or larger ones")
+UNKNOWN_BLOCK = Template("layer {layer!r}: unknown block {block!r}; {hint}")
+UNKNOWN_BLOCK_KEY = Template("layer {layer!r}: block {block!r} takes no key {key!r}; {hint}")
+BLOCK_KEY_MISSING = Template("layer {layer!r}: block {block!r} wants the key {key!r}")
+
+# graph
+UNKNOWN_LAYER = Template("the model has no layer {layer!r}; {hint}")
+
+# loss
+CLASSES = Template(
+    "the last layer, {layer!r}, gives {shape}, but the data set has {count}: use another data set, or {model} that "
+    "ends in Linear with units = {classes}"
+)
+A_MODEL = Template("a model")
+A_COPY = Template("give --model a copy of {file}")
+
+# settings: what follows the name of a key
+WHOLE_NUMBER = Template("wants a whole number of at least {least}, got {value!r}")
+WHOLE_NUMBER_BETWEEN = Template("wants a whole number of at least {least} and at most {most}, got {value!r}")
+NUMBER = Template("wants a number, got {value!r}")
+NUMBER_WITHIN = Template("wants a number {bounds}, got {value!r}")
+FROM = Template("of at least {least:g}")
+ABOVE = Template("above {least:g}")
+UP_TO = Template("at most {most:g}")
+BELOW = Template("below {most:g}")
+FLAG = Template("wants true or false, got {value!r}")
+WORD = Template("wants one of these words, got {value!r}; {hint}")
+PARAMETER = Template('wants a table like {{ fill = "gaussian", std = 0.01 }}, got {value!r}')
+PARAMETER_OR_FLAG = Template('wants true, false or a table like {{ fill = "gaussian", std = 0.01 }}, got {value!r}')
+FILL_KEY_MISSING = Template("fill {fill!r} wants the key {key!r}")
+UNKNOWN_FILL_KEY = Template("has an unknown key {key!r}; {hint}")
+AT_KEY = Template("{key} {problem}")
+
+# shapes
+MISFIT = Template("layer {layer!r} ({kind}) got {got}, wants {wanted}")
+NO_INPUT = Template("no input")
+ONE_INPUT = Template("one input")
+SEVERAL_INPUTS = Template('two or more inputs: inputs = ["a", "b"]')
+IMAGE = Template("an image HxWxC: put it before the layer that flattens")
+FEATURES = Template("a list of features: put a Flatten or GlobalAvgPool before it")
+IMAGE_OR_FEATURES = Template("an image HxWxC or a list of features")
+WINDOW = Template("at least {side}x{side} with padding, the size of its kernel")
+GROUPS = Template("channels in and out ({inputs} and {outputs}) that groups = {groups} divides")
+SAME_SHAPE = Template("inputs of the same shape")
+SAME_BUT_CHANNELS = Template("inputs that differ in their channels only")
+ODD_SIZE = Template("an odd size, which has a middle, but size = {size}")
+ONE_WITHIN = Template('k = 1 with region = "within", but k = {k:g}')
+PADDING = Template("pad below kernel = {kernel}, but pad = {pad}")
+
+# spec
+NO_MODEL = Template("no model or model file {name!r}; {hint}")
+UNREADABLE = Template("{source}: cannot be read: {error}")
+NOT_TOML = Template("{source}: not a TOML file: {error}")
+AT_SOURCE = Template("{source}: {error}")
+UNKNOWN_KEY = Template("{owner} has an unknown key {key!r}; {hint}")
+THE_MODEL = Template("the model")
+A_RESULT = Template("an entry of results")
+TYPE = Template("{key} wants {type}, got {value!r}")
+ENTRY_TYPE = Template("{key} wants {type}, got the entry {value!r}")
+A_TEXT = Template("a text")
+A_TABLE = Template("a table")
+A_LIST_OF_TABLES = Template("a list of tables")
+INPUT_SHAPE = Template("input: shape wants three whole numbers [height, width, channels], got {value!r}")
+INPUT_KEY = Template("input: {key}")
+LAYER_NAME = Template("a layer wants a name of letters, digits and _ . -, got {name!r} in {entry!r}")
+UNKNOWN_KIND = Template("layer {layer!r}: unknown kind {kind!r}; {hint}")
+LAYER_OF_KIND = Template("layer {layer!r} ({kind})")
+LAYER_KEY = Template("layer {layer!r} ({kind}): {key}")
+LAYER_KEY_MISSING = Template("layer {layer!r} ({kind}) wants the key {key!r}")
+INPUT_NAMES = Template("layer {layer!r}: inputs wants a list of layer names, got {value!r}")
+
+# wiring
+NO_LAYERS = Template("the model has no layers: it wants at least one")
+UNREAD_LAYER = Template(
+    "no layer reads layer {layer!r}, which is not the last one: name it in the inputs of another layer, or remove it"
+)
+NAME_TAKEN = Template("layer name {layer!r} is taken: names are unique, and {images!r} names the images")
+UNKNOWN_INPUT = Template("layer {layer!r} reads {source!r}, but no layer before it has that name; {hint}")
+TOO_LARGE = Template("{name} is {shape}, more numbers than any memory holds: use smaller sizes")
+THE_INPUT = Template("the input")
+A_LAYER = Template("layer {layer!r}")
+PARAMETER_OF_LAYER = Template("{parameter} of layer {layer!r}")
