@@ -17,6 +17,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from ringtrain import optim_texts as texts
 from ringtrain import parsing
 from ringtrain.errors import ConfigError, nearest
 
@@ -40,10 +41,10 @@ class LearningRate:
 
     def __post_init__(self):
         if self.policy not in POLICIES:
-            raise ConfigError(f"unknown lr_policy {self.policy!r}; {nearest(self.policy, POLICIES)}")
+            raise ConfigError(texts.UNKNOWN_POLICY(policy=self.policy, hint=nearest(self.policy, POLICIES)))
         CHECKS.get(self.policy, _nothing)(self)
         if self.warmup < 0:
-            raise ConfigError(f"warmup is a number of iterations, at least 0, got {self.warmup}")
+            raise ConfigError(texts.WARMUP(warmup=self.warmup))
 
     def at(self, iteration: int) -> float:
         rate = self.lr * self._factor(iteration)
@@ -106,19 +107,19 @@ def _nothing(s: LearningRate) -> None:
 
 def _wants_one_step(s: LearningRate) -> None:
     if len(s.steps) != 1 or s.steps[0] < 1:
-        raise ConfigError(f"lr_policy 'step' wants one period in lr_steps, from 1 on, got {list(s.typed or s.steps)}")
+        raise ConfigError(texts.ONE_STEP(steps=list(s.typed or s.steps)))
 
 
 def _wants_rising_steps(s: LearningRate) -> None:
     if not s.steps or list(s.steps) != sorted(set(s.steps)) or s.steps[0] < 0:
-        got, in_epochs = list(s.typed or s.steps), any(isinstance(step, str) for step in s.typed)
-        why = ": they fall, or two of them come to the same iteration" if in_epochs else ""
-        raise ConfigError(f"lr_policy 'multistep' wants lr_steps, rising iterations, got {got}{why}")
+        in_epochs = any(isinstance(step, str) for step in s.typed)
+        why = texts.NOT_RISING_IN_ITERATIONS() if in_epochs else ""
+        raise ConfigError(texts.RISING_STEPS(steps=list(s.typed or s.steps), why=why))
 
 
 def _wants_total(s: LearningRate) -> None:
     if s.total < 1:
-        raise ConfigError(f"lr_policy {s.policy!r} wants the iterations of the whole run, got {s.total}")
+        raise ConfigError(texts.TOTAL(policy=s.policy, total=s.total))
 
 
 CHECKS = {

@@ -34,6 +34,7 @@ from itertools import count
 
 import numpy as np
 
+from ringtrain import optim_texts as texts
 from ringtrain.errors import ConfigError, nearest
 
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
@@ -279,5 +280,5 @@ OPTIMIZERS = {"sgd": SGD, "nesterov": Nesterov, "adamw": AdamW, "lars": LARS, "l
 
 def make_optimizer(name: str, spans: Sequence, hyper: Hyper) -> Optimizer:
     if name not in OPTIMIZERS:
-        raise ConfigError(f"unknown optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
+        raise ConfigError(texts.UNKNOWN_OPTIMIZER(name=name, hint=nearest(name, OPTIMIZERS)))
     return OPTIMIZERS[name](spans, hyper)

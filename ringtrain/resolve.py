@@ -9,6 +9,7 @@ import re
 import shlex
 from dataclasses import asdict
 
+from ringtrain import config_texts as texts
 from ringtrain import parsing
 from ringtrain.config import FORMER_KEYS, OF_ONE_START, RECIPE_KEYS, TrainConfig, config_fields, default_of, kind_of
 from ringtrain.errors import ConfigError, nearest
@@ -21,7 +22,7 @@ def parse_toml(text: str, source: str) -> dict:
     try:
         return parsing.parse_toml(text)
     except ValueError as error:
-        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+        raise ConfigError(texts.NOT_TOML(source=source, error=error)) from None
 
 
 def read_run_file(path: str) -> dict:
@@ -29,24 +30,24 @@ def read_run_file(path: str) -> dict:
     try:
         text = parsing.read_text(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"run file {path} cannot be read: {error}") from None
+        raise ConfigError(texts.UNREADABLE(path=path, error=error)) from None
     try:
-        return parse_toml(text, f"run file {path}")
+        return parse_toml(text, texts.RUN_FILE(path=path))
     except ConfigError as error:
-        raise ConfigError(f"{error}{_as_toml(text)}") from None
+        raise ConfigError(_with_toml(error, text)) from None
 
 
-def _as_toml(text: str) -> str:
-    """What to write in place of YAML, where a file that is no TOML looks like that."""
+def _with_toml(error: ConfigError, text: str) -> str:
+    """The error, and the TOML to write where the text looks like YAML."""
     found = YAML.search(text)
     if found is None:
-        return ""
+        return str(error)
     key, value = found[1], found[2].strip()
     try:
         parsing.parse_toml(f"{key} = {value}")
     except ValueError:
         value = json.dumps(value, ensure_ascii=False)
-    return f". It looks like YAML, and a run file is TOML: write {key} = {value}"
+    return texts.WRITE_TOML(error=error, key=key, value=value)
 
 
 def resolve(*layers: tuple[str, dict]) -> TrainConfig:
@@ -67,8 +68,8 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
 def _one_length(source: str, given: dict, values: dict) -> None:
     epochs, iterations = given.get("epochs"), given.get("iterations")
     if epochs is not None and iterations is not None:
-        both = [_named(source, key) for key in ("epochs", "iterations")]
-        raise ConfigError(f"both {both[0]} ({epochs}) and {both[1]} ({iterations}) are given; give one")
+        names = {f"{key}_name": _named(source, key) for key in ("epochs", "iterations")}
+        raise ConfigError(texts.BOTH_LENGTHS(epochs=epochs, iterations=iterations, **names))
     if epochs is not None:
         values["iterations"] = None
     if iterations is not None:
@@ -78,46 +79,49 @@ def _one_length(source: str, given: dict, values: dict) -> None:
 def _checked(source: str, key: str, value):
     known = config_fields()
     if key not in known:
-        raise ConfigError(f"{source}: unknown key {key!r}; {nearest(key, known)}")
+        raise ConfigError(texts.UNKNOWN_KEY(source=source, key=key, hint=nearest(key, known)))
     spec, where = known[key], (source, key)
     if value is None:
         return None
     if isinstance(default_of(spec), tuple):
         if not isinstance(value, (list, tuple)):
-            raise _refused(where, value, f"it wants {LIST_OF_EPOCHS if spec.metadata['epochs'] else LIST}")
+            raise _wanted(where, value, texts.LIST_OF_EPOCHS if spec.metadata["epochs"] else texts.LIST)
         return tuple(_scalar(where, int, spec.metadata, item) for item in value)
     return _scalar(where, kind_of(spec), spec.metadata, value)
 
 
 def _named(source: str, key: str) -> str:
     """The flag as it is typed, or the key of the file that it stands in."""
-    return f"--{key.replace('_', '-')}" if source == FLAGS else f"{source}: {key}"
+    return texts.IN_FLAG(flag=key.replace("_", "-")) if source == FLAGS else texts.IN_FILE(source=source, key=key)
 
 
 def _refused(where: tuple[str, str], value, wanted: str) -> ConfigError:
     """``where``: source and key"""
     if where[0] == FLAGS:
-        return ConfigError(f"{_named(*where)} {shlex.quote(str(value))}: {wanted}")
-    return ConfigError(f"{_named(*where)} is {value!r}; {wanted}")
+        return ConfigError(texts.REFUSED_FLAG(name=_named(*where), value=shlex.quote(str(value)), wanted=wanted))
+    return ConfigError(texts.REFUSED_KEY(name=_named(*where), value=value, wanted=wanted))
 
 
-LIST, LIST_OF_EPOCHS = "a list of whole numbers", 'a list like [4000] or ["30ep", "60ep"]'
-IN_EPOCHS = "a whole number of iterations, or epochs like 5ep or 0.5ep"
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+def _wanted(where: tuple[str, str], value, wanted: str) -> ConfigError:
+    return _refused(where, value, texts.WANTS(wanted=wanted))
+
+
+_WORDS = {int: texts.A_WHOLE_NUMBER, float: texts.A_NUMBER, bool: texts.TRUE_OR_FALSE, str: texts.A_TEXT}
 
 
 def _scalar(where: tuple[str, str], kind: type, rules, value):
     if type(value) is int and abs(value) > parsing.LARGEST_NUMBER:
-        word = f"at most {parsing.LARGEST_NUMBER}" if value > 0 else f"at least -{parsing.LARGEST_NUMBER}"
-        raise ConfigError(f"{_named(*where)} is a number of {len(str(abs(value)))} digits; it wants {word}")
+        most = parsing.LARGEST_NUMBER
+        wanted = texts.AT_MOST(bound=most) if value > 0 else texts.AT_LEAST(bound=-most)
+        raise ConfigError(texts.TOO_LONG(name=_named(*where), digits=len(str(abs(value))), wanted=wanted))
     if kind is float and type(value) is int:
         value = float(value)
     if rules["epochs"] and type(value) is str:
         return _in_epochs(where, rules, value)
     if type(value) is not kind:
-        raise _refused(where, value, f"it wants {IN_EPOCHS if rules['epochs'] else _WORDS[kind]}")
+        raise _wanted(where, value, texts.IN_EPOCHS if rules["epochs"] else _WORDS[kind])
     if kind is float and value - value != 0:
-        raise _refused(where, value, "it wants a finite number")
+        raise _wanted(where, value, texts.A_FINITE_NUMBER)
     if kind is str:
         _check_text(where, value)
     if rules["choices"] and value not in rules["choices"]:
@@ -129,41 +133,41 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
 def _in_epochs(where: tuple[str, str], rules, value: str) -> str:
     count = parsing.epochs(value)
     if count is None:
-        raise _refused(where, value, f"it wants {IN_EPOCHS}")
+        raise _wanted(where, value, texts.IN_EPOCHS)
     if rules["low"] and not count:
-        raise _refused(where, value, "it wants more than 0ep")
+        raise _wanted(where, value, texts.MORE_THAN_NO_EPOCH)
     return value
 
 
 def _check_text(where: tuple[str, str], value: str) -> None:
     if not value:
-        raise ConfigError(f"{_named(*where)} is empty: {parsing.UNSET}")
+        raise ConfigError(texts.EMPTY(name=_named(*where), why=parsing.UNSET))
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{_named(*where)} is {value!r}, which is not text in UTF-8") from None
+        raise ConfigError(texts.NOT_UTF8(name=_named(*where), value=value)) from None
     if "\0" in value:
-        raise ConfigError(f"{_named(*where)} is {value!r}; no name has a zero byte in it")
+        raise ConfigError(texts.ZERO_BYTE(name=_named(*where), value=value))
 
 
 def _check_bounds(where: tuple[str, str], rules, value) -> None:
     bounds = (
-        (rules["low"], lambda v, b: v >= b, "at least"),
-        (rules["above"], lambda v, b: v > b, "more than"),
-        (rules["below"], lambda v, b: v < b, "less than"),
-        (rules["high"], lambda v, b: v <= b, "at most"),
+        (rules["low"], lambda v, b: v >= b, texts.AT_LEAST),
+        (rules["above"], lambda v, b: v > b, texts.MORE_THAN),
+        (rules["below"], lambda v, b: v < b, texts.LESS_THAN),
+        (rules["high"], lambda v, b: v <= b, texts.AT_MOST),
     )
-    for bound, holds, word in bounds:
+    for bound, holds, text in bounds:
         if bound is not None and not holds(value, bound):
-            raise _refused(where, value, f"it wants {word} {bound}")
+            raise _wanted(where, value, text(bound=bound))
 
 
 def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
     """The recipe of a model file as a layer of :func:`resolve`. Raises: ConfigError for a key that no recipe has."""
-    source = f"recipe of model {model_name}"
+    source = texts.RECIPE(model=model_name)
     for key in recipe:
         if key not in RECIPE_KEYS:
-            raise ConfigError(f"{source}: {key!r} is not a recipe's key; {nearest(key, RECIPE_KEYS)}")
+            raise ConfigError(texts.NOT_OF_A_RECIPE(source=source, key=key, hint=nearest(key, RECIPE_KEYS)))
     return source, recipe
 
 

@@ -11,7 +11,7 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"errors", "parsing", "humanize", "template", "config", "resolve"}
+LEAF = {"errors", "parsing", "humanize", "template", "config", "config_texts", "resolve"}
 READERS = LEAF | {"hdf5", "files"}
 ARROWS = {
     "errors": set(),
@@ -19,10 +19,12 @@ ARROWS = {
     "parsing": set(),
     "humanize": set(),
     "template": set(),
-    "resolve": {"errors", "parsing", "config"},
+    "config_texts": {"template"},
+    "optim_texts": {"template"},
+    "resolve": {"errors", "parsing", "config", "config_texts"},
     "ops": LEAF,
-    "optim": LEAF,
-    "lr": LEAF,
+    "optim": LEAF | {"optim_texts"},
+    "lr": LEAF | {"optim_texts"},
     "transport": LEAF,
     "hdf5": set(),
     "files": {"errors"},

@@ -1,5 +1,6 @@
 import pytest
 
+from ringtrain import config_texts as texts
 from ringtrain.config import FORMER_KEYS, TrainConfig, config_fields
 from ringtrain.errors import ConfigError
 from ringtrain.resolve import for_continuation, parse_toml, read_run_file, resolve, to_table
@@ -17,34 +18,44 @@ def test_iterations_in_a_later_layer_set_epochs_aside():
     assert (config.epochs, config.iterations) == (7, None)
 
 
+def refused(flag, value, wanted):
+    return texts.REFUSED_FLAG(name=flag, value=value, wanted=texts.WANTS(wanted=wanted))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"btch": 3}, "flags: unknown key 'btch'; did you mean 'batch'?"),
-        ({"batch": 0}, "--batch 0: it wants at least 1"),
-        ({"batch": "many"}, "--batch many: it wants a whole number"),
-        ({"batch": True}, "it wants a whole number"),
-        ({"batch": 1.5}, "it wants a whole number"),
-        ({"lr": float("nan")}, "it wants a finite number"),
-        ({"lr": 0}, "it wants more than 0"),
-        ({"momentum": 1.0}, "it wants less than 1"),
-        ({"seed": 2**63}, "it wants at most"),
-        ({"synthetic": 1}, "it wants true or false"),
-        ({"model": 3}, "it wants a text"),
-        ({"lr_steps": 3}, 'it wants a list like [4000] or ["30ep", "60ep"]'),
-        ({"lr_steps": "30ep"}, '--lr-steps 30ep: it wants a list like [4000] or ["30ep", "60ep"]'),
-        ({"lr_steps": ["2ep", 3.5]}, "--lr-steps 3.5: it wants a whole number of iterations, or epochs like 5ep"),
-        ({"warmup": True}, "--warmup True: it wants a whole number of iterations, or epochs like 5ep or 0.5ep"),
-        ({"lr_steps": [0]}, "it wants at least 1"),
-        ({"lr_steps": ["30ep", "0ep"]}, "--lr-steps 0ep: it wants more than 0ep"),
-        ({"warmup": "5 epochs"}, "--warmup '5 epochs': it wants a whole number of iterations, or epochs like 5ep or"),
-        ({"warmup": "-1ep"}, "--warmup -1ep: it wants a whole number of iterations, or epochs"),
-        ({"warmup": "1e3ep"}, "--warmup 1e3ep: it wants a whole number of iterations, or epochs"),
-        ({"warmup": 0.5}, "--warmup 0.5: it wants a whole number"),
-        ({"warmup": -1}, "--warmup -1: it wants at least 0"),
-        ({"batch": "5ep"}, "--batch 5ep: it wants a whole number"),
-        ({"optimizer": "sdg"}, "did you mean 'sgd'?"),
-        ({"epochs": 3, "iterations": 4}, "both --epochs (3) and --iterations (4) are given; give one"),
+        ({"btch": 3}, texts.UNKNOWN_KEY(source="flags", key="btch", hint="did you mean 'batch'?")),
+        ({"batch": 0}, refused("--batch", 0, texts.AT_LEAST(bound=1))),
+        ({"batch": "many"}, refused("--batch", "many", texts.A_WHOLE_NUMBER)),
+        ({"batch": True}, refused("--batch", True, texts.A_WHOLE_NUMBER)),
+        ({"batch": 1.5}, refused("--batch", 1.5, texts.A_WHOLE_NUMBER)),
+        ({"lr": float("nan")}, refused("--lr", "nan", texts.A_FINITE_NUMBER)),
+        ({"lr": 0}, refused("--lr", 0.0, texts.MORE_THAN(bound=0))),
+        ({"momentum": 1.0}, refused("--momentum", 1.0, texts.LESS_THAN(bound=1))),
+        ({"seed": 2**63}, texts.TOO_LONG(name="--seed", digits=19, wanted=texts.AT_MOST(bound=2**63 - 1))),
+        ({"synthetic": 1}, refused("--synthetic", 1, texts.TRUE_OR_FALSE)),
+        ({"model": 3}, refused("--model", 3, texts.A_TEXT)),
+        ({"lr_steps": 3}, refused("--lr-steps", 3, texts.LIST_OF_EPOCHS)),
+        ({"lr_steps": "30ep"}, refused("--lr-steps", "30ep", texts.LIST_OF_EPOCHS)),
+        ({"lr_steps": ["2ep", 3.5]}, refused("--lr-steps", 3.5, texts.IN_EPOCHS)),
+        ({"warmup": True}, refused("--warmup", True, texts.IN_EPOCHS)),
+        ({"lr_steps": [0]}, refused("--lr-steps", 0, texts.AT_LEAST(bound=1))),
+        ({"lr_steps": ["30ep", "0ep"]}, refused("--lr-steps", "0ep", texts.MORE_THAN_NO_EPOCH)),
+        ({"warmup": "5 epochs"}, refused("--warmup", "'5 epochs'", texts.IN_EPOCHS)),
+        ({"warmup": "-1ep"}, refused("--warmup", "-1ep", texts.IN_EPOCHS)),
+        ({"warmup": "1e3ep"}, refused("--warmup", "1e3ep", texts.IN_EPOCHS)),
+        ({"warmup": 0.5}, refused("--warmup", 0.5, texts.IN_EPOCHS)),
+        ({"warmup": -1}, refused("--warmup", -1, texts.AT_LEAST(bound=0))),
+        ({"batch": "5ep"}, refused("--batch", "5ep", texts.A_WHOLE_NUMBER)),
+        (
+            {"optimizer": "sdg"},
+            texts.REFUSED_FLAG(name="--optimizer", value="sdg", wanted="did you mean 'sgd'? known: adamw, lamb"),
+        ),
+        (
+            {"epochs": 3, "iterations": 4},
+            texts.BOTH_LENGTHS(epochs_name="--epochs", epochs=3, iterations_name="--iterations", iterations=4),
+        ),
     ],
 )
 def test_refusals(given, message):
@@ -54,28 +65,30 @@ def test_refusals(given, message):
 
 
 def test_a_file_is_named_with_its_key():
-    with pytest.raises(ConfigError, match=r"^run file r\.toml: epochs is 0; it wants at least 1$"):
+    name, wanted = "run file r.toml: epochs", texts.WANTS(wanted=texts.AT_LEAST(bound=1))
+    with pytest.raises(ConfigError) as error:
         resolve(("run file r.toml", {"epochs": 0}))
-    with pytest.raises(
-        ConfigError, match=r"^both run file r\.toml: epochs \(3\) and run file r\.toml: iterations \(4\)"
-    ):
+    assert str(error.value) == texts.REFUSED_KEY(name=name, value=0, wanted=wanted)
+    names = {"epochs_name": name, "iterations_name": "run file r.toml: iterations"}
+    with pytest.raises(ConfigError) as error:
         resolve(("run file r.toml", {"epochs": 3, "iterations": 4}))
+    assert str(error.value) == texts.BOTH_LENGTHS(epochs=3, iterations=4, **names)
 
 
 @pytest.mark.parametrize(
-    ("text", "write"),
+    ("text", "key", "value"),
     [
-        ("epochs: 3\n", "write epochs = 3"),
-        ("# a run\nmodel: resnet20  # small\nlr: 0.1\n", 'write model = "resnet20"'),
-        ("lr_steps: [10, 20]\n", "write lr_steps = [10, 20]"),
+        ("epochs: 3\n", "epochs", "3"),
+        ("# a run\nmodel: resnet20  # small\nlr: 0.1\n", "model", '"resnet20"'),
+        ("lr_steps: [10, 20]\n", "lr_steps", "[10, 20]"),
     ],
 )
-def test_a_run_file_in_yaml_is_told_what_to_write(tmp_path, text, write):
+def test_a_run_file_in_yaml_is_told_what_to_write(tmp_path, text, key, value):
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
         read_run_file(path)
-    assert str(error.value).endswith(f". It looks like YAML, and a run file is TOML: {write}")
+    assert str(error.value).endswith(texts.WRITE_TOML(error="", key=key, value=value))
 
 
 def test_every_field_has_help():
@@ -100,12 +113,12 @@ def test_a_continuation_does_not_inherit_where_it_was_started():
 
 
 def test_run_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=texts.UNREADABLE.pattern(path=tmp_path / "none.toml")):
         read_run_file(tmp_path / "none.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("batch = = 3")
-    with pytest.raises(ConfigError, match="is not valid TOML"):
+    with pytest.raises(ConfigError, match=texts.NOT_TOML.pattern(source=texts.RUN_FILE(path=bad))):
         read_run_file(bad)
     bad.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=texts.UNREADABLE.pattern(path=bad)):
         read_run_file(bad)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from ringtrain import optim_texts as texts
 from ringtrain.errors import ConfigError
 from ringtrain.lr import POLICIES, LearningRate, iterations_in, scaled
 
@@ -69,16 +70,16 @@ def test_linear_scaling():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "cosin"}, "unknown lr_policy 'cosin'; did you mean 'cosine'"),
-        ({"policy": "step"}, "lr_policy 'step' wants one period in lr_steps, from 1 on, got []"),
-        ({"policy": "step", "steps": (0,)}, "lr_policy 'step' wants one period"),
-        ({"policy": "step", "steps": (1, 2)}, "lr_policy 'step' wants one period"),
-        ({"policy": "multistep"}, "lr_policy 'multistep' wants lr_steps, rising iterations, got []"),
-        ({"policy": "multistep", "steps": (5, 5)}, "rising iterations, got [5, 5]"),
-        ({"policy": "multistep", "steps": (-5, 5)}, "rising iterations, got [-5, 5]"),
-        ({"policy": "poly"}, "lr_policy 'poly' wants the iterations of the whole run, got 0"),
-        ({"policy": "cosine", "total": -1}, "lr_policy 'cosine' wants the iterations of the whole run, got -1"),
-        ({"warmup": -1}, "warmup is a number of iterations, at least 0, got -1"),
+        ({"policy": "cosin"}, texts.UNKNOWN_POLICY(policy="cosin", hint="did you mean 'cosine'")),
+        ({"policy": "step"}, texts.ONE_STEP(steps=[])),
+        ({"policy": "step", "steps": (0,)}, texts.ONE_STEP(steps=[0])),
+        ({"policy": "step", "steps": (1, 2)}, texts.ONE_STEP(steps=[1, 2])),
+        ({"policy": "multistep"}, texts.RISING_STEPS(steps=[], why="")),
+        ({"policy": "multistep", "steps": (5, 5)}, texts.RISING_STEPS(steps=[5, 5], why="")),
+        ({"policy": "multistep", "steps": (-5, 5)}, texts.RISING_STEPS(steps=[-5, 5], why="")),
+        ({"policy": "poly"}, texts.TOTAL(policy="poly", total=0)),
+        ({"policy": "cosine", "total": -1}, texts.TOTAL(policy="cosine", total=-1)),
+        ({"warmup": -1}, texts.WARMUP(warmup=-1)),
     ],
 )
 def test_unusable_numbers_are_explained(arguments, message):

@@ -10,6 +10,7 @@ from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim import OPTIMIZERS, AdamW, Hyper, Run, make_optimizer, runs
+from ringtrain.optim_texts import UNKNOWN_OPTIMIZER
 
 ZERO = Fill("constant")
 TABLE = (
@@ -149,5 +150,6 @@ def test_spans_apart_are_not_merged():
 
 def test_names():
     assert isinstance(make_optimizer("adamw", SPANS, Hyper()), AdamW)
-    with pytest.raises(ConfigError, match=r"unknown optimizer 'adam'; did you mean 'adamw'\? known: adamw, lamb, la"):
+    hint = "did you mean 'adamw'? known: adamw, lamb, lars, nesterov, sgd"
+    with pytest.raises(ConfigError, match=UNKNOWN_OPTIMIZER.pattern(name="adam", hint=hint)):
         make_optimizer("adam", SPANS, Hyper())
