@@ -3,6 +3,7 @@
 import numpy as np
 
 from ringtrain.errors import ConfigError, nearest
+from ringtrain.ops import texts
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")  # of which activations and their gradients take 16 bits
@@ -16,7 +17,7 @@ def active_dtype(precision: str, dtype) -> np.dtype:
     """
     dtype = np.dtype(dtype)
     if precision not in PRECISIONS:
-        raise ConfigError(f"precision {precision!r} is not known; {nearest(precision, PRECISIONS)}")
+        raise ConfigError(texts.UNKNOWN_PRECISION(precision=precision, hint=nearest(precision, PRECISIONS)))
     if dtype != np.float32 and precision != "float32":
         raise ConfigError(
             f"--precision {precision} with --dtype {dtype}: {dtype} is for checks, which less of the same would spoil; "
@@ -31,5 +32,5 @@ def _bfloat16() -> np.dtype:
     try:
         from ml_dtypes import bfloat16
     except ImportError:
-        raise ConfigError("--precision bfloat16 wants the package ml_dtypes: pip install ml_dtypes") from None
+        raise ConfigError(texts.NO_ML_DTYPES()) from None
     return np.dtype(bfloat16)

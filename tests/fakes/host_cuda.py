@@ -13,6 +13,7 @@ import weakref
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
 from tests.fakes import host_kernels
@@ -131,7 +132,7 @@ class HostRuntime(Runtime):
 
     def _is_pinned(self, host):
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
-            raise DeviceError(f"a copy takes a C-contiguous NumPy array, not {type(host).__name__}")
+            raise DeviceError(texts.HOST_ARRAY(kind=type(host).__name__))
         return self._pinned.holds(host)
 
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,7 +192,7 @@ class HostRuntime(Runtime):
     def share(self, array):
         whole = self._wholes.get(self.address(array))
         if whole is None or whole.size != max(1, array.size * array.dtype.itemsize):
-            raise DeviceError("only a whole array, of Runtime.whole, can be shared")
+            raise DeviceError(texts.NOT_WHOLE())
         return json.dumps([self._names[self.address(array)], self.facts.uuid]).encode().ljust(NAME_BYTES)
 
     def open(self, name, nbytes):
@@ -201,7 +202,7 @@ class HostRuntime(Runtime):
         if owner == self.facts.uuid:
             raise DeviceError("an array cannot be opened by the device that shared it")
         if place in self._opened.values():
-            raise DeviceError("the array is open already")
+            raise DeviceError(texts.OPEN_ALREADY())
         if not is_there(place):
             raise DeviceError("it was opened after its owner gave it up")
         memory = open_shared(place, max(1, nbytes))[:nbytes]
@@ -211,7 +212,7 @@ class HostRuntime(Runtime):
     def close(self, array):
         place = self._opened.pop(self.address(array), None)
         if place is None:
-            raise DeviceError("an array was closed that is not open")
+            raise DeviceError(texts.NOT_OPEN())
         if not is_there(place):
             raise DeviceError("an array was closed after its owner had freed it")
 

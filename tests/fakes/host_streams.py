@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.runtime import Event, Graph, Stream
 
 
@@ -39,9 +40,9 @@ class Scheduler:
     def recorded(self, stream) -> bool:
         return self.recording is not None and (stream is self.recording.stream or stream in self.recording.loose)
 
-    def refuse_while_recording(self, what):
+    def refuse_while_recording(self, action):
         if self.recording is not None:
-            raise DeviceError(f"{what} while work is recorded; it cannot be part of a graph")
+            raise DeviceError(texts.WHILE_RECORDING(action=action))
 
     def finish(self, stream, event=None):
         """Do the work of a stream, up to an event where one is given."""

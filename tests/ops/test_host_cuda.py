@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.kernels import Kernels
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.device import DeviceRefusal, span_memory
@@ -86,7 +87,7 @@ def test_arrays_of_another_device_are_refused(runtime):
     with pytest.raises(DeviceError, match="copy of 16 bytes to 8"):
         mine = runtime.empty(4, "float32")
         runtime.copy(mine, mine[:2], runtime.stream())
-    with pytest.raises(DeviceError, match="takes a C-contiguous NumPy array, not list"):
+    with pytest.raises(DeviceError, match=texts.HOST_ARRAY.pattern(kind="list")):
         runtime.upload([1.0], mine, runtime.stream())
 
 
@@ -165,28 +166,32 @@ def test_recorded_work_is_done_at_each_launch(runtime):
     assert read(runtime, y, stream) == [0] * 4
 
 
+def recorded(action):
+    return texts.WHILE_RECORDING.pattern(action=action)
+
+
 def test_what_cannot_be_recorded(runtime):
     stream, other, host = runtime.stream(), runtime.stream(), np.zeros(4, np.float32)
     x, event = runtime.empty(4, "float32"), stream.record()
     with runtime.record(stream) as graphs:
         pass
     matrix = Matrix(x, 2, 2, 2)
-    refused = {
-        "an array was allocated while work is recorded": lambda: runtime.empty(4, "uint8"),
-        "an array was allocated while": lambda: runtime.whole(4),
-        "pinned memory was allocated while": lambda: runtime.pinned(4),
-        "memory that is not pinned was copied while": lambda: runtime.upload(host, x, stream),
-        "not pinned was copied while work is recorded": lambda: runtime.download(x, host, stream),
-        "a stream was waited for while": other.synchronize,
-        "a product was asked for while": lambda: runtime.product(matrix, matrix, matrix, False, True, stream),
-        "none.cu was compiled while": lambda: runtime.compile("", "none.cu", ()),
-        "another recording was begun while": lambda: runtime.record(other).__enter__(),
-        "a graph was launched while": lambda: graphs[0].launch(stream),
-        "wait for an event from before the recording": lambda: stream.after(event),
-        "from outside of it": lambda: stream.record().wait(),
-        "before its stream waited for another that had joined": lambda: other.after(stream.record()),
-    }
-    for words, run in refused.items():
+    refused = [
+        (recorded("an array was allocated"), lambda: runtime.empty(4, "uint8")),
+        (recorded("an array was allocated"), lambda: runtime.whole(4)),
+        (recorded("pinned memory was allocated"), lambda: runtime.pinned(4)),
+        (recorded("memory that is not pinned was copied"), lambda: runtime.upload(host, x, stream)),
+        (recorded("memory that is not pinned was copied"), lambda: runtime.download(x, host, stream)),
+        (recorded("a stream was waited for"), other.synchronize),
+        (recorded("a product was asked for"), lambda: runtime.product(matrix, matrix, matrix, False, True, stream)),
+        (recorded("none.cu was compiled"), lambda: runtime.compile("", "none.cu", ())),
+        (recorded("another recording was begun"), lambda: runtime.record(other).__enter__()),
+        (recorded("a graph was launched"), lambda: graphs[0].launch(stream)),
+        ("wait for an event from before the recording", lambda: stream.after(event)),
+        ("from outside of it", lambda: stream.record().wait()),
+        ("before its stream waited for another that had joined", lambda: other.after(stream.record())),
+    ]
+    for words, run in refused:
         with pytest.raises(DeviceError, match=words), runtime.record(stream):
             run()
     with runtime.record(stream):
@@ -301,20 +306,20 @@ def test_what_cannot_be_shared_or_opened(runtime):
     x, other = runtime.whole(8), HostRuntime()
     name = runtime.share(x)
     for cut in (lambda: runtime.empty(8, "uint8"), lambda: x[:4], lambda: x[4:]):
-        with pytest.raises(DeviceError, match=r"only a whole array, of Runtime\.whole, can be shared"):
+        with pytest.raises(DeviceError, match=texts.NOT_WHOLE.pattern()):
             runtime.share(cut())
     with pytest.raises(DeviceError, match="cannot be opened by the device that shared it"):
         runtime.open(name, 8)
     with pytest.raises(DeviceError, match="a name of 3 bytes; it has 64"):
         other.open(b"abc", 8)
     there = other.open(name, 8)
-    with pytest.raises(DeviceError, match="is open already"):
+    with pytest.raises(DeviceError, match=texts.OPEN_ALREADY.pattern()):
         other.open(name, 8)
     other.close(there)
     x = None  # given up
     with pytest.raises(DeviceError, match="was opened after its owner gave it up"):
         other.open(name, 8)
-    with pytest.raises(DeviceError, match="closed that is not open"):
+    with pytest.raises(DeviceError, match=texts.NOT_OPEN.pattern()):
         other.close(there)
 
 

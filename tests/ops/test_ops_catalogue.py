@@ -3,7 +3,7 @@
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.ops import keys
+from ringtrain.ops import keys, texts
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.catalogue import OPS, make_ops
 
@@ -15,9 +15,11 @@ def test_each_name_makes_its_operations():
 
 
 def test_unknown_names_and_types_are_explained():
-    with pytest.raises(ConfigError, match=r"operations 'cup' are not known; did you mean 'cpu'\? known: cpu, ref"):
+    with pytest.raises(
+        ConfigError, match=texts.UNKNOWN_OPS.pattern(name="cup", hint="did you mean 'cpu'? known: cpu, reference")
+    ):
         make_ops("cup")
-    with pytest.raises(ConfigError, match="operations 'cpu' got dtype 'float16'; use float32 or float64"):
+    with pytest.raises(ConfigError, match=texts.UNKNOWN_DTYPE.pattern(name="cpu", dtype="float16")):
         make_ops("cpu", "float16")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import ConfigError
+from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry, Ops, PoolGeometry
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
@@ -294,5 +295,7 @@ def test_a_variance_that_is_rounded_away_is_not_negative(make):
 def test_more_threads_than_can_be_of_use_are_refused(monkeypatch, cores, most):
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     for count in (most + 1, 100_000, 1 << 31):
-        with pytest.raises(ConfigError, match=f"^--threads {count}: at most {most} on this machine, 4 for each of its"):
+        with pytest.raises(
+            ConfigError, match="^" + texts.THREADS.pattern(count=count, most=most, per_core=4, least=64)
+        ):
             CpuOps("float32").threads(count)

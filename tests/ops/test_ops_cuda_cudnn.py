@@ -2,11 +2,13 @@
 
 import inspect
 import itertools
+import re
 
 import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import Convolution
@@ -171,7 +173,7 @@ def test_what_has_no_engine_is_told_again_without_a_second_try():
     device, library = device_with("float32", lambda streams: FakeCudnn(streams, lambda graph: True))
     passes, array = Cudnn(device, library), device.runtime.empty(36, "float32")
     for _ in range(2):
-        with pytest.raises(Unable, match="cuDNN: no engine for this graph"):
+        with pytest.raises(Unable, match=texts.CUDNN.pattern(error="no engine for this graph")):
             passes.input_back(small_plan(), array, array, array)
     assert len(library.graphs) == 1
 
@@ -183,7 +185,7 @@ def test_where_there_is_no_library_behind_the_one_that_is_installed():
 
     device, library = device_with("float32")
     library.create_handle, array = create_handle, device.runtime.empty(36, "float32")
-    with pytest.raises(Unable, match="cuDNN: Unable to find symbol"):
+    with pytest.raises(Unable, match=texts.CUDNN.pattern(error="Unable to find symbol")):
         Cudnn(device, library).input_back(small_plan(), array, array, array)
 
 
@@ -217,7 +219,7 @@ def test_it_is_one_of_the_ways_and_may_be_recorded():
     before = get(device, dx), get(device, dw)
     names = {work[0]: chosen.name for work, chosen in choice.table.items()}
     assert names == {"forward": "cuDNN", "input_back": "cuDNN", "weights_back": "implicit 64x64"}
-    assert choice.notes == ["cuDNN is left out 1×: cuDNN: no engine for this graph"]
+    assert choice.notes == [texts.LEFT_OUT(name="cuDNN", times=1, why=texts.CUDNN(error="no engine for this graph"))]
     device.recording = True
     with device.runtime.record(device.stream) as graphs:
         run()
@@ -232,11 +234,18 @@ class BindingError(Exception):
     """Of a class that a library has for itself."""
 
 
+OTHER = texts.OTHER_RESULT.pattern(most=0.001)
 SPOILT = {
-    "raises": ({"fails": BindingError("CUDNN_STATUS_EXECUTION_FAILED")}, "BindingError: CUDNN_STATUS_EXECUTION_FAILED"),
-    "misses an array": ({"fails": ValueError("no tensor of uid 3")}, "ValueError: no tensor of uid 3"),
-    "gives other numbers": ({"spoils": lambda result: 1.02 * result}, "by more than 0.001 of the norm"),
-    "gives NaN": ({"spoils": lambda result: np.nan * result}, "by more than 0.001 of the norm"),
+    "raises": (
+        {"fails": BindingError("CUDNN_STATUS_EXECUTION_FAILED")},
+        texts.CUDNN_RAISED.pattern(kind="BindingError", error="CUDNN_STATUS_EXECUTION_FAILED"),
+    ),
+    "misses an array": (
+        {"fails": ValueError("no tensor of uid 3")},
+        texts.CUDNN_RAISED.pattern(kind="ValueError", error="no tensor of uid 3"),
+    ),
+    "gives other numbers": ({"spoils": lambda result: 1.02 * result}, OTHER),
+    "gives NaN": ({"spoils": lambda result: np.nan * result}, OTHER),
 }
 
 
@@ -258,7 +267,7 @@ def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(how, why):
     assert np.abs(get(device, arrays[2]) - wanted).max() < 1e-5
     assert len(choice.table) == 3 and all("cuDNN" not in each.names for each in choice.table.values())
     (note,) = choice.notes
-    assert note.startswith("cuDNN is left out 3×: ") and note.endswith(why)
+    assert re.fullmatch(texts.LEFT_OUT.pattern(name="cuDNN", times=3, why="") + why, note)
 
 
 @needs_compiler
@@ -267,7 +276,9 @@ def test_a_library_that_fails_when_it_was_chosen_is_told_as_an_error_of_the_devi
     passes, array = Cudnn(device, library), device.runtime.empty(36, "float32")
     passes.input_back(small_plan(), array, array, array[:25])
     library.fails = RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
-    with pytest.raises(DeviceError, match="cuDNN: RuntimeError: CUDNN_STATUS_EXECUTION_FAILED"):
+    with pytest.raises(
+        DeviceError, match=texts.CUDNN_RAISED.pattern(kind="RuntimeError", error="CUDNN_STATUS_EXECUTION_FAILED")
+    ):
         passes.input_back(small_plan(), array, array, array)
 
 

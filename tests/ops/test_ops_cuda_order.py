@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.order import Segments
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.host_cuda import HostRuntime
@@ -67,18 +68,18 @@ def test_the_segments_that_were_asked_for_last_are_kept(ops):
 
 @pytest.mark.device
 @pytest.mark.parametrize(
-    "wish, words",
+    "wish, action",
     [
-        (lambda ops, x: ops.empty((3,)), "an array was allocated while work is recorded"),
-        (lambda ops, x: ops.square_sum(x), "a stream was waited for while work is recorded"),
-        (lambda ops, x: ops.upload(np.zeros(4, np.float32), x), "memory that is not pinned was copied while"),
+        (lambda ops, x: ops.empty((3,)), "an array was allocated"),
+        (lambda ops, x: ops.square_sum(x), "a stream was waited for"),
+        (lambda ops, x: ops.upload(np.zeros(4, np.float32), x), "memory that is not pinned was copied"),
         (
             lambda ops, x: ops.runtime.product(*[Matrix(x, 2, 2, 2)] * 3, False, True, ops._device.stream),
-            "a product was asked for while",
+            "a product was asked for",
         ),
     ],
 )
-def test_a_segment_that_cannot_be_recorded_runs_each_time(ops, wish, words):
+def test_a_segment_that_cannot_be_recorded_runs_each_time(ops, wish, action):
     x, y, ran = ones(ops), ones(ops), []
 
     def run():
@@ -90,10 +91,11 @@ def test_a_segment_that_cannot_be_recorded_runs_each_time(ops, wish, words):
         ops.segment("wishes", run)
     assert ops.to_host(x).tolist() == [16] * 4
     assert len(ran) == 5  # once to find that it cannot be
-    assert f"; 1 run anew each time ({words}" in ops.describe()
+    anew = texts.RUN_EACH_TIME(count=1, why=texts.WHILE_RECORDING(action=action))
+    assert f"; {anew}" in ops.describe()
     ops.segment("another", lambda: ops.scale(x, 2))
     ops.segment("another", lambda: ops.scale(x, 2))
-    assert "; 1 segments recorded, 1 run anew each time" in ops.describe()
+    assert f"; {texts.RECORDED(count=1)}, {anew}" in ops.describe()
 
 
 @pytest.mark.device

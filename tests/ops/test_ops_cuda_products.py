@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.choice import Choice, Way
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -222,6 +223,10 @@ class Standing:
         self.cleared += 1
 
 
+def left_out(name, why, times=1):
+    return texts.LEFT_OUT(name=name, times=times, why=why)
+
+
 def ways(*names):
     return lambda: [Way(name, None, recordable=name != "blas") for name in names]
 
@@ -237,7 +242,7 @@ def test_the_fastest_is_taken_and_told():
     assert choice(device, "work", None, None).name == "blas" and len(clock.names) == 6
     chosen = choice.table["work"]
     assert (chosen.name, chosen.milliseconds, chosen.flops_per_second) == ("blas", 1.0, 1e12)
-    assert choice.notes == ["none is left out 1×: no engine", "large is left out 1×: no memory"]
+    assert choice.notes == [left_out("none", "no engine"), left_out("large", "no memory")]
     device.recording = True
     assert choice(device, "work", None, None).name == "small"
     beside, theirs = Standing(), names()
@@ -252,8 +257,7 @@ def test_a_way_that_gives_other_numbers_is_left_out(result):
     for work in ("work", "more"):
         assert choice(device, work, ways("own", "blas"), clock.trial).name == "own"
         assert set(choice.table[work].seconds) == {"own"}
-    words = "its result differs from that of own by more than 0.001 of the norm"
-    assert choice.notes == [f"blas is left out 2×: {words}"]
+    assert choice.notes == [left_out("blas", texts.OTHER_RESULT(name="own", most=0.001), times=2)]
 
 
 @pytest.mark.parametrize(
@@ -278,8 +282,8 @@ def test_the_first_way_that_gives_numbers_is_the_one_that_is_named():
     clock = Clock({"own": Unable("no tile"), "library": 2e-3, "blas": 1e-3}, {"blas": [0.0, 0.0]})
     choice = clock.choice()
     assert choice(Standing(), "work", ways("own", "library", "blas"), clock.trial).name == "library"
-    told = "blas is left out 1×: its result differs from that of library by more than 0.001 of the norm"
-    assert choice.notes == ["own is left out 1×: no tile", told]
+    other = texts.OTHER_RESULT(name="library", most=0.001)
+    assert choice.notes == [left_out("own", "no tile"), left_out("blas", other)]
 
 
 def test_numbers_are_held_to_the_type_of_the_factors():
@@ -339,10 +343,10 @@ def test_recorded_products_are_our_own():
     assert (ops.to_host(y) == 3 * np.eye(3)).all()
     (chosen,) = ops.choices.table.values()
     assert chosen.name == "cuBLAS"
-    assert "1 segments recorded" in ops.describe() and "anew" not in ops.describe()
+    assert texts.RECORDED(count=1) in ops.describe() and "anew" not in ops.describe()
     device = ops._device
     with (
-        pytest.raises(DeviceError, match="a product was asked for while work is recorded"),
+        pytest.raises(DeviceError, match=texts.WHILE_RECORDING.pattern(action="a product was asked for")),
         device.runtime.record(device.stream),
     ):
         BlasProduct(device, device.kernels, True)(*[matrix(x, 3, 3)] * 3)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -122,7 +123,11 @@ def test_what_cannot_be_recorded_after_all_is_told():
 @pytest.mark.parametrize(
     "fault, kind, words",
     [
-        (DeviceError("capture was invalidated"), Unable, "^it cannot be recorded: capture was invalidated$"),
+        (
+            DeviceError("capture was invalidated"),
+            Unable,
+            f"^{texts.NOT_RECORDABLE.pattern(error='capture was invalidated')}$",
+        ),
         (DeviceFullError("no memory"), DeviceFullError, "^no memory$"),
     ],
 )
@@ -194,9 +199,9 @@ def gives_nothing(runtime, right, given):
     pass
 
 
-OTHER = "its result differs from that of own by more than 0.001 of the norm"
+OTHER = texts.OTHER_RESULT(name="own", most=0.001)
 REFUSALS = {
-    raises: "cuBLAS: CUBLAS_STATUS_EXECUTION_FAILED",
+    raises: texts.CUBLAS(error="CUBLAS_STATUS_EXECUTION_FAILED"),
     gives_nan: OTHER,
     gives_half: OTHER,
     gives_nothing: OTHER,
@@ -209,7 +214,7 @@ REFUSALS = {
 def test_a_library_that_fails_or_is_wrong_is_left_out(spoil, why):
     host, choice = multiplied(spoil)
     assert (host == 5).all()
-    assert choice.notes == [f"cuBLAS is left out 1×: {why}"]
+    assert choice.notes == [texts.LEFT_OUT(name="cuBLAS", times=1, why=why)]
     assert next(iter(choice.table.values())).name == "own"
 
 
@@ -224,4 +229,4 @@ def test_a_library_that_is_right_is_taken():
 @needs_compiler
 def test_a_product_of_float32_is_held_to_it_in_a_net_of_16_bits():
     host, choice = multiplied(gives_a_percent_more, "float16")
-    assert (host == 5).all() and choice.notes == [f"cuBLAS is left out 1×: {OTHER}"]
+    assert (host == 5).all() and choice.notes == [texts.LEFT_OUT(name="cuBLAS", times=1, why=OTHER)]

@@ -5,8 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from ringtrain.errors import ConfigError
-from ringtrain.ops.precision import active_dtype
+from ringtrain.errors import ConfigError, nearest
+from ringtrain.ops import texts
+from ringtrain.ops.precision import PRECISIONS, active_dtype
 
 
 def test_activations_are_as_precise_as_it_says():
@@ -17,7 +18,7 @@ def test_activations_are_as_precise_as_it_says():
 
 def test_bfloat16_is_that_of_ml_dtypes(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(ConfigError, match="bfloat16 wants the package ml_dtypes: pip"):
+    with pytest.raises(ConfigError, match=texts.NO_ML_DTYPES.pattern()):
         active_dtype("bfloat16", "float32")
     monkeypatch.undo()
     pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
@@ -25,7 +26,9 @@ def test_bfloat16_is_that_of_ml_dtypes(monkeypatch):
 
 
 def test_what_is_refused():
-    with pytest.raises(ConfigError, match=r"precision 'bf16' is not known; .*bfloat16"):
+    with pytest.raises(
+        ConfigError, match=texts.UNKNOWN_PRECISION.pattern(precision="bf16", hint=nearest("bf16", PRECISIONS))
+    ):
         active_dtype("bf16", "float32")
     with pytest.raises(ConfigError, match="--precision tf32 with --dtype float64: float64 is for checks"):
         active_dtype("tf32", "float64")

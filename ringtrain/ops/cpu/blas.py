@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ringtrain.errors import ConfigError
+from ringtrain.ops import texts
 
 ROW_MAJOR = 101
 PLAIN, TRANSPOSED = 111, 112
@@ -35,10 +36,8 @@ class Blas:
         """Let products use ``count`` threads, in the whole process. Raises ConfigError for more than can be of use."""
         most = max(MOST_THREADS, THREADS_A_CORE * (os.cpu_count() or 1))
         if count > most:
-            raise ConfigError(
-                f"--threads {count}: at most {most} on this machine, {THREADS_A_CORE} for each of its cores, or "
-                f"{MOST_THREADS} where those are fewer"
-            )
+            limits = {"most": most, "per_core": THREADS_A_CORE, "least": MOST_THREADS}
+            raise ConfigError(texts.THREADS(count=count, **limits))
         self._library.scipy_openblas_set_num_threads(count)
 
     def describe(self) -> str:

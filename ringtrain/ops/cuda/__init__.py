@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from ringtrain.ops import texts
 from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.compression import Compression
@@ -64,9 +65,9 @@ class CudaOps(Ops):
     def describe(self):
         facts = self.runtime.facts
         driver, cuda = (".".join(map(str, version)) for version in (facts.driver, facts.runtime))
-        words = f"{facts.name}, {self.precision}, CUDA {cuda} (driver {driver})"
+        device = texts.DEVICE(name=facts.name, precision=self.precision, cuda=cuda, driver=driver)
         segments = self._segments.describe()
-        return f"{words}; {segments}" if segments else words
+        return texts.DEVICE_AND_SEGMENTS(device=device, segments=segments) if segments else device
 
     def numerics(self):
         facts = self.runtime.facts

@@ -6,11 +6,11 @@
 import os
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import explain
 
 OLDEST = 8, 0  # compute capability: tensor cores of bfloat16, copies past the registers
 MAJORS = 12, 13  # versions of CUDA that CuPy is built for
-INSTALL = "pip install 'ringtrain[cuda{major}]'"
 
 
 def import_cupy():
@@ -19,13 +19,10 @@ def import_cupy():
         import cupy
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            raise DeviceError(f"--device cuda: CuPy cannot be imported: {error}") from error
-        raise DeviceError(
-            f"--device cuda wants CuPy, which is not installed: {INSTALL.format(major=13)} for a driver of CUDA 13, "
-            f"{INSTALL.format(major=12)} for an older one (nvidia-smi shows the driver's CUDA version)"
-        ) from None
+            raise DeviceError(texts.CUPY_BROKEN(error=error)) from error
+        raise DeviceError(texts.NO_CUPY(newer=texts.INSTALL(major=13), older=texts.INSTALL(major=12))) from None
     except ImportError as error:
-        raise DeviceError(f"--device cuda: CuPy cannot be imported: {error}") from error
+        raise DeviceError(texts.CUPY_BROKEN(error=error)) from error
     return cupy
 
 
@@ -47,21 +44,20 @@ def version_of(number: int) -> tuple[int, int]:
     return number // 1000, number % 1000 // 10
 
 
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
 def _check_driver(cupy):
     driver, runtime = (
         version_of(each()) for each in (cupy.cuda.runtime.driverGetVersion, cupy.cuda.runtime.runtimeGetVersion)
     )
     if driver == (0, 0):
-        raise DeviceError(
-            "--device cuda: no driver of NVIDIA is here (libcuda.so.1 was not found): run where `nvidia-smi` shows a "
-            "GPU, in a container with `--gpus all`, or use --device cpu"
-        )
+        raise DeviceError(texts.NO_DRIVER())
     if driver[0] < runtime[0]:
-        other = f"pip uninstall cupy-cuda{runtime[0]}x, then {INSTALL.format(major=driver[0])}; or "
-        raise DeviceError(
-            f"--device cuda: the CuPy that is installed is built for CUDA {runtime[0]}, and the driver runs up to CUDA "
-            f"{driver[0]}.{driver[1]}: {other if driver[0] in MAJORS else ''}install a newer driver"
-        )
+        older = texts.OLDER_CUPY(built=runtime[0], install=texts.INSTALL(major=driver[0]))
+        what_to_do = older if driver[0] in MAJORS else texts.NEWER_DRIVER()
+        raise DeviceError(texts.OLD_DRIVER(built=runtime[0], driver=_dotted(driver), what_to_do=what_to_do))
 
 
 def _counted(cupy):
@@ -69,26 +65,26 @@ def _counted(cupy):
         return cupy.cuda.runtime.getDeviceCount()
     except RuntimeError as error:
         if "cudaErrorNoDevice" not in str(error):
-            raise DeviceError(f"--device cuda: the driver does not work: {error}") from error
+            raise DeviceError(texts.DRIVER_FAILS(error=error)) from error
         return 0
 
 
 def _count(cupy):
     count = _counted(cupy)
     if count == 0:
-        raise DeviceError(f"--device cuda: no GPU is visible{_visibility()}; nvidia-smi -L lists those of this machine")
+        raise DeviceError(texts.NO_GPU(visible=_visibility()))
     return count
 
 
 def _visibility():
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return "" if chosen is None else f" (CUDA_VISIBLE_DEVICES={chosen})"
+    return "" if chosen is None else texts.VISIBLE(devices=chosen)
 
 
 def _check_index(count, index):
     if not 0 <= index < count:
-        seen = "device 0 is" if count == 1 else f"devices 0 to {count - 1} are"
-        raise DeviceError(f"device {index} is not visible: {seen}{_visibility()}")
+        seen = texts.ONE_IS() if count == 1 else texts.SEVERAL_ARE(last=count - 1)
+        raise DeviceError(texts.NOT_VISIBLE(index=index, seen=seen, visible=_visibility()))
 
 
 def _check_memory(cupy, index):
@@ -99,10 +95,8 @@ def _check_memory(cupy, index):
         properties = cupy.cuda.runtime.getDeviceProperties(index)
     except RuntimeError as error:
         words = explain(error, index, "the first use")
-        raise DeviceError(words or f"device {index} cannot be used: {error}") from error
+        raise DeviceError(words or texts.UNUSABLE(index=index, error=error)) from error
     capability = properties["major"], properties["minor"]
     if capability < OLDEST:
-        raise DeviceError(
-            f"device {index}, {properties['name'].decode()}, is of compute capability {capability[0]}.{capability[1]}; "
-            f"ringtrain's kernels want {OLDEST[0]}.{OLDEST[1]} (A100, RTX 30) or newer"
-        )
+        given = {"capability": _dotted(capability), "oldest": _dotted(OLDEST)}
+        raise DeviceError(texts.OLD_DEVICE(index=index, name=properties["name"].decode(), **given))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.errors import DeviceFullError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.trials import distance, sample_of, seconds_of
 
@@ -70,7 +71,7 @@ class Choice:
     @property
     def notes(self) -> list[str]:
         """A line for each reason why a way was left out."""
-        return [f"{name} is left out {times}×: {why}" for (name, why), times in self._left_out.items()]
+        return [texts.LEFT_OUT(name=name, times=times, why=why) for (name, why), times in self._left_out.items()]
 
     def __call__(
         self,
@@ -120,7 +121,7 @@ class Choice:
         device.runtime.clear(out, device.stream)  # of the way before
         trial(way)
         if not distance(self._look(device, out), wanted) <= most and np.isfinite(wanted).all():
-            raise Unable(f"its result differs from that of {name} by more than {most:g} of the norm")
+            raise Unable(texts.OTHER_RESULT(name=name, most=most))
         return first
 
 

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import explain
 from ringtrain.ops.cuda.runtime import Event, Graph, Kernel, Stream
 
@@ -64,9 +65,9 @@ class CupyDevice:
         if self.kept is not None:
             self.kept.extend(arrays)
 
-    def refuse_while_recording(self, what):
+    def refuse_while_recording(self, action):
         if self.kept is not None:
-            raise DeviceError(f"{what} while work is recorded; it cannot be part of a graph")
+            raise DeviceError(texts.WHILE_RECORDING(action=action))
 
 
 class CupyEvent(Event):

@@ -6,6 +6,7 @@ cuBLAS reads memory column by column, so that to it our matrices lie transposed:
 import numpy as np
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 
 NUMBERS = {name: (np.zeros(1, name), np.ones(1, name)) for name in ("float32", "float64")}  # 0 and 1, on the host
 
@@ -31,10 +32,14 @@ def multiply(cupy, a, b, c, accumulate, precise, stream):
 
 def _check(a, b, c):
     if a.columns != b.rows or (a.rows, b.columns) != (c.rows, c.columns) or c.transposed:
-        raise DeviceError(f"a product of {a.rows} × {a.columns} and {b.rows} × {b.columns} to {c.rows} × {c.columns}")
+        raise DeviceError(texts.PRODUCT(a=_extents(a), b=_extents(b), c=_extents(c)))
     given, out = a.array.dtype, c.array.dtype
     if given != b.array.dtype or (out != given and (given == np.float64 or out != np.float32)):
-        raise DeviceError(f"a product of {given.name} and {b.array.dtype.name} to {out.name}")
+        raise DeviceError(texts.PRODUCT(a=given.name, b=b.array.dtype.name, c=out.name))
+
+
+def _extents(matrix) -> str:
+    return f"{matrix.rows} × {matrix.columns}"
 
 
 def _operand(cupy, matrix):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.checks import check_device, count_visible, import_cupy, version_of
 from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, told
 from ringtrain.ops.cuda.cupy_products import multiply
@@ -111,7 +112,7 @@ class CupyRuntime(Runtime):
     def _check_host(self, host) -> bool:
         """Whether it is pinned."""
         if not (isinstance(host, np.ndarray) and host.flags.c_contiguous):
-            raise DeviceError(f"a copy takes a C-contiguous NumPy array, not {type(host).__name__}")
+            raise DeviceError(texts.HOST_ARRAY(kind=type(host).__name__))
         pinned = self._pinned.holds(host)
         if not pinned:
             self.device.refuse_while_recording("memory that is not pinned was copied")
@@ -122,7 +123,7 @@ class CupyRuntime(Runtime):
         """CuPy's own copies are refused within a recording; CUDA's are not. From unpinned memory they return when it
         has been read."""
         if nbytes != given:
-            raise DeviceError(f"a copy of {given} bytes to {nbytes}")
+            raise DeviceError(texts.COPY_SIZES(given=given, nbytes=nbytes))
         if nbytes:
             runtime = self._cupy.cuda.runtime
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, stream.stream.ptr)
@@ -174,14 +175,14 @@ class CupyRuntime(Runtime):
     @told("sharing memory")
     def share(self, array):
         if self._whole.get(array.data.ptr) != _nbytes(array):
-            raise DeviceError("only a whole array, of Runtime.whole, can be shared")
+            raise DeviceError(texts.NOT_WHOLE())
         return self._cupy.cuda.runtime.ipcGetMemHandle(array.data.ptr)
 
     @told("opening the memory of another process")
     def open(self, name, nbytes):
         cupy = self._cupy
         if name in self._opened.values():
-            raise DeviceError("this memory of another process is open already")
+            raise DeviceError(texts.OPEN_ALREADY())
         address = cupy.cuda.runtime.ipcOpenMemHandle(name)
         self._opened[address] = name
         memory = cupy.cuda.UnownedMemory(address, nbytes, self, self.device.index)
@@ -190,7 +191,7 @@ class CupyRuntime(Runtime):
     @told("closing the memory of another process")
     def close(self, array):
         if self._opened.pop(array.data.ptr, None) is None:
-            raise DeviceError("an array was closed that is not open")
+            raise DeviceError(texts.NOT_OPEN())
         self._cupy.cuda.runtime.ipcCloseMemHandle(array.data.ptr)
 
 

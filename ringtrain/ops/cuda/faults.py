@@ -1,6 +1,7 @@
 """What goes wrong on a device, told to whom it may concern: CuPy's errors as words that say what to do."""
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"
 BUSY = "cudaErrorDevicesUnavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE"
@@ -16,21 +17,15 @@ def explain(error: Exception, index: int, doing: str) -> str | None:
     """Words for what CuPy raised while ``doing`` something on device ``index``; None for what is no fault of it."""
     kind, text = type(error).__name__, str(error)
     if is_out_of_memory(error):
-        return f"device {index} is out of memory: {doing}: {text}"
+        return texts.OUT_OF_MEMORY(index=index, doing=doing, error=text)
     if any(name in text for name in BUSY):
-        return (
-            f"device {index} is in use by another process, and does not take a second one (nvidia-smi -q -d COMPUTE "
-            f"shows its mode; nvidia-smi -c DEFAULT lets processes share it): {text}"
-        )
+        return texts.BUSY(index=index, error=text)
     if kind == "CompileException":
-        return f"{doing} failed with the words of the compiler:\n{text}"
+        return texts.NOT_COMPILED(doing=doing, error=text)
     if kind in NAMES:
-        return f"{doing} failed on device {index}: {text}"
+        return texts.FAILED(doing=doing, index=index, error=text)
     if isinstance(error, ImportError):
-        return (
-            f"{doing} wants a library of CUDA that cannot be loaded; pip install 'ringtrain[cuda13]' (or cuda12) "
-            f"brings it: {text.splitlines()[0]}"
-        )
+        return texts.NO_LIBRARY(doing=doing, error=text.splitlines()[0])
     return None
 
 
@@ -41,7 +36,4 @@ def is_out_of_memory(error: Exception) -> bool:
 def lacking(nbytes: int, free: int, total: int, index: int) -> str:
     """What to say where an array does not fit."""
     asked, left, whole = (f"{count / GIBIBYTE:.2f} GiB" for count in (nbytes, free, total))
-    return (
-        f"device {index} is out of memory: {asked} ({nbytes:,} bytes) were asked for, {left} of {whole} are free; use "
-        "a smaller batch, or --precision bfloat16"
-    )
+    return texts.ARRAY_TOO_LARGE(index=index, asked=asked, nbytes=nbytes, left=left, whole=whole)

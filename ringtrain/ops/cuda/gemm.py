@@ -7,6 +7,7 @@ are rounded. Our own cut long sums of few tiles into parts, which a second kerne
 
 from functools import partial
 
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -101,7 +102,7 @@ class BlasProduct:
         try:
             runtime.product(a, b, y, accumulate, self._precise, stream)
         except Exception as error:
-            raise Unable(f"cuBLAS: {error}") from error
+            raise Unable(texts.CUBLAS(error=error)) from error
         if bias is not None or relu:
             kernel = self._kernels("matrix", "finish_rows")
             count = a.rows * b.columns

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.runtime import Event, Graph
 from ringtrain.ops.machine import Mark
 
@@ -68,7 +69,7 @@ class Segments:
         """How many are recorded, and why others are not; nothing where there are none."""
         refusals = [segment.refusal for segment in self._segments.values() if segment.refusal]
         recorded = sum(segment.graph is not None for segment in self._segments.values())
-        words = [f"{recorded} segments recorded"] if recorded else []
+        words = [texts.RECORDED(count=recorded)] if recorded else []
         if refusals:
-            words.append(f"{len(refusals)} run anew each time ({refusals[0]})")
+            words.append(texts.RUN_EACH_TIME(count=len(refusals), why=refusals[0]))
         return ", ".join(words)

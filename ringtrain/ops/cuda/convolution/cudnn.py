@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 from dataclasses import dataclass
 
+from ringtrain.ops import texts
 from ringtrain.ops.cuda.convolution.plan import Plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -175,7 +176,7 @@ class Cudnn:
         try:
             runtime.timed(f"cuDNN: {request.what}", self._device.stream, list(pack.values()), work)
         except Exception as error:
-            raise Unable(f"cuDNN: {type(error).__name__}: {error}") from error
+            raise Unable(texts.CUDNN_RAISED(kind=type(error).__name__, error=error)) from error
 
     def _workspace(self, nbytes):
         if not self._workspaces or self._workspaces[-1].size < nbytes:
@@ -209,7 +210,7 @@ class Cudnn:
             graph.build_plans()
             return graph, graph.get_workspace_size()
         except Exception as error:  # of whatever class: a library that cannot do it ends no run
-            return Unable(f"cuDNN: {error}")
+            return Unable(texts.CUDNN(error=error))
 
     def _open(self):
         """The module, with a handle of this stream."""
