@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
 
+from ringtrain.report import texts
 from ringtrain.report.runs import CUT_SHORT, RunLog
 
 # What runs should have in common, and what is said of those that have not.
@@ -137,10 +138,10 @@ def notes_of(runs: Sequence[RunLog | Broken], rows: Sequence[dict]) -> list[str]
     notes += [note for row in rows if (note := _ending(row))]
     resumed = [run.name for run in whole if run.start.get("resumed_at")]
     if resumed:
-        notes.append(f"resumed, so that speed, bytes and memory are of the last part alone: {', '.join(resumed)}")
+        notes.append(texts.RESUMED_RUNS(names=", ".join(resumed)))
     lengths = {row["examples"] for row in rows if row["outcome"] == "done"}
     if len(lengths) > 1:
-        notes.append("not all trained on as many examples: the picture has accuracies at equal examples")
+        notes.append(texts.OTHER_LENGTHS())
     return notes
 
 
@@ -151,8 +152,8 @@ def _difference(runs: Sequence[RunLog], key: str, what: str) -> str | None:
     if len(holders) < 2:
         return None
     usual = max(holders, key=lambda value: len(holders[value]))
-    others = [f"{value} ({', '.join(names)})" for value, names in holders.items() if value != usual]
-    return f"different {what}: {usual}, but {'; '.join(others)}"
+    others = [texts.VALUE_OF(value=value, names=", ".join(names)) for value, names in holders.items() if value != usual]
+    return texts.DIFFERENT(what=what, usual=usual, others="; ".join(others))
 
 
 def _words(value) -> str:
@@ -163,10 +164,10 @@ def _ending(row: dict) -> str | None:
     if row["outcome"] == "done":
         return None
     if row["outcome"] == CUT_SHORT:
-        return f"{row['name']}: the log ends after iteration {row['iterations']:,}, and does not say why"
+        return texts.LOG_ENDS(name=row["name"], iteration=row["iterations"])
     if row["problem"] is None:
-        return f"{row['name']}: {row['outcome']} after iteration {row['iterations']:,}"
-    return f"{row['name']}: {row['problem']}"
+        return texts.ENDED_AFTER(name=row["name"], outcome=row["outcome"], iteration=row["iterations"])
+    return texts.PROBLEM(name=row["name"], problem=row["problem"])
 
 
 def spread(values: Sequence | None) -> tuple | None:

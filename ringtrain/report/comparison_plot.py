@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ringtrain.errors import UsageError, nearest
 from ringtrain.humanize import plural
+from ringtrain.report import texts
 from ringtrain.report.plots import replace, running_mean, thin
 from ringtrain.report.runs import Point, RunLog
 
@@ -30,11 +31,11 @@ def check_picture(path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("a picture needs matplotlib: pip install 'ringtrain[plot]'") from None
+        raise UsageError(texts.PICTURE_NEEDS_MATPLOTLIB()) from None
     known = FigureCanvasAgg(Figure()).get_supported_filetypes()
     ending = Path(path).suffix.lstrip(".")
     if ending not in known:
-        raise UsageError(f"--plot {path}: no picture is of kind {ending!r}; {nearest(ending, known)}")
+        raise UsageError(texts.UNKNOWN_PICTURE(path=path, ending=ending, hint=nearest(ending, known)))
 
 
 def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
@@ -59,7 +60,7 @@ def draw_comparison(runs: Sequence[RunLog], rows: Sequence[dict], path) -> None:
     try:
         replace(figure, os.fspath(path), Path(path).suffix.lstrip("."))
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        raise UsageError(texts.UNWRITABLE(path=path, error=error.strerror)) from None
 
 
 def _look(number: int) -> dict:
@@ -98,7 +99,7 @@ def _curves(axes, runs: Sequence[RunLog], looks: Sequence[dict], against: tuple,
     axes.grid(color="#dddddd", linewidth=0.6)
     _plain(axes)
     if not drawn:
-        _say(axes, f"no run has recorded {'bytes' if against[0] == 'bytes' else name}")
+        _say(axes, texts.NOT_RECORDED(what="bytes" if against[0] == "bytes" else name))
 
 
 def _series(points: Sequence[Point], x_of, y_of) -> tuple[list, list]:
@@ -141,7 +142,7 @@ def _speeds(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
     axes.margins(x=0.25)
     _plain(axes)
     if not axes.patches:
-        _say(axes, "no run has recorded its speed")
+        _say(axes, texts.NOT_RECORDED(what="its speed"))
 
 
 def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
@@ -156,7 +157,7 @@ def _bytes_by_rank(axes, rows: Sequence[dict], looks: Sequence[dict]) -> None:
     _plain(axes)
     if not told:
         axes.set(xticks=[], yticks=[])
-        _say(axes, "no run has recorded bytes")
+        _say(axes, texts.NOT_RECORDED(what="bytes"))
 
 
 def _counted(row: dict) -> bool:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtrain.errors import plain
-from ringtrain.report import words
+from ringtrain.report import texts, words
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.terminal import Screen
 
@@ -74,7 +74,7 @@ class Status:
         self._first: Iteration | None = None
         self._last: Iteration | None = None
         self._lock = threading.Lock()
-        self._spinner = Spinner("dots", Text(words.PREPARING))
+        self._spinner = Spinner("dots", Text(texts.PREPARING()))
 
     def note(self, event: Iteration) -> None:
         with self._lock:
@@ -106,11 +106,11 @@ class Status:
 def figures(first: Iteration, last: Iteration, run: RunStarted) -> list[str]:
     """The figures of the second line, the most wanted first."""
     return [
-        f"loss {last.loss:.4f}",
-        f"accuracy {words.percent(last.accuracy)}",
-        f"{left(first, last, run)} left",
-        f"{last.images_per_s:,.0f} images/s",
-        f"iteration {last.iteration:,}/{run.iterations:,}",
+        texts.LOSS(loss=last.loss),
+        texts.ACCURACY(accuracy=words.percent(last.accuracy)),
+        texts.LEFT(clock=left(first, last, run)),
+        texts.SPEED(images_per_s=last.images_per_s),
+        texts.ITERATIONS(iteration=last.iteration, iterations=run.iterations),
     ]
 
 

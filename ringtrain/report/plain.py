@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from ringtrain.report import words
+from ringtrain.report import texts, words
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.terminal import Screen
 
@@ -24,7 +24,7 @@ class PlainScreen(Screen):
 
     def begin(self, run: RunStarted, header: Sequence[str]) -> None:
         self._run = run
-        for line in (*header, words.PREPARING):
+        for line in (*header, texts.PREPARING()):
             self.line(line)
 
     def line(self, text: str) -> None:

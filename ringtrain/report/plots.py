@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from ringtrain.humanize import plural
+from ringtrain.report import texts
 from ringtrain.report.records import read_record
 from ringtrain.report.words import percent
 
@@ -23,17 +24,17 @@ def draw_curves(log_path, png_path) -> str | None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        return "matplotlib is not installed: pip install 'ringtrain[plot]' draws the curves of the next run"
+        return texts.NO_MATPLOTLIB()
     try:
         log = read(log_path)
         if not log["iteration"]:
-            return f"{log_path} has no iteration to draw"
+            return texts.NOTHING_TO_DRAW(path=log_path)
         figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
         FigureCanvasAgg(figure)
         _draw(figure, log)
         replace(figure, os.fspath(png_path))
     except OSError as error:
-        return f"{error.filename or png_path}: {error.strerror}"
+        return texts.UNDRAWN(path=error.filename or png_path, problem=error.strerror)
     return None
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringtrain.errors import DivergedError, UsageError
+from ringtrain.report import texts
 from ringtrain.report.records import read_record
 
 LOG = "log.jsonl"
@@ -78,7 +79,7 @@ def read_run(folder, name: str) -> RunLog:
     path = Path(folder) / LOG
     processes = _processes(_records(path))
     if not processes:
-        raise UsageError(f"{folder} is not a run's folder: its {LOG} has no start of a run. {_give()}")
+        raise UsageError(texts.NO_RUN(folder=folder, why=texts.NO_START(log=LOG)))
     train, test = _points(processes)
     last = processes[-1]
     rates = [each["images_per_s"] for each in last.iterations[-1:]]
@@ -101,14 +102,10 @@ def _records(path: Path) -> list[dict]:
         with open(path, "rb") as log:
             return [found for found in map(read_record, log) if found is not None]
     except (FileNotFoundError, NotADirectoryError):
-        what = f"there is no {LOG} in it" if path.parent.exists() else "it is not there"
-        raise UsageError(f"{path.parent} is not a run's folder: {what}. {_give()}") from None
+        why = texts.NO_LOG(log=LOG) if path.parent.exists() else texts.NOT_THERE()
+        raise UsageError(texts.NO_RUN(folder=path.parent, why=why)) from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _give() -> str:
-    return "Give folders that `ringtrain train` made"
+        raise UsageError(texts.UNREADABLE(path=path, error=error.strerror)) from None
 
 
 def _processes(records: Sequence[dict]) -> list[_Process]:

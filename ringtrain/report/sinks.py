@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.humanize import plural
+from ringtrain.report import texts
 from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
 from ringtrain.report.records import parse
 
@@ -89,18 +90,18 @@ class JsonLines(Sink):
             return
         self._lost += 1
         if self._lost == 1:
-            self._tell(f"log {self._path}: could not be written ({problem}); the run goes on without")
+            self._tell(texts.LOG_UNWRITTEN(path=self._path, problem=problem))
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
         if self._lost:
-            self._tell(f"log {self._path}: {self._missing()}")
+            self._tell(texts.LOG_MISSING(path=self._path, missing=self._missing()))
             self._lost = 0
 
     def _missing(self) -> str:
-        return f"{plural(self._lost, 'record')} could not be written: no room, or the disk failed"
+        return texts.MISSING(records=plural(self._lost, "record"))
 
     def _write(self, data: bytes) -> str | None:
         """All of it, or nothing and why."""
@@ -117,10 +118,7 @@ class JsonLines(Sink):
 
     def _unwritable(self, error: OSError) -> RingtrainError:
         kind = UsageError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else RingtrainError
-        return kind(
-            f"log {self._path}: could not be written ({error.strerror}); make room or allow writing there, "
-            "then continue from the last checkpoint with --resume auto"
-        )
+        return kind(texts.LOG_UNWRITABLE(path=self._path, problem=error.strerror))
 
 
 def _line(found: dict) -> bytes:

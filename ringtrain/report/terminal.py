@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TextIO
 
-from ringtrain.report import words
+from ringtrain.report import texts, words
 from ringtrain.report.epochs import Epochs
 from ringtrain.report.events import (
     CheckpointSaved,
@@ -72,7 +72,7 @@ class Terminal(Sink):
             Evaluated: lambda event: screen.line(words.evaluated(event, self._is_best(event))),
             CheckpointSaved: self._keep,
             RanksLost: lambda event: screen.line(words.lost(event)),
-            Note: lambda event: screen.line(f"note: {event.text}"),
+            Note: lambda event: screen.line(texts.NOTE(text=event.text)),
             Ranks: self._ranked,
             Failed: _nothing,  # whoever started the run tells its error
             Exchanged: self._exchanged,

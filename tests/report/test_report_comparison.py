@@ -9,6 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from ringtrain.errors import UsageError
+from ringtrain.report import texts
 from ringtrain.report.comparison import Broken, notes_of, rows_of
 from ringtrain.report.comparison_plot import COLOURS, check_picture, draw_comparison
 from ringtrain.report.comparison_table import blocks_of, csv_text, figures, plain_lines, rich_tables
@@ -89,16 +90,20 @@ def test_runs_that_differ_in_strategy_alone_need_no_note():
     assert notes(of(), of("b", start={"precision": "float32"})) == []  # of when nobody said, and of now
 
 
+def different(what, usual, other):
+    return texts.DIFFERENT(what=what, usual=usual, others=texts.VALUE_OF(value=other, names="c"))
+
+
 @pytest.mark.parametrize(
     ("start", "told"),
     [
-        ({"data": "mnist"}, "different data sets: fashion, but mnist (c)"),
-        ({"model": "mlp"}, "different models: lenet, but mlp (c)"),
-        ({"lr": 1e8}, "different learning rates: 0.1, but 1e+08 (c)"),
-        ({"ranks": 4}, "different numbers of ranks: 3, but 4 (c)"),
-        ({"precision": "bfloat16"}, "different precisions: float32, but bfloat16 (c)"),
-        ({"batch": None}, "different batches: 64, but – (c)"),
-        ({"resumed_at": 5}, "resumed, so that speed, bytes and memory are of the last part alone: c"),
+        ({"data": "mnist"}, different("data sets", "fashion", "mnist")),
+        ({"model": "mlp"}, different("models", "lenet", "mlp")),
+        ({"lr": 1e8}, different("learning rates", "0.1", "1e+08")),
+        ({"ranks": 4}, different("numbers of ranks", "3", "4")),
+        ({"precision": "bfloat16"}, different("precisions", "float32", "bfloat16")),
+        ({"batch": None}, different("batches", "64", "–")),
+        ({"resumed_at": 5}, texts.RESUMED_RUNS(names="c")),
     ],
 )
 def test_what_else_differs_is_said(start, told):
@@ -108,17 +113,15 @@ def test_what_else_differs_is_said(start, told):
 def test_runs_that_came_to_no_end_are_told():
     stopped = of("d", end={**END, "reason": "interrupted"})
     assert notes(OLD, HOT, Broken("x", "no memory"), stopped) == [
-        "old: the log ends after iteration 20, and does not say why",
-        "hot: the loss is nan",
-        "x: no memory",
-        "d: interrupted after iteration 20",
+        texts.LOG_ENDS(name="old", iteration=20),
+        texts.PROBLEM(name="hot", problem="the loss is nan"),
+        texts.PROBLEM(name="x", problem="no memory"),
+        texts.ENDED_AFTER(name="d", outcome="interrupted", iteration=20),
     ]
 
 
 def test_runs_of_unequal_length_are_told():
-    assert notes(of(), of("b", train=curve((1.0, 0.5)))) == [
-        "not all trained on as many examples: the picture has accuracies at equal examples"
-    ]
+    assert notes(of(), of("b", train=curve((1.0, 0.5)))) == [texts.OTHER_LENGTHS()]
 
 
 # ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +213,8 @@ def test_many_ranks_are_drawn_as_three_bars(tmp_path):
 
 
 def test_pictures_that_cannot_be():
-    with pytest.raises(UsageError, match=r"--plot c.pgn: no picture is of kind 'pgn'; did you mean 'png'?"):
+    with pytest.raises(UsageError) as error:
         check_picture("c.pgn")
-    with pytest.raises(UsageError, match=r"no/c.png cannot be written: No such file"):
+    assert texts.UNKNOWN_PICTURE(path="c.pgn", ending="pgn", hint="did you mean 'png'?") in str(error.value)
+    with pytest.raises(UsageError, match=texts.UNWRITABLE.pattern(path="no/c.png", error="No such file")):
         draw_comparison([of()], rows_of([of()]), "no/c.png")

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from ringtrain.errors import RingtrainError
-from ringtrain.report import events
+from ringtrain.report import events, texts
 from ringtrain.report.events import CheckpointSaved, record
 from ringtrain.report.records import parse
 from ringtrain.report.sinks import JsonLines, Many, Sink, is_log
@@ -223,11 +223,11 @@ def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_roo
         log.handle(iteration(iteration=k))
         assert path.read_bytes() == whole
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert told == [f"log {path}: could not be written (No space left on device); the run goes on without"]
+    assert told == [texts.LOG_UNWRITTEN(path=path, problem="No space left on device")]
     log.handle(iteration(iteration=4))
     log.close()
     assert [line["event"] for line in lines(path)] == ["iteration", "note", "iteration"]
-    assert lines(path)[1]["text"] == "2 records could not be written: no room, or the disk failed"
+    assert lines(path)[1]["text"] == texts.MISSING(records="2 records")
     assert len(told) == 1
 
 
@@ -238,12 +238,15 @@ def test_a_disk_that_is_full_to_the_end_is_told_of_at_the_end(iteration):
     log.handle(iteration())
     log.close()
     log.close()
-    assert told[1:] == ["log /dev/full: 2 records could not be written: no room, or the disk failed"]
+    assert told[1:] == [texts.LOG_MISSING(path="/dev/full", missing=texts.MISSING(records="2 records"))]
 
 
 def test_a_log_that_cannot_be_opened(tmp_path):
-    with pytest.raises(RingtrainError, match=r"log .*none/log: could not be written \(No such file or directory\)"):
-        JsonLines(tmp_path / "none" / "log")
+    path = tmp_path / "none" / "log"
+    with pytest.raises(
+        RingtrainError, match=texts.LOG_UNWRITABLE.pattern(path=path, problem="No such file or directory")
+    ):
+        JsonLines(path)
 
 
 # Several.

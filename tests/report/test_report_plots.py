@@ -3,7 +3,7 @@ import sys
 import pytest
 from matplotlib.image import imread
 
-from ringtrain.report import plots
+from ringtrain.report import plots, texts
 from ringtrain.report.events import Evaluated
 from ringtrain.report.plots import draw_curves, read, running_mean, series, thin
 from ringtrain.report.sinks import JsonLines
@@ -74,16 +74,18 @@ def test_torn_lines_are_passed_over(log, tmp_path):
 
 def test_no_matplotlib(log, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "matplotlib is not installed: pip install 'ringtrain[plot]'" in draw_curves(log, tmp_path / "curves.png")
+    assert draw_curves(log, tmp_path / "curves.png") == texts.NO_MATPLOTLIB()
 
 
 def test_no_iteration(tmp_path, run):
     write(tmp_path / "log", [run()])
-    assert draw_curves(tmp_path / "log", tmp_path / "curves.png") == f"{tmp_path / 'log'} has no iteration to draw"
+    assert draw_curves(tmp_path / "log", tmp_path / "curves.png") == texts.NOTHING_TO_DRAW(path=tmp_path / "log")
 
 
 def test_no_log(tmp_path):
-    assert draw_curves(tmp_path / "log", tmp_path / "curves.png") == f"{tmp_path / 'log'}: No such file or directory"
+    assert draw_curves(tmp_path / "log", tmp_path / "curves.png") == texts.UNDRAWN(
+        path=tmp_path / "log", problem="No such file or directory"
+    )
 
 
 def test_no_folder_to_draw_into(log, tmp_path):

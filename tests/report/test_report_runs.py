@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ringtrain.errors import UsageError
+from ringtrain.report import texts
 from ringtrain.report.events import Failed, Ranks
 from ringtrain.report.runs import read_run
 from ringtrain.report.sinks import JsonLines, cut
@@ -106,12 +107,12 @@ def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write, run, ite
 
 
 def test_what_is_no_run(tmp_path, write, iteration):
-    with pytest.raises(UsageError, match=r"nowhere is not a run's folder: it is not there"):
+    with pytest.raises(UsageError, match=texts.NO_RUN.pattern(folder=tmp_path / "nowhere", why=texts.NOT_THERE)):
         read_run(tmp_path / "nowhere", "a")
-    with pytest.raises(UsageError, match=r"is not a run's folder: there is no log.jsonl in it"):
+    with pytest.raises(UsageError, match=texts.NO_RUN.pattern(folder=tmp_path, why=texts.NO_LOG(log="log.jsonl"))):
         read_run(tmp_path, "a")
-    with pytest.raises(UsageError, match=r"its log.jsonl has no start of a run. Give folders that `ringtrain train`"):
+    with pytest.raises(UsageError, match=texts.NO_RUN.pattern(why=texts.NO_START(log="log.jsonl"))):
         read_run(write(iteration()), "a")
     (tmp_path / "b" / "log.jsonl").mkdir(parents=True)
-    with pytest.raises(UsageError, match=r"log.jsonl cannot be read"):
+    with pytest.raises(UsageError, match=texts.UNREADABLE.pattern(path=tmp_path / "b" / "log.jsonl")):
         read_run(tmp_path / "b", "b")

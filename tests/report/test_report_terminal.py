@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from ringtrain.report import words
+from ringtrain.report import texts, words
 from ringtrain.report.epochs import Epochs
 from ringtrain.report.events import CheckpointSaved, Note
 from ringtrain.report.live import LiveScreen, Status, figures, fitting
@@ -95,9 +95,9 @@ def test_the_header_of_an_unusual_run(run):
     unusual = run(exact=False, test_examples=0, folder=None, epochs=None, resumed_at=130, nodes=2)
     header = "\n".join(words.header(unusual))
     for part in (
-        "not exact: differs from training on one rank",
-        "none to test with",
-        "none: nothing is kept",
+        texts.NOT_EXACT(),
+        texts.UNTESTED(),
+        texts.NO_FOLDER(),
         "  460 iterations, resumed after iteration 130",
         "2 on 2 nodes",
     ):
@@ -108,10 +108,10 @@ def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
     saved = CheckpointSaved(path="runs/a/checkpoints/iteration-00000460.h5", iteration=460, seconds=0.1)
     lines = told([run(), *others, iteration(), epoch(), saved, ended()])
     assert lines[11:] == [
-        words.PREPARING,
-        "31 kernels compiled in 4.2 s, kept for the next run",
+        texts.PREPARING,
+        texts.COMPILED(kernels="31 kernels", seconds=4.2),
         "iteration 30  test loss 0.5000 acc 90.00% *  1:10",
-        "note: passed over a damaged checkpoint",
+        texts.NOTE(text="passed over a damaged checkpoint"),
         "iteration 1/460, epoch  1/20: loss 2.3000, accuracy 12.50%, rate 0.05, 12,346 images/s",
         "            train loss     acc  test loss     acc        rate  images/s   time",
         "epoch  1/20     1.5000  50.00%     0.7500  87.50%        0.05    12,346   1:05",
@@ -325,7 +325,7 @@ def test_narrow_terminals(run, iteration, width):
 
 
 def test_before_the_first_iteration(run):
-    assert "preparing" in shown(Status(run()), 80)[0]
+    assert texts.PREPARING in shown(Status(run()), 80)[0]
 
 
 def test_the_time_left_is_unknown_at_first(run, iteration):

@@ -1,4 +1,4 @@
-from ringtrain.report import words
+from ringtrain.report import texts, words
 from ringtrain.report.events import Ranks
 
 LISTS = ("images", "bytes_sent", "bytes_received", "between_bytes", "weights_bytes", "gradient_bytes", "state_bytes")
@@ -16,4 +16,5 @@ def test_ranks_that_are_in_step_are_not_said_to_be_apart():
 def test_how_far_ranks_were_apart_and_how_fast_each_was():
     """A clock lag of 0 nine times, of 1 once; version lags 0, 2 and 2: their medians, and the most."""
     found = words.apart(ranks(lag={"clock": {0: 9, 1: 1}, "version": {2: 2, 0: 1}, "other": {}}))
-    assert found == ("clock lag 0 (median) to 1, version lag 2 (median) to 2; updates a second by rank: 5, 0")
+    lags = texts.LAG(name="clock", median=0, most=1), texts.LAG(name="version", median=2, most=2)
+    assert found == texts.APART(lags=", ".join(lags), rates="5, 0")
