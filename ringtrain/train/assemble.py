@@ -20,6 +20,7 @@ from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.scaling import LossScale
 from ringtrain.exchange.tuning import Table
 from ringtrain.lr import LearningRate
+from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
@@ -27,7 +28,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec, available
 from ringtrain.ops.base import Ops
 from ringtrain.optim import make_optimizer
-from ringtrain.train import norms
+from ringtrain.train import norms, texts
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
@@ -129,10 +130,7 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
         classes = _output(model.graph())
         return synthetic(model.input.shape, classes, config.batch, config.seed)
     if config.data is None and config.model != "digits":
-        raise ConfigError(
-            f"model {config.model!r} has no data set of its own: give --data F.h5 (made by `ringtrain data make`), "
-            "or --synthetic"
-        )
+        raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
     node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
     with activity.held(f"opening data {path}"):
@@ -251,35 +249,29 @@ def check_images(model: ModelSpec, data: DataSet) -> None:
     (h, w, c), (height, width, channels) = data.train.shape, model.input.shape
     pad = model.input.pad
     if c != channels or height > h + 2 * pad or width > w + 2 * pad:
-        raise DataError(
-            f"data set {data.name!r} has images of {h}x{w}x{c}, but model {model.name!r} takes {height}x{width}x"
-            f"{channels}: use another data set or model"
-        )
+        images, wanted = shapes.text(data.train.shape), shapes.text(model.input.shape)
+        raise DataError(texts.OTHER_IMAGES(data=data.name, images=images, model=model.name, wanted=wanted))
 
 
 def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> None:
     """Raises ConfigError where the batch cannot be divided so that every rank has a part of it."""
     batch = config.batch
     if batch > train.count and not config.synthetic:
-        raise ConfigError(f"--batch {batch} is more than the {train.count} training examples; use at most that many")
+        raise ConfigError(texts.BATCH_OVER_EXAMPLES(batch=batch, count=train.count))
     if config.reproducible and batch < config.shards:
-        raise ConfigError(
-            f"--batch {batch} is smaller than the {config.shards} --shards that --reproducible cuts it into: use a "
-            "larger batch, or fewer shards"
-        )
+        raise ConfigError(texts.BATCH_UNDER_SHARDS(batch=batch, shards=config.shards))
     if batch < ranks:
-        raise ConfigError(f"--batch {batch} is smaller than the {ranks} ranks it is divided among; use a larger one")
-    if -(-batch // grain) < ranks:
-        raise ConfigError(
-            f"--batch {batch} is {-(-batch // grain)} ghost batches of {grain}, fewer than the {ranks} ranks: use a "
-            f"batch of at least {grain * (ranks - 1) + 1}, or a smaller --batch-norm ghost:SIZE"
-        )
+        raise ConfigError(texts.BATCH_UNDER_RANKS(batch=batch, ranks=ranks))
+    ghosts = -(-batch // grain)
+    if ghosts < ranks:
+        least = grain * (ranks - 1) + 1
+        raise ConfigError(texts.BATCH_UNDER_GHOSTS(batch=batch, ghosts=ghosts, size=grain, ranks=ranks, least=least))
 
 
 def _output(graph: Graph) -> int:
     shape = graph.shapes[graph.output]
     if len(shape) != 1:
-        raise ConfigError(f"--synthetic wants a model that ends in one vector; the last layer gives {shape}")
+        raise ConfigError(texts.ONE_VECTOR(shape=shape))
     return shape[0]
 
 

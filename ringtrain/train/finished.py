@@ -10,6 +10,7 @@ from ringtrain.report import words
 from ringtrain.report.events import Ended
 from ringtrain.report.runs import read_run
 from ringtrain.report.terminal import terminal
+from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.journey import Journey
 from ringtrain.train.resume import Origin
@@ -56,7 +57,8 @@ def _is_whole(found: dict) -> bool:
 
 
 def _tell(end: Ended, folder: str, config: TrainConfig) -> None:
-    longer = f"--epochs {2 * config.epochs}" if config.epochs else f"--iterations {2 * config.iterations}"
+    epochs, iterations = config.epochs, config.iterations
+    longer = texts.EPOCHS(epochs=2 * epochs) if epochs else texts.ITERATIONS(iterations=2 * iterations)
     shown = terminal(sys.stdout)
     for line in (words.finished(end, longer), *words.ended(end)[1:], words.kept(folder, None)):
         shown.tell(line)

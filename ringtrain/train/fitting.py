@@ -7,6 +7,7 @@ from ringtrain.data.sampler import largest_share
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.humanize import format_bytes
 from ringtrain.ops.base import Ops
+from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.parts import PER_EXAMPLE
 
@@ -42,7 +43,7 @@ def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
     try:
         need = _need(run, ops, batch)
     except DeviceFullError:
-        return f"{error}. Not even one example fits beside weights, gradients and the optimizer's state{_else(run)}"
+        return _smaller(texts.NOT_ONE_FITS(error=error), run)
     finally:
         run.worker.forget()
     return say(need, run)
@@ -61,23 +62,20 @@ def say(need: Need, run: Assembly) -> str:
     """What does not fit, what would, and how to get there."""
     config, ranks = run.config, len(run.roles.trainers)
     share, fit = largest_share(config.batch, ranks, run.grain), need.examples // run.grain * run.grain
-    told = (
-        f"{run.at_a_time} examples at a time do not fit in the {format_bytes(need.total)} of a rank's device: weights, "
-        f"gradients and optimizer take {format_bytes(need.fixed)}, and each example {format_bytes(need.each)}"
-    )
+    total, fixed, each = map(format_bytes, (need.total, need.fixed, need.each))
+    problem = texts.DOES_NOT_FIT(examples=run.at_a_time, total=total, fixed=fixed, each=each)
     if not fit:
-        return f"{told}{_else(run)}"
+        return _smaller(problem, run)
     if config.reproducible:
-        return f"{told}. About {fit} fit: give --shards {-(-config.batch // fit)}, or --batch {fit * config.shards}"
-    return (
-        f"{told}. About {fit} fit: give --accumulate {-(-share // fit)}, which computes the same in parts, or --batch "
-        f"{fit * ranks}{_less(run)}"
-    )
+        shards, batch = -(-config.batch // fit), fit * config.shards
+        return texts.MORE_SHARDS(problem=problem, fit=fit, shards=shards, batch=batch)
+    parts, batch = -(-share // fit), fit * ranks
+    return texts.ACCUMULATE(problem=problem, fit=fit, parts=parts, batch=batch, precision=_less(run))
 
 
 def _less(run: Assembly) -> str:
-    return ", or --precision bfloat16, whose activations take half" if run.config.precision == "float32" else ""
+    return texts.HALF_PRECISION() if run.config.precision == "float32" else ""
 
 
-def _else(run: Assembly) -> str:
-    return f": use smaller images or another model{_less(run)}, or more memory"
+def _smaller(problem: str, run: Assembly) -> str:
+    return texts.SMALLER(problem=problem, precision=_less(run))

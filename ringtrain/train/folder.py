@@ -14,6 +14,7 @@ from ringtrain.report.events import Note
 from ringtrain.report.sinks import JsonLines, Sink, is_log, last_iteration
 from ringtrain.report.terminal import terminal
 from ringtrain.resolve import to_table
+from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.ending import Ending
 from ringtrain.train.journey import Journey
@@ -68,12 +69,12 @@ def _begin(folder: RunFolder, run: Assembly, origin: Origin, ending: Ending, rem
 def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
     """Put aside what this run neither goes on with nor should write over."""
     if origin.place is not None and (aside := folder.supersede(origin.iteration)):
-        remarks.append(f"put aside, of later iterations or damaged: {', '.join(path.name for path in aside)}")
+        remarks.append(texts.PUT_ASIDE(names=", ".join(path.name for path in aside)))
     if wrong := config_of(folder)[1]:
-        alone = "" if origin.config else ": this run begins by its own start alone"
-        remarks.append(f"{wrong}{alone}; it is called {files.put_aside(folder.config).name} now")
+        alone = "" if origin.config else texts.STARTS_ALONE()
+        remarks.append(texts.NO_CONFIG(problem=wrong, alone=alone, name=files.put_aside(folder.config).name))
     if not is_log(folder.log):
-        remarks.append(f"{folder.log} is no log of a run: it is called {files.put_aside(folder.log).name} now")
+        remarks.append(texts.NO_LOG(path=folder.log, name=files.put_aside(folder.log).name))
 
 
 def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journey: Journey) -> list[Sink]:

@@ -6,7 +6,7 @@ from ringtrain.data.sampler import largest_share
 from ringtrain.exchange.base import Exchange
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import RunStarted
-from ringtrain.train import norms, reproducible
+from ringtrain.train import norms, reproducible, texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.provenance import provenance
 from ringtrain.train.recipe import accumulate_notes, hyper_of, schedule_notes, schedule_words
@@ -49,30 +49,32 @@ def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder
 
 def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
     """What the user should know besides."""
-    notes = [*run.exchange.notes, *(f"passed over: {text}" for text in (origin.found.skipped if origin.found else ()))]
+    skipped = origin.found.skipped if origin.found else ()
+    notes = [*run.exchange.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
     notes += schedule_notes(run.config, run.rate)
     own = largest_share(run.config.batch, len(run.roles.trainers), run.grain)
     notes += accumulate_notes(run.config, own, run.grain)
     notes += filter(None, [norms.words(run.config), norms.smaller(run.config, run.graph)])
     if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
-        notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
+        notes.append(texts.PRIVATE_DATA())
     if run.guard is not None and run.guard.gap:
-        notes.append(f"the guard does not see {run.guard.gap}")
+        notes.append(texts.GUARD_GAP(gap=run.guard.gap))
     return notes
 
 
 def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
-    rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
+    rounding = "" if config.wire == "none" else texts.ROUNDED(wire=config.wire)
     terms = f" {exchange.terms}" if exchange.terms else ""
-    return f"{exchange.name}{terms}" + (f" ({config.algorithm}{rounding})" if exchange.all_reduces else "")
+    algorithm = texts.ALGORITHM(algorithm=config.algorithm, rounding=rounding) if exchange.all_reduces else ""
+    return f"{exchange.name}{terms}{algorithm}"
 
 
 def _optimizer_words(config: TrainConfig) -> str:
-    corrected = " corrected" if config.momentum_correction else ""
-    memory = f"momentum {config.momentum:g}{corrected}"
+    corrected = texts.CORRECTED() if config.momentum_correction else ""
+    memory = texts.MOMENTUM(momentum=config.momentum, corrected=corrected)
     if config.optimizer in ("adamw", "lamb"):
-        memory = f"beta1 {config.momentum:g}, beta2 {config.beta2:g}"
-    words = f"{config.optimizer}, {memory}, weight decay {config.weight_decay:g}"
-    words += f", trust {hyper_of(config).trust:g}" if config.optimizer == "lars" else ""
-    words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
-    return words + (f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else "")
+        memory = texts.BETAS(beta1=config.momentum, beta2=config.beta2)
+    words = texts.OPTIMIZER(optimizer=config.optimizer, memory=memory, decay=config.weight_decay)
+    words += texts.TRUST(trust=hyper_of(config).trust) if config.optimizer == "lars" else ""
+    words += texts.TRUST_LIMIT(limit=config.trust_limit) if config.trust_limit else ""
+    return words + (texts.CLIPPED(norm=config.clip_norm) if config.clip_norm else "")

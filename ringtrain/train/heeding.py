@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ringtrain.config import TrainConfig
 from ringtrain.errors import Interrupted, everywhere
 from ringtrain.launch.job_end import ask_squeue, job_end
+from ringtrain.train import texts
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.together import on_root
 from ringtrain.transport.base import Transport
@@ -22,8 +23,7 @@ def heed(transport: Transport, stop: StopFlag, goes_on: str) -> None:
     """
     why = reason(transport, stop)
     if why is not None:
-        told = f"stopped {why} before the first iteration; {goes_on}: start it again by the same command"
-        raise everywhere(Interrupted(told))
+        raise everywhere(Interrupted(texts.STOPPED_BEFORE(why=why, state=goes_on)))
 
 
 def reason(transport: Transport, stop: StopFlag) -> str | None:
@@ -33,7 +33,8 @@ def reason(transport: Transport, stop: StopFlag) -> str | None:
     if not told:
         return None
     one = len(told) < len(every)
-    return f"{every[told[0]]} to rank {told[0]}" if one and every[told[0]].startswith("by ") else every[told[0]]
+    why = every[told[0]]
+    return texts.TO_RANK(why=why, rank=told[0]) if one and why.startswith("by ") else why
 
 
 class JobEnd:
@@ -51,7 +52,7 @@ class JobEnd:
         if self.end is None:
             return None
         left = self.end - self._now()
-        return f"{left:.0f} s before the end of the job" if left < self.margin_s else None
+        return texts.BEFORE_JOB_END(seconds=left) if left < self.margin_s else None
 
     @property
     def margin_s(self) -> float:
@@ -61,14 +62,11 @@ class JobEnd:
     def words(self) -> str | None:
         """What the user should know of it, if anything."""
         if self.end is None and self.before_s:
-            return (
-                f"--stop-before-s {self.before_s:g}: no end of a job is known here: export RINGTRAIN_JOB_END=$(($(date "
-                "+%s) + SECONDS)) at the top of the job's script"
-            )
+            return texts.NO_JOB_END(seconds=self.before_s)
         if self.end is None:
             return None
         at = datetime.datetime.fromtimestamp(self.end).astimezone()
-        return f"the job ends at {at:%Y-%m-%d %H:%M:%S %Z}; this run stops {self.before_s:.0f} s before that"
+        return texts.JOB_END(time=at, seconds=self.before_s)
 
 
 def find_job_end(transport: Transport, config: TrainConfig, environ, ask=ask_squeue, now=time.time) -> JobEnd:

@@ -7,6 +7,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.resolve import resolve
+from ringtrain.train import texts
 from ringtrain.train.ending import Ending
 from ringtrain.train.resume import Origin, own_layers
 from ringtrain.train.run import Run
@@ -90,7 +91,7 @@ def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> Non
     if config.elastic is None:
         return
     if transport.frailty:
-        raise ConfigError(f"--elastic {config.elastic}: {transport.frailty}; or leave --elastic out")
+        raise ConfigError(texts.NOT_ELASTIC(elastic=config.elastic, why=transport.frailty))
     if not alone:
         raise ConfigError(
             f"--elastic {config.elastic} is of `ringtrain train`: in a comparison runs must be alike, so leave it out"

@@ -16,6 +16,7 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.resolve import FLAGS, for_continuation, parse_toml, resolve
+from ringtrain.train import texts
 from ringtrain.train.assemble import check_images, read_data
 from ringtrain.train.device import open_device
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
@@ -49,7 +50,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     agree(transport, {"target": target, "best": best, "split": split, **given})
     found, told = _find(transport, target, best)
     config = together(transport, lambda: _configured(told["config"], given))
-    model = together(transport, lambda: spec.parse(told["model"], told["model_name"], "the model in the checkpoint"))
+    model = together(transport, lambda: spec.parse(told["model"], told["model_name"], texts.THE_MODEL()))
     data = read_data(config, model, transport)
     chosen = together(transport, lambda: _split(data, split, model))
     device = open_device(config, transport)
@@ -107,7 +108,7 @@ def score_of(transport: Transport, trained: Trained) -> Score:
     evaluator = Evaluator(trained.ops, trained.space, trained.graph, loss, trained.feed, transport, deadline_s)
     score = evaluator.score(trained.split, EVALUATION_BATCH * transport.size, grain=EVALUATION_BATCH)
     if score is None:
-        raise everywhere(DataError(f"no example of that part of data set {trained.data.name!r} has a label"))
+        raise everywhere(DataError(texts.NO_LABELS(data=trained.data.name)))
     return score
 
 
@@ -125,5 +126,5 @@ def _split(data: DataSet, name: str, model: ModelSpec) -> Split:
     check_images(model, data)
     found = dict(data.splits())
     if name not in found:
-        raise DataError(f"data set {data.name!r} has no {name} part; it has {', '.join(found)}: choose with --split")
+        raise DataError(texts.NO_PART(data=data.name, part=name, parts=", ".join(found)))
     return found[name]

@@ -19,6 +19,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import mix
+from ringtrain.train import texts
 from ringtrain.train.feed import Feed
 from ringtrain.train.instructions import (
     Backward,
@@ -272,12 +273,9 @@ class Worker:
 
     def _named(self, place: int | None, rank: int | None) -> str:
         if place is None:
-            return "every layer's output is finite, so the loss itself overflowed"
-        return f"the first layer with a non-finite value is {self.graph.plan[place].name!r} (on rank {rank})"
+            return texts.ALL_FINITE()
+        return texts.FIRST_LAYER(layer=self.graph.plan[place].name, rank=rank)
 
 
 def _diverged(outcome: Outcome, where: str) -> str:
-    return (
-        f"the loss is {outcome.loss_sum:g} at iteration {outcome.iteration + 1}: {where}. Lower --lr, add --warmup or "
-        "--clip-norm, and go on from an earlier checkpoint with --resume"
-    )
+    return texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where)

@@ -11,6 +11,7 @@ from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.norm import BatchNorm
 from ringtrain.parsing import whole_number
+from ringtrain.train import texts
 from ringtrain.transport.base import Transport
 
 MODEL, SYNC, GHOST = "model", "sync", "ghost"
@@ -25,10 +26,7 @@ def told(config: TrainConfig, graph: Graph, model: str) -> Graph:
             "--reproducible wants one order at any number: leave it out, or give --batch-norm ghost:SIZE"
         )
     if kind != MODEL and not any(isinstance(node.layer, BatchNorm) for node in graph.nodes):
-        raise ConfigError(
-            f"--batch-norm {config.batch_norm} is for networks with batch normalisation, and model {model!r} has none: "
-            "leave it out"
-        )
+        raise ConfigError(texts.NO_BATCH_NORM(given=config.batch_norm, model=model))
     if kind != GHOST:
         return graph
     nodes = [replace(node, layer=replace(node.layer, ghost=size)) if _is_norm(node) else node for node in graph.nodes]
@@ -43,14 +41,12 @@ def _read(text: str) -> tuple[str, int | None]:
     kind, colon, size = text.partition(":")
     if kind not in (MODEL, SYNC, GHOST):
         meant = f"{kind}:SIZE" if colon else kind
-        raise ConfigError(f"batch_norm is {text!r}; {nearest(meant, (MODEL, SYNC, 'ghost:SIZE'))}")
+        raise ConfigError(texts.UNKNOWN_BATCH_NORM(given=text, hint=nearest(meant, (MODEL, SYNC, "ghost:SIZE"))))
     if kind != GHOST and not colon:
         return kind, None
     if kind == GHOST and (examples := whole_number(size)):
         return kind, examples
-    raise ConfigError(
-        f"batch_norm is {text!r}; it wants {MODEL}, {SYNC}, or ghost:SIZE with a whole number of examples of at least 1"
-    )
+    raise ConfigError(texts.BATCH_NORM(given=text, model=MODEL, sync=SYNC))
 
 
 def is_whole(config: TrainConfig) -> bool:
@@ -85,8 +81,8 @@ def words(config: TrainConfig) -> str | None:
     """For the header; None where it is as the model file has it."""
     kind, size = _read(config.batch_norm)
     if kind == SYNC:
-        return "batch normalisation by statistics of the whole batch, summed over ranks in every layer"
-    return f"batch normalisation by ghost batches of {size}" if kind == GHOST else None
+        return texts.WHOLE_BATCH()
+    return texts.GHOST_BATCHES(size=size) if kind == GHOST else None
 
 
 def smaller(config: TrainConfig, graph: Graph) -> str | None:
@@ -97,10 +93,7 @@ def smaller(config: TrainConfig, graph: Graph) -> str | None:
         return None
     shards = f"{least}" if least == most else f"{least} or {most}"
     whole, rest = divmod(config.batch, math.lcm(*_ghosts(graph)))
-    advice = f"--shards {whole} would hold whole ones, on as many ranks at most"
+    advice = texts.WHOLE_GHOSTS(shards=whole)
     if rest:
-        advice = f"No --shards holds whole ones of --batch {config.batch}, which is no multiple of that"
-    return (
-        f"ghost batches of batch normalisation end with a shard: of {shards} examples here, where {max(uneven)} were "
-        f"asked for. {advice}"
-    )
+        advice = texts.NO_WHOLE_GHOSTS(batch=config.batch)
+    return texts.GHOSTS_AND_SHARDS(shards=shards, size=max(uneven), advice=advice)

@@ -15,7 +15,7 @@ from ringtrain.exchange.tuning_file import Found, find_tuning
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.resolve import to_table
-from ringtrain.train import reproducible
+from ringtrain.train import reproducible, texts
 from ringtrain.train.assemble import Assembly, assemble, read_data
 from ringtrain.train.device import open_device
 from ringtrain.train.heeding import JobEnd, find_job_end, heed
@@ -86,7 +86,7 @@ def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = Fal
         except UsageError as error:
             if not after_death:
                 raise
-            return Found(None, f"without --tuning from here on: {error}")
+            return Found(None, texts.WITHOUT_TUNING(error=error))
     if config.tuning is not None:
         raise ConfigError(
             f"--tuning {config.tuning} is what `auto` chooses by, but --algorithm is {config.algorithm}: leave one out"

@@ -11,6 +11,7 @@ from ringtrain.lr import LearningRate, iterations_in, scaled
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.optim import Hyper
 from ringtrain.resolve import FLAGS
+from ringtrain.train import texts
 
 STEPPED = ("step", "multistep")  # policies that read lr_steps
 
@@ -40,9 +41,10 @@ def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
     words = [config.lr_policy]
     if config.lr_steps and config.lr_policy in STEPPED:
         steps = ", ".join(map(_span, config.lr_steps, rate.steps))
-        words = [f"{config.lr_policy} {'every' if config.lr_policy == 'step' else 'at'} {steps}"]
+        text = texts.STEP_EVERY if config.lr_policy == "step" else texts.STEP_AT
+        words = [text(policy=config.lr_policy, steps=steps)]
     if config.warmup:
-        words.append(f"warm-up {_span(config.warmup, rate.warmup)}")
+        words.append(texts.WARMUP(span=_span(config.warmup, rate.warmup)))
     return ", ".join(words)
 
 
@@ -51,7 +53,7 @@ def _span(given: int | str, iterations: int) -> str:
     if isinstance(given, int):
         return counted
     count = given.removesuffix("ep")
-    return f"{count} epoch{'s' * (count != '1')} = {counted}"
+    return (texts.EPOCH_SPAN if count == "1" else texts.EPOCHS_SPAN)(count=count, iterations=counted)
 
 
 def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
@@ -59,18 +61,14 @@ def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
     length = plural(rate.total, "iteration")
     notes = []
     if 0 < rate.total <= rate.warmup:
-        reached = rate.at(rate.total - 1)
-        notes.append(
-            f"the run is over before its warm-up of {_span(config.warmup, rate.warmup)}: it has {length}, and its rate "
-            f"comes to {reached:.3g} of {rate.lr:g}. Give a shorter --warmup, or 0"
-        )
+        span, reached = _span(config.warmup, rate.warmup), rate.at(rate.total - 1)
+        notes.append(texts.SHORT_OF_WARMUP(span=span, length=length, reached=reached, lr=rate.lr))
     if config.lr_steps and config.lr_policy not in STEPPED:
-        owners = " and ".join(STEPPED)
-        notes.append(f"--lr-steps changes nothing: it is of --lr-policy {owners}, and this is {config.lr_policy}")
+        notes.append(texts.STEPS_UNUSED(owners=" and ".join(STEPPED), policy=config.lr_policy))
         return notes
     beyond = [_span(*pair) for pair in zip(config.lr_steps, rate.steps, strict=True) if pair[1] >= rate.total]
     if beyond:
-        notes.append(f"--lr-steps {', '.join(beyond)}: the rate does not drop there, as the run has {length}")
+        notes.append(texts.STEPS_BEYOND(steps=", ".join(beyond), length=length))
     return notes
 
 
@@ -79,11 +77,9 @@ def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str
     most = -(-examples // grain)
     if config.accumulate <= most:
         return []
-    whole = f" in ghost batches of {grain}" if grain > 1 else ""
-    return [
-        f"--accumulate {config.accumulate}: a rank has {plural(examples, 'example')} of a batch{whole}, which make "
-        f"{most:,} micro-batch{'es' * (most > 1)} and no more"
-    ]
+    ghosts = texts.IN_GHOSTS(size=grain) if grain > 1 else ""
+    own, count = plural(examples, "example"), plural(most, "micro-batch")
+    return [texts.FEW_MICRO_BATCHES(accumulate=config.accumulate, examples=own, ghosts=ghosts, count=count)]
 
 
 def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[str, dict]]) -> None:
@@ -93,12 +89,18 @@ def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[st
     sources = [source for source, values in own if values.get("warmup") is not None]
     if not sources or rate.warmup < rate.total:
         return
-    asked = f"--warmup {config.warmup}" if sources[-1] == FLAGS else f"{sources[-1]}: warmup is {config.warmup!r}"
-    length = f"--iterations {config.iterations}" if config.iterations else f"--epochs {config.epochs}"
-    raise ConfigError(
-        f"{asked}: a warm-up of {plural(rate.warmup, 'iteration')} lasts as long as the run or longer, which has "
-        f"{rate.total:,} ({length}): the rate would not come to {rate.lr:g}. Give a shorter warm-up, or a longer run"
-    )
+    asked = texts.WARMUP_KEY(source=sources[-1], warmup=config.warmup)
+    if sources[-1] == FLAGS:
+        asked = texts.WARMUP_FLAG(warmup=config.warmup)
+    given = {"length": length_of(config), "total": rate.total, "lr": rate.lr}
+    raise ConfigError(texts.LONG_WARMUP(asked=asked, warmup=plural(rate.warmup, "iteration"), **given))
+
+
+def length_of(config: TrainConfig) -> str:
+    """The flag that gives the length of the run."""
+    if config.iterations is not None:
+        return texts.ITERATIONS(iterations=config.iterations)
+    return texts.EPOCHS(epochs=config.epochs)
 
 
 def hyper_of(config: TrainConfig) -> Hyper:

@@ -20,6 +20,7 @@ from ringtrain.exchange.update import Kept
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
+from ringtrain.train import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, placed
 
@@ -74,13 +75,18 @@ class Replicas:
         first = _narrow(self._transport, own)
         last = own.size - 1 - _narrow(self._transport, own[::-1])
         values = self._transport.gather_json(repr(own[first].item()))
-        what = kept.name if kept.name == WEIGHTS else f"the optimizer's {kept.name}"
+        what = kept.name if kept.name == WEIGHTS else texts.OF_THE_OPTIMIZER(name=kept.name)
         index = [int(at) for at in np.unravel_index(first, span.shape)]
-        return (
-            f"replicas differ {when}: {_say_who(wholes, hosts)}. The first difference is in {what} of {span.name!r}, "
-            f"elements {first} to {last} of {own.size}; at {index} there is {_say_values(values)}. Every rank made the "
-            "same updates, so memory, the network or a processor of another kind is at fault: check that node. This "
-            "state is not saved; go on from an earlier checkpoint with --resume"
+        return texts.DIFFERING(
+            when=when,
+            who=_say_who(wholes, hosts),
+            what=what,
+            span=span.name,
+            first=first,
+            last=last,
+            count=own.size,
+            index=index,
+            values=_say_values(values),
         )
 
 
@@ -130,26 +136,24 @@ def _groups(values: Sequence) -> dict:
 def _say_who(wholes: Sequence[str], hosts: Sequence[str]) -> str:
     most, *others = _groups(wholes).values()
     wrong = sorted(rank for group in others for rank in group)
-    told = f"{placed(wrong, hosts)} {'has' if len(wrong) == 1 else 'have'} other bits than {placed(most, hosts)}"
+    have = texts.ONE_HAS if len(wrong) == 1 else texts.SEVERAL_HAVE
+    differing = have(wrong=placed(wrong, hosts), most=placed(most, hosts))
     if len(most) == len(others[0]):
-        return f"{told}, and which of them are right cannot be told: as many have the one as the other"
-    return f"{told}, which {'agrees' if len(most) == 1 else 'agree'}"
+        return texts.UNDECIDED(differing=differing)
+    return (texts.ONE_AGREES if len(most) == 1 else texts.SEVERAL_AGREE)(differing=differing)
 
 
 def _say_values(values: Sequence[str]) -> str:
-    return "; ".join(f"{value} on {peers(ranks)}" for value, ranks in _groups(values).items())
+    return "; ".join(texts.VALUE_ON(value=value, ranks=peers(ranks)) for value, ranks in _groups(values).items())
 
 
 def _say_spoilt(when: str, problems: Sequence, gradients: Sequence, hosts: Sequence[str]) -> str:
     spoilt = [rank for rank, problem in enumerate(problems) if problem]
     what, span = problems[spoilt[0]]
-    named = "weights are" if what == WEIGHTS else f"the optimizer's {what} is"
+    named = texts.WEIGHTS_ARE() if what == WEIGHTS else texts.STATE_IS(name=what)
     gradient = next((found for found in gradients if found), None)
-    cause = f"; the last gradient is not finite either, {gradient!r} first" if gradient else ""
-    return (
-        f"{named} not finite, {span!r} first {when}, on {placed(spoilt, hosts)}{cause}; this state is not saved. Lower "
-        "--lr, add --warmup or --clip-norm, and go on from an earlier checkpoint with --resume"
-    )
+    cause = texts.GRADIENT_TOO(span=gradient) if gradient else ""
+    return texts.NOT_FINITE(what=named, span=span, when=when, ranks=placed(spoilt, hosts), cause=cause)
 
 
 def check_period(config: TrainConfig) -> None:

@@ -2,7 +2,9 @@
 
 from ringtrain.config import FIXED_WHERE_REPRODUCIBLE, TrainConfig
 from ringtrain.errors import ConfigError, everywhere
+from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
+from ringtrain.train import texts
 from ringtrain.train.together import holders
 from ringtrain.transport.base import Transport
 
@@ -23,29 +25,19 @@ def check_kernels(config: TrainConfig, transport: Transport, ops: Ops) -> None:
         return
     everyone = transport.gather_json(ops.numerics())
     if len(set(everyone)) > 1:
-        told = (
-            f"--reproducible wants the same kernels on every rank, and there are {holders(everyone)}: use machines of "
-            "one kind, or of CPUs name the oldest core to all ranks (mpirun -x OPENBLAS_CORETYPE=Haswell)"
-        )
-        raise everywhere(ConfigError(told))
+        raise everywhere(ConfigError(texts.OTHER_KERNELS(kernels=holders(everyone))))
 
 
 def words(config: TrainConfig, ops: Ops) -> str | None:
     """For the header; None where nothing is fixed."""
     if not config.reproducible:
         return None
-    threads = threads_of(config)
-    return (
-        f"the same weights bit by bit on 1 to {config.shards} ranks: {config.shards} shards, {ops.numerics()}, "
-        f"{threads} thread{'s' * (threads != 1)}"
-    )
+    threads = plural(threads_of(config), "thread")
+    return texts.REPRODUCIBLE(shards=config.shards, kernels=ops.numerics(), threads=threads)
 
 
 def moved(config: TrainConfig, ops: Ops, former: str | None) -> str | None:
     """What is to be said where a checkpoint was computed by the ``former`` kernels; None where nothing is."""
     if not config.reproducible or not former or former == ops.numerics():
         return None
-    return (
-        f"the checkpoint was computed by {former}, and this is {ops.numerics()}: from here on the bits are not those "
-        "of a run that stayed there"
-    )
+    return texts.MOVED(former=former, kernels=ops.numerics())

@@ -17,7 +17,9 @@ from ringtrain.exchange.catalogue import without_former
 from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.resolve import FLAGS, for_continuation, parse_toml, read_run_file, recipe_layer, resolve
+from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
+from ringtrain.train.recipe import length_of
 from ringtrain.train.reproducible import numerics_of
 from ringtrain.train.state import SUMS, parameter_shapes, place
 from ringtrain.train.together import on_root
@@ -51,8 +53,8 @@ class Origin:
     def words(self) -> str:
         """What a run that ends before it has begun goes on from."""
         if self.place is None:
-            return "there is no checkpoint of it yet"
-        return f"its checkpoint of iteration {self.iteration} is as it was"
+            return texts.NO_CHECKPOINT()
+        return texts.CHECKPOINT_UNCHANGED(iteration=self.iteration)
 
     def told(self) -> dict:
         """What other ranks learn of it: JSON-able, and without the checkpoint."""
@@ -107,10 +109,7 @@ def _of_file(run_file: str) -> dict:
     given = read_run_file(run_file)
     trace = given.get("trace")
     if isinstance(trace, str) and (trace in (*OWN_FILES, "", ".", "..") or "/" in trace):
-        raise ConfigError(
-            f"run file {run_file}: trace is {trace!r}; it wants a bare name, of a file of its own in the run folder. "
-            "--trace alone may name any file"
-        )
+        raise ConfigError(texts.TRACE_IN_RUN_FILE(run_file=run_file, trace=trace))
     return given
 
 
@@ -133,7 +132,7 @@ def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin
 def _newest(out: str | None, named: str | None) -> Origin:
     """For a job that is started again and again by the same command: the folder may be empty, or half made."""
     if out is None:
-        raise ConfigError("--resume auto looks for a checkpoint in the run folder: name it with --out")
+        raise ConfigError(texts.AUTO_WITHOUT_OUT())
     folder = RunFolder(out)
     folder.is_at_work()
     return _gone_on(folder, named)
@@ -164,7 +163,7 @@ def _found_at(source: str, folder: RunFolder) -> Found:
     try:
         return run_folder.find(source)
     except CheckpointError as error:
-        raise CheckpointError(f"{folder.path} has no checkpoint yet, and is to begin at {source}: {error}") from None
+        raise CheckpointError(texts.NOTHING_TO_BEGIN_AT(folder=folder.path, source=source, error=error)) from None
 
 
 def _began_so(folder: RunFolder, resume: str) -> bool:
@@ -180,7 +179,7 @@ def _source_in(config: str | None) -> str | None:
 
 
 def _beginning_at(source: str, config: str) -> str:
-    return tomli_w.dumps({**parse_toml(config, "the run that goes on"), "resume": source})
+    return tomli_w.dumps({**parse_toml(config, texts.FORMER_RUN()), "resume": source})
 
 
 def config_of(folder: RunFolder) -> tuple[str | None, str]:
@@ -194,7 +193,7 @@ def config_of(folder: RunFolder) -> tuple[str | None, str]:
         return None, ""
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return None, f"{folder.config} is not what a run writes ({why})"
+        return None, texts.NOT_A_CONFIG(path=folder.config, why=why)
     return text, ""
 
 
@@ -210,18 +209,18 @@ def _lies_in(path: Path, folder: str) -> bool:
 def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
     """Lay the sources of the configuration over one another. A run that goes on keeps the network it has."""
     own = own_layers(run_file, flags)
-    before = parse_toml(origin.config, "the run that goes on") if origin.config else {}
+    before = parse_toml(origin.config, texts.FORMER_RUN()) if origin.config else {}
     given = {key: value for _, values in own for key, value in values.items()}
     begun = _beginning(origin, before)
-    layers = [("the run that goes on", without_former(for_continuation(before), given)), *own, *begun]
+    layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, *begun]
     chosen = resolve(*layers)
     if origin.place is None:
         model = spec.load(chosen.model)
         return resolve(recipe_layer(model.name, model.recipe), *layers), model
-    model = spec.parse(origin.place["model"], origin.place["model_name"], "the model in the checkpoint")
+    model = spec.parse(origin.place["model"], origin.place["model_name"], texts.THE_MODEL())
     if any("model" in values for _, values in own):
         _check_model(model, spec.load(chosen.model), chosen.model)
-    _check_fixed(resolve(("the run that goes on", before)), chosen)
+    _check_fixed(resolve((texts.FORMER_RUN(), before)), chosen)
     return chosen, model
 
 
@@ -229,24 +228,18 @@ def _beginning(origin: Origin, before: dict) -> list[tuple[str, dict]]:
     """In its folder's configuration a run keeps what it was begun with, whatever a later start is told: until there is
     a checkpoint, the next one finds it there."""
     kept = {"resume": before["resume"]} if origin.continues and _is_source(before.get("resume")) else {}
-    return [("the run that goes on", kept)]
+    return [(texts.FORMER_RUN(), kept)]
 
 
 def _check_model(held: ModelSpec, named: ModelSpec, source: str) -> None:
     if (held.nodes, held.input) != (named.nodes, named.input):
-        raise CheckpointError(
-            f"the checkpoint is of another model than {source!r}: its {held.name!r} has other layers or another input. "
-            "Leave --model out to go on with the checkpoint's, or start a new run"
-        )
+        raise CheckpointError(texts.OTHER_MODEL(source=source, model=held.name))
 
 
 def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
     for key in FIXED_ON_RESUME:
         if getattr(before, key) != getattr(now, key):
-            raise ConfigError(
-                f"the run that goes on has {key} = {getattr(before, key)!r}, not {getattr(now, key)!r}: the order of "
-                "its examples or its optimizer's state hangs on that, so leave it out; to change it, start a new run"
-            )
+            raise ConfigError(texts.FIXED(key=key, before=getattr(before, key), now=getattr(now, key)))
     if before.reproducible:
         _check_numerics(numerics_of(before), numerics_of(now))
 
@@ -254,19 +247,12 @@ def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
 def _check_numerics(before: Mapping, now: Mapping) -> None:
     for key in before:
         if before[key] != now[key]:
-            raise ConfigError(
-                f"the run that goes on is reproducible, and has {key} = {before[key]!r}, not {now[key]!r}: the bits of "
-                "its products hang on that, so leave it out; to change it, start a new run"
-            )
+            raise ConfigError(texts.FIXED_BITS(key=key, before=before[key], now=now[key]))
 
 
 def _check_length(iterations: int, finished: int, config: TrainConfig) -> None:
     if iterations < finished:
-        given = f"--epochs {config.epochs}" if config.iterations is None else f"--iterations {config.iterations}"
-        raise ConfigError(
-            f"the run that goes on has finished {finished} iterations, more than the {iterations} of {given}: give the "
-            "number in all, or an earlier checkpoint"
-        )
+        raise ConfigError(texts.FINISHED_MORE(finished=finished, iterations=iterations, given=length_of(config)))
 
 
 def check_continuation(run: Assembly, origin: Origin) -> None:
@@ -277,15 +263,11 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
     run.exchange.check_names(origin.place["slots"])
     other = difference(origin.place["data_checksum"], run.data.checksum)
     if other:
-        raise CheckpointError(
-            f"the checkpoint was trained on other data: {origin.place['data_name']!r}, and here is {run.data.name!r}: "
-            f"{other}; give that --data"
-        )
+        names = {"before": origin.place["data_name"], "now": run.data.name}
+        raise CheckpointError(texts.OTHER_DATA(difference=other, **names))
     if origin.found:
         store.fits(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
         store.is_whole(origin.found.checkpoint, SUMS, str(origin.found.path))
     if run.sampler.iteration_at(origin.place["examples_seen"]) != origin.place["iteration"]:
-        raise CheckpointError(
-            f"the checkpoint says iteration {origin.place['iteration']:,}, and {origin.place['examples_seen']:,} "
-            f"examples seen, which is another one by batches of {run.sampler.batch}: it was changed; give another"
-        )
+        found = {"iteration": origin.place["iteration"], "seen": origin.place["examples_seen"]}
+        raise CheckpointError(texts.OTHER_POSITION(batch=run.sampler.batch, **found))

@@ -9,6 +9,7 @@ from ringtrain.launch.doctor.memory import whole_bytes
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.shapes import text
 from ringtrain.ops.base import Ops
+from ringtrain.train import texts
 from ringtrain.transport.base import Transport
 
 
@@ -26,9 +27,7 @@ def check_room(table, ops: Ops, transport: Transport, trained: bool, root: Path 
     if there is None or each * ranks <= there:
         return
     largest = max(spans, key=lambda span: span.count)
-    what = "weights and gradients" if trained else "weights"
-    of = "of its device's memory" if device is not None else f"of memory on its host, for {plural(ranks, 'rank')}"
-    raise ModelError(
-        f"the network's {what} take {format_bytes(each)} on each rank, and there are {format_bytes(there)} {of}: most "
-        f"is {largest.name}, {text(largest.shape)}; make that smaller, or take another model"
-    )
+    what = texts.WEIGHTS_AND_GRADIENTS() if trained else texts.WEIGHTS()
+    of = texts.OF_DEVICE() if device is not None else texts.OF_HOST(ranks=plural(ranks, "rank"))
+    sizes = {"each": format_bytes(each), "there": format_bytes(there)}
+    raise ModelError(texts.NO_ROOM(what=what, of=of, largest=largest.name, shape=text(largest.shape), **sizes))

@@ -14,6 +14,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
+from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.evaluate import BrokenOff, Score
 from ringtrain.train.heeding import JobEnd, reason
@@ -134,9 +135,8 @@ class Run:
         if scale is None or scale.skipped == self._skipped:
             return
         self._skipped = scale.skipped
-        left_out = f"{plural(scale.skipped, 'update')} left out by iteration {iteration:,}"
-        why = f"the gradient was not finite; the loss is scaled by {scale.factor:g} from here on"
-        self._sink.handle(Note(text=f"{left_out}: {why}"))
+        updates = plural(scale.skipped, "update")
+        self._sink.handle(Note(text=texts.SKIPPED(updates=updates, iteration=iteration, factor=scale.factor)))
 
     # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
     def _after(self, stopping: bool) -> bool:
@@ -189,7 +189,7 @@ class Run:
                 self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain
             )
         if self._score and not math.isfinite(self._score.loss):
-            raise self._diverged(f"the test loss is {self._score.loss:g}")
+            raise self._diverged(texts.TEST_LOSS(loss=self._score.loss))
         return self._score
 
     def _tell_epoch(self, score: Score | None) -> None:
@@ -242,15 +242,11 @@ class Run:
             return
         gradient = replicas.gradient_problem()
         self._of.exchange.settle()
-        replicas.check(f"after iteration {done}", gradient, comparing)
+        replicas.check(texts.AFTER_ITERATION(iteration=done), gradient, comparing)
         self._checked = (done, comparing)
 
     def _diverged(self, what: str) -> DivergedError:
-        told = (
-            f"{what} after iteration {self._progress.iteration}; this state is not saved. Lower --lr, add --warmup or "
-            "--clip-norm, and go on from an earlier checkpoint with --resume"
-        )
-        return everywhere(DivergedError(told))
+        return everywhere(DivergedError(texts.DIVERGED(what=what, iteration=self._progress.iteration)))
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
     def _end(self, reason: str) -> None:
@@ -287,11 +283,9 @@ class Run:
 
     def _interrupted(self) -> Interrupted:
         where = self._folder.path if self._folder else "the run folder"
-        told = (
-            f"stopped {reason(self._transport, self._stop)} after iteration {self._progress.iteration}; a checkpoint "
-            f"is in {where}: go on with --out {where} --resume auto"
-        )
-        return everywhere(Interrupted(told))
+        why = reason(self._transport, self._stop)
+        text = texts.STOPPED_AFTER(why=why, iteration=self._progress.iteration, folder=where)
+        return everywhere(Interrupted(text))
 
     def _now(self) -> float:
         return time.perf_counter() - self._started

@@ -11,6 +11,7 @@ from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import CheckpointSaved, Iteration, Note
 from ringtrain.report.sinks import Sink
+from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.heeding import JobEnd
 from ringtrain.train.state import Progress, capture, checkpoint_of
@@ -88,10 +89,8 @@ class Saving:
         if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
             raise RingtrainError(str(error)) from error
         left = UNSAVED_AT_MOST - self._unsaved_in_a_row
-        what = f"no checkpoint of iteration {self._progress.iteration:,}: {error}"
-        self._sink.handle(
-            Note(text=f"{what}. The run goes on; it ends if {plural(left, 'checkpoint')} more cannot be saved")
-        )
+        more = plural(left, "checkpoint")
+        self._sink.handle(Note(text=texts.NOT_SAVED(iteration=self._progress.iteration, error=error, left=more)))
 
     def capture_alone(self, progress: Progress) -> Checkpoint:
         """The state, and how far ``progress`` says that it has come. Not collective."""

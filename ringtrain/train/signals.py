@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from ringtrain.train import texts
+
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED_AGAIN = 130  # what a second Ctrl-C ends with
 
@@ -54,7 +56,7 @@ class StopFlag:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _note(self, number, frame) -> None:
-        self._why = self._why or f"by {signal.Signals(number).name}"
+        self._why = self._why or texts.BY_SIGNAL(signal=signal.Signals(number).name)
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, self._end)
         if number != signal.SIGUSR1:

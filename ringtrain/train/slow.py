@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from ringtrain.errors import ConfigError
+from ringtrain.train import texts
 from ringtrain.train.feed import Feed
 
 
@@ -43,7 +44,7 @@ def slowed(feed: Feed, slow: str | None, rank: int, size: int) -> Feed | Slowed:
         return feed
     which, times = _parsed(slow)
     if not 0 <= which < size:
-        raise ConfigError(f"--slow {slow} slows rank {which}, and ranks are 0 to {size - 1}: name one of those")
+        raise ConfigError(texts.NO_SUCH_RANK(slow=slow, rank=which, last=size - 1))
     return Slowed(feed, times) if which == rank else feed
 
 
@@ -54,5 +55,5 @@ def _parsed(slow: str) -> tuple[int, float]:
     except ValueError:
         factor = 0.0
     if not 1 <= factor <= 1000:
-        raise ConfigError(f"--slow is {slow!r}; it wants RANK:TIMES, with 1 to 1000 times, such as 1:2")
+        raise ConfigError(texts.SLOW(slow=slow))
     return which, factor

@@ -15,6 +15,7 @@ from ringtrain.report.events import Compiled, Failed, Note
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import Many, Sink
 from ringtrain.report.trace import write
+from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly, spread_from_root
 from ringtrain.train.ending import Ending
 from ringtrain.train.finished import told_finished
@@ -98,7 +99,7 @@ def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: Sto
     """The sink of a run, whose end is told and written, whatever it is; then all that was opened for it is closed."""
     sink, drawn, activity = Many(sinks), folder, run.transport.activity
     activity.before_end = ending.failed
-    stop.before_end = partial(ending.failed, KeyboardInterrupt("a second Ctrl-C"))
+    stop.before_end = partial(ending.failed, KeyboardInterrupt(texts.SECOND_CTRL_C()))
     try:
         yield sink
     except RankLostError:
@@ -147,7 +148,7 @@ def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:
     if folder is None or not has_iterations(folder.log):
         return
     problem = draw_curves(folder.log, folder.curves)
-    sinks[-1].tell(f"note: no curves: {problem}" if problem else f"curves {folder.curves}")
+    sinks[-1].tell(texts.NO_CURVES(problem=problem) if problem else texts.CURVES(path=folder.curves))
 
 
 # ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
@@ -158,7 +159,7 @@ def _first_weights(run: Assembly, ops: Ops, transport: Transport, origin: Origin
         progress = Progress()
     else:
         progress = restore(run, ops, transport, origin.place, origin.found and origin.found.checkpoint)
-    run.replicas.check("at the start")
+    run.replicas.check(texts.AT_START())
     return progress
 
 

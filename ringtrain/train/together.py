@@ -10,6 +10,7 @@ import time
 
 from ringtrain import errors
 from ringtrain.errors import RankLostError, RingtrainError, UsageError, everywhere
+from ringtrain.train import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
@@ -43,12 +44,13 @@ def _attempt(action) -> tuple:
     except RingtrainError as error:
         return None, [type(error).__name__, str(error)]
     except OSError as error:
-        return None, [UsageError.__name__, f"{error.filename}: {error.strerror}" if error.filename else str(error)]
+        return None, [UsageError.__name__, _of_file(error) if error.filename else str(error)]
     except MemoryError as error:  # of a network or a batch of any size that a file may name
-        return None, [
-            UsageError.__name__,
-            f"this takes more memory than there is ({error}): a smaller network or batch",
-        ]
+        return None, [UsageError.__name__, texts.NO_MEMORY(error=error)]
+
+
+def _of_file(error: OSError) -> str:
+    return texts.FILE_PROBLEM(path=error.filename, problem=error.strerror)
 
 
 def agree(transport: Transport, facts: dict) -> None:
@@ -63,12 +65,12 @@ def agree(transport: Transport, facts: dict) -> None:
     everyone = transport.gather_json(facts)
     keys = dict.fromkeys(key for own in everyone for key in own)
     lines = [_difference(key, [own.get(key) for own in everyone]) for key in keys]
-    raise everywhere(UsageError("the ranks do not agree on the run:\n" + "\n".join(filter(None, lines))))
+    raise everywhere(UsageError(texts.DISAGREE(differences="\n".join(filter(None, lines)))))
 
 
 def _difference(key: str, values: list) -> str | None:
     told = [json.dumps(value) for value in values]
-    return f"  {key}: {holders(told)}" if len(set(told)) > 1 else None
+    return texts.DIFFERENCE(key=key, values=holders(told)) if len(set(told)) > 1 else None
 
 
 def holders(values: list[str]) -> str:
@@ -76,7 +78,7 @@ def holders(values: list[str]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return "; ".join(f"{value} on {peers(own)}" for value, own in ranks.items())
+    return "; ".join(texts.VALUE_ON(value=value, ranks=peers(own)) for value, own in ranks.items())
 
 
 def _raise_first(problems: list) -> None:
@@ -85,7 +87,7 @@ def _raise_first(problems: list) -> None:
         return
     kind, message = problems[failed[0]]
     if len(failed) < len(problems):
-        message = f"{peers(failed)}: {message}"
+        message = texts.ON_RANKS(ranks=peers(failed), message=message)
     raise everywhere(getattr(errors, kind)(message))
 
 

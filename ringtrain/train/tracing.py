@@ -16,6 +16,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.parsing import whole_number
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write
+from ringtrain.train import texts
 from ringtrain.train.instructions import Forward, Update
 from ringtrain.train.loop import Worker
 from ringtrain.transport.base import Transport
@@ -28,9 +29,7 @@ def window_of(config: TrainConfig, begun: int) -> tuple[int, int]:
     """(first, stop) of the iterations that are traced, from 0, in a run that begins at iteration ``begun``. Raises
     ConfigError."""
     if config.trace is not None and Path(config.trace).name in ("", ".."):
-        raise ConfigError(
-            f"--trace is {config.trace!r}, a folder; it wants a file, a bare name of one in the run folder"
-        )
+        raise ConfigError(texts.TRACE_TO_FOLDER(trace=config.trace))
     text = config.trace_iterations
     if text is None:
         return begun + WINDOW[0] - 1, begun + WINDOW[1]
@@ -38,9 +37,9 @@ def window_of(config: TrainConfig, begun: int) -> tuple[int, int]:
         raise ConfigError(f"--trace-iterations {text} says of which iterations: give --trace besides")
     first, last = map(whole_number, text.partition(":")[::2])
     if first is None or last is None or not 1 <= first <= last:
-        raise ConfigError(f"--trace-iterations is {text!r}; it wants FIRST:LAST, counted from 1, as in 100:102")
+        raise ConfigError(texts.TRACE_ITERATIONS(given=text))
     if first <= begun:
-        raise ConfigError(f"--trace-iterations {text} begins in iteration {first}, and this run after {begun}")
+        raise ConfigError(texts.TRACE_TOO_EARLY(given=text, first=first, begun=begun))
     return first - 1, last
 
 
@@ -119,10 +118,10 @@ class Tracing:
             if self.path is not None:
                 write(self.path, {rank: [Slice(*each) for each in slices] for rank, slices in enumerate(every)})
         except OSError as error:  # it is not worth a run
-            return f"the trace could not be written to {self.path} ({error.strerror})"
+            return texts.TRACE_UNWRITTEN(path=self.path, error=error.strerror)
         if any(every):
-            return f"the trace is in {self.path}: open it at https://ui.perfetto.dev"
-        return f"nothing was traced: the run ended before iteration {self._first + 1}, the first that was asked for"
+            return texts.TRACE_WRITTEN(path=self.path)
+        return texts.NOTHING_TRACED(iteration=self._first + 1)
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────
     def _perform(self, instruction) -> None:

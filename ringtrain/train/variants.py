@@ -19,6 +19,7 @@ from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.parsing import whole_number
 from ringtrain.resolve import resolve
+from ringtrain.train import texts
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.train.device import open_device
 from ringtrain.train.opening import tuning_of
@@ -63,7 +64,7 @@ def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
             _check(own, shared, variant, opened)
         except RingtrainError as error:
             if error.everywhere:
-                raise everywhere(type(error)(f"variant {variant.name!r}: {error}")) from error
+                raise everywhere(type(error)(texts.IN_VARIANT(name=variant.name, error=error))) from error
             raise
         own.close()
     opened.clear()
@@ -152,6 +153,5 @@ def _trained(transport: Transport, variant: Variant, stop: StopFlag) -> Ringtrai
     except RingtrainError as error:
         if error.everywhere:
             return error
-        told = f"{error}\nThis ended variant {variant.name!r}, and those after it are not run"
-        raise type(error)(told) from error
+        raise type(error)(texts.ENDED_VARIANT(error=error, name=variant.name)) from error
     return None

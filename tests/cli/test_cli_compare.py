@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from ringtrain.cli.compare import compare
 from ringtrain.cli.variants import folders_of, variants_of
 from ringtrain.errors import RingtrainError
+from ringtrain.report import texts as report_texts
 
 QUICK = ("--", "--ops", "reference", "--iterations", "2", "--batch", "30")
 
@@ -98,8 +99,8 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
     ("arguments", "told"),
     [
         ((), "nothing to compare: give folders of runs, or --sync A,B"),
-        (("nowhere",), "nowhere is not a run's folder: it is not there. Give folders"),
-        ((".",), ". is not a run's folder: there is no log.jsonl in it"),
+        (("nowhere",), report_texts.NO_RUN(folder="nowhere", why=report_texts.NOT_THERE)),
+        ((".",), report_texts.NO_RUN(folder=".", why=report_texts.NO_LOG(log="log.jsonl"))),
         (("a", "--", "--lr"), "--lr is not a run's folder: options of training go with --sync or --variant"),
         (("a", "--out", "o"), "--out o is where variants are trained: give --sync or --variant"),
         (("--sync", "allreduce,shardd"), "variant 'shardd': Invalid value for '--sync'"),
@@ -110,7 +111,10 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
         (("--variant", "large"), "--variant 'large' has no name: write it as"),
         (("--variant", "large:"), "--variant 'large' has no options: leave it out"),
         (("--variant", "large: --lr '1"), "variant 'large': \" --lr '1\" is no list of options (No closing quotation)"),
-        (("--sync", "allreduce", "--plot", "p.pgn", *QUICK), "--plot p.pgn: no picture is of kind 'pgn'"),
+        (
+            ("--sync", "allreduce", "--plot", "p.pgn", *QUICK),
+            report_texts.UNKNOWN_PICTURE(path="p.pgn", ending="pgn", hint=""),
+        ),
         (("--sync", "allreduce", "--json", "no/c.json", *QUICK), "no/c.json cannot be written: there is no folder"),
         (
             ("--sync", "averaging --average-every 0", *QUICK),

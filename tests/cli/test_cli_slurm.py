@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ringtrain.cli.main import run
+from ringtrain.optim_texts import ONE_STEP
 
 FAR = ("--model", "lenet", "--data", "far.h5")
 
@@ -141,7 +142,7 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         ),
         (["--", "--model", "lenet", "--synthetic", "--lr-policy", "multistep"], "wants lr_steps, rising iterations"),
         (["--", "--model", "lenet", "--data", "far.h5", "--lr-policy", "multistep"], "wants lr_steps, rising"),
-        (["--", "--lr-policy", "step", "--lr-steps", "1,2"], "wants one period in lr_steps, from 1 on, got [1, 2]"),
+        (["--", "--lr-policy", "step", "--lr-steps", "1,2"], ONE_STEP(steps=[1, 2])),
         (["--", *FAR, "--lr-policy", "multistep", "--lr-steps", "2ep,1ep"], "rising iterations, got ['2ep', '1ep']"),
         (["--", *FAR, "--warmup", "90", "--iterations", "80"], "which has 80 (--iterations 80)"),
         (["--time", "soon"], "--time soon: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00"),

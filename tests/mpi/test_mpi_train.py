@@ -1,6 +1,7 @@
 """`ringtrain train` under real mpirun: numbers of ranks, resuming, signals, deaths, and errors that one rank has."""
 
 import json
+import math
 import os
 import select
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ringtrain.train import texts
 from tests.mpi.conftest import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.mpi
@@ -183,7 +185,8 @@ def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun, mpirun_proces
 def test_a_loss_that_is_not_finite_names_iteration_and_layer(mpirun, net, tmp_path):
     done = mpirun(2, arguments(net, tmp_path / "out", "--lr", "1e30", "--iterations", 20))
     assert done.returncode == 3
-    assert "the loss is nan at iteration 2: the first layer with a non-finite value is 'fc'" in done.stderr
+    where = texts.FIRST_LAYER(layer="fc", rank="|").partition("|")[0]
+    assert texts.LOSS(loss=math.nan, iteration=2, where="|").partition("|")[0] + where in done.stderr
     assert done.stderr.count("ringtrain:") == 1
 
 
@@ -191,21 +194,22 @@ def test_ranks_that_were_told_different_things_are_named(mpirun, net, tmp_path):
     one, other = (arguments(net, tmp_path / "out", "--seed", seed) for seed in (1, 2))
     done = mpirun(1, [*one, ":", "-np", "2", sys.executable, *other])
     assert done.returncode == 2
-    assert "the ranks do not agree on the run:\n  seed: 1 on rank 0; 2 on ranks 1, 2" in done.stderr
+    seed = texts.DIFFERENCE(key="seed", values="1 on rank 0; 2 on ranks 1, 2")
+    assert texts.DISAGREE(differences=seed) in done.stderr
 
 
 def test_a_flag_that_one_rank_alone_has_is_named(mpirun, net, tmp_path):
     plain, clipped = arguments(net, tmp_path / "out"), arguments(net, tmp_path / "out", "--clip-norm", 1)
     done = mpirun(1, [*plain, ":", "-np", "1", sys.executable, *clipped])
     assert done.returncode == 2
-    assert "  clip_norm: null on rank 0; 1.0 on rank 1" in done.stderr
+    assert texts.DIFFERENCE(key="clip_norm", values="null on rank 0; 1.0 on rank 1") in done.stderr
 
 
 def test_data_that_one_rank_alone_lacks_ends_all(mpirun, net, tmp_path):
     plain, other = arguments(net, tmp_path / "out"), arguments(net, tmp_path / "out", "--data", "none.h5")
     done = mpirun(1, [*plain, ":", "-np", "1", sys.executable, *other])
     assert done.returncode == 2
-    assert '  data: "digits" on rank 0; "none.h5" on rank 1' in done.stderr
+    assert texts.DIFFERENCE(key="data", values='"digits" on rank 0; "none.h5" on rank 1') in done.stderr
 
 
 def test_a_wrong_flag_is_told_once(mpirun, net, tmp_path):
@@ -219,7 +223,7 @@ def test_a_file_that_one_rank_lacks_ends_all(mpirun, net, tmp_path):
     there = [*here[:-4], "--ops", "reference", "--out", str(tmp_path / "out"), "--config", str(tmp_path / "none.toml")]
     done = mpirun(1, [*here, ":", "-np", "1", sys.executable, *there])
     assert done.returncode == 2
-    assert done.stderr.count("ringtrain:") == 1 and "rank 1: run file" in done.stderr
+    assert done.stderr.count("ringtrain:") == 1 and texts.ON_RANKS(ranks="rank 1", message="run file") in done.stderr
 
 
 def test_a_defect_on_one_rank_ends_all(mpirun):

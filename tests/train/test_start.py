@@ -13,17 +13,20 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, everywhere
 
+from ringtrain import config_texts, optim_texts
 from ringtrain.checkpoint import store
 from ringtrain.config import FORMER_KEYS
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.launch.job_end import NUMBERS
 from ringtrain.nn import texts as nn_texts
+from ringtrain.ops import texts as ops_texts
 from ringtrain.ops.machine import MachineOps
+from ringtrain.report import texts as report_texts
 from ringtrain.report.comparison import rows_of
 from ringtrain.report.records import parse
 from ringtrain.report.runs import read_run
 from ringtrain.resolve import parse_toml
-from ringtrain.train import fitting
+from ringtrain.train import fitting, texts
 from ringtrain.train import start as begin
 from ringtrain.train.load import load, score_of
 from ringtrain.train.predict import predict
@@ -83,11 +86,11 @@ def test_a_wire_that_rounds_is_said_in_the_header(train, tmp_path, capsys):
     train(out="run", iterations=2, wire="bfloat16", algorithm="sliced")
     (begun,) = records(tmp_path / "run", "start")
     assert begun["strategy"] == "allreduce (sliced, rounded to bfloat16 on the wire)" and not begun["exact"]
-    assert "on the wire), not exact: differs from training on one rank" in " ".join(capsys.readouterr().out.split())
+    assert f"on the wire), {report_texts.NOT_EXACT}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_ranks_find_out_of_how_they_compute_is_noted_once(train, tmp_path, monkeypatch):
-    words = "cuDNN is left out 1×: cuDNN: No valid engine configs"
+    words = ops_texts.LEFT_OUT(name="cuDNN", times=1, why="No valid engine configs")
     tried = []
 
     def notes(self):
@@ -284,25 +287,41 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────────
+def wanted(wanted):
+    return config_texts.WANTS(wanted=wanted)
+
+
+def more_than_0(flag, value):
+    return config_texts.REFUSED_FLAG(name=flag, value=value, wanted=wanted(config_texts.MORE_THAN(bound=0)))
+
+
+def batch_norm(given):
+    return texts.BATCH_NORM(given=given, model="model", sync="sync")
+
+
 @pytest.mark.parametrize(
     ("flags", "kind", "message"),
     [
         ({"model": "lennet"}, ModelError, nn_texts.NO_MODEL(name="lennet", hint="did you mean 'lenet'?")),
-        ({"model": "lenet", "data": None}, ConfigError, "has no data set of its own: give --data"),
+        ({"model": "lenet", "data": None}, ConfigError, texts.NO_DATA(model="lenet")),
         ({"data": "none.h5"}, DataError, "there is no data set none.h5"),
-        ({"model": "lenet"}, DataError, "images of 8x8x1, but model 'lenet' takes 28x28x1"),
-        ({"batch": 1438}, ConfigError, "--batch 1438 is more than the 1437 training examples"),
+        (
+            {"model": "lenet"},
+            DataError,
+            texts.OTHER_IMAGES(data="digits", images="8x8x1", model="lenet", wanted="28x28x1"),
+        ),
+        ({"batch": 1438}, ConfigError, texts.BATCH_OVER_EXAMPLES(batch=1438, count=1437)),
         ({"wire": "float8"}, ConfigError, "did you mean 'float16'?"),
         ({"wire": "bfloat16", "dtype": "float64"}, UsageError, "carries float32, and this is float64"),
         ({"wire": "bfloat16", "algorithm": "recursive-doubling"}, UsageError, "no rank owns a sum"),
         ({"algorithm": "rng"}, UsageError, "did you mean 'ring'?"),
         ({"ops": "cpuu"}, ConfigError, "did you mean 'cpu'?"),
-        ({"lr_policy": "multistep"}, ConfigError, "wants lr_steps"),
+        ({"lr_policy": "multistep"}, ConfigError, optim_texts.RISING_STEPS(steps=[], why="")),
         ({"trust": 0.01}, ConfigError, "trust = 0.01 is of lars, and the optimizer is 'sgd': leave it out, or set"),
         ({"trust": 0.01, "optimizer": "lamb"}, ConfigError, "is of lars, and the optimizer is 'lamb'"),
         ({"trust_limit": 10.0, "optimizer": "adamw"}, ConfigError, "trust_limit = 10 is of lars and lamb, and the"),
-        ({"trust_limit": 0.0, "optimizer": "lamb"}, ConfigError, "--trust-limit 0.0: it wants more than 0"),
-        ({"trust": -1.0, "optimizer": "lars"}, ConfigError, "--trust -1.0: it wants more than 0"),
+        ({"trust_limit": 0.0, "optimizer": "lamb"}, ConfigError, more_than_0("--trust-limit", 0.0)),
+        ({"trust": -1.0, "optimizer": "lars"}, ConfigError, more_than_0("--trust", -1.0)),
         (
             {"momentum_correction": True},
             ConfigError,
@@ -311,18 +330,22 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
         (
             {"batch_norm": "sync"},
             ConfigError,
-            "--batch-norm sync is for networks with batch normalisation, and model 'net",
+            texts.NO_BATCH_NORM(given="sync", model="net"),
         ),
-        ({"batch_norm": "ghots:8"}, ConfigError, "batch_norm is 'ghots:8'; did you mean 'ghost:SIZE'? known:"),
-        ({"batch_norm": "ghost:0"}, ConfigError, "batch_norm is 'ghost:0'; it wants model, sync, or ghost:SIZE with a"),
-        ({"batch_norm": "ghost:" + "9" * 5000}, ConfigError, "ghost:SIZE with a whole number"),
-        ({"batch_norm": "ghost"}, ConfigError, "batch_norm is 'ghost'; it wants model, sync, or ghost:SIZE with a"),
-        ({"batch_norm": "sync:4"}, ConfigError, "batch_norm is 'sync:4'; it wants model, sync, or ghost:SIZE with a"),
+        (
+            {"batch_norm": "ghots:8"},
+            ConfigError,
+            texts.UNKNOWN_BATCH_NORM(given="ghots:8", hint="did you mean 'ghost:SIZE'? known:"),
+        ),
+        ({"batch_norm": "ghost:0"}, ConfigError, batch_norm("ghost:0")),
+        ({"batch_norm": "ghost:" + "9" * 5000}, ConfigError, batch_norm("ghost:" + "9" * 5000)),
+        ({"batch_norm": "ghost"}, ConfigError, batch_norm("ghost")),
+        ({"batch_norm": "sync:4"}, ConfigError, batch_norm("sync:4")),
         ({"momentum_correction": True, "optimizer": "lamb"}, ConfigError, "and that of 'lamb' does not: nothing is"),
-        ({"resume": "auto", "out": None}, ConfigError, "name it with --out"),
+        ({"resume": "auto", "out": None}, ConfigError, texts.AUTO_WITHOUT_OUT()),
         ({"resume": "nowhere"}, CheckpointError, "nowhere is not there"),
         ({"out": "net.toml"}, UsageError, "is a file"),
-        ({"run_file": "none.toml"}, ConfigError, "run file none.toml cannot be read"),
+        ({"run_file": "none.toml"}, ConfigError, config_texts.UNREADABLE(path="none.toml", error="")),
     ],
 )
 def test_refusals(train, flags, kind, message):
@@ -340,9 +363,9 @@ def test_synthetic_and_a_data_set(train):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("resume = 3", "resume is 3; it wants a text"),
-        ("[batch]", "it wants a whole number"),
-        ("x = 1", "unknown key 'x'"),
+        ("resume = 3", config_texts.REFUSED_KEY(name="resume", value=3, wanted=wanted(config_texts.A_TEXT))),
+        ("[batch]", wanted(config_texts.A_WHOLE_NUMBER)),
+        ("x = 1", config_texts.UNKNOWN_KEY(source="run file run.toml", key="x", hint="")),
     ],
 )
 def test_run_files(train, tmp_path, text, message):
@@ -354,7 +377,9 @@ def test_run_files(train, tmp_path, text, message):
 
 def test_a_recipe_says_how_and_not_where(train, tmp_path):
     (tmp_path / "net.toml").write_text(DROPOUT_NET + 'out = "elsewhere"\n')
-    with pytest.raises(ConfigError, match="recipe of model net: 'out' is not a recipe's key"):
+    with pytest.raises(
+        ConfigError, match=config_texts.NOT_OF_A_RECIPE.pattern(source="recipe of model net", key="out")
+    ):
         train(iterations=2)
 
 
@@ -373,10 +398,10 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(train):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"batch": 31}, "the run that goes on has batch = 30, not 31"),
-        ({"seed": 5}, "the run that goes on has seed = 0, not 5"),
-        ({"optimizer": "adamw"}, "has optimizer = 'sgd', not 'adamw'"),
-        ({"optimizer": "lars"}, "has optimizer = 'sgd', not 'lars'"),
+        ({"batch": 31}, texts.FIXED(key="batch", before=30, now=31)),
+        ({"seed": 5}, texts.FIXED(key="seed", before=0, now=5)),
+        ({"optimizer": "adamw"}, texts.FIXED(key="optimizer", before="sgd", now="adamw")),
+        ({"optimizer": "lars"}, texts.FIXED(key="optimizer", before="sgd", now="lars")),
     ],
 )
 def test_a_resumed_run_keeps_what_its_order_hangs_on(train, flags, message):
@@ -389,7 +414,7 @@ def test_a_resumed_run_keeps_what_its_order_hangs_on(train, flags, message):
 def test_a_resumed_run_keeps_its_network(train, tmp_path):
     train(out="run", iterations=2)
     (tmp_path / "net.toml").write_text(DROPOUT_NET.replace("channels = 6", "channels = 7"))
-    with pytest.raises(CheckpointError, match=r"the checkpoint is of another model than 'net.toml'"):
+    with pytest.raises(CheckpointError, match=texts.OTHER_MODEL.pattern(source="net.toml")):
         train(out="run", resume="auto", iterations=4)
     (tmp_path / "net.toml").write_text("# of the same layers\n" + DROPOUT_NET)
     train(out="run", resume="auto", iterations=4)
@@ -397,10 +422,12 @@ def test_a_resumed_run_keeps_its_network(train, tmp_path):
 
 def test_a_resumed_run_cannot_end_before_it_begins(train):
     train(out="run", iterations=5)
-    with pytest.raises(ConfigError, match="has finished 5 iterations, more than the 3 of --iterations 3"):
+    with pytest.raises(
+        ConfigError, match=texts.FINISHED_MORE.pattern(finished=5, iterations=3, given="--iterations 3")
+    ):
         train(out="run", resume="auto", iterations=3)
     train(out="long", iterations=50)
-    with pytest.raises(ConfigError, match="has finished 50 iterations, more than the 48 of --epochs 1"):
+    with pytest.raises(ConfigError, match=texts.FINISHED_MORE.pattern(finished=50, iterations=48, given="--epochs 1")):
         train(out="long", resume="auto", epochs=1)
 
 
@@ -408,7 +435,7 @@ def test_a_resumed_run_on_other_data(train, tmp_path):
     with h5py.File(tmp_path / "digits.h5", "w") as other:
         write_digits(other)
     train(out="run", iterations=2)
-    with pytest.raises(CheckpointError, match="the checkpoint was trained on other data"):
+    with pytest.raises(CheckpointError, match=texts.OTHER_DATA.pattern(before="digits")):
         train(out="run", resume="auto", iterations=4, data="digits.h5")
 
 
@@ -425,8 +452,10 @@ def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
     train(out="run", resume="auto", iterations=3, batch=20, model="net.toml", data="other.h5")
     with h5py.File(tmp_path / "other.h5", "r+") as file:
         file["mean_image"][0, 0, 0] += 64
-    told = r"trained on other data: 'other', and here is 'other': its class names, mean, std and mean_image have the"
-    with pytest.raises(CheckpointError, match=told):
+    told = texts.OTHER_DATA(
+        before="other", now="other", difference="its class names, mean, std and mean_image have the"
+    )
+    with pytest.raises(CheckpointError, match=re.escape(told.partition("; give")[0])):
         train(out="run", resume="auto", iterations=4, batch=20, model="net.toml", data="other.h5")
 
 
@@ -468,18 +497,18 @@ def test_examples_without_a_label_count_nowhere(train, tmp_path):
 
 def test_divergence_names_iteration_and_layer_and_keeps_the_checkpoint(train, tmp_path):
     train(out="run", iterations=2)
-    with pytest.raises(
-        DivergedError, match=r"at iteration \d+: the first layer with a non-finite value is '\w+'"
-    ) as error:
+    with pytest.raises(DivergedError, match=texts.LOSS.pattern()) as error:
         train(out="run", resume="auto", iterations=9, lr=1e30)
-    assert error.value.exit_code == 3
+    assert re.search(texts.FIRST_LAYER.pattern(rank=0), str(error.value)) and error.value.exit_code == 3
     assert store.load(tmp_path / "run" / "checkpoints" / "iteration-00000002.h5").iteration == 2
 
 
 def test_weights_that_an_update_spoilt_are_not_saved(train, tmp_path):
     with h5py.File(tmp_path / "train.h5", "w") as file:
         write_digits(file)  # no test part, whose loss would be the first to tell
-    with pytest.raises(DivergedError, match=r"weights are not finite, '\S+' first after iteration 1, .* is not saved"):
+    with pytest.raises(
+        DivergedError, match=texts.NOT_FINITE.pattern(what=texts.WEIGHTS_ARE, when=texts.AFTER_ITERATION(iteration=1))
+    ):
         train(out="run", data="train.h5", iterations=1, lr=1e38, weight_decay=1e3)
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
@@ -494,7 +523,7 @@ def test_a_test_part_without_labels_scores_nothing(train, tmp_path, alone):
         file["test"].attrs["checksum"] = checksum(Part(file["test"]["images"][:], file["test"]["labels"][:]))
     train(out="run", data="none.h5", iterations=2)
     assert records(tmp_path / "run", "end")[0]["test_accuracy"] is None
-    with pytest.raises(DataError, match="no example of that part"):
+    with pytest.raises(DataError, match=texts.NO_LABELS.pattern()):
         score_of(alone, load(alone, "run", False, {}, "test"))
 
 

@@ -9,6 +9,7 @@ from strategies import apart, trained
 
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
+from ringtrain.train import texts as train_texts
 from ringtrain.train.start import start
 from ringtrain.train.together import take_turns
 from ringtrain.transport.loopback import LoopbackWorld
@@ -94,7 +95,7 @@ def test_kernels_are_rehearsed_without_others():
 
 def test_a_loss_that_overflows_names_the_layer_on_every_rank():
     def body(t):
-        with pytest.raises(DivergedError, match="the first layer with a non-finite value is"):
+        with pytest.raises(DivergedError, match=train_texts.FIRST_LAYER.pattern()):
             trained(t, BATCH_NORM_NET, 30, batch_norm="sync", lr=1e30)
         return True
 
@@ -108,7 +109,10 @@ def test_of_micro_batches_that_overflow_in_several_layers_the_first_is_named(fou
         ops.fill(run.arena.weights, np.nan)
         layers = iter(found)
         run.worker.graph.first_nonfinite = lambda ctx, tapes: next(layers)
-        with run.batches(t, 0, 1) as batches, pytest.raises(DivergedError, match="non-finite value is 'conv1'"):
+        with (
+            run.batches(t, 0, 1) as batches,
+            pytest.raises(DivergedError, match=train_texts.FIRST_LAYER.pattern(layer="conv1")),
+        ):
             run.worker.iterate(next(batches))
             run.worker.drain()
 
@@ -124,9 +128,8 @@ def test_ghosts_of_a_size_of_their_own():
 
 
 def test_too_few_ghosts_for_the_ranks():
-    with pytest.raises(
-        ConfigError, match="--batch 30 is 2 ghost batches of 16, fewer than the 3 ranks: use a batch of a"
-    ):
+    told = train_texts.BATCH_UNDER_GHOSTS.pattern(batch=30, ghosts=2, size=16, ranks=3, least=33)
+    with pytest.raises(ConfigError, match=told):
         everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:16"))
 
 
@@ -134,8 +137,8 @@ def test_too_few_ghosts_for_the_ranks():
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ("sync", "batch normalisation by statistics of the whole batch, summed over ranks in every layer"),
-        ("ghost:16", "batch normalisation by ghost batches of 16"),
+        ("sync", train_texts.WHOLE_BATCH()),
+        ("ghost:16", train_texts.GHOST_BATCHES(size=16)),
     ],
 )
 def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, told, words):
@@ -150,7 +153,5 @@ def test_the_log_says_what_is_not_as_in_the_model_file(tmp_path, monkeypatch, to
 
 
 def test_a_network_without_batch_norm_is_refused():
-    with pytest.raises(
-        ConfigError, match="--batch-norm ghost:4 is for networks with batch normalisation, and model 's"
-    ):
+    with pytest.raises(ConfigError, match=train_texts.NO_BATCH_NORM.pattern(given="ghost:4")):
         run_of(LoopbackWorld(1).transport(0), DROPOUT_NET, batch_norm="ghost:4")

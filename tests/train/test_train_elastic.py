@@ -20,6 +20,7 @@ from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLost
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
+from ringtrain.train import texts as train_texts
 from ringtrain.train.elastic import Elastic, newest_first
 from ringtrain.train.ending import Ending
 from ringtrain.train.folder import make_folder, make_sinks
@@ -82,7 +83,9 @@ def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     with watching() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
-        with pytest.raises(Interrupted, match=r"^stopped by SIGUSR1 after iteration 4; a checkpoint is in run"):
+        with pytest.raises(
+            Interrupted, match="^" + train_texts.STOPPED_AFTER.pattern(why="by SIGUSR1", iteration=4, folder="run")
+        ):
             train(LoopbackWorld(1).transport(0), None, begun, stop, recovered(begun, held))
     assert RunFolder("run").latest().checkpoint.iteration == 4
 
@@ -211,7 +214,7 @@ def test_it_is_refused_in_a_comparison_and_where_nobody_survives():
         check_elastic(ELASTIC, Here(), alone=False)
     frail = Here()
     frail.frailty = "they die together"
-    with pytest.raises(ConfigError, match="they die together; or leave --elastic out"):
+    with pytest.raises(ConfigError, match=train_texts.NOT_ELASTIC.pattern(elastic="shrink", why="they die together")):
         check_elastic(ELASTIC, frail, alone=True)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import tomllib
@@ -9,11 +10,13 @@ import tomllib
 import pytest
 from small_runs import DROPOUT_NET, everywhere
 
-from ringtrain import files
+from ringtrain import config_texts, files
 from ringtrain.checkpoint import store
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.cli.world import tell_skipped
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
+from ringtrain.nn import texts as nn_texts
+from ringtrain.train import texts
 from ringtrain.train.evaluate import Evaluator, Score
 from ringtrain.train.load import load
 from ringtrain.train.signals import StopFlag
@@ -69,9 +72,9 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_a_run(train, monkeypatch, 
     folder = train(iterations=12, checkpoint_every=2, evaluate_every=100)
     assert tried == [4, 6, 10]
     assert [record["iteration"] for record in records(folder, "checkpoint")] == [2, 8, 12]
-    told = "no checkpoint of iteration 6: "
+    told = texts.NOT_SAVED(iteration=6, error="|", left="").partition("|")[0]
     assert told in notes(folder) and told in capsys.readouterr().out
-    assert "The run goes on; it ends if 1 checkpoint more cannot be saved" in notes(folder)
+    assert re.search(texts.NOT_SAVED.pattern(iteration=6, left="1 checkpoint"), notes(folder))
 
 
 def test_three_in_a_row_end_it_and_it_goes_on_when_there_is_room(train, monkeypatch):
@@ -147,7 +150,7 @@ def test_no_room_for_anything(train, drawn, tmp_path, capsys):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     told = capsys.readouterr().out
     assert "log.jsonl: could not be written" in told and "could not be written: no room" in told
-    assert "no curves: " in told and not (tmp_path / "run" / "curves.png").exists()
+    assert texts.NO_CURVES(problem="") in told and not (tmp_path / "run" / "curves.png").exists()
     assert (tmp_path / "run" / "log.jsonl").read_bytes().endswith(b"}\n")
     train(iterations=3)
     assert len(records(RunFolder(tmp_path / "run"), "iteration")) == 3
@@ -155,7 +158,7 @@ def test_no_room_for_anything(train, drawn, tmp_path, capsys):
 
 def test_a_trace_that_cannot_be_written_is_told(train, tmp_path, monkeypatch):
     folder = train(iterations=9, trace="t.json", trace_iterations="2:3")
-    assert "the trace is in" in notes(folder)
+    assert re.search(texts.TRACE_WRITTEN.pattern(), notes(folder))
     (tmp_path / "t").mkdir()
     real = os.replace
 
@@ -166,7 +169,7 @@ def test_a_trace_that_cannot_be_written_is_told(train, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", replace)
     folder = train(out="other", iterations=9, trace="t/u.json", trace_iterations="2:3")
-    assert "the trace could not be written to t/u.json (No space left on device)" in notes(folder)
+    assert texts.TRACE_UNWRITTEN(path="t/u.json", error="No space left on device") in notes(folder)
     assert os.listdir(tmp_path / "t") == ["u.json"] and weights(folder)
 
 
@@ -209,7 +212,7 @@ def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, made, tmp_pat
     train(iterations=7)
     assert weights(folder) == wanted
     if "newest" in what:
-        assert "passed over: checkpoint" in notes(folder) and "put aside, of later" in notes(folder)
+        assert texts.PASSED_OVER(problem="checkpoint") in notes(folder) and texts.PUT_ASIDE(names="") in notes(folder)
     elif what == "somebody's log":
         assert "log.jsonl is no log of a run" in notes(folder)
         assert (folder.path / "superseded-log.jsonl").read_text() == "somebody's\n"
@@ -227,7 +230,8 @@ def test_a_config_of_something_else_is_put_aside_where_there_is_no_checkpoint(tr
     (tmp_path / "run" / "log.jsonl").write_text("somebody's\n")
     folder = train(iterations=2)
     assert "is not what a run writes" in notes(folder) and "log.jsonl is no log of a run" in notes(folder)
-    assert "): this run begins by its own start alone; it is called superseded-config.toml now" in notes(folder)
+    aside = texts.NO_CONFIG(problem=")", alone=texts.STARTS_ALONE, name="superseded-config.toml")
+    assert aside in notes(folder)
     assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
     assert (tmp_path / "run" / "superseded-log.jsonl").read_text() == "somebody's\n"
     assert tomllib.loads(folder.config.read_text())["iterations"] == 2
@@ -241,8 +245,8 @@ def test_a_config_of_something_else_is_put_aside_where_there_are_checkpoints(tra
     train(iterations=7)
     assert weights(folder) == wanted
     assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
-    assert "is not what a run writes" in notes(folder) and "begins by its own start" not in notes(folder)
-    assert "); it is called superseded-config.toml now" in notes(folder)
+    assert "is not what a run writes" in notes(folder) and texts.STARTS_ALONE not in notes(folder)
+    assert texts.NO_CONFIG(problem=")", alone="", name="superseded-config.toml") in notes(folder)
     assert tomllib.loads(folder.config.read_text())["iterations"] == 7
 
 
@@ -265,9 +269,14 @@ def test_a_sealed_checkpoint_of_no_run_is_refused(train, tmp_path):
     for changed, message in (
         ({"scalars": {}}, "has no step that is a number"),
         ({"optimizer": {"momentum": {}}}, "an optimizer's 'momentum' of other parameters"),
-        ({"iteration": 1}, "says iteration 1, and 60 examples seen, which is another"),
-        ({"config": "x = " + "[" * 20}, "is not valid TOML"),
-        ({"model": "input = 3"}, "the model in the checkpoint: input wants a table"),
+        ({"iteration": 1}, texts.OTHER_POSITION.pattern(iteration=1, seen=60)),
+        ({"config": "x = " + "[" * 20}, config_texts.NOT_TOML.pattern()),
+        (
+            {"model": "input = 3"},
+            nn_texts.AT_SOURCE.pattern(
+                source=texts.THE_MODEL, error=nn_texts.TYPE(key="input", type="a table", value=3)
+            ),
+        ),
     ):
         store.save(tmp_path / "x.h5", store.Checkpoint(**fields | changed))
         with pytest.raises(UsageError, match=message) as refusal:
@@ -292,7 +301,7 @@ def test_evaluate_says_which_checkpoints_it_passed_over(train, capsys):
 )
 def test_a_run_file_writes_into_the_run_folder_alone(train, tmp_path, trace):
     (tmp_path / "run.toml").write_text(f"trace = '{trace}'\n")
-    with pytest.raises(ConfigError, match=r"run file run.toml: trace is .*it wants a bare name, of a file of its own"):
+    with pytest.raises(ConfigError, match=texts.TRACE_IN_RUN_FILE.pattern(run_file="run.toml", trace=trace)):
         train("run.toml", iterations=2)
     assert not (tmp_path / "run").exists()
 

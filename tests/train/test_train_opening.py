@@ -1,5 +1,6 @@
 """From --device to operations: who gets which device, what is refused, and what is said of too little memory."""
 
+import re
 import sys
 from types import SimpleNamespace
 
@@ -7,7 +8,9 @@ import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 
 from ringtrain.errors import ConfigError, DeviceError, DeviceFullError
+from ringtrain.ops import texts as ops_texts
 from ringtrain.resolve import resolve
+from ringtrain.train import texts
 from ringtrain.train.device import Cuda, open_device, real_cuda
 from ringtrain.train.fitting import rehearse
 from ringtrain.train.together import take_turns
@@ -122,10 +125,12 @@ def test_what_would_fit_is_said_on_every_rank_and_it_does_fit():
     with pytest.raises(DeviceFullError) as error:
         everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=1400))
     told = str(error.value)
-    assert told.startswith("700 examples at a time do not fit in the 2 MiB of a rank's device: weights, gradients and")
+    assert re.match(texts.DOES_NOT_FIT.pattern(examples=700, total="2 MiB"), told)
     fit = int(told.split("About ")[1].split(" fit")[0])
-    assert f"give --accumulate {-(-700 // fit)}, which computes the same in parts, or --batch {2 * fit}" in told
-    assert told.endswith(", or --precision bfloat16, whose activations take half")
+    assert re.search(
+        texts.ACCUMULATE.pattern(fit=fit, parts=-(-700 // fit), batch=2 * fit, precision=texts.HALF_PRECISION) + "$",
+        told,
+    )
     assert 100 < fit < 700
     everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=1400, accumulate=-(-700 // fit)))
     everywhere(2, lambda t: rehearsed(t, 2 << 20, batch=2 * fit))
@@ -136,9 +141,7 @@ def test_whole_ghost_batches_fit_and_none_may():
         everywhere(1, lambda t: rehearsed(t, 2 << 20, BATCH_NORM_NET, batch=1400))
     fit = int(str(error.value).split("About ")[1].split(" fit")[0])
     assert fit and fit % 8 == 0
-    with pytest.raises(
-        DeviceFullError, match=r"each example [\d.]+ KiB: use smaller images or another model, or --prec"
-    ):
+    with pytest.raises(DeviceFullError, match=texts.SMALLER.pattern(precision=texts.HALF_PRECISION)):
         everywhere(1, lambda t: rehearsed(t, 60_000, BATCH_NORM_NET, batch=1400))
 
 
@@ -150,18 +153,14 @@ def test_not_even_one_example_may_fit():
         with run.batches(t, 0, 1) as batches:
             rehearse(run, ops, next(batches))
 
-    with pytest.raises(
-        DeviceFullError, match="Not even one example fits beside weights, gradients and the optimizer's"
-    ):
+    with pytest.raises(DeviceFullError, match=texts.NOT_ONE_FITS.pattern()):
         everywhere(1, body)
 
 
 # ── the real way ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_without_cupy_all_ranks_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(
-        DeviceError, match=r"--device cuda wants CuPy, which is not installed: pip install 'ringtrain\["
-    ):
+    with pytest.raises(DeviceError, match=ops_texts.NO_CUPY.pattern(newer=ops_texts.INSTALL(major=13))):
         everywhere(2, lambda t: open_device(config_of(device="cuda"), t))
 
 

@@ -8,7 +8,7 @@ import pytest
 from small_runs import DROPOUT_NET, run_of
 
 from ringtrain.errors import ConfigError, DivergedError, ReplicaError
-from ringtrain.train import opening
+from ringtrain.train import opening, texts
 from ringtrain.train import start as starting
 from ringtrain.train.replicas import _narrow
 from ringtrain.transport.loopback import LoopbackWorld
@@ -66,7 +66,7 @@ def test_one_bit_on_one_rank_is_named_with_its_host_and_element(train):
 
 
 def test_of_two_ranks_nobody_knows_who_is_right(train):
-    with pytest.raises(ReplicaError, match="which of them are right cannot be told"):
+    with pytest.raises(ReplicaError, match=texts.UNDECIDED.pattern()):
         train(2, before_iteration(2, flip_a_bit), iterations=2)
 
 
@@ -80,9 +80,9 @@ def test_replicated_state_is_compared_too(train):
             finish = run.exchange.finish
             run.exchange.finish = lambda iteration, lr: (finish(iteration, lr), change(run))
 
-    with pytest.raises(
-        ReplicaError, match=r"in the optimizer's momentum of 'fc.bias', elements 0 to 0 of 10; at \[0\]"
-    ):
+    momentum = texts.OF_THE_OPTIMIZER(name="momentum")
+    found = texts.DIFFERING.pattern(what=momentum, span="fc.bias", first=0, last=0, count=10, index=[0])
+    with pytest.raises(ReplicaError, match=found):
         train(3, spoil, iterations=1, lr=1e-30)
 
 
@@ -118,10 +118,9 @@ def test_state_that_one_rank_alone_keeps_is_looked_at(train, tmp_path):
     with pytest.raises(DivergedError) as raised:
         train(3, spoilt_after(2, 2, spoil_it), iterations=2, sync="sharded", check_replicas=2)
     told = str(raised.value)
-    assert re.match(
-        rf"the optimizer's momentum is not finite, '\S+' first after iteration 2, on rank 2 \({HOST}\); ", told
-    )
-    assert "this state is not saved" in told and raised.value.exit_code == 3
+    momentum, when = texts.STATE_IS(name="momentum"), texts.AFTER_ITERATION(iteration=2)
+    assert re.match(texts.NOT_FINITE.pattern(what=momentum, when=when, ranks=f"rank 2 ({HOST})", cause=""), told)
+    assert raised.value.exit_code == 3
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
@@ -134,8 +133,13 @@ def test_weights_are_looked_at_before_they_are_saved_whatever_is_asked_for(train
     with pytest.raises(DivergedError) as raised:
         train(2, spoilt_after(2, 1, spoil_it), iterations=2, check_replicas=check, optimizer="sgd")
     told = str(raised.value)
-    assert told.startswith(f"weights are not finite, 'conv1.bias' first after iteration 2, on rank 1 ({HOST}); ")
-    assert "the last gradient is not finite either, 'fc.weight' first; this state is not saved" in told
+    assert told == texts.NOT_FINITE(
+        what=texts.WEIGHTS_ARE,
+        span="conv1.bias",
+        when=texts.AFTER_ITERATION(iteration=2),
+        ranks=f"rank 1 ({HOST})",
+        cause=texts.GRADIENT_TOO(span="fc.weight"),
+    )
 
 
 # ── when ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,8 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
 from ringtrain.errors import ConfigError
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.cpu import CpuOps
-from ringtrain.train import norms, reproducible
+from ringtrain.report import texts as report_texts
+from ringtrain.train import norms, reproducible, texts
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start import start
 from ringtrain.train.state import Progress, capture, place, restore
@@ -138,12 +139,10 @@ def test_ghost_batches_that_end_with_a_shard_are_told_of():
         return norms.smaller(run.config, run.graph)
 
     assert told(batch=64) is None
-    assert told(batch=32) == (
-        "ghost batches of batch normalisation end with a shard: of 4 examples here, where 8 were asked for. --shards 4 "
-        "would hold whole ones, on as many ranks at most"
-    )
-    assert "of 4 or 5 examples here" in told(batch=36)
-    assert told(batch=36).endswith("No --shards holds whole ones of --batch 36, which is no multiple of that")
+    advice = texts.WHOLE_GHOSTS(shards=4)
+    assert told(batch=32) == texts.GHOSTS_AND_SHARDS(shards="4", size=8, advice=advice)
+    advice = texts.NO_WHOLE_GHOSTS(batch=36)
+    assert told(batch=36) == texts.GHOSTS_AND_SHARDS(shards="4 or 5", size=8, advice=advice)
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,13 +167,13 @@ def records(folder, kind):
 def test_what_is_fixed_is_in_the_header_and_each_epoch_has_its_hash(train, tmp_path, capsys):
     train(out="run", epochs=2)
     (begun,), epochs = records(tmp_path / "run", "start"), records(tmp_path / "run", "epoch")
-    said = f"the same weights bit by bit on 1 to 8 ranks: 8 shards, {CpuOps().numerics()}, 1 thread"
+    said = texts.REPRODUCIBLE(shards=8, kernels=CpuOps().numerics(), threads="1 thread")
     assert begun["reproducible"] == said and begun["device"].endswith(", 1 thread")
     shown = capsys.readouterr().out
     assert f"  fixed      {said}\n" in shown
     hashes = [epoch["weights_sha256"] for epoch in epochs]
     assert len(set(hashes)) == 2 and records(tmp_path / "run", "end")[0]["weights_sha256"] == hashes[1]
-    assert all(f"weights sha256 {each}\n" in shown for each in hashes)
+    assert all(f"{report_texts.WEIGHTS(sha256=each)}\n" in shown for each in hashes)
 
 
 def test_other_runs_log_the_hash_too_where_ranks_have_one_state(train, tmp_path, capsys):
@@ -190,9 +189,9 @@ def test_other_runs_log_the_hash_too_where_ranks_have_one_state(train, tmp_path,
 def test_it_goes_on_as_it_began(train):
     train(out="run", iterations=2)
     for flags, said in (
-        ({"threads": 2}, "the run that goes on is reproducible, and has threads = 1, not 2: the bits of its products"),
-        ({"shards": 4}, "has shards = 8, not 4"),
-        ({"reproducible": False}, "has reproducible = True, not False"),
+        ({"threads": 2}, texts.FIXED_BITS.pattern(key="threads", before=1, now=2)),
+        ({"shards": 4}, texts.FIXED.pattern(key="shards", before=8, now=4)),
+        ({"reproducible": False}, texts.FIXED.pattern(key="reproducible", before=True, now=False)),
     ):
         with pytest.raises(ConfigError, match=said):
             train(out="run", resume="auto", iterations=3, **flags)
@@ -205,8 +204,7 @@ def test_a_checkpoint_of_another_processor_is_told_of(train, tmp_path, capsys, m
     train(out="run", resume="auto", iterations=3)
     told = [note["text"] for note in records(tmp_path / "run", "note")]
     monkeypatch.undo()
-    said = f"the checkpoint was computed by {CpuOps().numerics()}, and this is OpenBLAS 9 (Other): from here on the "
-    assert sum(text.startswith(said) for text in told) == 1
+    assert told.count(texts.MOVED(former=CpuOps().numerics(), kernels="OpenBLAS 9 (Other)")) == 1
 
 
 class Kernels:
@@ -224,8 +222,8 @@ def test_ranks_on_processors_of_several_kinds_are_refused():
         run, _ = run_of(t, DROPOUT_NET, reproducible=wanted)
         reproducible.check_kernels(run.config, t, Kernels(t.rank))
 
-    said = r"SkylakeX\) on ranks 0, 2; OpenBLAS 1 \(Haswell\) on rank 1: use machines of one kind, or of CPUs name the"
-    with pytest.raises(ConfigError, match=said):
+    kernels = "OpenBLAS 1 (SkylakeX) on ranks 0, 2; OpenBLAS 1 (Haswell) on rank 1"
+    with pytest.raises(ConfigError, match=texts.OTHER_KERNELS.pattern(kernels=kernels)):
         everywhere(3, lambda t: check(t, True))
     everywhere(3, lambda t: check(t, False))
 
@@ -235,7 +233,7 @@ def test_ranks_on_processors_of_several_kinds_are_refused():
     [
         ({"batch_norm": "sync"}, "--batch-norm sync sums statistics over ranks in every layer, in an order that is"),
         ({"ops": "reference"}, "--ops reference multiplies by NumPy's BLAS, whose threads the environment sets"),
-        ({"batch": 7}, "--batch 7 is smaller than the 8 --shards that --reproducible cuts it into: use a larger batch"),
+        ({"batch": 7}, texts.BATCH_UNDER_SHARDS.pattern(batch=7, shards=8)),
     ],
 )
 def test_what_it_refuses(train, flags, said):

@@ -8,6 +8,7 @@ from small_runs import DROPOUT_NET
 
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import CheckpointError, UsageError
+from ringtrain.train import texts
 from ringtrain.train.resume import go_on
 from ringtrain.train.start import start
 from ringtrain.transport.loopback import LoopbackWorld
@@ -102,7 +103,7 @@ def test_what_it_began_with_may_be_gone(train, first, tmp_path):
     train(resume=first, iterations=5)
     strip()
     (tmp_path / first).rename(tmp_path / "elsewhere")
-    message = "run has no checkpoint yet, and is to begin at first: first is not there"
+    message = texts.NOTHING_TO_BEGIN_AT.pattern(folder="run", source="first", error="first is not there")
     with pytest.raises(CheckpointError, match=message):
         train(resume="auto")
 

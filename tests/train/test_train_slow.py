@@ -2,6 +2,7 @@ import pytest
 from small_runs import DROPOUT_NET, losses
 
 from ringtrain.errors import ConfigError
+from ringtrain.train import texts
 from ringtrain.train.slow import Slowed, slowed
 from ringtrain.transport.loopback import LoopbackWorld
 
@@ -27,13 +28,13 @@ def test_one_rank_is_slowed_and_the_others_are_not():
 
 @pytest.mark.parametrize("slow", ["1", "1:", "a:2", "1:2:3", "1:0.5", "1:nan", "1:2000"])
 def test_what_is_no_slowness(slow):
-    with pytest.raises(ConfigError, match="it wants RANK:TIMES, with 1 to 1000 times, such as 1:2"):
+    with pytest.raises(ConfigError, match=texts.SLOW.pattern()):
         slowed(Given(), slow, 0, 2)
 
 
 @pytest.mark.parametrize("slow", ["2:2", "-1:2"])
 def test_a_rank_that_is_not_there(slow):
-    with pytest.raises(ConfigError, match=r"ranks are 0 to 1: name one of those"):
+    with pytest.raises(ConfigError, match=texts.NO_SUCH_RANK.pattern(last=1)):
         slowed(Given(), slow, 0, 2)
 
 

@@ -14,7 +14,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.data.dataset import open_dataset
 from ringtrain.errors import Interrupted, UsageError
 from ringtrain.resolve import resolve
-from ringtrain.train import evaluate, heeding, opening, signals, start
+from ringtrain.train import evaluate, heeding, opening, signals, start, texts
 from ringtrain.train.asking import Asked
 from ringtrain.train.evaluate import BrokenOff
 from ringtrain.train.heeding import JobEnd, find_job_end, heed, reason
@@ -227,7 +227,9 @@ def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
         return open_dataset("digits")
 
     monkeypatch.setattr(opening, "read_data", opened)
-    with pytest.raises(Interrupted, match=r"^stopped by SIGUSR1 before the first iteration; there is no checkpoint"):
+    with pytest.raises(
+        Interrupted, match="^" + texts.STOPPED_BEFORE.pattern(why="by SIGUSR1", state=texts.NO_CHECKPOINT)
+    ):
         train(iterations=5)
     assert not (tmp_path / "run").exists()
 
@@ -239,7 +241,8 @@ def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(start, "_prepare", compiled)
-    told = "^stopped by SIGTERM before the first iteration; its checkpoint of iteration 2 is as it was: start it again"
+    state = texts.CHECKPOINT_UNCHANGED(iteration=2)
+    told = "^" + texts.STOPPED_BEFORE.pattern(why="by SIGTERM", state=state)
     with pytest.raises(Interrupted, match=told):
         train(iterations=5)
     outcome = json.loads((tmp_path / "run/outcome.json").read_text())
@@ -249,7 +252,7 @@ def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch
 def test_a_signal_that_came_before_all_of_it(train, tmp_path):
     with watching() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
-        with pytest.raises(Interrupted, match="before the first iteration"):
+        with pytest.raises(Interrupted, match=texts.STOPPED_BEFORE.pattern(why="by SIGUSR1")):
             train(stop, iterations=5)
         os.kill(os.getpid(), signal.SIGUSR1)  # it is still noted, and kills nobody
 
@@ -274,7 +277,7 @@ def test_what_all_are_told_names_none():
         stop.other = lambda: "by SIGTERM"
         return reason(transport, stop)
 
-    assert on_ranks(2, told) == ["by SIGTERM"] * 2
+    assert on_ranks(2, told) == [texts.BY_SIGNAL(signal="SIGTERM")] * 2
     assert on_ranks(2, lambda transport: reason(transport, StopFlag())) == [None] * 2
 
 
@@ -322,7 +325,9 @@ def test_a_run_that_is_told_while_it_is_scored_saves_and_goes_on_to_the_same_wei
     monkeypatch.setattr(evaluate.Evaluator, "_add", told)
     monkeypatch.setattr(start, "rehearse", lambda *given: None)
     monkeypatch.setattr("ringtrain.train.assemble.EVALUATION_BATCH", 16)
-    with pytest.raises(Interrupted, match=r"^stopped by SIGUSR1 after iteration 4; a checkpoint is in run"):
+    with pytest.raises(
+        Interrupted, match="^" + texts.STOPPED_AFTER.pattern(why="by SIGUSR1", iteration=4, folder="run")
+    ):
         train(iterations=iterations, evaluate_every=4)
     train(iterations=iterations, evaluate_every=4)
     ends = [records(tmp_path / name, "end")[-1] for name in ("whole", "run")]

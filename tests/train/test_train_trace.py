@@ -13,6 +13,7 @@ from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.report.trace import DEVICE, LOOP
 from ringtrain.resolve import resolve
+from ringtrain.train import texts
 from ringtrain.train.start import start
 from ringtrain.train.tracing import Tracing, path_of, window_of
 from ringtrain.transport.loopback import LoopbackWorld
@@ -155,12 +156,12 @@ def test_windows(tmp_path):
 
 @pytest.mark.parametrize("text", ["3", "0:2", "5:4", "a:b", "-1:3", "3:", "1:2:3", "1:" + "9" * 5000])
 def test_windows_that_are_none(text):
-    with pytest.raises(ConfigError, match=f"--trace-iterations is '{text}'; it wants FIRST:LAST, counted from 1"):
+    with pytest.raises(ConfigError, match=texts.TRACE_ITERATIONS.pattern(given=text)):
         window_of(config(trace="t.json", trace_iterations=text), 0)
 
 
 def test_windows_that_cannot_be():
-    with pytest.raises(ConfigError, match="--trace-iterations 3:4 begins in iteration 3, and this run after 7"):
+    with pytest.raises(ConfigError, match=texts.TRACE_TOO_EARLY.pattern(given="3:4", first=3, begun=7)):
         window_of(config(trace="t.json", trace_iterations="3:4"), 7)
     with pytest.raises(ConfigError, match="--trace-iterations 3:4 says of which iterations: give --trace besides"):
         window_of(config(trace_iterations="3:4"), 0)
@@ -168,7 +169,7 @@ def test_windows_that_cannot_be():
 
 @pytest.mark.parametrize("name", [".", "..", "a/.."])
 def test_a_trace_is_a_file(name):
-    with pytest.raises(ConfigError, match="it wants a file, a bare name of one in the run folder"):
+    with pytest.raises(ConfigError, match=texts.TRACE_TO_FOLDER.pattern()):
         window_of(config(trace=name), 0)
 
 
@@ -202,7 +203,7 @@ def test_a_run_leaves_its_trace_and_says_so(tmp_path, capsys):
 def test_a_run_that_ends_before_says_so(tmp_path, capsys):
     train(tmp_path, iterations=2, trace="trace.json")
     told = " ".join(capsys.readouterr().out.split())
-    assert "nothing was traced: the run ended before iteration 6, the first that was asked for" in told
+    assert texts.NOTHING_TRACED(iteration=6) in told
 
 
 def test_a_run_that_fails_leaves_what_was_traced(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError
+from ringtrain.train import texts
 from ringtrain.train import variants as room
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import start
@@ -96,7 +97,7 @@ def test_an_error_of_one_rank_alone_is_not_lived_through(monkeypatch):
         raise TransportError("the cable is out")
 
     monkeypatch.setattr(room, "train", broken)
-    told = "the cable is out\nThis ended variant 'a', and those after it are not run"
+    told = texts.ENDED_VARIANT.pattern(name="a", error="the cable is out")
     with pytest.raises(TransportError, match=f"^{told}$"):
         run(variant("a"), variant("b"))
 

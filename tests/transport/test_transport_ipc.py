@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, StalledError
+from ringtrain.ops import texts as ops_texts
 from ringtrain.transport import ipc
 from ringtrain.transport.ipc import Ipc, Opened
 from ringtrain.transport.loopback import LoopbackWorld
@@ -277,5 +278,5 @@ def test_a_close_after_the_owner_freed_is_refused_by_the_fake():
         user.close(array)
     with pytest.raises(DeviceError, match="it was opened after its owner gave it up"):
         user.open(name, 64)
-    with pytest.raises(DeviceError, match="an array was closed that is not open"):
+    with pytest.raises(DeviceError, match=ops_texts.NOT_OPEN.pattern()):
         user.close(array)
