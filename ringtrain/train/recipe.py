@@ -78,7 +78,7 @@ def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str
     if config.accumulate <= most:
         return []
     ghosts = texts.IN_GHOSTS(size=grain) if grain > 1 else ""
-    own, count = plural(examples, "example"), plural(most, "micro-batch")
+    own, count = plural(examples, "example"), plural(most, "micro-batch", "micro-batches")
     return [texts.FEW_MICRO_BATCHES(accumulate=config.accumulate, examples=own, ghosts=ghosts, count=count)]
 
 
