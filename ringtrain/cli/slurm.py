@@ -175,14 +175,10 @@ def _check_division(job, config, graph, examples) -> None:
 
 def _check_options(config, model):
     """What a run would say no to without its data, its devices and its ranks. Returns the model's graph."""
-    from ringtrain.exchange.catalogue import check_options
     from ringtrain.train import norms
     from ringtrain.train.device import check_device
-    from ringtrain.train.recipe import hyper_of
 
-    check_options(config)
     check_device(config)
-    hyper_of(config)
     return norms.told(config, model.graph(), model.name)
 
 

@@ -61,11 +61,13 @@ def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json
 def _asked(ranks: int, name: str, given: dict):
     """(configuration, model). Raises UsageError."""
     from ringtrain.errors import UsageError
+    from ringtrain.exchange.compatibility import check_options
     from ringtrain.nn import spec
     from ringtrain.resolve import recipe_layer, resolve
 
     model = spec.load(name)
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
+    check_options(config)
     if config.batch < ranks:
         raise UsageError(
             f"--batch {config.batch} is smaller than the {ranks} ranks it is divided among; use a larger one"

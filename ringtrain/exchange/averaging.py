@@ -31,14 +31,12 @@ Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin 
 use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer step).
 """
 
-from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError
 from ringtrain.exchange.applying import BACKWARD, Applying
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.means import take_mean
 from ringtrain.exchange.outer import Outer
-from ringtrain.exchange.server import apart, check_unused
+from ringtrain.exchange.server import apart
 from ringtrain.exchange.summing import Summing, settings
 from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Transport
@@ -241,9 +239,7 @@ def make(kit: Kit) -> Exchange:
     config = kit.config
     plain = (config.outer_momentum, config.outer_lr) == (0.0, 1.0)
     if config.asynchronous:
-        check_asynchronous(config, plain)
         return apart(kit, None, config.average_every)
-    check_servers(config)
     return Averaging(
         kit.transport,
         kit.ops,
@@ -254,27 +250,3 @@ def make(kit: Kit) -> Exchange:
         clip_norm=config.clip_norm,
         **settings(kit),
     )
-
-
-def check_asynchronous(config: TrainConfig, plain: bool) -> None:
-    """Raises ConfigError for what means something only where all take the mean together."""
-    check_unused(config)
-    given = {
-        "--average-from": config.average_from > 0,
-        "--outer-momentum and --outer-lr": not plain,
-        "--average-momentum reset": config.average_momentum == RESET,
-    }
-    for name in (name for name, is_given in given.items() if is_given):
-        raise ConfigError(
-            f"{name} happens when all ranks take the mean together, and with --asynchronous each comes by itself and "
-            "keeps its own optimizer state: leave one of the two out"
-        )
-
-
-def check_servers(config: TrainConfig) -> None:
-    """Raises ConfigError for what means something only where there are servers."""
-    if config.servers > 1 or config.dedicated:
-        raise ConfigError(
-            f"--{'dedicated' if config.dedicated else f'servers {config.servers}'} is of servers, and --sync averaging "
-            "has some with --asynchronous alone: give that too, or leave it out"
-        )

@@ -1,34 +1,24 @@
 """The two halves of an all-reduce, prepared for the buckets of an arena: the sums of each bucket are scattered among
 their owners, and what owners made of them is gathered."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from ringtrain.collectives.catalogue import HALVES, make_schedule
+from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule, bounds
-from ringtrain.errors import ConfigError
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.pieces import Piece, join
-from ringtrain.exchange.reductions import AUTO, check_algorithm
+from ringtrain.exchange.reductions import AUTO
 from ringtrain.transport.base import Transport
 
 
-def choose_halves(algorithm: str, transport: Transport) -> str:
-    """The schedule whose halves are taken. Raises UsageError, ConfigError for what is not made of halves."""
-    why = f"updates between the two halves of an all-reduce, and --algorithm {algorithm} is not made of two"
-    return choose_among(HALVES, algorithm, transport, f"--sync sharded {why}")
-
-
-def choose_among(able: Collection[str], algorithm: str, transport: Transport, why: str) -> str:
-    """One of the schedules that are ``able``. ``auto``: within a node the one of fewest steps, between nodes the one of
-    fewest peers. Raises UsageError for what is no algorithm, ConfigError for another; ``why`` it is not able."""
-    check_algorithm(algorithm)
+def schedule_name(algorithm: str, transport: Transport) -> str:
+    """The schedule that ``algorithm`` names; of ``auto`` the one of fewest steps within a node, and of fewest peers
+    between nodes."""
     if algorithm == AUTO:
         return "sliced" if transport.nodes == 1 else "ring"
-    if algorithm not in able:
-        raise ConfigError(f"{why}: give auto, or one of {', '.join(able)}")
     return algorithm
 
 

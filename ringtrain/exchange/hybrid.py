@@ -33,19 +33,6 @@ from ringtrain.exchange.update import STEP, check_sizes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.layers import Linear
 
-# Why a strategy can be no inner one.
-REFUSED = {
-    "delayed": "it applies gradients one iteration late, and those of the columns never travel: the layers would learn "
-    "at different times",
-    "averaging": "ranks have different weights between averages, and the columns of a layer are computed by all of "
-    "them for the same examples",
-    "gossip": "every rank has weights of its own, and the columns of a layer are computed by all of them for the same "
-    "examples",
-    "master": "rank 0 has the loss of all examples, and here every rank has that of its own",
-    "server": "its servers update on their own, and columns are updated by the rank that has them",
-}
-INNER = ("allreduce", "sharded")
-
 
 class Hybrid(Exchange):
     """make_inner: of what is not divided"""
@@ -199,11 +186,6 @@ class Hybrid(Exchange):
 
 
 def make(kit: Kit, make_inner: Callable[[Kit], Exchange]) -> Hybrid:
-    """Raises ConfigError for an inner strategy by which ranks would not learn the same at the same time."""
-    sync = kit.config.sync
-    if sync not in INNER:
-        reason = REFUSED.get(sync, "it does not sum gradients in lockstep, and every rank is needed in every pass")
-        raise ConfigError(f"--fc hybrid cannot go around --sync {sync}: {reason}. Give --sync {' or '.join(INNER)}")
     return Hybrid(kit, make_inner)
 
 

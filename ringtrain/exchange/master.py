@@ -23,7 +23,6 @@ from collections.abc import Callable
 import numpy as np
 
 from ringtrain.collectives.star import ROOT
-from ringtrain.errors import ConfigError
 from ringtrain.exchange import tags
 from ringtrain.exchange.base import Cut, Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.beside import two_orders
@@ -32,7 +31,6 @@ from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves
-from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.update import STEP, Update, check_names, everything
 from ringtrain.humanize import format_bytes
@@ -233,15 +231,6 @@ def _extent(cuts: list[Cut]) -> Cut:
 
 def make(kit: Kit) -> Master:
     config = kit.config
-    if config.algorithm not in (AUTO, STAR):
-        raise ConfigError(
-            f"--sync master gathers gradients on rank {ROOT} and sends weights from there, which is the {STAR}, and "
-            f"--algorithm is {config.algorithm}: leave it out, or give --sync allreduce or sharded"
-        )
-    if config.tuning is not None:
-        raise ConfigError(
-            f"--tuning {config.tuning} is what `auto` chooses by, and --sync master has nothing to choose: leave it out"
-        )
     return Master(
         kit.transport,
         kit.ops,

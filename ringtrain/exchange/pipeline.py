@@ -30,14 +30,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringtrain.collectives.catalogue import FLAT
-from ringtrain.errors import ConfigError
-from ringtrain.exchange import allreduce, routing
+from ringtrain.exchange import routing
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.group import Group
 from ringtrain.exchange.guarded import Guarded
-from ringtrain.exchange.halves import choose_among
+from ringtrain.exchange.halves import schedule_name
 from ringtrain.exchange.mail import Mail
 from ringtrain.exchange.pieces import Piece, common
 from ringtrain.exchange.reductions import AUTO
@@ -78,7 +76,7 @@ class Pipeline(Exchange):
         self._together = transport if guard is None else Guarded(transport, guard)
         self.fc_ranks, self.in_flight, self.each = fc_ranks, in_flight, update == EACH
         self.mail = Mail(transport, ops, deadline_s)
-        self._how = {**how, "deadline_s": deadline_s, "algorithm": choose(algorithm, transport)}
+        self._how = {**how, "deadline_s": deadline_s, "algorithm": schedule_name(algorithm, transport)}
         self.terms = (
             f"with fc pipeline of {transport.size - fc_ranks} + {fc_ranks} ranks, {in_flight} in flight, updated "
             + ("at each message" if self.each else "once an iteration")
@@ -224,16 +222,9 @@ def _piece(arena, route: Route, part) -> Piece:
     return spans[0].start, spans[-1].stop
 
 
-def choose(algorithm: str, transport) -> str:
-    """The schedule by which some of the ranks sum. Raises UsageError, ConfigError for what takes all ranks."""
-    why = f"--fc pipeline sums over some of the ranks, and --algorithm {algorithm} takes all of them"
-    return choose_among(FLAT, algorithm, transport, why)
-
-
 def make(kit: Kit, inner: Callable[[Kit], Exchange]) -> Pipeline:
     """``inner``: the strategy of the other layers. It must be all-reduce, and is run here, among the ranks in front."""
     config = kit.config
-    _check(config, inner)
     how = settings(kit)
     return Pipeline(
         kit.transport,
@@ -244,31 +235,3 @@ def make(kit: Kit, inner: Callable[[Kit], Exchange]) -> Pipeline:
         clip_norm=config.clip_norm,
         **{key: value for key, value in how.items() if key != "tuning"},
     )
-
-
-def _check(config, inner: Callable[[Kit], Exchange]) -> None:
-    if inner is not allreduce.make:
-        raise ConfigError(
-            f"--fc pipeline sums convolutions' gradients in every iteration, before any rank goes on, and --sync "
-            f"{config.sync} does not: leave it out, or give --fc data"
-        )
-    if config.tuning is not None:
-        raise ConfigError(
-            f"--tuning {config.tuning} has times of all-reduces over all ranks, and --fc pipeline sums over some of "
-            "them: leave it out, or name an --algorithm"
-        )
-    if config.batch_norm == "sync":
-        raise ConfigError(
-            "--batch-norm sync sums statistics over all ranks in each layer, and with --fc pipeline ranks are in "
-            "different layers: leave one of them out"
-        )
-    if config.overlap == "forward":
-        raise ConfigError(
-            "--overlap forward leaves updates to the next forward pass, and with --fc pipeline messages of that one "
-            "would be under way among them: give --overlap backward, or none"
-        )
-    if config.fc_update == EACH and config.clip_norm is not None:
-        raise ConfigError(
-            f"--clip-norm {config.clip_norm:g} wants the whole gradient before any update, and --fc-update each "
-            "updates at every message: leave one of them out"
-        )

@@ -27,8 +27,6 @@ synchronous stochastic gradient descent, Intel 2016.
 
 import numpy as np
 
-from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError
 from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.beside import two_orders
@@ -39,7 +37,6 @@ from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.pieces import Piece, common
 from ringtrain.exchange.pushing import Pushing
-from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.trees import Trees, tree_of
 from ringtrain.exchange.update import Update, check_names
@@ -214,7 +211,6 @@ def piece_of(parts, rank: int) -> list[Piece]:
 
 def make(kit: Kit) -> Exchange:
     config = kit.config
-    check_options(config)
     if config.asynchronous or config.staleness:
         return apart(kit, None if config.asynchronous else config.staleness, 1)
     return Server(
@@ -250,29 +246,3 @@ def apart(kit: Kit, staleness: int | None, every: int) -> Pushing:
         deadline_s=config.deadline_s,
         guard=kit.guard,
     )
-
-
-def check_options(config: TrainConfig) -> None:
-    """Raises ConfigError for what makes no sense together."""
-    check_unused(config)
-    if config.asynchronous and config.staleness:
-        raise ConfigError(
-            f"--asynchronous lets ranks be apart as they like, and --staleness {config.staleness} bounds it: give one "
-            "of them"
-        )
-    if config.server_levels == 2 and (config.asynchronous or config.staleness):
-        raise ConfigError(
-            "--server-levels 2 sums what the ranks of a node have made together, and with "
-            f"{'--asynchronous' if config.asynchronous else f'--staleness {config.staleness}'} they make nothing "
-            "together: leave it out"
-        )
-
-
-def check_unused(config: TrainConfig) -> None:
-    """Raises ConfigError for what says how ranks all-reduce."""
-    for name, given in (("--algorithm", config.algorithm), ("--tuning", config.tuning)):
-        if given not in (None, AUTO):
-            raise ConfigError(
-                f"{name} {given} is about all-reduces, and with --sync {config.sync} ranks exchange with servers "
-                "alone: leave it out"
-            )

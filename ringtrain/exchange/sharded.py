@@ -19,7 +19,6 @@ Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC
 
 import numpy as np
 
-from ringtrain.errors import ConfigError
 from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.beside import two_orders
@@ -27,7 +26,7 @@ from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight, traffic_of
 from ringtrain.exchange.guard import DEADLINE_S, Guard
-from ringtrain.exchange.halves import Halves, choose_halves
+from ringtrain.exchange.halves import Halves, schedule_name
 from ringtrain.exchange.pieces import common, elements
 from ringtrain.exchange.scaling import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.summing import BUCKET_BYTES
@@ -67,7 +66,7 @@ class Sharded(Exchange):
         scale: LossScale | None = None,
     ):
         self._transport, self._ops, self._orders = transport, ops, two_orders(ops)
-        self._algorithm = choose_halves(algorithm, transport)
+        self._algorithm = schedule_name(algorithm, transport)
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._guard, self._square, self._beside, self._scale = guard, np.zeros(1), beside, scale
@@ -212,11 +211,6 @@ class Sharded(Exchange):
 
 def make(kit: Kit) -> Sharded:
     config = kit.config
-    if config.tuning is not None:
-        raise ConfigError(
-            f"--tuning {config.tuning} has times of whole all-reduces, and --sync sharded runs their halves: leave it "
-            "out, or name an --algorithm"
-        )
     return Sharded(
         kit.transport,
         kit.ops,

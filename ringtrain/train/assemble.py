@@ -33,7 +33,7 @@ from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed
 from ringtrain.train.loop import Worker
 from ringtrain.train.recipe import augment_of, hyper_of, iterations_of, rate_of
-from ringtrain.train.replicas import Replicas, check_period
+from ringtrain.train.replicas import Replicas
 from ringtrain.train.room import check_room
 from ringtrain.train.slow import slowed
 from ringtrain.train.stages import stage_of
@@ -123,10 +123,6 @@ def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
 def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     """The data set that the configuration names; collective over the node, which holds it once."""
     if config.synthetic:
-        if config.data is not None:
-            raise ConfigError(
-                f"--synthetic trains on random images, and --data names {config.data!r}: give one of them"
-            )
         classes = _output(model.graph())
         return synthetic(model.input.shape, classes, config.batch, config.seed)
     if config.data is None and config.model != "digits":
@@ -158,7 +154,6 @@ def assemble(
 ) -> Assembly:
     """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop. ``tuning``:
     what ``--algorithm auto`` chooses by."""
-    check_period(config)
     graph = norms.told(config, model.graph(), model.name)
     check_images(model, data)
     check_classes(graph, len(data.classes), available().get(config.model))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError
 from ringtrain.launch.binding import Bound, bind, table, to_json
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
@@ -75,33 +74,9 @@ def host_ops(config: TrainConfig) -> Ops:
 
 
 def check_device(config: TrainConfig) -> None:
-    """Raises ConfigError for options of another device."""
-    if config.device == CPU:
-        _check_host(config)
-        return
-    if config.ops != CPU:
-        raise ConfigError(
-            f"--ops {config.ops} names kernels of --device cpu, and --device is {config.device}, which has its own: "
-            "leave one of them out"
-        )
-    active_dtype(config.precision, config.dtype)
-
-
-def _check_host(config: TrainConfig) -> None:
-    if config.reproducible and config.ops != CPU:
-        raise ConfigError(
-            f"--ops {config.ops} multiplies by NumPy's BLAS, whose threads the environment sets, and --reproducible "
-            "fixes them: leave one of them out"
-        )
-    if config.precision != "float32":
-        raise ConfigError(
-            f"--precision {config.precision} is of --device cuda: the CPU's kernels compute in the type of --dtype "
-            "alone, as fewer bits are not faster there. Leave it out, or give --device cuda"
-        )
-    if config.mpi_cuda != "auto":
-        raise ConfigError(
-            f"--mpi-cuda {config.mpi_cuda} says how the memory of GPUs travels, and --device is cpu: leave it out"
-        )
+    """Raises ConfigError for a precision that a package is missing for."""
+    if config.device == CUDA:
+        active_dtype(config.precision, config.dtype)
 
 
 def real_cuda() -> Cuda:

@@ -96,16 +96,6 @@ def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> Non
         raise ConfigError(
             f"--elastic {config.elastic} is of `ringtrain train`: in a comparison runs must be alike, so leave it out"
         )
-    if config.asynchronous:
-        raise ConfigError(
-            f"--elastic {config.elastic} does not go with --asynchronous: parts are handed out by rank 0's memory, and "
-            "what a dead rank had taken would be lost. Leave one of them out"
-        )
-    if config.device == "cuda" and config.mpi_cuda == "direct":
-        raise ConfigError(
-            f"--elastic {config.elastic} does not go with --mpi-cuda direct: an MPI that takes device memory moves it "
-            "by UCX, which does not outlive a rank. Give --mpi-cuda staged, or leave --elastic out"
-        )
 
 
 def for_devices(config: TrainConfig) -> TrainConfig:

@@ -20,11 +20,6 @@ MODEL, SYNC, GHOST = "model", "sync", "ghost"
 def told(config: TrainConfig, graph: Graph, model: str) -> Graph:
     """The network with ghost batches as the configuration has them. Raises ConfigError."""
     kind, size = _read(config.batch_norm)
-    if kind == SYNC and config.reproducible:
-        raise ConfigError(
-            "--batch-norm sync sums statistics over ranks in every layer, in an order that is their number's, and "
-            "--reproducible wants one order at any number: leave it out, or give --batch-norm ghost:SIZE"
-        )
     if kind != MODEL and not any(isinstance(node.layer, BatchNorm) for node in graph.nodes):
         raise ConfigError(texts.NO_BATCH_NORM(given=config.batch_norm, model=model))
     if kind != GHOST:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ringtrain import __version__
 from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError, UsageError
+from ringtrain.errors import UsageError
 from ringtrain.exchange.guarded import bare
 from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.tuning_file import Found, find_tuning
@@ -87,8 +87,4 @@ def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = Fal
             if not after_death:
                 raise
             return Found(None, texts.WITHOUT_TUNING(error=error))
-    if config.tuning is not None:
-        raise ConfigError(
-            f"--tuning {config.tuning} is what `auto` chooses by, but --algorithm is {config.algorithm}: leave one out"
-        )
     return Found(None)

@@ -104,18 +104,6 @@ def length_of(config: TrainConfig) -> str:
 
 
 def hyper_of(config: TrainConfig) -> Hyper:
-    """Raises ConfigError for a setting that the optimizer has no use for."""
-    for key, owners in (("trust", ("lars",)), ("trust_limit", ("lars", "lamb"))):
-        if getattr(config, key) is not None and config.optimizer not in owners:
-            raise ConfigError(
-                f"{key} = {getattr(config, key):g} is of {' and '.join(owners)}, and the optimizer is "
-                f"{config.optimizer!r}: leave it out, or set optimizer to {owners[0]!r}"
-            )
-    if config.momentum_correction and config.optimizer != "lars":
-        raise ConfigError(
-            f"momentum_correction is of lars, whose momentum holds the learning rate, and that of {config.optimizer!r} "
-            "does not: nothing is gathered at an old rate, so leave it out"
-        )
     return Hyper(
         momentum=config.momentum,
         weight_decay=config.weight_decay,

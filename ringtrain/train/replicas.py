@@ -13,8 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ringtrain.config import TrainConfig
-from ringtrain.errors import ConfigError, DivergedError, ReplicaError, everywhere
+from ringtrain.errors import DivergedError, ReplicaError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.update import Kept
 from ringtrain.nn.arena import Arena
@@ -154,14 +153,3 @@ def _say_spoilt(when: str, problems: Sequence, gradients: Sequence, hosts: Seque
     gradient = next((found for found in gradients if found), None)
     cause = texts.GRADIENT_TOO(span=gradient) if gradient else ""
     return texts.NOT_FINITE(what=named, span=span, when=when, ranks=placed(spoilt, hosts), cause=cause)
-
-
-def check_period(config: TrainConfig) -> None:
-    """Raises ConfigError where replicas are not meant to be equal between meetings."""
-    apart = config.sync in ("averaging", "gossip") or config.asynchronous or config.staleness
-    if config.check_replicas and apart:
-        raise ConfigError(
-            f"--check-replicas {config.check_replicas} compares the weights of ranks, and with --sync {config.sync} "
-            "each has its own between two meetings: leave it out, and they are compared at checkpoints and at epochs' "
-            "ends"
-        )

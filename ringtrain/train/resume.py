@@ -13,7 +13,7 @@ from ringtrain.checkpoint.run_folder import Found, RunFolder
 from ringtrain.config import FIXED_ON_RESUME, TrainConfig
 from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
-from ringtrain.exchange.catalogue import without_former
+from ringtrain.exchange.compatibility import check_options, without_former
 from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.resolve import FLAGS, for_continuation, parse_toml, read_run_file, recipe_layer, resolve
@@ -207,7 +207,14 @@ def _lies_in(path: Path, folder: str) -> bool:
 
 
 def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
-    """Lay the sources of the configuration over one another. A run that goes on keeps the network it has."""
+    """Lay the sources of the configuration over one another. A run that goes on keeps the network it has. Raises
+    ConfigError for options that do not go together."""
+    config, model = _laid(origin, run_file, flags)
+    check_options(config)
+    return config, model
+
+
+def _laid(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
     own = own_layers(run_file, flags)
     before = parse_toml(origin.config, texts.FORMER_RUN()) if origin.config else {}
     given = {key: value for _, values in own for key, value in values.items()}

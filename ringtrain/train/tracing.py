@@ -33,8 +33,6 @@ def window_of(config: TrainConfig, begun: int) -> tuple[int, int]:
     text = config.trace_iterations
     if text is None:
         return begun + WINDOW[0] - 1, begun + WINDOW[1]
-    if config.trace is None:
-        raise ConfigError(f"--trace-iterations {text} says of which iterations: give --trace besides")
     first, last = map(whole_number, text.partition(":")[::2])
     if first is None or last is None or not 1 <= first <= last:
         raise ConfigError(texts.TRACE_ITERATIONS(given=text))

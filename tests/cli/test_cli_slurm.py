@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ringtrain.cli.main import run
+from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.optim_texts import ONE_STEP
 
 FAR = ("--model", "lenet", "--data", "far.h5")
@@ -131,11 +132,23 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
             "--batch 128 is 4 ghost batches of 32, fewer than the 8 ranks",
         ),
         (["-N4", "--ranks-per-node", "4", "--", "--reproducible"], "in --shards 8, and there are 16 ranks"),
-        (["--", "--reproducible", "--sync", "gossip"], "--reproducible does not go with --sync gossip"),
-        (["--", "--ops", "numpy", "--reproducible"], "--ops numpy multiplies by NumPy's BLAS"),
-        (["--", "--precision", "bfloat16"], "--precision bfloat16 is of --device cuda"),
+        (
+            ["--", "--reproducible", "--sync", "gossip"],
+            f"--reproducible {option_texts.REPRODUCIBLE(other='--sync gossip')}",
+        ),
+        (
+            ["--", "--ops", "numpy", "--reproducible"],
+            f"--ops numpy {option_texts.ORDER_OPS(other='--reproducible')}",
+        ),
+        (
+            ["--", "--precision", "bfloat16"],
+            option_texts.UNUSED(option="--precision bfloat16", users="--device cuda", given="--device cpu"),
+        ),
         (["--", "--batch-norm", "sync"], "is for networks with batch normalisation, and model 'digits' has none"),
-        (["--", "--trust", "0.1"], "trust = 0.1 is of lars"),
+        (
+            ["--", "--trust", "0.1"],
+            option_texts.UNUSED(option="--trust 0.1", users="--optimizer lars", given="--optimizer adamw"),
+        ),
         (
             ["--", "--warmup", "100000", "--epochs", "1"],
             "--warmup 100000: a warm-up of 100,000 iterations lasts as long",

@@ -5,9 +5,11 @@ import pytest
 
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, UsageError
+from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Kit
-from ringtrain.exchange.catalogue import check_options, make_exchange
+from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.guard import Guard
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
@@ -224,24 +226,25 @@ def test_an_algorithm_that_is_not_there():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "reason", "instead"),
     [
-        ({"sync": "sharded"}, "--reproducible does not go with --sync sharded: .* Give --sync allreduce, or leave"),
-        ({"fc": "hybrid"}, "--reproducible does not go with --fc hybrid"),
-        ({"wire": "float16"}, "--reproducible does not go with --wire float16: what is rounded"),
-        ({"compress": "top-k"}, "--reproducible does not go with --compress top-k: what is left out"),
-        ({"accumulate": 2}, "--reproducible does not go with --accumulate 2: each of its shards is a micro-batch"),
+        ({"sync": "sharded"}, texts.REPRODUCIBLE(other="--sync sharded"), "--sync allreduce"),
+        ({"fc": "hybrid"}, texts.ORDER_FC(other="--fc hybrid"), "--fc data"),
+        ({"wire": "float16"}, texts.ORDER_WIRE(other="--wire float16"), "--wire none"),
+        ({"compress": "top-k"}, texts.ORDER_COMPRESS(other="--compress top-k"), "--compress none"),
+        ({"accumulate": 2}, texts.ORDER_SHARDS(other="--accumulate 2"), "--accumulate 1"),
     ],
 )
-def test_what_does_not_go_together(options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_what_does_not_go_together(options, reason, instead):
+    with pytest.raises(ConfigError) as error:
         check_options(TrainConfig(reproducible=True, **options))
+    assert str(error.value) == texts.REFUSED(option="--reproducible", reason=reason, instead=instead)
     check_options(TrainConfig(**options))
 
 
 def test_what_only_a_reproducible_run_has():
-    with pytest.raises(ConfigError, match="shards is 4, for which a run without --reproducible has no use"):
+    with pytest.raises(ConfigError, match=texts.UNUSED.pattern(option="--shards 4", users="--reproducible")):
         check_options(TrainConfig(shards=4))
-    with pytest.raises(ConfigError, match="--algorithm canonical adds gradients of shards in one tree, and there are"):
+    with pytest.raises(ConfigError, match=texts.UNUSED.pattern(option="--algorithm canonical", users="--reproducible")):
         check_options(TrainConfig(algorithm="canonical"))
     check_options(TrainConfig(reproducible=True, shards=4, algorithm="canonical"))

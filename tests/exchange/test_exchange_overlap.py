@@ -6,6 +6,7 @@ import pytest
 from test_exchange_strategies import LR, bound, kit_of
 
 from ringtrain.errors import ConfigError
+from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.averaging import Averaging
 from ringtrain.exchange.catalogue import make_exchange
@@ -282,9 +283,10 @@ def test_what_is_said_of_delayed_and_averaging():
 def test_delayed_without_overlap_is_refused():
     with pytest.raises(ConfigError) as error:
         make_exchange(kit_of(sync="delayed", overlap="none"))
-    assert str(error.value) == (
-        "--overlap none does not go with --sync delayed: it exchanges while the next iteration computes, of which none "
-        "leaves nothing. Give --overlap backward or forward, or --sync allreduce"
+    assert str(error.value) == texts.REFUSED(
+        option="--sync delayed",
+        reason=texts.OVERLAP_DELAYED(other="--overlap none"),
+        instead="--overlap backward or forward",
     )
     make_exchange(kit_of(sync="delayed", overlap="forward"))
 
@@ -294,11 +296,11 @@ def test_delayed_without_overlap_is_refused():
     [
         (
             {"sync": "gossip", "overlap": "forward"},
-            "it exchanges weights, in the whole of an iteration. Give --overlap b",
+            f"--sync gossip {texts.OVERLAP_GOSSIP(other='--overlap forward')}. Use --overlap backward, or",
         ),
         (
             {"sync": "master", "overlap": "none"},
-            "every pass begins and ends at rank 0, which has to have updated before",
+            f"--sync master {texts.OVERLAP_MASTER(other='--overlap none')}",
         ),
     ],
 )

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import CheckpointError, ConfigError, UsageError
+from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.group import Group
 from ringtrain.exchange.pipeline import Pipeline
 from ringtrain.nn import spec
@@ -178,7 +180,9 @@ def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def kit_of(size=1, **flags):
-    return Kit(resolve(("flags", flags)), LoopbackWorld(size).transport(0), ReferenceOps())
+    config = resolve(("flags", flags))
+    check_options(config)
+    return Kit(config, LoopbackWorld(size).transport(0), ReferenceOps())
 
 
 def test_what_the_header_says():
@@ -198,24 +202,30 @@ def test_what_the_header_says():
         ({"fc": "pipeline", "fc_ranks": 0}, "--fc-ranks 0: it wants at least 1"),
         ({"fc": "pipeline", "fc_in_flight": 0}, "--fc-in-flight 0: it wants at least 1"),
         ({"fc": "pipeline", "fc_update": "eech"}, "did you mean 'each'?"),
-        ({"fc_ranks": 2}, "fc_ranks is 2, which --fc data has no use for: give --fc pipeline, or leave it at 1"),
-        ({"fc_update": "each"}, "fc_update is 'each', which --fc data has no use for"),
+        ({"fc_ranks": 2}, texts.UNUSED(option="--fc-ranks 2", users="--fc pipeline", given="--fc data")),
+        ({"fc_update": "each"}, texts.UNUSED(option="--fc-update each", users="--fc pipeline", given="--fc data")),
         (
             {"fc": "pipeline", "sync": "averaging"},
-            "before any rank goes on, and --sync averaging does not: leave it out",
+            f"--fc pipeline {texts.PIPELINE(other='--sync averaging')}. Use --sync allreduce, or leave",
         ),
-        ({"fc": "pipeline", "sync": "delayed"}, "--sync delayed does not"),
-        ({"fc": "pipeline", "tuning": "t.json"}, "--tuning t.json has times of all-reduces over all ranks"),
-        ({"fc": "pipeline", "batch_norm": "sync"}, "with --fc pipeline ranks are in different layers"),
+        ({"fc": "pipeline", "sync": "delayed"}, texts.PIPELINE(other="--sync delayed")),
+        ({"fc": "pipeline", "tuning": "t.json"}, texts.TUNING_SOME(other="--tuning t.json")),
+        ({"fc": "pipeline", "batch_norm": "sync"}, f"--batch-norm sync {texts.SAME_LAYER(other='--fc pipeline')}"),
         (
             {"fc": "pipeline", "overlap": "forward"},
-            "--overlap forward leaves updates to the next forward pass, and with -",
+            texts.FORWARD_MESSAGES(other="--overlap forward"),
         ),
-        ({"fc": "pipeline", "compress": "top-k"}, "--compress top-k does not go with --fc pipeline"),
-        ({"fc": "pipeline", "algorithm": "mpi"}, "--algorithm mpi takes all of them: give auto, or one of ring, tree"),
-        ({"fc": "pipeline", "algorithm": "hierarchical"}, "--algorithm hierarchical takes all of them"),
+        ({"fc": "pipeline", "compress": "top-k"}, f"--compress top-k {texts.DIVIDED(other='--fc pipeline')}"),
+        (
+            {"fc": "pipeline", "algorithm": "mpi"},
+            f"{texts.ALGORITHM_SOME(other='--algorithm mpi')}. Use --algorithm auto, ring, tree",
+        ),
+        ({"fc": "pipeline", "algorithm": "hierarchical"}, texts.ALGORITHM_SOME(other="--algorithm hierarchical")),
         ({"fc": "pipeline", "algorithm": "rign"}, "did you mean 'ring'"),
-        ({"fc": "pipeline", "fc_update": "each", "clip_norm": 2}, "--clip-norm 2 wants the whole gradient before any"),
+        (
+            {"fc": "pipeline", "fc_update": "each", "clip_norm": 2},
+            f"--fc-update each {texts.WHOLE_GRADIENT(other='--clip-norm 2')}",
+        ),
     ],
 )
 def test_what_does_not_go_together(flags, message):

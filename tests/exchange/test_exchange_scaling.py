@@ -1,11 +1,14 @@
 """A scaled loss: how the factor moves, what is left out, and who cannot."""
 
+import re
+
 import numpy as np
 import pytest
 from test_exchange_strategies import bound
 
 from ringtrain.errors import ConfigError
-from ringtrain.exchange.catalogue import UNSCALABLE, check_options
+from ringtrain.exchange import compatibility_texts as texts
+from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.scaling import GROW_AFTER, LARGEST, START, LossScale, unscale
 from ringtrain.exchange.sharded import Sharded
 from ringtrain.ops.reference import ReferenceOps
@@ -80,37 +83,47 @@ def test_what_one_rank_has_not_decides_for_all():
     assert scale.skipped == 1
 
 
-FLAGS = {
-    **{sync: {"sync": sync} for sync in ("delayed", "averaging", "gossip", "server")},
-    **{compress: {"compress": compress} for compress in ("top-k", "powersgd")},
-}
-
-
-@pytest.mark.parametrize("who", UNSCALABLE)
-def test_who_cannot_leave_out_an_update_is_refused_with_a_reason(who):
-    flags = {"device": "cuda", "precision": "float16", **FLAGS[who]}
+@pytest.mark.parametrize(
+    ("option", "value", "reason", "instead"),
+    [
+        ("sync", "delayed", texts.SCALE_DELAYED, "--sync allreduce or sharded"),
+        ("sync", "averaging", texts.SCALE_ALONE, "--sync allreduce or sharded"),
+        ("sync", "gossip", texts.SCALE_ALONE, "--sync allreduce or sharded"),
+        ("sync", "server", texts.SCALE_SERVERS, "--sync allreduce or sharded"),
+        ("compress", "top-k", texts.SCALE_REST, "--compress none"),
+        ("compress", "powersgd", texts.SCALE_REST, "--compress none"),
+    ],
+)
+def test_options_that_do_not_go_with_a_scaled_loss_are_refused_with_a_reason(option, value, reason, instead):
+    flags = {"device": "cuda", "precision": "float16", option: value}
     with pytest.raises(ConfigError) as error:
         check_options(resolve(("flags", flags)))
-    told = str(error.value)
-    assert f"which --{next(iter(FLAGS[who]))} {who} cannot: {UNSCALABLE[who]}. Give --precision bfloat16" in told
+    assert str(error.value) == texts.REFUSED(
+        option="--precision float16",
+        reason=reason(other=f"--{option} {value}"),
+        instead=f"--precision bfloat16, or {instead}",
+    )
     check_options(resolve(("flags", {**flags, "precision": "bfloat16"})))
 
 
 @pytest.mark.parametrize("flags", [{"sync": "master"}, {"fc": "hybrid"}, {"fc": "pipeline"}])
-def test_who_sends_activations_does_that_in_float32(flags):
+def test_activations_that_are_sent_are_of_32_bits(flags):
     ((flag, who),) = flags.items()
     for precision in ("bfloat16", "float16"):
-        with pytest.raises(ConfigError, match=f"--{flag} {who} sends what lies between .* give --precision tf32, or"):
-            check_options(resolve(("flags", {"precision": precision, **flags})))
-    check_options(resolve(("flags", {"precision": "tf32", **flags})))
+        told = f"--precision {precision} {texts.HALVED_ACTIVATIONS(other=f'--{flag} {who}')}. Use --precision tf32, or"
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            check_options(resolve(("flags", {"device": "cuda", "precision": precision, **flags})))
+    check_options(resolve(("flags", {"device": "cuda", "precision": "tf32", **flags})))
 
 
 def test_a_scale_is_of_float16():
     for precision in ("float32", "bfloat16"):
-        with pytest.raises(ConfigError, match=f"--loss-scale 128 is of --precision float16, and .* is {precision}"):
-            check_options(resolve(("flags", {"precision": precision, "loss_scale": 128.0})))
+        told = texts.UNUSED(option="--loss-scale 128", users="--precision float16", given=f"--precision {precision}")
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            check_options(resolve(("flags", {"device": "cuda", "precision": precision, "loss_scale": 128.0})))
     for sync in ("allreduce", "sharded"):
-        check_options(resolve(("flags", {"precision": "float16", "loss_scale": 128.0, "sync": sync})))
+        flags = {"device": "cuda", "precision": "float16", "loss_scale": 128.0, "sync": sync}
+        check_options(resolve(("flags", flags)))
 
 
 def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count():

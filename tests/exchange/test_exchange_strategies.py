@@ -6,10 +6,12 @@ import pytest
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config import config_fields
 from ringtrain.errors import CheckpointError, ConfigError, StalledError, UsageError
+from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.averaging import Averaging
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
+from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.delayed import Delayed
 from ringtrain.exchange.gossip import Gossip
 from ringtrain.exchange.master import Master
@@ -349,7 +351,9 @@ def test_an_outer_step_goes_on_from_its_own_state_alone():
 
 
 def kit_of(**flags):
-    return Kit(resolve(("flags", flags)), LoopbackWorld(1).transport(0), ReferenceOps())
+    config = resolve(("flags", flags))
+    check_options(config)
+    return Kit(config, LoopbackWorld(1).transport(0), ReferenceOps())
 
 
 # ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -374,15 +378,15 @@ def test_names_and_what_the_header_says():
         ({"sync": "shared"}, "did you mean 'sharded'?"),
         (
             {"average_every": 4},
-            "average_every is 4, which --sync allreduce has no use for: give --sync averaging, or le",
+            texts.UNUSED(option="--average-every 4", users="--sync averaging", given="--sync allreduce"),
         ),
         (
             {"asynchronous": True},
-            "asynchronous is True, which --sync allreduce has no use for: give --sync server or averaging, or leave",
+            texts.UNUSED(option="--asynchronous", users="--sync averaging or server", given="--sync allreduce"),
         ),
         (
             {"sync": "averaging", "staleness": 2},
-            "staleness is 2, which --sync averaging has no use for: give --sync serv",
+            texts.UNUSED(option="--staleness 2", users="--sync server", given="--sync averaging"),
         ),
         ({"sync": "server", "servers": 0}, "--servers 0: it wants at least 1"),
         ({"sync": "server", "servers": 2}, "--servers 2 is more than the 1 rank: give at most 1, or start more ranks"),
@@ -391,71 +395,89 @@ def test_names_and_what_the_header_says():
         ({"sync": "server", "staleness": -1}, "--staleness -1: it wants at least 0"),
         (
             {"sync": "server", "staleness": 2, "asynchronous": True},
-            "--asynchronous lets ranks be apart as they like, and --staleness 2 bounds it: give one of them",
+            f"--asynchronous {texts.BOUND(other='--staleness 2')}",
         ),
         (
             {"sync": "server", "staleness": 2, "server_levels": 2},
-            "--server-levels 2 sums what the ranks of a node have made together, and with --staleness 2 they make noth",
+            f"--server-levels 2 {texts.LEVELS(other='--staleness 2')}",
         ),
         (
             {"sync": "server", "asynchronous": True, "server_levels": 2},
-            "with --asynchronous they make nothing together",
+            texts.EITHER(option="--server-levels 2", reason=texts.LEVELS(other="--asynchronous")),
         ),
         (
             {"sync": "server", "algorithm": "ring"},
-            "--algorithm ring is about all-reduces, and with --sync server ranks",
+            f"--sync server {texts.ALGORITHM_SERVERS(other='--algorithm ring')}. Use --algorithm auto, or",
         ),
-        ({"sync": "server", "tuning": "t.json"}, "--tuning t.json is about all-reduces"),
-        ({"sync": "server", "wire": "float16"}, "with --sync server that is weights"),
-        ({"sync": "averaging", "asynchronous": True, "algorithm": "ring"}, "--algorithm ring is about all-reduces"),
+        ({"sync": "server", "tuning": "t.json"}, f"--tuning t.json {texts.TUNING_SERVERS(other='--sync server')}"),
+        ({"sync": "server", "wire": "float16"}, texts.WIRE(other="--sync server")),
+        (
+            {"sync": "averaging", "asynchronous": True, "algorithm": "ring"},
+            texts.ALGORITHM_SERVERS(other="--algorithm ring"),
+        ),
         (
             {"sync": "averaging", "asynchronous": True, "average_from": 3},
-            "--average-from happens when all ranks take the mean together, and with --asynchronous each comes by itse",
+            f"--average-from 3 {texts.AVERAGED_TOGETHER(other='--asynchronous')}",
         ),
-        ({"sync": "averaging", "asynchronous": True, "outer_lr": 0.5}, "--outer-momentum and --outer-lr happens when"),
-        ({"sync": "averaging", "asynchronous": True, "average_momentum": "reset"}, "keeps its own optimizer state"),
+        (
+            {"sync": "averaging", "asynchronous": True, "outer_lr": 0.5},
+            f"--outer-lr 0.5 {texts.AVERAGED_TOGETHER(other='--asynchronous')}",
+        ),
+        (
+            {"sync": "averaging", "asynchronous": True, "average_momentum": "reset"},
+            f"--average-momentum reset {texts.AVERAGED_TOGETHER(other='--asynchronous')}",
+        ),
         (
             {"sync": "averaging", "dedicated": True},
-            "--dedicated is of servers, and --sync averaging has some with --as",
+            f"--dedicated {texts.SERVERS(other='no --asynchronous')}. Use --asynchronous, or leave",
         ),
         (
             {"sync": "averaging", "servers": 2},
-            "--servers 2 is of servers, and --sync averaging has some with --asynchro",
+            f"--servers 2 {texts.SERVERS(other='no --asynchronous')}. Use --asynchronous, or leave",
         ),
-        ({"gossip_window": 4}, "gossip_window is 4, which --sync allreduce has no use for: give --sync gossip, or le"),
+        (
+            {"gossip_window": 4},
+            texts.UNUSED(option="--gossip-window 4", users="--sync gossip", given="--sync allreduce"),
+        ),
         ({"gossip_window": -1}, "--gossip-window -1: it wants at least 0"),
-        ({"sync": "gossip", "wire": "float16"}, "with --sync gossip that is weights"),
-        ({"sync": "master", "wire": "float16"}, "with --sync master that is weights"),
+        ({"sync": "gossip", "wire": "float16"}, texts.WIRE(other="--sync gossip")),
+        ({"sync": "master", "wire": "float16"}, texts.WIRE(other="--sync master")),
         (
             {"sync": "master", "algorithm": "ring"},
-            "from there, which is the star, and --algorithm is ring: leave it out",
+            f"--sync master {texts.ALGORITHM_STAR(other='--algorithm ring')}. Use --algorithm auto or star, or leave",
         ),
         (
             {"sync": "master", "tuning": "t.json"},
-            "--tuning t.json is what `auto` chooses by, and --sync master has noth",
+            f"--tuning t.json {texts.TUNING_STAR(other='--sync master')}",
         ),
-        ({"sync": "delayed", "outer_lr": 0.5}, "outer_lr is 0.5, which --sync delayed has no use for"),
+        (
+            {"sync": "delayed", "outer_lr": 0.5},
+            texts.UNUSED(option="--outer-lr 0.5", users="--sync averaging", given="--sync delayed"),
+        ),
         (
             {"sync": "sharded", "wire": "float16"},
-            "--wire float16 rounds what travels, and with --sync sharded that is w",
+            f"--wire float16 {texts.WIRE(other='--sync sharded')}",
         ),
-        ({"sync": "averaging", "wire": "bfloat16"}, "leave it out, or give --sync allreduce or delayed"),
+        ({"sync": "averaging", "wire": "bfloat16"}, "Use --sync allreduce or delayed, or leave --wire bfloat16 out"),
         (
             {"sync": "sharded", "algorithm": "mpi"},
-            "--algorithm mpi is not made of two: give auto, or one of ring, tree",
+            f"--sync sharded {texts.ALGORITHM_HALVES(other='--algorithm mpi')}. Use --algorithm auto, ring, tree",
         ),
-        ({"sync": "sharded", "algorithm": "hierarchical"}, "--algorithm hierarchical is not made of two"),
+        ({"sync": "sharded", "algorithm": "hierarchical"}, texts.ALGORITHM_HALVES(other="--algorithm hierarchical")),
         ({"sync": "sharded", "algorithm": "rign"}, "did you mean 'ring'"),
         (
             {"sync": "averaging", "batch_norm": "sync"},
-            "--batch-norm sync sums statistics over all ranks in each layer, where they must all be, at the same "
-            "weights, and --sync averaging does not see to that: leave it out, or give --sync allreduce, sharded or d",
+            texts.REFUSED(
+                option="--batch-norm sync",
+                reason=texts.BATCH_NORM(other="--sync averaging"),
+                instead="--sync allreduce, delayed or sharded",
+            ),
         ),
         (
             {"batch_norm": "sync", "accumulate": 2},
-            "--batch-norm sync takes statistics over the whole batch, and a micro-batch of --accumulate 2 would",
+            f"--batch-norm sync {texts.WHOLE_BATCH(other='--accumulate 2')}. Use --accumulate 1, or leave",
         ),
-        ({"sync": "sharded", "tuning": "t.json"}, "--tuning t.json has times of whole all-reduces, and --sync sharded"),
+        ({"sync": "sharded", "tuning": "t.json"}, f"--tuning t.json {texts.TUNING_HALVES(other='--sync sharded')}"),
     ],
 )
 def test_what_does_not_go_together(flags, message):

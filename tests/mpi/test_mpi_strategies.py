@@ -7,6 +7,7 @@ import signal
 import pytest
 from test_mpi_train import EPOCHS, NET, arguments, lives, losses, ranks_of, read_until, records
 
+from ringtrain.exchange.compatibility_texts import ALGORITHM_HALVES
 from tests.mpi.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.mpi
@@ -223,7 +224,7 @@ def test_compressed_runs_go_on_at_another_number_of_ranks_and_by_another_method(
 def test_what_does_not_go_together_is_told_once(mpirun, net, tmp_path):
     done = mpirun(2, arguments(net, tmp_path / "out", "--sync", "sharded", "--algorithm", "mpi"))
     assert done.returncode == 2
-    assert done.stderr.count("--algorithm mpi is not made of two: give auto, or one of ring") == 1
+    assert done.stderr.count(ALGORITHM_HALVES(other="--algorithm mpi")) == 1
     for flags, message in (
         (("--servers", 3), "--servers 3 is more than the 2 ranks: give at most 2, or start more ranks"),
         (("--servers", 2, "--dedicated"), "--dedicated with --servers 2 leaves none of the 2 ranks to train"),

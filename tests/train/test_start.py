@@ -17,6 +17,7 @@ from ringtrain import config_texts, optim_texts
 from ringtrain.checkpoint import store
 from ringtrain.config import FORMER_KEYS
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
+from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.launch.job_end import NUMBERS
 from ringtrain.nn import texts as nn_texts
 from ringtrain.ops import texts as ops_texts
@@ -312,20 +313,32 @@ def batch_norm(given):
         ),
         ({"batch": 1438}, ConfigError, texts.BATCH_OVER_EXAMPLES(batch=1438, count=1437)),
         ({"wire": "float8"}, ConfigError, "did you mean 'float16'?"),
-        ({"wire": "bfloat16", "dtype": "float64"}, UsageError, "carries float32, and this is float64"),
+        ({"wire": "bfloat16", "dtype": "float64"}, ConfigError, option_texts.WIRE_TYPE(other="--dtype float64")),
         ({"wire": "bfloat16", "algorithm": "recursive-doubling"}, UsageError, "no rank owns a sum"),
         ({"algorithm": "rng"}, UsageError, "did you mean 'ring'?"),
         ({"ops": "cpuu"}, ConfigError, "did you mean 'cpu'?"),
         ({"lr_policy": "multistep"}, ConfigError, optim_texts.RISING_STEPS(steps=[], why="")),
-        ({"trust": 0.01}, ConfigError, "trust = 0.01 is of lars, and the optimizer is 'sgd': leave it out, or set"),
-        ({"trust": 0.01, "optimizer": "lamb"}, ConfigError, "is of lars, and the optimizer is 'lamb'"),
-        ({"trust_limit": 10.0, "optimizer": "adamw"}, ConfigError, "trust_limit = 10 is of lars and lamb, and the"),
+        (
+            {"trust": 0.01},
+            ConfigError,
+            option_texts.UNUSED(option="--trust 0.01", users="--optimizer lars", given="--optimizer sgd"),
+        ),
+        (
+            {"trust": 0.01, "optimizer": "lamb"},
+            ConfigError,
+            option_texts.UNUSED(option="--trust 0.01", users="--optimizer lars", given="--optimizer lamb"),
+        ),
+        (
+            {"trust_limit": 10.0, "optimizer": "adamw"},
+            ConfigError,
+            option_texts.UNUSED(option="--trust-limit 10", users="--optimizer lars or lamb", given="--optimizer adamw"),
+        ),
         ({"trust_limit": 0.0, "optimizer": "lamb"}, ConfigError, more_than_0("--trust-limit", 0.0)),
         ({"trust": -1.0, "optimizer": "lars"}, ConfigError, more_than_0("--trust", -1.0)),
         (
             {"momentum_correction": True},
             ConfigError,
-            "momentum_correction is of lars, whose momentum holds the learning rate, and that of 'sgd' does not",
+            option_texts.UNUSED(option="--momentum-correction", users="--optimizer lars", given="--optimizer sgd"),
         ),
         (
             {"batch_norm": "sync"},
@@ -341,7 +354,11 @@ def batch_norm(given):
         ({"batch_norm": "ghost:" + "9" * 5000}, ConfigError, batch_norm("ghost:" + "9" * 5000)),
         ({"batch_norm": "ghost"}, ConfigError, batch_norm("ghost")),
         ({"batch_norm": "sync:4"}, ConfigError, batch_norm("sync:4")),
-        ({"momentum_correction": True, "optimizer": "lamb"}, ConfigError, "and that of 'lamb' does not: nothing is"),
+        (
+            {"momentum_correction": True, "optimizer": "lamb"},
+            ConfigError,
+            option_texts.UNUSED(option="--momentum-correction", users="--optimizer lars", given="--optimizer lamb"),
+        ),
         ({"resume": "auto", "out": None}, ConfigError, texts.AUTO_WITHOUT_OUT()),
         ({"resume": "nowhere"}, CheckpointError, "nowhere is not there"),
         ({"out": "net.toml"}, UsageError, "is a file"),
@@ -356,7 +373,12 @@ def test_refusals(train, flags, kind, message):
 
 
 def test_synthetic_and_a_data_set(train):
-    with pytest.raises(ConfigError, match="--synthetic trains on random images, and --data names 'digits'"):
+    with pytest.raises(
+        ConfigError,
+        match=option_texts.EITHER.pattern(
+            option="--synthetic", reason=option_texts.RANDOM_IMAGES(other="--data digits")
+        ),
+    ):
         train(synthetic=True, iterations=2)
 
 

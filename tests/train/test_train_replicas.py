@@ -5,9 +5,12 @@ import socket
 
 import numpy as np
 import pytest
-from small_runs import DROPOUT_NET, run_of
+from small_runs import DROPOUT_NET
 
+from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, DivergedError, ReplicaError
+from ringtrain.exchange import compatibility_texts as option_texts
+from ringtrain.exchange.compatibility import check_options
 from ringtrain.train import opening, texts
 from ringtrain.train import start as starting
 from ringtrain.train.replicas import _narrow
@@ -169,7 +172,15 @@ def test_when_replicas_are_compared(train, flags, checked):
     assert compared == checked
 
 
-@pytest.mark.parametrize("flags", [{"sync": "gossip"}, {"sync": "averaging"}, {"sync": "server", "staleness": 2}])
-def test_no_period_where_ranks_have_weights_of_their_own(flags):
-    with pytest.raises(ConfigError, match=r"--check-replicas 5 compares .*, and with --sync \w+ each has its own"):
-        LoopbackWorld(2).run(lambda t: run_of(t, DROPOUT_NET, check_replicas=5, iterations=1, **flags))
+@pytest.mark.parametrize(
+    ("flags", "other"),
+    [
+        ({"sync": "gossip"}, "--sync gossip"),
+        ({"sync": "averaging"}, "--sync averaging"),
+        ({"sync": "server", "staleness": 2}, "--staleness 2"),
+        ({"sync": "server", "asynchronous": True}, "--asynchronous"),
+    ],
+)
+def test_no_period_where_ranks_have_weights_of_their_own(flags, other):
+    with pytest.raises(ConfigError, match=f"--check-replicas 5 {option_texts.CHECK_REPLICAS(other=other)}"):
+        check_options(TrainConfig(check_replicas=5, **flags))

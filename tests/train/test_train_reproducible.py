@@ -8,6 +8,7 @@ import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import ConfigError
+from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.report import texts as report_texts
@@ -231,8 +232,11 @@ def test_ranks_on_processors_of_several_kinds_are_refused():
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"batch_norm": "sync"}, "--batch-norm sync sums statistics over ranks in every layer, in an order that is"),
-        ({"ops": "reference"}, "--ops reference multiplies by NumPy's BLAS, whose threads the environment sets"),
+        (
+            {"batch_norm": "sync"},
+            f"--batch-norm sync {option_texts.ORDER_STATISTICS(other='--reproducible')}. Use --batch-norm ghost:SIZE",
+        ),
+        ({"ops": "reference"}, f"--ops reference {option_texts.ORDER_OPS(other='--reproducible')}"),
         ({"batch": 7}, texts.BATCH_UNDER_SHARDS.pattern(batch=7, shards=8)),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError
+from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.train import texts
 from ringtrain.train import variants as room
 from ringtrain.train.signals import StopFlag
@@ -119,7 +120,12 @@ def test_ranks_are_recorded():
 @pytest.mark.parametrize(
     ("flags", "error", "told"),
     [
-        ({"average_every": 3}, ConfigError, "variant 'bad': average_every is 3, which --sync allreduce has no use for"),
+        (
+            {"average_every": 3},
+            ConfigError,
+            "variant 'bad': "
+            + option_texts.UNUSED(option="--average-every 3", users="--sync averaging", given="--sync allreduce"),
+        ),
         ({"data": "none.h5"}, DataError, "variant 'bad': there is no data set none.h5"),
         ({"batch": 5000}, ConfigError, "variant 'bad': --batch 5000 is more than the 1437 training examples"),
         ({"sync": "sharded", "algorithm": "star", "wire": "float16"}, ConfigError, "variant 'bad': --wire float16"),

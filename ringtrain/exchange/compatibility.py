@@ -1,0 +1,203 @@
+"""Which options go together: one table of rules, by which a configuration is checked.
+
+What a strategy goes with is said where it is registered (:data:`ringtrain.exchange.catalogue.STRATEGIES`); its
+rules are made from that. What depends on the model, the data, the ranks or the machine is checked where that is known.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ringtrain.collectives.canonical import NAME as CANONICAL
+from ringtrain.collectives.catalogue import FLAT
+from ringtrain.config import TrainConfig
+from ringtrain.errors import ConfigError
+from ringtrain.exchange import compatibility_texts as texts
+from ringtrain.exchange.catalogue import DATA, STRATEGIES
+from ringtrain.exchange.reductions import AUTO, check_algorithm
+from ringtrain.exchange.wires import NONE
+from ringtrain.ops.precision import HALVES
+from ringtrain.template import Template
+
+ON, OFF, UNSET = (True,), (False,), (None,)
+DEFAULTS = TrainConfig()
+TF32, BFLOAT16, GHOST = "--precision tf32", "--precision bfloat16", "--batch-norm ghost:SIZE"
+# Options that belong to a value of another one: {the other: {its value: the options}}.
+OWNED = {
+    "sync": {name: strategy.options for name, strategy in STRATEGIES.items()},
+    "fc": {"pipeline": ("fc_ranks", "fc_in_flight", "fc_update")},
+    "compress": {"top-k": ("compress_ratio", "compress_from"), "powersgd": ("compress_rank", "compress_from")},
+    "optimizer": {"lars": ("trust", "trust_limit", "momentum_correction"), "lamb": ("trust_limit",)},
+}
+# What a strategy may not go with: a field of its row, an option, those values of it, and another one that is as good.
+OF_STRATEGIES = (
+    ("wire", "wire", None, None),
+    ("compress", "compress", None, None),
+    ("hybrid", "fc", ("hybrid",), None),
+    ("pipeline", "fc", ("pipeline",), None),
+    ("tuning", "tuning", None, None),
+    ("batch_norm_sync", "batch_norm", ("sync",), None),
+    ("activations", "precision", HALVES, TF32),
+    ("loss_scale", "precision", ("float16",), BFLOAT16),
+    ("reproducible", "reproducible", None, None),
+    ("check_replicas", "check_replicas", bool, None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An option needs another one to have certain values.
+
+    values:  those of ``option`` that need it, or a test for them; None: all but its default
+    accepts: those of ``other`` that serve; None: all but its default
+    why:     the reason, or one for each value that does not serve; None: nothing else uses the option
+    also:    as typed, another value of ``option`` that needs nothing
+    where:   (option, value): the rule is for configurations with that alone
+    """
+
+    option: str
+    values: tuple | Callable | None
+    other: str
+    accepts: tuple | None
+    why: Template | Mapping[object, Template] | None = None
+    also: str | None = None
+    where: tuple[str, object] | None = None
+
+    def refuses(self, config: TrainConfig) -> bool:
+        here = self.where is None or getattr(config, self.where[0]) == self.where[1]
+        return here and _is_among(config, self.option, self.values) and not _is_among(config, self.other, self.accepts)
+
+    def sentence(self, config: TrainConfig) -> str:
+        """Of a configuration that it refuses."""
+        option, given = (_typed(name, getattr(config, name)) for name in (self.option, self.other))
+        if self.why is None:
+            return texts.UNUSED(option=option, users=self._accepted(), given=given)
+        why = self.why if isinstance(self.why, Template) else self.why[getattr(config, self.other)]
+        instead = ", or ".join(filter(None, [self.also, self._accepted()]))
+        if not instead:
+            return texts.EITHER(option=option, reason=why(other=given))
+        return texts.REFUSED(option=option, reason=why(other=given), instead=instead)
+
+    def _accepted(self) -> str:
+        """ "--sync allreduce, sharded or delayed"; nothing where the other option is to be left out"""
+        if self.accepts is OFF or self.accepts is UNSET:
+            return ""
+        if self.accepts is ON or self.accepts is None:
+            return _flag(self.other)
+        *others, last = map(str, self.accepts)
+        return f"{_flag(self.other)} {' or '.join(filter(None, [', '.join(others), last]))}"
+
+
+def _owned() -> Iterator[Rule]:
+    for other, values in OWNED.items():
+        for option in dict.fromkeys(name for names in values.values() for name in names):
+            yield Rule(option, None, other, tuple(value for value, names in values.items() if option in names))
+
+
+def _of_strategies() -> Iterator[Rule]:
+    for field, option, values, also in OF_STRATEGIES:
+        why = {name: getattr(strategy, field) for name, strategy in STRATEGIES.items() if getattr(strategy, field)}
+        yield Rule(option, values, "sync", tuple(name for name in STRATEGIES if name not in why), why, also)
+    for name, strategy in STRATEGIES.items():
+        for option in ("overlap", "algorithm"):
+            only = getattr(strategy, option)
+            if only is not None:
+                yield Rule("sync", (name,), option, only.values, only.why)
+
+
+RULES = (
+    *_owned(),
+    Rule("loss_scale", None, "precision", ("float16",)),
+    Rule("shards", None, "reproducible", ON),
+    Rule("algorithm", (CANONICAL,), "reproducible", ON),
+    Rule("tuning", None, "algorithm", (AUTO,)),
+    Rule("trace_iterations", None, "trace", None),
+    Rule("precision", None, "device", ("cuda",)),
+    Rule("mpi_cuda", None, "device", ("cuda",)),
+    Rule("ops", None, "device", ("cpu",)),
+    *_of_strategies(),
+    # parameter servers
+    Rule("servers", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
+    Rule("dedicated", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
+    Rule("average_from", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
+    Rule("average_momentum", ("reset",), "asynchronous", OFF, texts.AVERAGED_TOGETHER),
+    Rule("outer_momentum", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
+    Rule("outer_lr", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
+    Rule("asynchronous", ON, "algorithm", (AUTO,), texts.ALGORITHM_SERVERS),
+    Rule("tuning", None, "asynchronous", OFF, texts.TUNING_SERVERS),
+    Rule("asynchronous", ON, "staleness", (0,), texts.BOUND),
+    Rule("server_levels", None, "asynchronous", OFF, texts.LEVELS),
+    Rule("server_levels", None, "staleness", (0,), texts.LEVELS),
+    Rule("check_replicas", bool, "asynchronous", OFF, texts.CHECK_REPLICAS),
+    Rule("check_replicas", bool, "staleness", (0,), texts.CHECK_REPLICAS),
+    # compression
+    Rule("compress", None, "fc", (DATA,), texts.DIVIDED),
+    Rule("compress", None, "overlap", ("none", "backward"), texts.TWO_ROUNDS),
+    Rule("compress", None, "wire", (NONE,), texts.ROUNDED_REST),
+    Rule("precision", ("float16",), "compress", (NONE,), texts.SCALE_REST, BFLOAT16),
+    # sums in one order
+    Rule("reproducible", ON, "fc", (DATA,), texts.ORDER_FC),
+    Rule("reproducible", ON, "wire", (NONE,), texts.ORDER_WIRE),
+    Rule("reproducible", ON, "compress", (NONE,), texts.ORDER_COMPRESS),
+    Rule("reproducible", ON, "accumulate", (1,), texts.ORDER_SHARDS),
+    Rule("batch_norm", ("sync",), "reproducible", OFF, texts.ORDER_STATISTICS, GHOST),
+    Rule("ops", None, "reproducible", OFF, texts.ORDER_OPS),
+    # statistics of the whole batch
+    Rule("batch_norm", ("sync",), "accumulate", (1,), texts.WHOLE_BATCH),
+    Rule("batch_norm", ("sync",), "fc", (DATA, "hybrid"), texts.SAME_LAYER),
+    # fully connected layers
+    Rule("fc", ("pipeline",), "algorithm", (AUTO, *FLAT), texts.ALGORITHM_SOME),
+    Rule("fc", ("pipeline",), "tuning", UNSET, texts.TUNING_SOME),
+    Rule("fc", ("pipeline",), "overlap", ("none", "backward"), texts.FORWARD_MESSAGES),
+    Rule("fc_update", ("each",), "clip_norm", UNSET, texts.WHOLE_GRADIENT),
+    Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
+    # the rest
+    Rule("elastic", None, "asynchronous", OFF, texts.HANDED_OUT),
+    Rule("elastic", None, "mpi_cuda", (AUTO, "staged"), texts.OUTLIVED),
+    Rule("wire", None, "dtype", ("float32",), texts.WIRE_TYPE),
+    Rule("precision", None, "dtype", ("float32",), texts.FEWER_BITS),
+    Rule("synthetic", ON, "data", UNSET, texts.RANDOM_IMAGES),
+)
+
+
+def check_options(config: TrainConfig) -> None:
+    """Raises ConfigError for options that do not go together, UsageError for an algorithm that is not there."""
+    if config.algorithm != CANONICAL:
+        check_algorithm(config.algorithm, config.wire != NONE)
+    for sentence in refusals(config):
+        raise ConfigError(sentence)
+
+
+def refusals(config: TrainConfig) -> Iterator[str]:
+    """Of all rules."""
+    return (rule.sentence(config) for rule in RULES if rule.refuses(config))
+
+
+def without_former(table: Mapping, given: Mapping) -> dict:
+    """The options of a run that goes on, less those that belong to a strategy, or a place of layers, which ``given``
+    replaces by another."""
+    former = {
+        name
+        for other in ("sync", "fc")
+        if given.get(other, table.get(other)) != table.get(other)
+        for names in OWNED[other].values()
+        for name in names
+    }
+    return {name: value for name, value in table.items() if name not in former}
+
+
+def _is_among(config: TrainConfig, name: str, values: tuple | Callable | None) -> bool:
+    value = getattr(config, name)
+    if callable(values):
+        return values(value)
+    return value in values if values is not None else value != getattr(DEFAULTS, name)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _typed(name: str, value) -> str:
+    """An option as a user types it; "no --trace" for one that is not given."""
+    if value is None or isinstance(value, bool):
+        return _flag(name) if value else f"no {_flag(name)}"
+    return f"{_flag(name)} {value:g}" if isinstance(value, float) else f"{_flag(name)} {value}"
