@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from ringtrain.errors import DeviceError, everywhere
+from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 
 AUTO, DIRECT, STAGED = "auto", "direct", "staged"
@@ -45,7 +46,7 @@ class Trial:
 
     @property
     def rates(self) -> str:
-        return f"{self.direct_gbs:.3g} GB/s direct, {self.staged_gbs:.3g} GB/s staged"
+        return texts.RATES(direct=self.direct_gbs, staged=self.staged_gbs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,12 @@ class Choice:
         """One line for people, or none."""
         if not self.why:
             return ""
-        how = "handed to the MPI" if self.way == DIRECT else "staged through host memory"
-        return f"device memory is {how}: {self.why}"
+        return (texts.DIRECT_IN_USE if self.way == DIRECT else texts.STAGED_IN_USE)(why=self.why)
 
 
 def flag(asked: str) -> Rung:
     answer = {AUTO: UNKNOWN, DIRECT: YES, STAGED: NO}[asked]
-    return Rung("flag", answer, "nothing was asked for" if asked == AUTO else f"--mpi-cuda {asked} was given")
+    return Rung("flag", answer, texts.NOT_ASKED if asked == AUTO else texts.ASKED(way=asked))
 
 
 def merge(own: Sequence[Rung]) -> Rung:
@@ -76,8 +76,8 @@ def merge(own: Sequence[Rung]) -> Rung:
     answers = {rung.answer for rung in own}
     answer = NO if NO in answers else YES if answers == {YES} else UNKNOWN
     rank = next(rank for rank, rung in enumerate(own) if rung.answer == answer)
-    where = f" (rank {rank}; others differ)" if len(answers) > 1 else ""
-    return Rung(own[rank].name, answer, own[rank].why + where)
+    why = own[rank].why if len(answers) == 1 else texts.OTHERS_DIFFER(why=own[rank].why, rank=rank)
+    return Rung(own[rank].name, answer, why)
 
 
 def worth_trying(asked: str, rungs: Sequence[Rung]) -> bool:
@@ -93,30 +93,26 @@ def choose(asked: str, rungs: Sequence[Rung], trial: Trial | None) -> Choice:
     if trial is not None:
         told += (Rung("trial", trial.answer, trial.why),)
     if asked == STAGED:
-        return Choice(STAGED, "--mpi-cuda staged", told)
+        return Choice(STAGED, texts.AS_ASKED_STAGED, told)
     if asked == DIRECT:
         return Choice(DIRECT, _as_asked(trial), told)
     if trial is None:
         return Choice(STAGED, _denial(rungs), told)
     if trial.answer != YES:
-        tested = "device memory did not arrive in a trial" if trial.answer == NO else "no trial was possible"
-        return Choice(STAGED, f"{tested}: {trial.why}", told)
+        failed = texts.TRIAL_FAILED if trial.answer == NO else texts.NO_TRIAL
+        return Choice(STAGED, failed(why=trial.why), told)
     if trial.direct_gbs < trial.staged_gbs:
-        return Choice(STAGED, f"this MPI can be handed it, but is slower so ({trial.rates})", told)
-    return Choice(DIRECT, f"that was tried and is faster ({trial.rates})", told)
+        return Choice(STAGED, texts.DIRECT_SLOWER(rates=trial.rates), told)
+    return Choice(DIRECT, texts.DIRECT_FASTER(rates=trial.rates), told)
 
 
 def _as_asked(trial: Trial | None) -> str:
     if trial is None or trial.answer == UNKNOWN:
-        reason = f": {trial.why}" if trial else ""
-        return f"--mpi-cuda direct, which could not be tried first{reason}"
+        return texts.AS_ASKED_NO_TRIAL(why=trial.why) if trial else texts.AS_ASKED_UNTRIED
     if trial.answer == NO:
-        raise DeviceError(
-            f"--mpi-cuda direct: this MPI cannot be handed device memory here: {trial.why}. Leave --mpi-cuda out, or "
-            "use an MPI that is built for CUDA (docs/cuda-aware-mpi.md; `ringtrain doctor` shows what was found)"
-        )
-    slower = ", and is slower than staging" if trial.direct_gbs < trial.staged_gbs else ""
-    return f"--mpi-cuda direct; that was tried{slower} ({trial.rates})"
+        raise DeviceError(texts.DIRECT_REFUSED(why=trial.why))
+    tried = texts.AS_ASKED_SLOWER if trial.direct_gbs < trial.staged_gbs else texts.AS_ASKED_FASTER
+    return tried(rates=trial.rates)
 
 
 def _denial(rungs: Sequence[Rung]) -> str:

@@ -11,6 +11,8 @@ import faulthandler
 import signal
 import sys
 
+from ringtrain.transport import texts
+
 STALLED = 4  # the exit code of StalledError
 SHOW = signal.SIGUSR2  # on which stacks are shown
 LATER_S = 2.0  # whoever can tell more has been given so long
@@ -69,7 +71,7 @@ class Backstop:
         self._ends = _Timer(libc, libc._exit, STALLED)
 
     def arm(self, text: str, seconds: float) -> None:
-        told = f"{self._who}: no progress for {seconds:g} s in {text}: what it waits for does not answer"
+        told = texts.HELD_TOO_LONG(who=self._who, seconds=seconds, stage=text)
         self._text.value = told.replace("%", "%%").encode()[:1023]
         faulthandler.dump_traceback_later(seconds + LATER_S, file=sys.__stderr__)
         self._tells.set(seconds + LATER_S + 0.5)

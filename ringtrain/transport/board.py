@@ -25,6 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.transport import texts
+
 RING = 256  # collectives that a row remembers
 MASK = RING - 1
 CALLS, TEXT_BYTES = 32, 152  # calls that a row describes; where there are more, the newest
@@ -286,5 +288,5 @@ def _text(words: np.ndarray) -> str:
 
 def _entry(word: int, done: int, moved: int, described: dict[int, str]) -> Entry:
     number, fingerprint = word >> SHIFT, word & LOW
-    text = described.get(fingerprint, "a call that its row no longer describes")
+    text = described.get(fingerprint, texts.FORGOTTEN_CALL)
     return Entry(number, fingerprint, text, done == word, moved & LOW if moved >> SHIFT == number else 0)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
 from ringtrain.transport.direct import Direct
@@ -39,7 +40,7 @@ class Attended(Handle):
         return self._inner.test()
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce", patience=self._patience)
+        wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._patience)
 
 
 class OnDevice(Transport):
@@ -97,7 +98,7 @@ class OnDevice(Transport):
         self._hand_over()
         if self._pieces and self.size > 1:
             handle = self._inner.native_allreduce_start(np.zeros(1))
-            wait_for(lambda: self._advances(handle), FOREVER_S, lambda: "all ranks to meet", patience=self.patience)
+            wait_for(lambda: self._advances(handle), FOREVER_S, lambda: texts.AWAITED_MEETING, patience=self.patience)
 
     def _hand_over(self) -> None:
         self._engine.settle()
@@ -185,5 +186,5 @@ class OnDevice(Transport):
 
     def describe(self) -> str:
         mapped = self._ipc is not None and self.local_size > 1 and not self.apart
-        within = ", and mapped within a node by CUDA IPC" if mapped else ""
-        return f"{self._inner.describe()}, device memory {self._moves.words}{within}"
+        described = texts.DEVICE_MEMORY_MAPPED if mapped else texts.DEVICE_MEMORY
+        return described(transport=self._inner.describe(), way=self._moves.words)

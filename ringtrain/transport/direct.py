@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.memory import Raw
 
@@ -39,7 +40,7 @@ class DirectHandle(Handle):
 class Direct:
     """Sends and receives of ``inner``, device memory among them. ``runtime`` is the device's."""
 
-    words = "handed to the MPI by its address"
+    words = texts.BY_ADDRESS
 
     def __init__(self, inner: Transport, runtime):
         self._inner, self._runtime = inner, runtime

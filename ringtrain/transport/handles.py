@@ -10,6 +10,7 @@ from functools import partial
 from mpi4py import MPI
 
 from ringtrain.errors import RankLostError, TransportError
+from ringtrain.transport import texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.tolerance import tolerant
 from ringtrain.transport.waiting import Patience, peers, wait_for
@@ -22,11 +23,8 @@ def told(what: str, error: MPI.Exception, comm) -> TransportError:
     """An MPI error as one that says what was being done, and with whom."""
     text = error.Get_error_string()
     if tolerant(os.environ) and (error.Get_error_class() in LOST or _hears_of_death(comm)):
-        return RankLostError(
-            f"a rank has died (seen while {what}: {text}). Go on from the last checkpoint with --resume auto; with "
-            "--elastic the others go on by themselves"
-        )
-    return TransportError(f"MPI failed while {what}: {text}")
+        return RankLostError(texts.RANK_DIED(action=what, error=text))
+    return TransportError(texts.MPI_FAILED(action=what, error=text))
 
 
 def has_lost(comm) -> bool:
@@ -106,7 +104,7 @@ class PersistentHandle(Handle):
         self._freed(self)
 
     def _awaited(self) -> str:
-        return f"{peers(peer for peer, _ in self._moves)} to {self._verb} (tag {self._tag})"
+        return texts.AWAITED_PEERS(peers=peers(peer for peer, _ in self._moves), verb=self._verb, tag=self._tag)
 
     def _waiting(self) -> str:
         return f"waiting for {self._awaited()}"
@@ -120,12 +118,12 @@ class ReduceHandle(Handle):
         self._request = MPI.REQUEST_NULL
 
     def start(self) -> None:
-        with telling("all-reducing", self._comm):
+        with telling(texts.ALLREDUCING, self._comm):
             self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._span, MPI.SUM)
 
     def test(self) -> bool:
-        with telling("all-reducing", self._comm):
+        with telling(texts.ALLREDUCING, self._comm):
             return self._request.Test()
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce")
+        wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE)

@@ -22,6 +22,7 @@ import os
 import numpy as np
 
 from ringtrain.errors import DeviceError, StalledError
+from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
@@ -90,7 +91,7 @@ class Ipc:
         if transport.local_size > 1:
             self._lane, board = transport.lane(TAG), transport.node_window(transport.local_size * ROW_BYTES)
             if board is None or self._lane is None:
-                self.why = "the ranks of the node share no host memory, by which they would name that of devices"
+                self.why = texts.NO_HOST_MEMORY
             else:
                 self._board = board.reshape(transport.local_size, ROW_BYTES)
                 self.why = self._probe()
@@ -123,7 +124,7 @@ class Ipc:
             self._close(shared.names)
             shared.names = []
         try:
-            self._meet("close the memory of devices")
+            self._meet(texts.CLOSE_ALL)
         except StalledError:
             return
         self._shared = []
@@ -131,16 +132,16 @@ class Ipc:
     # ── how ranks agree ───────────────────────────────────────────────────────────────────────────────────
     def _exchange(self, memory) -> tuple[Shared | None, str]:
         """What all could open; or nothing, and why."""
-        rows = self._tell(self._offer(memory), "name memory of its device")
+        rows = self._tell(self._offer(memory), texts.NAME)
         why = _first(rows, self._transport.neighbours) or _unlike(rows, self._transport.neighbours)
         if why:
             return None, why
         names = [bytes.fromhex(row["name"]) for row in rows]
         pieces, opened, error = self._open_all(names, memory)
-        why = _first(self._tell({"error": error}, "open memory of devices"), self._transport.neighbours)
+        why = _first(self._tell({"error": error}, texts.OPEN), self._transport.neighbours)
         if why:
             self._close(opened)
-            self._meet("close memory of devices")
+            self._meet(texts.CLOSE)
             return None, why
         return Shared(self._runtime, pieces, self._own, opened), ""
 
@@ -155,7 +156,7 @@ class Ipc:
                 pieces.append(self._opened.open(name, memory.size))
             except (DeviceError, OSError) as error:
                 owner = peers([self._transport.neighbours[place]])
-                return pieces, opened, f"memory of {owner} cannot be opened: {error}"
+                return pieces, opened, texts.CANNOT_OPEN(peer=owner, error=error)
             opened.append(name)
         return pieces, opened, ""
 
@@ -163,7 +164,7 @@ class Ipc:
         try:
             name = self._runtime.share(memory).hex()
         except (DeviceError, OSError) as error:
-            return {"error": f"memory of the device cannot be named: {error}"}
+            return {"error": texts.CANNOT_NAME(error=error)}
         return {"error": "", "name": name, "nbytes": memory.size, "space": _namespace()}
 
     def _close(self, names: list[bytes]) -> None:
@@ -182,7 +183,8 @@ class Ipc:
 
     def _meet(self, what: str) -> None:
         def awaited() -> str:
-            return f"{peers(self._transport.neighbours[place] for place in self._lane.late())} to {what}"
+            late = peers(self._transport.neighbours[place] for place in self._lane.late())
+            return texts.AWAITED_NEIGHBOURS(peers=late, step=what)
 
         self._lane.advance()
         wait_for(self._lane.reached, MEET_S, awaited, patience=self._transport.patience)
@@ -196,21 +198,19 @@ class Ipc:
         if shared is None:
             return why
         pieces, why = shared.twins(memory), ""
-        for what, trial in (("read", self._read), ("write", self._write), ("read what was written to", self._written)):
-            rows = self._tell({"error": _tried(trial, pieces)}, f"{what} memory of devices")
+        for what, trial in ((texts.READ, self._read), (texts.WRITE, self._write), (texts.READ_WRITTEN, self._written)):
+            rows = self._tell({"error": _tried(trial, pieces)}, what)
             why = _first(rows, self._transport.neighbours)
             if why:
                 break
         self._close(shared.names)
-        self._meet("close memory of devices")
+        self._meet(texts.CLOSE)
         return why
 
     def _read(self, pieces: list) -> str:
         for place, piece in enumerate(pieces):
             if not (self._download(piece) == 1 + place % 250).all():
-                return (
-                    f"memory of {peers([self._transport.neighbours[place]])} was opened and reads otherwise than there"
-                )
+                return texts.READS_OTHERWISE(peer=peers([self._transport.neighbours[place]]))
         return ""
 
     def _write(self, pieces: list) -> str:
@@ -221,8 +221,7 @@ class Ipc:
     def _written(self, pieces: list) -> str:
         found = self._download(pieces[self._own])[: len(pieces)]
         late = [place for place in range(len(pieces)) if found[place] != 255 - place % 250]
-        error = f"what {peers(self._transport.neighbours[p] for p in late)} wrote to this rank's memory is not there"
-        return error if late else ""
+        return texts.NOT_WRITTEN(peers=peers(self._transport.neighbours[p] for p in late)) if late else ""
 
     def _upload(self, host: np.ndarray, array) -> None:
         self._runtime.upload(host, array, self._stream)
@@ -252,14 +251,12 @@ def _namespace() -> str:
 def _first(rows: list[dict], neighbours) -> str:
     """The first rank's error, with the ranks that have it."""
     error = next((row["error"] for row in rows if row["error"]), "")
-    return error and f"{error}, on {peers(r for r, row in zip(neighbours, rows, strict=True) if row['error'] == error)}"
+    alike = [rank for rank, row in zip(neighbours, rows, strict=True) if row["error"] == error]
+    return error and texts.ON_RANKS(error=error, peers=peers(alike))
 
 
 def _unlike(rows: list[dict], neighbours) -> str:
     if len({row["space"] for row in rows}) > 1:
-        return (
-            f"{peers(neighbours)} are in different process namespaces, across which CUDA maps no memory: start them in "
-            "one container, or let containers share one (--pid=host)"
-        )
+        return texts.OTHER_NAMESPACES(peers=peers(neighbours))
     sizes = sorted({row["nbytes"] for row in rows})
-    return f"ranks of the node ask for {sizes[0]} and {sizes[-1]} bytes" if len(sizes) > 1 else ""
+    return texts.SIZES_OF_NODE(least=sizes[0], most=sizes[-1]) if len(sizes) > 1 else ""

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from ringtrain.errors import UsageError
 from ringtrain.parsing import whole_number
-
-INSTALL = "install one with `pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
+from ringtrain.transport import texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +51,17 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 def check_without_mpi(launch: Launch, reason: str) -> None:
     """Without an MPI there can be one rank alone. Raises UsageError where the launcher started more."""
     if launch.size > 1:
-        raise UsageError(
-            f"{launch.by} started {launch.size} ranks, but no MPI library could be loaded ({reason}): {INSTALL}"
-        )
+        raise UsageError(texts.NO_MPI(launcher=launch.by, size=launch.size, reason=reason, install=texts.INSTALL))
 
 
 def check_world(launch: Launch, size: int, library: str) -> None:
     """Raises UsageError where the launcher started several ranks and each found itself alone."""
     if size > 1 or launch.size <= 1:
         return
-    found = f"{launch.by} started {launch.size} processes, but each is an MPI world of one rank"
+    found = texts.WORLDS_OF_ONE(launcher=launch.by, size=launch.size)
     if launch.by == "srun":
-        raise UsageError(
-            f"{found}: srun did not speak {library}'s start-up protocol. Use `srun --mpi=pmix` with Open MPI or "
-            f"`srun --mpi=pmi2` with MPICH (`srun --mpi=list` shows what this Slurm has), or `mpirun` inside the job"
-        )
-    raise UsageError(
-        f"{found}: {launch.by} belongs to another MPI than the loaded {library}. Use the {launch.by} of that library, "
-        f"or point MPI4PY_LIBMPI at the library of your {launch.by}"
-    )
+        raise UsageError(texts.SRUN_PROTOCOL(found=found, library=library))
+    raise UsageError(texts.OTHER_MPI(found=found, launcher=launch.by, library=library))
 
 
 def local_claims(environ: Mapping[str, str]) -> dict[str, int]:

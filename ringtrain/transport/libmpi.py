@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+from ringtrain.transport import texts
 from ringtrain.transport.awareness import NO, UNKNOWN, YES, Rung
 from ringtrain.transport.tolerance import tolerant
 
@@ -34,23 +35,23 @@ def kinds() -> Rung:
 
 def kinds_rung(told: str | None) -> Rung:
     if not told:
-        return Rung("kinds", UNKNOWN, "the MPI has no word on mpi_memory_alloc_kinds")
+        return Rung("kinds", UNKNOWN, texts.NO_KINDS)
     named = any(kind.strip().split(":")[0] == "cuda" for kind in told.split(","))
-    return Rung("kinds", YES if named else UNKNOWN, f"mpi_memory_alloc_kinds is {told!r}")
+    return Rung("kinds", YES if named else UNKNOWN, texts.KINDS(kinds=told))
 
 
 def query() -> Rung:
     path = loaded(LIBMPI)
     if path is None:
-        return Rung("query", UNKNOWN, "no file of an MPI library was found among those loaded")
+        return Rung("query", UNKNOWN, texts.NO_LIBMPI)
     # mpi4py loads it for itself alone: by its path it is found again.
     library = ctypes.CDLL(str(path))
     for name, ask in (("MPIX_Query_cuda_support", _ask), ("MPIX_GPU_query_support", _ask_kind)):
         function = getattr(library, name, None)
         if function is not None:
             built = ask(function)
-            return Rung("query", YES if built else NO, f"{name} says {'yes' if built else 'no'}")
-    return Rung("query", UNKNOWN, f"{path.name} has no MPIX_Query_cuda_support")
+            return Rung("query", YES if built else NO, texts.QUERY_ANSWER(function=name, answer=YES if built else NO))
+    return Rung("query", UNKNOWN, texts.NO_QUERY(library=path.name))
 
 
 def _ask(function) -> bool:
@@ -71,10 +72,10 @@ def ucx() -> Rung:
 def ucx_rung(path: Path | None) -> Rung:
     """``path``: of the UCX that is loaded. Its modules lie in a folder beside it."""
     if path is None:
-        return Rung("ucx", NO, "no UCX is loaded")
+        return Rung("ucx", NO, texts.NO_UCX)
     if any(path.parent.glob("ucx/libuct_cuda*.so*")):
-        return Rung("ucx", YES, f"{path} has a module for CUDA")
-    return Rung("ucx", NO, f"{path} has no module for CUDA")
+        return Rung("ucx", YES, texts.UCX_WITH_CUDA(library=path))
+    return Rung("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
 
 
 def fault_tolerance() -> tuple[bool, bool]:
@@ -96,7 +97,7 @@ def start() -> bool:
     provided = ctypes.c_int()
     code = ctypes.CDLL(str(path)).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(provided))
     if code:
-        raise RuntimeError(f"MPI_Init_thread of {path} ends with the error {code}")
+        raise RuntimeError(texts.INIT_FAILED(library=path, code=code))
     return True
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ringtrain.transport import texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.tally import Tally
 from ringtrain.transport.waiting import Patience, wait_for
@@ -53,7 +54,7 @@ class SumHandle(Handle):
         return True
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce", patience=self._patience)
+        wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._patience)
 
 
 class LocalTally(Tally):

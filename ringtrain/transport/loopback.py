@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
@@ -21,7 +22,6 @@ from ringtrain.transport.links import Links
 from ringtrain.transport.local import LocalTally, Sum, SumHandle
 from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
 from ringtrain.transport.memory import aligned_zeros, as_bytes
-from ringtrain.transport.tolerance import START
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
@@ -77,7 +77,7 @@ class LoopbackWorld:
 
     def check(self) -> None:
         if self.failure is not None:
-            raise TransportError(f"another rank failed: {self.failure}")
+            raise TransportError(texts.OTHER_FAILED(error=self.failure))
 
 
 class Meeting:
@@ -128,7 +128,7 @@ class LoopbackHandle(Handle):
 
     def _awaited(self) -> str:
         late = [peer for peer, (_, message) in zip(self._peers, self._moves, strict=True) if not message.done]
-        return f"{peers(late)} to {'receive' if self._sending else 'send'} (tag {self._tag})"
+        return texts.AWAITED_PEERS(peers=peers(late), verb="receive" if self._sending else "send", tag=self._tag)
 
 
 def _match(key, sends: deque, recvs: deque) -> None:
@@ -137,7 +137,9 @@ def _match(key, sends: deque, recvs: deque) -> None:
         out, into = sends.popleft(), recvs.popleft()
         if out.data.size != into.data.size:
             raise TransportError(
-                f"rank {key[0]} sends {out.data.size} bytes where rank {key[1]} expects {into.data.size} (tag {key[2]})"
+                texts.SIZES_DIFFER(
+                    source=key[0], sent=out.data.size, target=key[1], expected=into.data.size, tag=key[2]
+                )
             )
         into.data[:] = out.data
         out.done = into.done = True
@@ -169,7 +171,7 @@ class Loopback(Transport):
         self._arenas: list[Arena] = []
         self.closing: list[Callable[[], None]] = []
         self.leaving: list[Callable[[], None]] = []
-        self.frailty = f"there is one process here, and no other that would survive: {START}"
+        self.frailty = texts.ONE_PROCESS_ALONE(start=texts.START_TOLERANT)
         self.activity = Activity()
         self._sums_begun = 0
         self._lanes = Lanes(self.node_window, self.local_rank, self.local_size, _in_order)
@@ -258,7 +260,7 @@ class Loopback(Transport):
         self.leaving.clear()
 
     def describe(self) -> str:
-        return "one process, no MPI" if self.size == 1 else f"{self.size} threads of one process, no MPI"
+        return texts.ONE_PROCESS if self.size == 1 else texts.THREADS(count=self.size)
 
     def _meet(self, value, meeting: Meeting | None = None, seat: int | None = None) -> list:
         """Lay ``value`` on the table, wait for the others, take what they laid."""
@@ -274,6 +276,4 @@ class Loopback(Transport):
             meeting.barrier.wait(self._world.meet_s)
         except threading.BrokenBarrierError:
             self._world.check()
-            raise StalledError(
-                f"rank {self.rank} waited {self._world.meet_s:g} s for the other ranks to meet"
-            ) from None
+            raise StalledError(texts.NOT_MET(rank=self.rank, seconds=self._world.meet_s)) from None

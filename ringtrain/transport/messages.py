@@ -16,6 +16,7 @@ from contextlib import suppress
 import numpy as np
 from mpi4py import MPI
 
+from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.board import Rows
@@ -91,7 +92,7 @@ class Messages(Transport):
     def _share(self, sizes: Sequence[int]) -> list | None:
         """Arrays of so many bytes, by place in the node, that all of its ranks read and write."""
         if self._tolerant:
-            with telling("sharing memory", self._comm):
+            with telling(texts.SHARING_MEMORY, self._comm):
                 return share(self._node_comm, sizes)
         # The memory is the window's: it is gone after close, also for arrays that still point to it.
         window = shared_window(self._node_comm, sizes[self._node_comm.rank])
@@ -115,14 +116,14 @@ class Messages(Transport):
         requests = []
         for peer, span in moves:
             data = as_bytes(span)
-            with telling(f"preparing a message for rank {peer} to {verb} (tag {tag})", self._comm):
+            with telling(texts.PREPARING_MESSAGE(peer=peer, verb=verb, tag=tag), self._comm):
                 requests += [prepare([_given(data[a:b]), MPI.BYTE], peer, tag) for a, b in cut(data.size, self._limit)]
         handle = PersistentHandle(requests, moves, verb, tag, self.patience, self._handles.discard, self._comm)
         self._handles.add(handle)
         return handle
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        with telling("all-reducing", self._comm):
+        with telling(texts.ALLREDUCING, self._comm):
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
 
     def native_allreduce_start(self, span) -> Handle:
@@ -133,20 +134,20 @@ class Messages(Transport):
 
     def broadcast(self, span, root: int = 0) -> None:
         data = as_bytes(span)
-        with telling(f"rank {root} broadcasts", self._comm):
+        with telling(texts.BROADCASTING(root=root), self._comm):
             for start, stop in cut(data.size, self._limit):
                 self._comm.Bcast([data[start:stop], MPI.BYTE], root)
 
     def gather_json(self, value) -> list:
-        with telling("gathering values", self._comm):
+        with telling(texts.GATHERING, self._comm):
             return [json.loads(text) for text in gather_text(self._comm, json.dumps(value))]
 
     def barrier(self) -> None:
-        with telling("waiting in a barrier", self._comm):
+        with telling(texts.IN_BARRIER, self._comm):
             self._comm.Barrier()
 
     def node_barrier(self) -> None:
-        with telling("waiting in a barrier of this node", self._comm):
+        with telling(texts.IN_NODE_BARRIER, self._comm):
             self._node_comm.Barrier()
 
     def node_window(self, nbytes: int):
@@ -166,7 +167,7 @@ class Messages(Transport):
             self._fence()
 
     def _poll(self) -> None:
-        with telling("polling", self._comm):
+        with telling(texts.POLLING, self._comm):
             self._comm.Iprobe()
 
     def board(self, nbytes: int) -> Rows:
@@ -178,9 +179,8 @@ class Messages(Transport):
             return Rows(rows, near)
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             level = THREAD_LEVELS[MPI.Query_thread()]
-            gap = f"ranks that share no memory with it: that takes a thread, and this MPI gives thread level {level}"
-            return Rows(rows, near, gap)
-        with telling("preparing the board", self._comm):
+            return Rows(rows, near, texts.NO_THREADS(level=level))
+        with telling(texts.PREPARING_BOARD, self._comm):
             relay = relayed(self._comm, near, rows)
         if relay is not None:
             self._relays.append(relay)

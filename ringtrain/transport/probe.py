@@ -15,6 +15,7 @@ import time
 import numpy as np
 
 from ringtrain.errors import RingtrainError
+from ringtrain.transport import texts
 from ringtrain.transport.trial import MARK
 
 # Below and above where MPIs go from sending at once to asking first; the last is what is timed.
@@ -52,7 +53,7 @@ def _try(transport, runtime) -> dict:
     for way in (STAGED, DIRECT):
         world = OnDevice(transport, runtime, way)
         for nbytes in SIZES:
-            step = f"{way} messages of {nbytes:,} bytes"
+            step = texts.DEVICE_MESSAGES(way=way, nbytes=nbytes)
             if transport.rank == 0:
                 _say({"at": step})
             right, seconds = _exchange(world, runtime, nbytes)

@@ -6,6 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
+from ringtrain.transport import texts
 from ringtrain.transport.libmpi import LIBMPI, loaded
 from ringtrain.transport.openmpi import quiet_ucx
 from ringtrain.transport.tally import Tally
@@ -18,7 +19,7 @@ def _telling():
     try:
         yield
     except MPI.Exception as error:
-        raise TransportError(f"MPI failed while adding to rank 0's numbers: {error.Get_error_string()}") from error
+        raise TransportError(texts.MPI_FAILED_ADDING(error=error.Get_error_string())) from error
 
 
 class RemoteTally(Tally):

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ringtrain.transport import texts
 from ringtrain.transport.activity import no_words
 from ringtrain.transport.launcher import read_launch
-from ringtrain.transport.tolerance import KILLED_S, NOT_SURVIVED, find_launcher, tolerant
+from ringtrain.transport.tolerance import KILLED_S, find_launcher, tolerant
 from ringtrain.transport.waiting import peers
 
 GONE_S = 5.0
@@ -84,5 +85,6 @@ class Roll:
     def _words(self) -> str:
         every = range(self._launch.size) if self._local == self._launch.size else self._seen
         gone, host = set(every) - self._here, socket.gethostname()
-        who = peers(gone) if gone else f"{self._local - len(self._here)} of {self._local} ranks"
-        return f"{who} ({host}) died before the ranks had met: the MPI's start waits for the dead, too. {NOT_SURVIVED}"
+        count = self._local - len(self._here)
+        who = peers(gone) if gone else texts.SOME_RANKS(count=count, local=self._local)
+        return texts.RANKS_DIED_BEFORE_START(ranks=who, host=host, advice=texts.NOT_SURVIVED)

@@ -7,6 +7,7 @@ task, which sees what that one sees, would find nothing of it.
 
 from collections.abc import Mapping, Sequence
 
+from ringtrain.transport import texts
 from ringtrain.transport.awareness import NO, YES, Rung
 from ringtrain.transport.launcher import read_launch
 
@@ -28,6 +29,5 @@ def sight(told: Sequence[tuple[int, str]]) -> Rung:
     for node in dict.fromkeys(node for node, _ in told):
         seen = list(dict.fromkeys(words for own, words in told if own == node))
         if len(seen) > 1:
-            why = f"ranks of node {node} are shown different devices ({seen[0]}; {seen[1]}), between which IPC may fail"
-            return Rung("sight", NO, why)
-    return Rung("sight", YES, "the ranks of a node are shown the same devices")
+            return Rung("sight", NO, texts.DEVICES_DIFFER(node=node, first=seen[0], second=seen[1]))
+    return Rung("sight", YES, texts.DEVICES_ALIKE)

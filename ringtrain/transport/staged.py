@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.staging import Engine, Piece
 from ringtrain.transport.waiting import Patience, peers, wait_for
@@ -25,14 +26,14 @@ class StagedHandle(Handle):
 
     def _awaited(self) -> str:
         late = [piece.channel.peer for piece in self._pieces if not piece.done]
-        return f"{peers(late)} to {self._verb} (tag {self._tag})"
+        return texts.AWAITED_PEERS(peers=peers(late), verb=self._verb, tag=self._tag)
 
 
 class Staged:
     """Sends and receives of ``inner``, device memory among them. Both ends of a move must be of one kind, host or
     device: device memory travels in pieces."""
 
-    words = "staged through pinned host memory"
+    words = texts.THROUGH_HOST
 
     def __init__(self, inner: Transport, engine: Engine):
         self._inner, self._engine = inner, engine

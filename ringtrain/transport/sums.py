@@ -10,6 +10,7 @@ from collections import deque
 
 import numpy as np
 
+from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.staging import Engine
 from ringtrain.transport.waiting import wait_for
@@ -91,7 +92,7 @@ class StagedSum(Handle):
         return True
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce", patience=self._sums.inner.patience)
+        wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._sums.inner.patience)
 
 
 def _nbytes(span) -> int:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from mpi4py import MPI
 
 from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport import texts
 from ringtrain.transport.handles import has_lost
 from ringtrain.transport.messages import Messages
 from ringtrain.transport.node import gather_text
@@ -185,10 +186,7 @@ def _backstop(expired: Callable[[StalledError], None]):
     """End the run where what is done meanwhile takes too long: a call of the MPI may wait for good."""
 
     def expire() -> None:
-        error = StalledError(
-            f"the survivors of a lost rank have not found one another within {REJOIN_S:g} s. Go on from the last "
-            "checkpoint with --resume auto"
-        )
+        error = StalledError(texts.NOT_REJOINED(seconds=REJOIN_S))
         sys.stderr.write(f"ringtrain: {error}\n")
         expired(error)
         end_job()

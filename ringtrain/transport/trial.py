@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from ringtrain.transport import texts
 from ringtrain.transport.awareness import NO, UNKNOWN, YES, Trial
 
 LIMIT_S = 60.0  # CuPy takes seconds to load, a device to wake, an MPI to look for its networks
@@ -68,7 +69,7 @@ def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:
 def attempt(launcher: Path | None, vendor: str, maker: str, devices: Sequence[int], limit_s: float = LIMIT_S) -> Trial:
     """``maker``: "module:name" of what makes a Runtime of a device's number; ``devices``: of the first two ranks."""
     if launcher is None:
-        return Trial(UNKNOWN, "there is no mpirun here to start a child with")
+        return Trial(UNKNOWN, texts.NO_MPIRUN)
     line = command(launcher, vendor, program(maker, devices, limit_s + GRACE_S))
     return read(run(line, clean(os.environ), limit_s), limit_s)
 
@@ -113,15 +114,17 @@ def read(outcome: Outcome, limit_s: float) -> Trial:
     told = [record for record in told if record is not None]
     last = told[-1] if told else {}
     if "device" in last:
-        return Trial(UNKNOWN, f"no device: {last['device']}")
+        return Trial(UNKNOWN, texts.TRIAL_NO_DEVICE(error=last["device"]))
     if "direct_gbs" in last and "staged_gbs" in last:
         trial = Trial(YES, "", float(last["direct_gbs"]), float(last["staged_gbs"]))
-        return Trial(YES, f"a child moved device memory both ways: {trial.rates}", trial.direct_gbs, trial.staged_gbs)
+        return Trial(YES, texts.TRIAL_MOVED(rates=trial.rates), trial.direct_gbs, trial.staged_gbs)
     if "wrong" in last:
-        return Trial(NO, f"a child found wrong values after {last['wrong']}")
-    where = f" in {last['at']}" if "at" in last else " before its first message"
-    fault = NO if str(last.get("at", "")).startswith("direct") else UNKNOWN
-    return Trial(fault, _ending(outcome, limit_s) + where)
+        return Trial(NO, texts.TRIAL_WRONG(messages=last["wrong"]))
+    ending = _ending(outcome, limit_s)
+    if "at" not in last:
+        return Trial(UNKNOWN, texts.TRIAL_ENDED_EARLY(ending=ending))
+    fault = NO if str(last["at"]).startswith("direct") else UNKNOWN
+    return Trial(fault, texts.TRIAL_ENDED_IN(ending=ending, messages=last["at"]))
 
 
 def _record(line: str) -> dict | None:
@@ -135,11 +138,13 @@ def _record(line: str) -> dict | None:
 
 def _ending(outcome: Outcome, limit_s: float) -> str:
     if outcome.status is None:
-        return f"a child did not end within {limit_s:g} s, and hung"
+        return texts.TRIAL_HUNG(seconds=limit_s)
     if outcome.status in (-signal.SIGSEGV, 128 + signal.SIGSEGV) or "Segmentation fault" in outcome.errors:
-        return "a child ended by a segmentation fault"
+        return texts.TRIAL_CRASHED
     said = _last_words(outcome.errors)
-    return f"a child ended with status {outcome.status}" + (f" ({said})" if said else "")
+    if said:
+        return texts.TRIAL_STATUS_SAID(status=outcome.status, said=said)
+    return texts.TRIAL_STATUS(status=outcome.status)
 
 
 def _last_words(errors: str) -> str:

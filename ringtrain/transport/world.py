@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ringtrain.errors import RankLostError, RingtrainError, TransportError, UsageError
+from ringtrain.transport import texts
 from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
 from ringtrain.transport.base import Transport
 from ringtrain.transport.device import OnDevice
@@ -20,7 +21,7 @@ from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.memory import aligned_zeros
 from ringtrain.transport.openmpi import starting
 from ringtrain.transport.sight import sees, sight
-from ringtrain.transport.tolerance import MARK, NOT_SURVIVED, tolerant
+from ringtrain.transport.tolerance import MARK, tolerant
 
 JOIN_S = 120  # from the start of a replacement until it is one of the others
 MAPS = Path("/proc/self/maps")
@@ -51,14 +52,12 @@ def connect(allocate=None, comm=None) -> Transport:
     if comm is None:
         comm = MPI.COMM_WORLD
     elif not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        raise UsageError(
-            f"{comm!r} is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD or a part of it, or none"
-        )
+        raise UsageError(texts.NOT_A_COMMUNICATOR(given=comm))
     try:
-        with telling("meeting the other ranks", comm):
+        with telling(texts.MEETING, comm):
             return Messages(comm, local_claims(os.environ), allocate)
     except RankLostError:
-        raise RankLostError(f"a rank died before the ranks had met. {NOT_SURVIVED}") from None
+        raise RankLostError(texts.DIED_BEFORE_START(advice=texts.NOT_SURVIVED)) from None
 
 
 def _start():

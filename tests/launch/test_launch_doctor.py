@@ -9,6 +9,7 @@ from ringtrain.launch import texts
 from ringtrain.launch.doctor import devices, host
 from ringtrain.launch.doctor.checks import CHECKS
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, summary, worst
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.awareness import NO, UNKNOWN, Rung
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
@@ -141,12 +142,12 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
     none = lines("cuda", "auto", visible=0)
     assert none == [*rungs, Line(OK, "mpi-cuda", texts.MPI_CUDA_NOT_ALL)]
     flag, *asked, last = lines("auto", "auto")
-    assert flag == Line(OK, "mpi-cuda: flag", "unknown: nothing was asked for") and asked[:3] == rungs
-    assert asked[3] == Line(OK, "mpi-cuda: sight", "yes: the ranks of a node are shown the same devices")
+    assert flag == Line(OK, "mpi-cuda: flag", f"unknown: {transport_texts.NOT_ASKED}") and asked[:3] == rungs
+    assert asked[3] == Line(OK, "mpi-cuda: sight", f"yes: {transport_texts.DEVICES_ALIKE}")
     assert (last.status, last.advice) == (WARN, texts.MPI_CUDA_STAGED)
-    assert last.text == "device memory is staged through host memory: it says no; none"
+    assert last.text == transport_texts.STAGED_IN_USE(why="it says no; none")
     assert lines("cuda", "staged")[-1] == Line(
-        OK, "mpi-cuda", "device memory is staged through host memory: --mpi-cuda staged"
+        OK, "mpi-cuda", transport_texts.STAGED_IN_USE(why=transport_texts.AS_ASKED_STAGED)
     )
 
 

@@ -2,10 +2,13 @@
 weights as a run that is not."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
+
+from ringtrain.transport import texts as transport_texts
 
 pytestmark = pytest.mark.slurm
 RUN = ("--model", "net.toml", "--data", "digits", "--evaluate-every", "100000", "--algorithm", "ring", "--keep", "50")
@@ -153,7 +156,7 @@ def test_a_job_that_asks_for_gpus_has_a_rank_for_each(slurm, launcher):
 def test_ranks_that_find_themselves_alone_are_told_what_to_do(slurm):
     job = slurm.submit("train.sbatch", *flags(20), options=TWO, RINGTRAIN_LAUNCHER="srun", RINGTRAIN_SRUN_MPI="none")
     assert job.end() == "FAILED" and job.code in (2, 143)  # srun ends the other rank, which may not have come so far
-    assert "srun did not speak" in job.log and "Use `srun --mpi=pmix` with Open MPI" in job.log
+    assert re.search(transport_texts.SRUN_PROTOCOL.pattern(), job.log)
 
 
 def test_the_bench_leaves_its_results(slurm):

@@ -3,6 +3,7 @@
 import pytest
 
 from ringtrain.errors import DeviceError
+from ringtrain.transport import texts
 from ringtrain.transport.awareness import (
     AUTO,
     DIRECT,
@@ -26,7 +27,7 @@ def looked(kinds=UNKNOWN, query=NO, ucx=NO):
     return [Rung("kinds", kinds, "kinds' why"), Rung("query", query, "query's why"), Rung("ucx", ucx, "ucx's why")]
 
 
-SAME = Rung("sight", YES, "the ranks of a node are shown the same devices")
+SAME = Rung("sight", YES, texts.DEVICES_ALIKE)
 
 
 def rungs(kinds=UNKNOWN, query=NO, ucx=NO, sight=YES):
@@ -34,8 +35,8 @@ def rungs(kinds=UNKNOWN, query=NO, ucx=NO, sight=YES):
 
 
 FAST, SLOW = Trial(YES, "moved", 40.0, 12.5), Trial(YES, "moved", 0.35, 12.5)
-CRASH = Trial(NO, "a child ended by a segmentation fault in direct messages of 1 bytes")
-NO_MPIRUN = Trial(UNKNOWN, "there is no mpirun here to start a child with")
+CRASH = Trial(NO, texts.TRIAL_ENDED_IN(ending=texts.TRIAL_CRASHED, messages="direct messages of 1 bytes"))
+NO_MPIRUN = Trial(UNKNOWN, texts.NO_MPIRUN)
 
 
 @pytest.mark.parametrize(
@@ -57,51 +58,47 @@ def test_a_child_is_asked_where_something_speaks_for_it(asked, found, worth):
 @pytest.mark.parametrize(
     ("asked", "trial", "way", "why"),
     [
-        (STAGED, None, STAGED, "--mpi-cuda staged"),
+        (STAGED, None, STAGED, texts.AS_ASKED_STAGED),
         (AUTO, None, STAGED, "query's why; ucx's why"),
-        (AUTO, FAST, DIRECT, "that was tried and is faster (40 GB/s direct, 12.5 GB/s staged)"),
+        (AUTO, FAST, DIRECT, texts.DIRECT_FASTER(rates=FAST.rates)),
         (
             AUTO,
             SLOW,
             STAGED,
-            "this MPI can be handed it, but is slower so (0.35 GB/s direct, 12.5 GB/s staged)",
+            texts.DIRECT_SLOWER(rates=SLOW.rates),
         ),
-        (AUTO, CRASH, STAGED, f"device memory did not arrive in a trial: {CRASH.why}"),
-        (AUTO, NO_MPIRUN, STAGED, f"no trial was possible: {NO_MPIRUN.why}"),
-        (DIRECT, FAST, DIRECT, "--mpi-cuda direct; that was tried (40 GB/s direct, 12.5 GB/s staged)"),
+        (AUTO, CRASH, STAGED, texts.TRIAL_FAILED(why=CRASH.why)),
+        (AUTO, NO_MPIRUN, STAGED, texts.NO_TRIAL(why=NO_MPIRUN.why)),
+        (DIRECT, FAST, DIRECT, texts.AS_ASKED_FASTER(rates=FAST.rates)),
         (
             DIRECT,
             SLOW,
             DIRECT,
-            "--mpi-cuda direct; that was tried, and is slower than staging (0.35 GB/s direct, 12.5 GB/s staged)",
+            texts.AS_ASKED_SLOWER(rates=SLOW.rates),
         ),
-        (DIRECT, NO_MPIRUN, DIRECT, f"--mpi-cuda direct, which could not be tried first: {NO_MPIRUN.why}"),
+        (DIRECT, NO_MPIRUN, DIRECT, texts.AS_ASKED_NO_TRIAL(why=NO_MPIRUN.why)),
     ],
 )
 def test_what_is_chosen_and_why(asked, trial, way, why):
     choice = choose(asked, rungs(), trial)
     assert (choice.way, choice.why) == (way, why)
     assert [rung.name for rung in choice.rungs] == ["kinds", "query", "ucx", "sight"] + ["trial"] * (trial is not None)
-    assert choice.words.endswith(why) and choice.words.startswith("device memory is ")
+    assert choice.words == (texts.DIRECT_IN_USE if way == DIRECT else texts.STAGED_IN_USE)(why=why)
 
 
 def test_direct_where_it_does_not_work_is_refused():
     with pytest.raises(DeviceError) as caught:
         choose(DIRECT, rungs(), CRASH)
     assert caught.value.exit_code == 2
-    assert str(caught.value) == (
-        "--mpi-cuda direct: this MPI cannot be handed device memory here: a child ended by a segmentation fault in "
-        "direct messages of 1 bytes. Leave --mpi-cuda out, or use an MPI that is built for CUDA "
-        "(docs/cuda-aware-mpi.md; `ringtrain doctor` shows what was found)"
-    )
+    assert str(caught.value) == texts.DIRECT_REFUSED(why=CRASH.why)
 
 
 @pytest.mark.parametrize(
     ("answers", "merged"),
     [
         ([YES, YES], Rung("query", YES, "of 0")),
-        ([YES, NO, YES], Rung("query", NO, "of 1 (rank 1; others differ)")),
-        ([YES, UNKNOWN], Rung("query", UNKNOWN, "of 1 (rank 1; others differ)")),
+        ([YES, NO, YES], Rung("query", NO, texts.OTHERS_DIFFER(why="of 1", rank=1))),
+        ([YES, UNKNOWN], Rung("query", UNKNOWN, texts.OTHERS_DIFFER(why="of 1", rank=1))),
         ([UNKNOWN, UNKNOWN], Rung("query", UNKNOWN, "of 0")),
     ],
 )
@@ -148,13 +145,13 @@ def test_one_rank_asks_nothing():
 
 def test_nothing_is_asked_where_staging_is_wanted():
     (choice, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, STAGED, None, None, None))
-    assert (choice.way, choice.why, len(choice.rungs)) == (STAGED, "--mpi-cuda staged", 1)
+    assert (choice.way, choice.why, len(choice.rungs)) == (STAGED, texts.AS_ASKED_STAGED, 1)
 
 
 def test_what_was_not_worth_a_child_is_not_tried():
     (one, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, AUTO, looked, SAME, None))
     assert one.why == "query's why; ucx's why"
-    assert one.words == "device memory is staged through host memory: query's why; ucx's why"
+    assert one.words == texts.STAGED_IN_USE(why="query's why; ucx's why")
 
 
 SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
@@ -180,5 +177,5 @@ def test_what_a_process_is_shown(environ, words):
 def test_ranks_of_one_node_that_are_shown_different_devices():
     assert sight([(0, "a"), (0, "a"), (1, "b"), (1, "b")]) == SAME
     assert sight([(0, "a"), (1, "b"), (1, "c"), (1, "b")]) == Rung(
-        "sight", NO, "ranks of node 1 are shown different devices (b; c), between which IPC may fail"
+        "sight", NO, texts.DEVICES_DIFFER(node=1, first="b", second="c")
     )

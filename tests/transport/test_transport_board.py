@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.board import CALLS, RING, TEXT_BYTES, Board, make_call
 from ringtrain.transport.loopback import LoopbackWorld
 
@@ -137,7 +138,7 @@ def test_calls_beyond_the_table_lose_the_text_of_the_oldest_for_others():
         writer.describe(call)
         writer.begin(call.fingerprint)
     texts = [entry.text for entry in reader.read()[0].entries.values()]
-    assert texts == ["a call that its row no longer describes", *(call.text for call in calls[1:])]
+    assert texts == [transport_texts.FORGOTTEN_CALL, *(call.text for call in calls[1:])]
     assert [entry.text for entry in writer.read()[0].entries.values()] == [call.text for call in calls]
 
 

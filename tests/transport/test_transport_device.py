@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport import texts
 from ringtrain.transport.device import STAGED, OnDevice
 from ringtrain.transport.direct import Direct
 from ringtrain.transport.loopback import LoopbackWorld
@@ -265,8 +266,8 @@ def test_missing_peers_are_named():
         handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(2, r.put(np.zeros(100, "f4")))], 9)
         handle.start()
         r.t.barrier()
-        verb = "receive" if r.rank == 0 else "send"
-        with pytest.raises(StalledError, match=rf"no progress for 0.05 s, waiting for rank 2 to {verb} \(tag 9\)"):
+        awaited = texts.AWAITED_PEERS(peers="rank 2", verb="receive" if r.rank == 0 else "send", tag=9)
+        with pytest.raises(StalledError, match=texts.NO_PROGRESS.pattern(seconds=0.05, awaited=awaited)):
             handle.wait(0.05)
 
     on_ranks(3, body)
@@ -279,7 +280,7 @@ def test_an_end_in_host_memory_and_one_on_a_device_do_not_match():
         handle.start()
         handle.wait(5)
 
-    with pytest.raises(TransportError, match="sends 64 bytes where rank 1 expects 400"):
+    with pytest.raises(TransportError, match=texts.SIZES_DIFFER.pattern(source=0, sent=64, target=1, expected=400)):
         on_ranks(2, body)
 
 

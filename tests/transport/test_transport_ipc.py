@@ -1,6 +1,7 @@
 """Memory of devices that ranks map alike: on threads, each with a device that is not there."""
 
 import gc
+import re
 import threading
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from ringtrain.errors import DeviceError, StalledError
 from ringtrain.ops import texts as ops_texts
-from ringtrain.transport import ipc
+from ringtrain.transport import ipc, texts
 from ringtrain.transport.ipc import Ipc, Opened
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
@@ -91,6 +92,10 @@ def refused(size=2, **how):
     return said[0][0]
 
 
+def on(ranks, error):
+    return texts.ON_RANKS(error=error, peers=ranks)
+
+
 def failing(ranks, what, instead):
     """Devices of which those of ``ranks`` do ``what`` by ``instead``, made from what it would be."""
 
@@ -116,12 +121,12 @@ def raising(error):
 def test_what_cannot_be_opened_is_a_reason():
     error = DeviceError("cudaErrorPeerAccessUnsupported")
     why = refused(3, make=failing({1}, "open", raising(error)))
-    assert why == "memory of rank 0 cannot be opened: cudaErrorPeerAccessUnsupported, on rank 1"
+    assert why == on("rank 1", texts.CANNOT_OPEN(peer="rank 0", error="cudaErrorPeerAccessUnsupported"))
     why = refused(make=failing({0, 1}, "share", raising(DeviceError("not supported"))))
-    assert why == "memory of the device cannot be named: not supported, on ranks 0, 1"
-    assert "cannot be opened" in refused(3, make=failing({2}, "open", second_fails))
+    assert why == on("ranks 0, 1", texts.CANNOT_NAME(error="not supported"))
+    assert re.match(texts.CANNOT_OPEN.pattern(), refused(3, make=failing({2}, "open", second_fails)))
     long = refused(make=failing({1}, "open", raising(DeviceError("é" * 3000))))
-    assert long.startswith("memory of rank 0 cannot be opened: éé") and long.endswith(", on rank 1")
+    assert long.startswith(texts.CANNOT_OPEN(peer="rank 0", error="éé")) and long.endswith(on("rank 1", ""))
 
 
 def second_fails(runtime, right):
@@ -150,20 +155,19 @@ def test_memory_of_a_pool_is_refused():
         return why, part, rank.ipc.twins(pool), len(rank.runtime._opened)
 
     for why, part, twins, held in on_ranks(2, body):
-        assert why == (
-            "memory of the device cannot be named: only a whole array, of Runtime.whole, can be shared, on rank 1"
-        )
+        unshared = texts.CANNOT_NAME(error="only a whole array, of Runtime.whole, can be shared")
+        assert why == on("rank 1", unshared)
         assert part.endswith("can be shared, on ranks 0, 1") and twins is None and held == 0
 
 
 def test_ranks_ask_for_as_much():
     said = on_ranks(2, lambda rank: rank.ipc.share(rank.whole(400 + 4 * rank.t.rank)))
-    assert said == ["ranks of the node ask for 400 and 404 bytes"] * 2
+    assert said == [texts.SIZES_OF_NODE(least=400, most=404)] * 2
 
 
 def test_process_namespaces_are_told_apart(monkeypatch):
     monkeypatch.setattr(ipc, "_namespace", lambda: threading.current_thread().name)
-    assert refused().startswith("ranks 0, 1 are in different process namespaces, across which CUDA maps no memory: ")
+    assert refused() == texts.OTHER_NAMESPACES(peers="ranks 0, 1")
     monkeypatch.undo()
     monkeypatch.setattr(ipc, "NAMESPACE", "/nowhere")
     assert refused_not()
@@ -174,7 +178,7 @@ def refused_not():
 
 
 def test_no_host_memory_that_the_node_shares():
-    assert refused(shares=False).startswith("the ranks of the node share no host memory")
+    assert refused(shares=False) == texts.NO_HOST_MEMORY
 
 
 def test_memory_that_reads_otherwise_is_noticed():
@@ -187,7 +191,7 @@ def test_memory_that_reads_otherwise_is_noticed():
         return method
 
     why = refused(make=failing({1}, "open", stale))
-    assert why == "memory of rank 0 was opened and reads otherwise than there, on rank 1"
+    assert why == on("rank 1", texts.READS_OTHERWISE(peer="rank 0"))
 
 
 def test_writes_that_do_not_arrive_are_noticed():
@@ -202,7 +206,7 @@ def test_writes_that_do_not_arrive_are_noticed():
         return method
 
     why = refused(make=failing({1}, "open", snapshot))
-    assert why == "what rank 1 wrote to this rank's memory is not there, on rank 0"
+    assert why == on("rank 0", texts.NOT_WRITTEN(peers="rank 1"))
 
 
 def test_an_allocation_is_opened_once_and_closed_with_its_last_holder():
@@ -260,7 +264,8 @@ def test_a_rank_that_does_not_come_is_named(monkeypatch):
         rank.t.barrier()
         monkeypatch.setattr(ipc, "MEET_S", 0.05)
         if rank.t.rank == 0:
-            with pytest.raises(StalledError, match="waiting for rank 1 to name memory of its device"):
+            late = texts.NO_PROGRESS.pattern(awaited=texts.AWAITED_NEIGHBOURS(peers="rank 1", step=texts.NAME))
+            with pytest.raises(StalledError, match=late):
                 rank.ipc.share(rank.whole())
         rank.t.barrier()
 

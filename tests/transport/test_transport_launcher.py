@@ -3,6 +3,7 @@
 import pytest
 
 from ringtrain.errors import UsageError
+from ringtrain.transport import texts
 from ringtrain.transport.launcher import (
     ALONE,
     Launch,
@@ -62,11 +63,10 @@ def test_a_world_that_came_together_is_right(environ):
 def test_no_mpi_for_several_ranks_says_how_to_get_one():
     with pytest.raises(UsageError) as caught:
         check_without_mpi(read_launch(MPIRUN), "cannot load MPI library")
-    assert str(caught.value) == (
-        "mpirun started 4 ranks, but no MPI library could be loaded (cannot load MPI library): install one with "
-        "`pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
+    assert str(caught.value) == texts.NO_MPI(
+        launcher="mpirun", size=4, reason="cannot load MPI library", install=texts.INSTALL
     )
-    with pytest.raises(UsageError, match="srun started 4 ranks, but no MPI"):
+    with pytest.raises(UsageError, match=texts.NO_MPI.pattern(launcher="srun", size=4)):
         check_without_mpi(read_launch(SRUN), "none")
 
 
@@ -74,13 +74,12 @@ def test_no_mpi_for_several_ranks_says_how_to_get_one():
 def test_srun_that_started_worlds_of_one_is_explained(environ):
     with pytest.raises(UsageError) as caught:
         check_world(read_launch(environ), 1, "Open MPI v5.0.11")
-    message = str(caught.value)
-    assert message.startswith("srun started 4 processes, but each is an MPI world of one rank")
-    assert "srun --mpi=pmix" in message and "Open MPI v5.0.11's" in message and "mpirun" in message
+    found = texts.WORLDS_OF_ONE(launcher="srun", size=4)
+    assert str(caught.value) == texts.SRUN_PROTOCOL(found=found, library="Open MPI v5.0.11")
 
 
 def test_a_launcher_of_another_mpi_is_explained():
-    with pytest.raises(UsageError, match=r"mpiexec belongs to another MPI than the loaded Open MPI v5.*MPI4PY_LIBMPI"):
+    with pytest.raises(UsageError, match=texts.OTHER_MPI.pattern(launcher="mpiexec", library="Open MPI v5")):
         check_world(read_launch(MPIEXEC), 1, "Open MPI v5")
 
 

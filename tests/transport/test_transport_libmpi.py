@@ -1,9 +1,11 @@
 """What is read of the loaded libraries."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from ringtrain.transport import texts
 from ringtrain.transport.awareness import NO, UNKNOWN, YES, Rung
 
 MAPS = """\
@@ -47,18 +49,16 @@ def test_the_loaded_mpi_is_found(libmpi, path):
 def test_kinds(libmpi, told, answer):
     rung = libmpi.kinds_rung(told)
     assert rung.answer == answer
-    assert rung.why == (
-        f"mpi_memory_alloc_kinds is {told!r}" if told else "the MPI has no word on mpi_memory_alloc_kinds"
-    )
+    assert rung.why == (texts.KINDS(kinds=told) if told else texts.NO_KINDS)
 
 
 def test_ucx(libmpi, tmp_path):
     path = tmp_path / "libucp.so.0"
-    assert libmpi.ucx_rung(None) == Rung("ucx", NO, "no UCX is loaded")
-    assert libmpi.ucx_rung(path) == Rung("ucx", NO, f"{path} has no module for CUDA")
+    assert libmpi.ucx_rung(None) == Rung("ucx", NO, texts.NO_UCX)
+    assert libmpi.ucx_rung(path) == Rung("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
     (tmp_path / "ucx").mkdir()
     (tmp_path / "ucx" / "libuct_cuda.so.0").touch()
-    assert libmpi.ucx_rung(path) == Rung("ucx", YES, f"{path} has a module for CUDA")
+    assert libmpi.ucx_rung(path) == Rung("ucx", YES, texts.UCX_WITH_CUDA(library=path))
 
 
 def test_this_mpi(libmpi):
@@ -67,6 +67,11 @@ def test_this_mpi(libmpi):
     assert names == ["kinds", "query", "ucx"]
     path = libmpi.loaded(libmpi.LIBMPI)
     assert path is not None and path.is_file()
-    assert libmpi.query().why.endswith((" says yes", " says no", " has no MPIX_Query_cuda_support"))
+    answers = (
+        texts.QUERY_ANSWER.pattern(answer="yes"),
+        texts.QUERY_ANSWER.pattern(answer="no"),
+        texts.NO_QUERY.pattern(),
+    )
+    assert re.fullmatch("|".join(answers), libmpi.query().why)
     found = libmpi.launcher()
     assert found is None or found.name in ("mpirun", "mpiexec")

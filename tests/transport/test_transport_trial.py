@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.transport import trial
+from ringtrain.transport import texts, trial
 from ringtrain.transport.awareness import NO, UNKNOWN, YES, Trial
 from ringtrain.transport.trial import MARK, Outcome, attempt, clean, command, read, run
 
@@ -50,50 +50,64 @@ AT = "say(at='direct messages of 1,000 bytes')\n"
 RATES = "say(staged_gbs=12.5, direct_gbs=40.0)\n"
 
 
+def in_direct(ending):
+    return texts.TRIAL_ENDED_IN(ending=ending, messages="direct messages of 1,000 bytes")
+
+
+def early(ending):
+    return texts.TRIAL_ENDED_EARLY(ending=ending)
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         (
             SAY + AT + RATES,
-            Trial(YES, "a child moved device memory both ways: 40 GB/s direct, 12.5 GB/s staged", 40.0, 12.5),
+            Trial(YES, texts.TRIAL_MOVED(rates=texts.RATES(direct=40, staged=12.5)), 40.0, 12.5),
         ),
-        (SAY + "say(device='no driver')", Trial(UNKNOWN, "no device: no driver")),
+        (SAY + "say(device='no driver')", Trial(UNKNOWN, texts.TRIAL_NO_DEVICE(error="no driver"))),
         (  # lines of two ranks in one
             SAY + "print('[1] ', end=''); print(end='x'.join(['" + MARK + """{"device": "no driver"}'] * 2))""",
-            Trial(UNKNOWN, "no device: no driver"),
+            Trial(UNKNOWN, texts.TRIAL_NO_DEVICE(error="no driver")),
         ),
         (
             SAY + AT + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-            Trial(NO, "a child ended by a segmentation fault in direct messages of 1,000 bytes"),
+            Trial(NO, in_direct(texts.TRIAL_CRASHED)),
         ),
         (
             SAY + AT + "import sys; print('Signal: Segmentation fault (11)\\n---', file=sys.stderr); sys.exit(139)",
-            Trial(NO, "a child ended by a segmentation fault in direct messages of 1,000 bytes"),
+            Trial(NO, in_direct(texts.TRIAL_CRASHED)),
         ),
         (
             SAY + AT + "import sys; sys.exit('---\\nNo components were able to be opened in the pml framework.\\n---')",
             Trial(
                 NO,
-                "a child ended with status 1 (No components were able to be opened in the pml framework.) in direct "
-                "messages of 1,000 bytes",
+                in_direct(
+                    texts.TRIAL_STATUS_SAID(
+                        status=1, said="No components were able to be opened in the pml framework."
+                    )
+                ),
             ),
         ),
         (
             SAY + "say(wrong='direct messages of 1 bytes')",
-            Trial(NO, "a child found wrong values after direct messages of 1 bytes"),
+            Trial(NO, texts.TRIAL_WRONG(messages="direct messages of 1 bytes")),
         ),
         (
             SAY + "say(at='staged messages of 1 bytes')\nimport sys; sys.exit(3)",
-            Trial(UNKNOWN, "a child ended with status 3 in staged messages of 1 bytes"),
+            Trial(
+                UNKNOWN,
+                texts.TRIAL_ENDED_IN(ending=texts.TRIAL_STATUS(status=3), messages="staged messages of 1 bytes"),
+            ),
         ),
-        ("print('hello')", Trial(UNKNOWN, "a child ended with status 0 before its first message")),
+        ("print('hello')", Trial(UNKNOWN, early(texts.TRIAL_STATUS(status=0)))),
         (
             f"print({MARK!r} + 'not json'); print({MARK!r} + '[1]')",
-            Trial(UNKNOWN, "a child ended with status 0 before its first message"),
+            Trial(UNKNOWN, early(texts.TRIAL_STATUS(status=0))),
         ),
         (
             "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10)",
-            Trial(UNKNOWN, "a child ended with status 0 before its first message"),
+            Trial(UNKNOWN, early(texts.TRIAL_STATUS(status=0))),
         ),
     ],
 )  # fmt: skip
@@ -125,7 +139,7 @@ def test_a_child_that_hangs_is_ended(monkeypatch, ready, stubborn):
     monkeypatch.setattr(trial, "GRACE_S", 0.2)
     outcome = python(stubborn + SAY + AT + ready + "import threading; threading.Event().wait()", limit_s=0.1)
     found = read(outcome, 1.0)
-    assert found == Trial(NO, "a child did not end within 1 s, and hung in direct messages of 1,000 bytes")
+    assert found == Trial(NO, in_direct(texts.TRIAL_HUNG(seconds=1)))
 
 
 def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
@@ -139,7 +153,7 @@ def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
 def test_an_mpirun_that_is_not_there():
     outcome = run(["/nonexistent/mpirun"], {}, 1.0)
     assert outcome == Outcome(127, "", "/nonexistent/mpirun: No such file or directory")
-    assert attempt(None, "Open MPI", "a:b", [0]).why == "there is no mpirun here to start a child with"
+    assert attempt(None, "Open MPI", "a:b", [0]).why == texts.NO_MPIRUN
     found = attempt(Path("/nonexistent/mpirun"), "Open MPI", "a:b", [0])
     assert found.answer == UNKNOWN and "/nonexistent/mpirun: No such file" in found.why
 
@@ -149,4 +163,4 @@ def test_an_mpirun_of_nonsense(tmp_path):
     stub.write_text("#!/bin/sh\necho ringtrain-trial { ; kill -SEGV $$\n")
     stub.chmod(0o755)
     found = attempt(stub, "Open MPI", "a:b", [0])
-    assert found == Trial(UNKNOWN, "a child ended by a segmentation fault before its first message")
+    assert found == Trial(UNKNOWN, early(texts.TRIAL_CRASHED))
