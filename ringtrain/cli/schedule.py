@@ -59,7 +59,8 @@ def list_schedules():
 @click.option("--rank", type=int, help="This rank alone. [all]")
 def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
     """Show NAME step by step, as every rank takes it."""
-    from ringtrain.collectives.draw import LEGEND, line
+    from ringtrain.collectives import texts as collectives_texts
+    from ringtrain.collectives.draw import line
     from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
@@ -72,7 +73,7 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
         click.echo(f"rank {one}: sends at most {made.wire(one)} chunks; the buffer has {made.chunks}")
         for number, step in enumerate(made.steps(one)):
             click.echo(f"  {number:3}  {line(step, one)}")
-    click.echo(LEGEND)
+    click.echo(collectives_texts.LEGEND)
 
 
 @schedule.command()
@@ -157,7 +158,8 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: F.svg or F.png. [a table here]")
 def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
-    from ringtrain.collectives.draw import LEGEND, MOST_RANKS, picture, table
+    from ringtrain.collectives import texts as collectives_texts
+    from ringtrain.collectives.draw import MOST_RANKS, picture, table
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     _limit(topology, MOST_RANKS, "a drawing", "draw fewer")
@@ -168,7 +170,7 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     click.echo(f"{made!r}")
     titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
     _print_table(titles, [(str(number), *row) for number, row in enumerate(table(made))], lines=True)
-    click.echo(LEGEND)
+    click.echo(collectives_texts.LEGEND)
 
 
 def _make(name, ranks, nodes, goal, pieces, rounded, shards):

@@ -23,7 +23,7 @@ depend neither on p, nor on who owns a slice or where it begins.
 from collections.abc import Iterator
 from itertools import chain
 
-from ringtrain.collectives import sliced
+from ringtrain.collectives import sliced, texts
 from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.fused import Fused, fuse
 from ringtrain.collectives.schedule import REDUCE_SCATTER, Move, Schedule, Step
@@ -36,7 +36,7 @@ NAME = "canonical"
 def canonical(size: int, shards: int) -> Schedule:
     """All-reduce of the sums of so many shards. Raises UsageError for more ranks than those."""
     if size > shards:
-        raise UsageError(f"{size} ranks cannot have a shard each of {shards}: more shards are needed, or fewer ranks")
+        raise UsageError(texts.TOO_FEW_SHARDS(size=size, shards=shards))
     return all_reduce(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
 
 

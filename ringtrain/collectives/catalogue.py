@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ringtrain.collectives import butterfly, circulant, compose, double_tree, ring, sliced, star, tree
+from ringtrain.collectives import butterfly, circulant, compose, double_tree, ring, sliced, star, texts, tree
 from ringtrain.collectives.hierarchical import Builder, hierarchical
 from ringtrain.collectives.recursive_doubling import recursive_doubling
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Schedule
@@ -86,18 +86,15 @@ def check_name(name: str, rounded: bool = False) -> None:
     """Raises UsageError for a name that is not there; and, for a wire that rounds, where no rank owns a sum."""
     kind, *pair = name.split(":")
     if not pair and name not in SCHEDULES:
-        raise UsageError(f"unknown algorithm {name!r}: {nearest(name, SCHEDULES)}")
+        raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, SCHEDULES)))
     if pair and (kind != "hierarchical" or len(pair) != 2):
-        raise UsageError(f"unknown algorithm {name!r}: a pair is written hierarchical:INNER:OUTER")
-    for part, known, place in zip(pair, (HALVES, FLAT), ("within nodes", "across nodes"), strict=False):
+        raise UsageError(texts.NOT_A_PAIR(name=name))
+    for part, known, place in zip(pair, (HALVES, FLAT), (texts.WITHIN_NODES, texts.ACROSS_NODES), strict=False):
         if part not in known:
-            raise UsageError(f"unknown algorithm {part!r} {place} in {name!r}: {nearest(part, known)}")
+            raise UsageError(texts.UNKNOWN_PART(part=part, place=place, name=name, hint=nearest(part, known)))
     owning = PAIRS[name][1] if name in PAIRS else name.split(":")[-1]
     if rounded and owning not in HALVES:
-        raise UsageError(
-            f"{name!r} cannot use a wire that rounds: no rank owns a sum, each adds its own number to the other's "
-            f"rounded one, and they would end with different bits. Use one with owners: {', '.join(HALVES)}"
-        )
+        raise UsageError(texts.NO_OWNERS(name=name, owning=", ".join(HALVES)))
 
 
 def needs_nodes(name: str) -> bool:
@@ -107,8 +104,8 @@ def needs_nodes(name: str) -> bool:
 
 def _half(name: str, size: int, goal: str, rounded: bool) -> Schedule:
     if goal not in GOALS:
-        raise UsageError(f"unknown goal {goal!r}: {nearest(goal, GOALS)}")
+        raise UsageError(texts.UNKNOWN_GOAL(goal=goal, hint=nearest(goal, GOALS)))
     if name not in HALVES:
-        raise UsageError(f"{name!r} is not made of two halves, so that it has no {goal}: {', '.join(HALVES)} have one")
+        raise UsageError(texts.NO_HALVES(name=name, goal=goal, halves=", ".join(HALVES)))
     half = HALVES[name][GOALS.index(goal) - 1](size)
     return compose.rounded(half) if rounded and goal == ALL_GATHER else half

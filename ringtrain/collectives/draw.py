@@ -6,6 +6,7 @@ Both are drawn from the schedule itself, in rounds: what may travel at the same 
 from collections import defaultdict
 from pathlib import Path
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.messages import Message, all_steps, messages, span
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.timetable import rounds
@@ -16,7 +17,6 @@ MOST_RANKS = 32  # more than that cannot be told apart
 MOST_CHUNKS = 16  # of those that the legend names
 DASHED = (0, (3, 2))
 FORMATS = (".svg", ".png")
-LEGEND = "→1 0:2 chunks 0 and 1 go to rank 1 · ←1 +0:2 are added · ←1 0:2 overwrite · 0:2 += 4:6 within the rank"
 
 
 def in_rounds(schedule: Schedule) -> list[tuple[int, Message]]:
@@ -68,13 +68,13 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
     """
     path = Path(path)
     if path.suffix not in FORMATS:
-        raise UsageError(f"{path} is no picture that can be drawn: its name must end in {' or '.join(FORMATS)}")
+        raise UsageError(texts.NOT_A_PICTURE(path=path, formats=" or ".join(FORMATS)))
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("matplotlib is not installed: pip install 'ringtrain[plot]' draws pictures") from None
+        raise UsageError(texts.NO_MATPLOTLIB) from None
     timed = [(round, message) for round, message in in_rounds(schedule) if message.source != message.target]
     last = max((round for round, _ in timed), default=0) + 1
     figure = Figure(figsize=(min(3.6 + 0.9 * last, 24), 1.2 + 0.45 * schedule.size), dpi=120, layout="constrained")
@@ -85,7 +85,7 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
         with rc_context({"svg.hashsalt": schedule.name, "svg.fonttype": "none"}):
             figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        raise UsageError(texts.CANNOT_WRITE(path=path, reason=error.strerror)) from None
 
 
 def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> None:

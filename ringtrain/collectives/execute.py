@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.host import HOST
 from ringtrain.collectives.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Piece, Plan, make_plan
 from ringtrain.collectives.reduction import Reduction
@@ -109,7 +110,7 @@ class Execution(Reduction):
         """The buffer is final on this rank: begin. It belongs to the execution until :meth:`test` says
         True."""
         if self._left:
-            raise TransportError(f"{self._name} with tag {self._tag} was started again before it was done")
+            raise TransportError(texts.STARTED_AGAIN(name=texts.EXECUTION(schedule=self._name, tag=self._tag)))
         self._left, self._moved = len(self._pieces), 0
         self._start_waits, self._add_waits = self._plan.start_waits.copy(), self._plan.add_waits.copy()
         self._computing = True
@@ -222,11 +223,11 @@ class Execution(Reduction):
     def awaited(self) -> str:
         """Whom this rank waits for, in words."""
         late = [channel for channel, flying in self._flying.items() if flying]
-        verbs = ((False, "send"), (True, "receive"))  # what is awaited of a peer: the other end
-        named = {verb: [peer for sending, peer in late if sending == own] for own, verb in verbs}
-        whom = " and ".join(f"{peers(ranks)} to {verb}" for verb, ranks in named.items() if ranks) or "its device"
+        ends = ((False, texts.TO_SEND), (True, texts.TO_RECEIVE))  # what is awaited of a peer: the other end
+        named = {end: [peer for sending, peer in late if sending == own] for own, end in ends}
+        whom = " and ".join(end(ranks=peers(ranks)) for end, ranks in named.items() if ranks) or texts.ITS_DEVICE
         done, total = len(self._pieces) - self._left, len(self._pieces)
-        return f"{whom}: rank {self._rank} in {self._name}, tag {self._tag}, {done} of {total} messages done"
+        return texts.AWAITED(whom=whom, rank=self._rank, schedule=self._name, tag=self._tag, done=done, total=total)
 
 
 @dataclass(frozen=True, slots=True)

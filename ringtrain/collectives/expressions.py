@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ringtrain.collectives import texts
+
 LONGEST = 200  # characters of an expression in an error
 
 
@@ -71,21 +73,21 @@ class Brought:
         """The first leaf that is not in there once, in words."""
         held = self.sums.leaves[value]
         wrong = next((leaf for leaf in range(self.sums.count) if held[leaf] != 1), None)
-        return None if wrong is None else f"ends with {self.name(wrong)} {held[wrong]} times"
+        return None if wrong is None else texts.MISCOUNT(leaf=self.name(wrong), times=held[wrong])
 
     def disorder(self, value: int) -> str | None:
         """What it is, in words, where that is not the total that is wanted."""
         if self.total in (None, value):
             return None
-        return f"is added as {self.sums.say(value)}; wanted {self.sums.say(self.total)}"
+        return texts.DISORDER(got=self.sums.say(value), wanted=self.sums.say(self.total))
 
 
 def contributions(brings: Sequence[int]) -> Brought:
     """Of ranks that bring so many arrays each: every array is a leaf, those of the buffers first."""
-    names = [f"rank {rank}'s contribution" for rank in range(len(brings))]
+    names = [texts.CONTRIBUTION(rank=rank) for rank in range(len(brings))]
     lanes = [[rank] for rank in range(len(brings))]
     for rank, count in enumerate(brings):
         for lane in range(1, count):
             lanes[rank].append(len(names))
-            names.append(f"rank {rank}'s contribution in lane {lane}")
+            names.append(texts.LANE_CONTRIBUTION(rank=rank, lane=lane))
     return Brought(Sums(len(names)), lanes, names.__getitem__)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.expressions import Brought, contributions
 from ringtrain.collectives.messages import Message, Steps, all_steps, is_local, messages
 from ringtrain.collectives.schedule import Move, Schedule, Step
@@ -99,8 +100,7 @@ def _pairs(send: Move, recv: Move) -> Iterator[Place]:
 def _check(schedule: Schedule, message: Message) -> None:
     if message.recv.add or message.sent:
         raise ScheduleError(
-            f"{schedule!r} cannot be fused: step {message.sent} of rank {message.source} sends rank {message.target} "
-            f"what is no raw chunk, or adds it on arrival"
+            texts.NOT_FUSED(schedule=schedule, step=message.sent, source=message.source, target=message.target)
         )
 
 
@@ -121,10 +121,7 @@ def order_of(fused: Fused, rank: int) -> list[int]:
     """Whose contributions to its chunk the rank adds, one after another, before it writes the sum into the buffers of
     all of them. Raises ScheduleError where its tasks are not that."""
     if not is_one_pass(fused, rank):
-        raise ScheduleError(
-            f"{fused.name} on rank {rank} does not add contributions one after another and then give the sum to all: a "
-            "device that does it in one pass wants a plan of that kind"
-        )
+        raise ScheduleError(texts.NOT_ONE_PASS(plan=fused.name, rank=rank))
     return _sources(fused, rank)
 
 
@@ -161,13 +158,13 @@ def verify_fused(fused: Fused, brought: Brought | None = None) -> None:
             value = values[task.source]
             values[task.target] = sums.add(values[task.target], value) if task.add else value
     for rank, chunk in product(range(fused.size), range(fused.chunks)):
-        value, where = values[rank, chunk], f"{fused.name}, rank {rank}, chunk {chunk}"
+        value, where = values[rank, chunk], texts.AT_CHUNK(schedule=fused.name, rank=rank, chunk=chunk)
         if wrong := brought.miscount(value):
-            raise ScheduleError(f"{where} {wrong}")
+            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
         if value != values[0, chunk]:
-            raise ScheduleError(f"{where} is added in another order than on rank 0")
+            raise ScheduleError(texts.FUSED_ORDER(where=where))
         if wrong := brought.disorder(value):
-            raise ScheduleError(f"{where} {wrong}")
+            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
 
 
 def _check_touching(fused: Fused) -> None:
@@ -177,11 +174,14 @@ def _check_touching(fused: Fused) -> None:
         for owner, chunk in {place for task in own for place in (task.target, task.source)}:
             if not 0 <= chunk < fused.brings[owner] * fused.chunks:
                 raise ScheduleError(
-                    f"{fused.name}: rank {rank} touches chunk {chunk} of rank {owner}, which brings "
-                    f"{fused.brings[owner]} times {fused.chunks} chunks"
+                    texts.OUTSIDE_BUFFER(
+                        plan=fused.name,
+                        rank=rank,
+                        chunk=chunk,
+                        owner=owner,
+                        brings=fused.brings[owner],
+                        chunks=fused.chunks,
+                    )
                 )
             if chunk % fused.chunks != rank:
-                raise ScheduleError(
-                    f"{fused.name}: hazard: rank {rank} touches chunk {chunk} of rank {owner}'s buffer, which is rank "
-                    f"{chunk}'s to touch between the waits"
-                )
+                raise ScheduleError(texts.FUSED_HAZARD(plan=fused.name, rank=rank, chunk=chunk, owner=owner))

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.fused import Fused, Place, Task, is_one_pass, order_of
 from ringtrain.collectives.host import HOST
 from ringtrain.collectives.reduction import Reduction
@@ -75,7 +76,7 @@ class Mapped(Reduction):
 
     def start(self) -> None:
         if self._state != IDLE:
-            raise TransportError("an all-reduce in shared memory was started again before it was done")
+            raise TransportError(texts.STARTED_AGAIN(name=texts.SHARED))
         self._mark = self._device.mark()
         self._state = FINAL
         self.test()
@@ -108,13 +109,13 @@ class Mapped(Reduction):
 
     def _awaited(self) -> str:
         late = peers([self._neighbours[place] for place in self._lane.late()])
-        return f"{say_awaited(self._state, late)} an all-reduce in shared memory, rank {self._rank}"
+        return say_awaited(self._state, late, texts.SHARED, self._rank)
 
 
-def say_awaited(state: int, late: str) -> str:
-    """``late``: the ranks that have not advanced as often as this one."""
-    verb = "come to" if state in (FINAL, COMING) else "end its part of"
-    return f"{'its device' if state in (FINAL, WORKING) else late} to {verb}"
+def say_awaited(state: int, late: str, name: str, rank: int) -> str:
+    """``late``: the ranks that have not advanced as often as this one, ``rank``."""
+    awaited = texts.AWAITED_START if state in (FINAL, COMING) else texts.AWAITED_END
+    return awaited(whom=texts.ITS_DEVICE if state in (FINAL, WORKING) else late, name=name, rank=rank)
 
 
 def on_host(twins: Sequence) -> bool:

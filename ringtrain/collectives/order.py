@@ -7,6 +7,7 @@ definition has it. So it is proved of the two together, and of nothing else that
 
 from collections.abc import Sequence
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import FLAT, make_schedule
 from ringtrain.collectives.expressions import Brought, Sums
 from ringtrain.collectives.fused import Fused, verify_fused
@@ -47,11 +48,13 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Brought:
         if count != len(own):
             left, arrays = ", ".join(f"{start}:{stop}" for start, stop in own), "array" if count == 1 else "arrays"
             raise ScheduleError(
-                f"{name} takes {count} {arrays} of rank {rank}, which has {len(own)}: sums of shards {left} of {shards}"
+                texts.WRONG_LANES(
+                    name=name, count=count, arrays=arrays, rank=rank, held=len(own), ranges=left, shards=shards
+                )
             )
     lanes = [_folded(sums, *share(rank, size, shards), shards) for rank in range(size)]
     total = add_up(range(shards), sums.add)
-    return Brought(sums, lanes, lambda shard: f"the gradient of shard {shard}", total)
+    return Brought(sums, lanes, lambda shard: texts.SHARD_GRADIENT(shard=shard), total)
 
 
 def _folded(sums: Sums, start: int, stop: int, shards: int) -> list[int]:

@@ -20,6 +20,7 @@ The result is a schedule like any other, and is proved like any other.
 from collections import defaultdict
 from dataclasses import replace
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.messages import all_steps, messages
 from ringtrain.collectives.schedule import Move, Schedule
 from ringtrain.collectives.timetable import Entry, rounds, timed_steps
@@ -33,7 +34,7 @@ def pipelined(schedule: Schedule, pieces: int) -> Schedule:
     Raises UsageError for less than one piece; ScheduleError where the schedule deadlocks.
     """
     if pieces < 1:
-        raise UsageError(f"a schedule cannot be pipelined in {pieces} pieces: at least 1 is needed")
+        raise UsageError(texts.NO_PIECES(pieces=pieces))
     entries = _entries(schedule, pieces)
     owner = schedule.owner and (lambda chunk: schedule.owner(chunk % schedule.chunks))
     return replace(

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.fused import Fused, order_of
@@ -137,7 +138,7 @@ class Routed(Reduction):
 
     def start(self) -> None:
         if self._state != IDLE:
-            raise TransportError("a routed all-reduce was started again before it was done")
+            raise TransportError(texts.STARTED_AGAIN(name=texts.ROUTED))
         self._begun = self._pushed = 0
         self._mark = self._device.mark()
         self._state = FINAL
@@ -186,6 +187,8 @@ class Routed(Reduction):
 
     def _awaited(self) -> str:
         if self._state == MOVING:
-            return f"piece {self._pushed} of {len(self._pieces)}: {self._flying[0].outer.awaited()}"
+            return texts.AWAITED_PIECE(
+                piece=self._pushed, pieces=len(self._pieces), awaited=self._flying[0].outer.awaited()
+            )
         late = peers([self._neighbours[place] for place in self._lane.late()])
-        return f"{say_awaited(self._state, late)} a routed all-reduce, rank {self._rank}"
+        return say_awaited(self._state, late, texts.ROUTED, self._rank)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ringtrain.collectives import texts
 from ringtrain.errors import UsageError
 
 
@@ -17,13 +18,13 @@ class Topology:
 
     def __post_init__(self):
         if not self.nodes:
-            raise UsageError("there are 0 ranks: at least 1 is needed")
+            raise UsageError(texts.NO_RANKS(size=0))
         for number, ranks in enumerate(self.nodes):
             if not ranks:
-                raise UsageError(f"node {number} has no ranks: every node needs at least one")
+                raise UsageError(texts.EMPTY_NODE(node=number))
         ranks = sorted(rank for node in self.nodes for rank in node)
         if ranks != list(range(len(ranks))):
-            raise UsageError(f"the nodes hold ranks {ranks}: wanted 0 to {len(ranks) - 1}, each once")
+            raise UsageError(texts.NOT_EACH_ONCE(ranks=ranks, last=len(ranks) - 1))
 
     @property
     def size(self) -> int:
@@ -61,9 +62,9 @@ def even(size: int, nodes: int = 1) -> Topology:
     Raises UsageError where there are fewer ranks than nodes.
     """
     if size < 1:
-        raise UsageError(f"there are {size} ranks: at least 1 is needed")
+        raise UsageError(texts.NO_RANKS(size=size))
     if not 1 <= nodes <= size:
-        raise UsageError(f"{size} ranks cannot run on {nodes} nodes: wanted 1 to {size} nodes")
+        raise UsageError(texts.TOO_MANY_NODES(size=size, nodes=nodes))
     return placed([rank * nodes // size for rank in range(size)])
 
 
@@ -79,5 +80,5 @@ def requested(ranks: int | None, nodes: Sequence[int] | None) -> Topology:
     topology = filled(nodes)
     if ranks not in (None, topology.size):
         told = ", ".join(map(str, nodes))
-        raise UsageError(f"nodes of {told} ranks have {topology.size} together, not {ranks}: leave one of them out")
+        raise UsageError(texts.NODES_DISAGREE(counts=told, total=topology.size, ranks=ranks))
     return topology

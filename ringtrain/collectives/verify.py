@@ -28,6 +28,7 @@ Raises ScheduleError where it is not so, with the rank, step, peer or chunk.
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.expressions import Brought, contributions
 from ringtrain.collectives.messages import Message, Steps, all_steps, is_local, messages, span
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
@@ -54,12 +55,14 @@ def verify(schedule: Schedule, rounds: bool = False, brought: Brought | None = N
     steps = all_steps(schedule)
     for rank, own in enumerate(steps):
         for number, step in enumerate(own):
-            _check_step(schedule, rank, f"{schedule!r}, rank {rank}, step {number}", step)
+            _check_step(schedule, rank, texts.AT_STEP(schedule=schedule, rank=rank, step=number), step)
     needs = _needs(steps, messages(schedule, steps))
     sent = tuple(sum(move.stop - move.start for move in _wired(rank, own)) for rank, own in enumerate(steps))
     for rank, chunks in enumerate(sent):
         if chunks > schedule.wire(rank):
-            raise ScheduleError(f"{schedule!r}, rank {rank} sends {chunks} chunks; stated: {schedule.wire(rank)}")
+            raise ScheduleError(
+                texts.TOO_MUCH_SENT(schedule=schedule, rank=rank, chunks=chunks, stated=schedule.wire(rank))
+            )
     run = _Run(
         schedule, steps, needs, rounds, brought or contributions(list(map(schedule.brings, range(schedule.size))))
     )
@@ -88,27 +91,23 @@ def _read(rank: int, step: Step) -> list[Move]:
 def _check_step(schedule: Schedule, rank: int, where: str, step: Step) -> None:
     for move in (*step.sends, *step.recvs):
         if not 0 <= move.peer < schedule.size:
-            raise ScheduleError(f"{where}: peer {move.peer} of {schedule.size} ranks")
+            raise ScheduleError(texts.UNKNOWN_PEER(where=where, peer=move.peer, size=schedule.size))
         if not 0 <= move.start < move.stop:
-            raise ScheduleError(f"{where}: span {span(move)} is empty or negative")
+            raise ScheduleError(texts.EMPTY_SPAN(where=where, span=span(move)))
         if move.start // schedule.chunks != (move.stop - 1) // schedule.chunks:
-            raise ScheduleError(f"{where}: span {span(move)} leaves the buffer of {schedule.chunks} chunks")
+            raise ScheduleError(texts.SPAN_LEAVES(where=where, span=span(move), chunks=schedule.chunks))
     written: dict[int, Move] = {}
     for move in step.recvs:
         for chunk in range(move.start, move.stop):
             if chunk in written:
                 other = written[chunk].peer
-                raise ScheduleError(
-                    f"{where}: hazard: chunk {chunk} is received from rank {other} and rank {move.peer} at once"
-                )
+                raise ScheduleError(texts.RECEIVED_TWICE(where=where, chunk=chunk, first=other, second=move.peer))
             written[chunk] = move
     for move in _read(rank, step):
         for chunk in range(move.start, move.stop):
             if chunk in written:
                 other = written[chunk].peer
-                raise ScheduleError(
-                    f"{where}: hazard: chunk {chunk} is sent to rank {move.peer} while rank {other} writes it"
-                )
+                raise ScheduleError(texts.SENT_WHILE_WRITTEN(where=where, chunk=chunk, peer=move.peer, writer=other))
 
 
 def _needs(steps: Steps, met: list[Message]) -> list[list[set[tuple[int, int]]]]:
@@ -167,7 +166,7 @@ class _Run:
         for move in self.steps[rank][self.at[rank]].sends:
             load = [values.get(chunk, EMPTY) for chunk in range(move.start, move.stop)]
             if EMPTY in load:
-                raise ScheduleError(f"{self._where(rank)}: sends scratch {span(move)} before anything arrived there")
+                raise ScheduleError(texts.EMPTY_SENT(where=self._where(rank), span=span(move)))
             self.wires[rank, move.peer].append((move, load))
 
     def _receive(self, rank: int) -> None:
@@ -178,20 +177,26 @@ class _Run:
                 load = [self.sums.round(value) for value in load]
             for chunk, value in zip(range(move.start, move.stop), load, strict=True):
                 if move.add and chunk not in values:
-                    raise ScheduleError(f"{self._where(rank)}: adds into scratch {chunk}, which holds nothing")
+                    raise ScheduleError(texts.EMPTY_ADDED(where=self._where(rank), chunk=chunk))
                 values[chunk] = self.sums.add(values[chunk], value) if move.add else value
 
     def _where(self, rank: int) -> str:
-        return f"{self.schedule!r}, rank {rank}, step {self.at[rank]}"
+        return texts.AT_STEP(schedule=self.schedule, rank=rank, step=self.at[rank])
 
     def _deadlock(self) -> str:
         stuck = [rank for rank in range(self.schedule.size) if self._left(rank)]
         waits = "; ".join(
-            f"rank {rank} in step {self.at[rank]} waits for "
-            + ", ".join(f"step {step} of rank {peer}" for peer, step in sorted(self._waits_for(rank)))
+            texts.WAITS(
+                rank=rank,
+                step=self.at[rank],
+                awaited=", ".join(
+                    texts.STEP_OF_RANK(step=step, rank=peer) for peer, step in sorted(self._waits_for(rank))
+                ),
+            )
             for rank in stuck[:4]
         )
-        return f"{self.schedule!r}: deadlock: {waits}" + (f"; and {len(stuck) - 4} more" if len(stuck) > 4 else "")
+        more = texts.MORE_STUCK(count=len(stuck) - 4) if len(stuck) > 4 else ""
+        return texts.STUCK(schedule=self.schedule, waits=waits) + more
 
     def check_result(self) -> None:
         goal, owner = self.schedule.goal, self.schedule.owner
@@ -205,21 +210,19 @@ class _Run:
 
     def _check_sum(self, rank: int, chunk: int, first: int) -> None:
         value = self.values[rank][chunk]
-        where = f"{self.schedule!r}, rank {rank}, chunk {chunk}"
+        where = texts.AT_CHUNK(schedule=repr(self.schedule), rank=rank, chunk=chunk)
         if wrong := self.brought.miscount(value):
-            raise ScheduleError(f"{where} {wrong}")
+            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
         if value != self.values[first][chunk]:
-            done = "added or rounded" if self.rounds else "added"
-            raise ScheduleError(
-                f"{where} is {done} in another order than on rank {first}: replicas would round differently"
-            )
+            done = texts.ADDED_OR_ROUNDED if self.rounds else texts.ADDED
+            raise ScheduleError(texts.OTHER_ORDER(where=where, done=done, first=first))
         if wrong := self.brought.disorder(value):
-            raise ScheduleError(f"{where} {wrong}")
+            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
 
     def _check_copy(self, rank: int, chunk: int, owner: int) -> None:
-        value, where = self.values[rank][chunk], f"{self.schedule!r}, rank {rank}, chunk {chunk}"
+        value, where = self.values[rank][chunk], texts.AT_CHUNK(schedule=repr(self.schedule), rank=rank, chunk=chunk)
         if self.sums.leaves[value] != Counter([owner]):
             held = " + ".join(f"rank {source}'s" for source in sorted(self.sums.leaves[value].elements()))
-            raise ScheduleError(f"{where} ends as {held}; wanted rank {owner}'s")
+            raise ScheduleError(texts.NOT_THE_OWNERS(where=where, held=held, owner=owner))
         if value != self.values[owner][chunk]:
-            raise ScheduleError(f"{where} ends rounded, and on its owner, rank {owner}, it is not")
+            raise ScheduleError(texts.OWNER_NOT_ROUNDED(where=where, owner=owner))

@@ -4,7 +4,7 @@ several, or ``routed:OUTER`` with another schedule between nodes than a ring."""
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ringtrain.collectives import sliced
+from ringtrain.collectives import sliced, texts
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
 from ringtrain.collectives.fused import Fused, fuse, one_after_another
 from ringtrain.collectives.mapped import Mapped, on_host
@@ -35,11 +35,9 @@ def check_shared(algorithm: str, wired: bool) -> None:
     """Raises UsageError where there is no such algorithm, or none with a wire that rounds if that is wanted."""
     kind, pair, outer = algorithm.partition(":")
     if pair and (kind != ROUTED or outer not in FLAT):
-        raise UsageError(
-            f"unknown algorithm {algorithm!r}: routed:OUTER names what goes between nodes: {nearest(outer, FLAT)}"
-        )
+        raise UsageError(texts.UNKNOWN_OUTER(name=algorithm, hint=nearest(outer, FLAT)))
     if wired and kind == MAPPED:
-        raise UsageError(f"{kind!r} sends no messages that could be packed: leave the wire out, or name a schedule")
+        raise UsageError(texts.NO_MESSAGES(name=kind))
     check_name(outer or OUTER, wired)
 
 
@@ -56,7 +54,7 @@ def prepare_shared(
     """As :func:`ringtrain.exchange.reductions.prepare`. ``routed`` on one node is ``mapped``. Raises Unavailable."""
     why = unavailable(transport, buffer, algorithm, [tag])
     if why is not None:
-        raise Unavailable(f"{algorithm} cannot run here: {why}")
+        raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
     lane, twins = transport.lane(tag), transport.twins(buffer)
     fused = fused_plan(transport.local_size) if on_host(twins) else one_after_another(transport.local_size)
     if transport.nodes == 1:
@@ -73,10 +71,11 @@ def prepare_shared(
 def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> str | None:
     """Why an algorithm in shared memory cannot run on this buffer under these tags; None where it can. Collective."""
     if algorithm == MAPPED and transport.nodes > 1:
-        return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
+        return texts.SEVERAL_NODES(nodes=transport.nodes, instead=ROUTED)
     lacking = transport.gather_json(_lacking(transport, buffer, tags))
     first = next(filter(None, lacking), None)
-    return first and f"{first}, on {peers(rank for rank, what in enumerate(lacking) if what == first)}"
+    alike = peers(rank for rank, what in enumerate(lacking) if what == first)
+    return first and texts.ON_RANKS(why=first, peers=alike)
 
 
 def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
@@ -84,11 +83,10 @@ def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
     lanes = [transport.lane(tag) for tag in tags]
     twins = transport.twins(buffer)
     if twins is None:
-        known = f": {transport.apart}" if transport.apart else ""
-        return f"the buffer does not lie in memory that the ranks of a node share{known}"
+        return texts.NOT_SHARED_WHY(why=transport.apart) if transport.apart else texts.NOT_SHARED
     if not on_host(twins) and len(twins) > AT_ONCE:
-        return f"a device adds up the buffers of {AT_ONCE} ranks at once, and the node has {len(twins)}"
-    return "shared memory has no room left for the counters by which ranks wait" if None in lanes else None
+        return texts.TOO_MANY_BUFFERS(limit=AT_ONCE, size=len(twins))
+    return texts.NO_COUNTERS if None in lanes else None
 
 
 def or_messages(transport: Transport, buffer, algorithm: str, tags: Sequence[int]) -> tuple[str, str | None]:
@@ -98,7 +96,7 @@ def or_messages(transport: Transport, buffer, algorithm: str, tags: Sequence[int
     if why is None:
         return algorithm, None
     instead = INSTEAD[algorithm.partition(":")[0]]
-    return instead, f"{algorithm} cannot run here: {why}; it is {instead} over messages instead"
+    return instead, texts.RUNS_INSTEAD(algorithm=algorithm, why=why, instead=instead)
 
 
 @cache

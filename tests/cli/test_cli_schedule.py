@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from ringtrain.cli.main import run as run_command
 from ringtrain.cli.schedule import schedule
-from ringtrain.collectives.catalogue import SCHEDULES
+from ringtrain.collectives import texts as collectives_texts
+from ringtrain.collectives.catalogue import HALVES, SCHEDULES
 
 
 def run(*arguments):
@@ -89,7 +90,7 @@ def test_cost_predicts():
 
 def test_draw_makes_tables_and_pictures(tmp_path):
     output = run("draw", "sliced", "-n", 2)
-    assert "│ 0:1 += 4:5 │ 1:2 += 3:4 │" in output and "chunks 0 and 1 go to rank 1" in output
+    assert "│ 0:1 += 4:5 │ 1:2 += 3:4 │" in output and collectives_texts.LEGEND in output
     wide = run("draw", "tree", "-n", 32)
     assert "rank 31" in wide and "…" not in wide
     assert "is drawn in" in run("draw", "tree", "-o", tmp_path / "tree.svg")
@@ -99,13 +100,16 @@ def test_draw_makes_tables_and_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["verify", "rign"], "unknown algorithm 'rign': did you mean 'ring'?"),
-        (["verify", "ring", "--ranks", "0"], "there are 0 ranks: at least 1 is needed"),
-        (["verify", "ring", "--ranks", "3", "--nodes", "4"], "3 ranks cannot run on 4 nodes: wanted 1 to 3 nodes"),
-        (["verify", "ring", "-n", "3", "--nodes", "0"], "3 ranks cannot run on 0 nodes"),
-        (["verify", "ring", "--nodes", "4,0,2"], "node 1 has no ranks"),
+        (["verify", "rign"], collectives_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
+        (["verify", "ring", "--ranks", "0"], collectives_texts.NO_RANKS(size=0)),
+        (["verify", "ring", "--ranks", "3", "--nodes", "4"], collectives_texts.TOO_MANY_NODES(size=3, nodes=4)),
+        (["verify", "ring", "-n", "3", "--nodes", "0"], collectives_texts.TOO_MANY_NODES(size=3, nodes=0)),
+        (["verify", "ring", "--nodes", "4,0,2"], collectives_texts.EMPTY_NODE(node=1)),
         (["verify", "ring", "--nodes", "4,x"], "'4,x' is not a list of whole numbers"),
-        (["verify", "ring", "-n", "4", "--nodes", "2,3"], "nodes of 2, 3 ranks have 5 together, not 4"),
+        (
+            ["verify", "ring", "-n", "4", "--nodes", "2,3"],
+            collectives_texts.NODES_DISAGREE(counts="2, 3", total=5, ranks=4),
+        ),
         (["verify", "ring", "-n", "129"], "129 ranks are too many for a proof: at most 128; prove it for fewer"),
         (["cost", "ring", "-n", "513"], "513 ranks are too many for a prediction: at most 512"),
         (["draw", "ring", "-n", "33"], "33 ranks are too many for a drawing: at most 32"),
@@ -113,11 +117,14 @@ def test_draw_makes_tables_and_pictures(tmp_path):
         (["show", "ring", "-n", "3", "--rank", "3"], "--rank 3: there are ranks 0 to 2"),
         (["show", "ring", "-n", "129", "--rank", "3", "--pieces", "2"], "129 ranks are too many for pipelining here"),
         (["cost", "ring", "--gbit-s", "0"], "--gbit-s 0: wanted a rate above 0"),
-        (["cost", "ring", "--alpha-us", "-1"], "alpha_s is -1e-06: wanted a number of seconds, 0 or more"),
+        (["cost", "ring", "--alpha-us", "-1"], collectives_texts.NOT_A_TIME(name="alpha_s", value=-1e-06)),
         (["cost", "ring", "--bytes", "-5"], "--bytes -5: wanted 0 or more"),
-        (["draw", "ring", "-o", "ring.pdf"], "ring.pdf is no picture that can be drawn"),
-        (["verify", "hierarchical", "--goal", "all-gather"], "'hierarchical' is not made of two halves"),
-        (["verify", "canonical", "-n", "9"], "9 ranks cannot have a shard each of 8"),
+        (["draw", "ring", "-o", "ring.pdf"], collectives_texts.NOT_A_PICTURE(path="ring.pdf", formats=".svg or .png")),
+        (
+            ["verify", "hierarchical", "--goal", "all-gather"],
+            collectives_texts.NO_HALVES(name="hierarchical", goal="all-gather", halves=", ".join(HALVES)),
+        ),
+        (["verify", "canonical", "-n", "9"], collectives_texts.TOO_FEW_SHARDS(size=9, shards=8)),
         (["verify", "canonical", "--rounded"], "'canonical' adds whole gradients, all of them: leave --rounded out"),
         (["verify", "canonical", "--goal", "all-gather"], "leave --goal all-gather out"),
         (["verify", "ring", "--shards", "8", "--rounded"], "--shards 8 are added without being rounded on their way"),

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.draw import in_rounds, line, picture, table
 from ringtrain.collectives.topology import even, filled
@@ -83,11 +84,11 @@ def test_a_picture_is_the_same_bytes_again(tmp_path):
 def test_png_and_what_is_none(tmp_path):
     picture(make_schedule("star", 1), even(1), tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(
-        UsageError, match=r"p\.gif is no picture that can be drawn: its name must end in \.svg or \.png"
-    ):
+    refused = texts.NOT_A_PICTURE.pattern(path=tmp_path / "p.gif", formats=".svg or .png")
+    with pytest.raises(UsageError, match=refused):
         picture(make_schedule("star", 2), even(2), tmp_path / "p.gif")
-    with pytest.raises(UsageError, match=r"p\.svg cannot be written: No such file"):
+    nowhere = texts.CANNOT_WRITE.pattern(path=tmp_path / "nowhere" / "p.svg", reason="No such file or directory")
+    with pytest.raises(UsageError, match=nowhere):
         picture(make_schedule("star", 2), even(2), tmp_path / "nowhere" / "p.svg")
 
 
@@ -100,5 +101,5 @@ def test_without_matplotlib(tmp_path, monkeypatch):
         return found(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(UsageError, match=r"pip install 'ringtrain\[plot\]' draws pictures"):
+    with pytest.raises(UsageError, match=texts.NO_MATPLOTLIB.pattern()):
         picture(make_schedule("star", 2), even(2), tmp_path / "p.svg")

@@ -10,6 +10,7 @@ from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
 from ringtrain.errors import TransportError
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
 
@@ -77,7 +78,9 @@ def test_ends_that_do_not_agree_are_told():
         edges = [0, 2, 4, 6, 8] if transport.rank else [0, 2, 5, 6, 8]
         run(all_to_all(2), transport, np.zeros(8), edges)
 
-    with pytest.raises(TransportError, match="rank 0 sends 24 bytes where rank 1 expects 16"):
+    with pytest.raises(
+        TransportError, match=transport_texts.SIZES_DIFFER.pattern(source=0, sent=24, target=1, expected=16)
+    ):
         LoopbackWorld(2).run(body)
 
 

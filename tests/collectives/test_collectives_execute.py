@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.pipelined import pipelined
@@ -282,7 +283,8 @@ def test_starting_twice_is_refused():
         run = Execution(make_schedule("ring", 2), transport, np.ones(4, "f4"), add, tag=3)
         if transport.rank == 0:
             run.start()
-            with pytest.raises(TransportError, match=r"ring\(ranks=2, chunks=2\) with tag 3 was started again"):
+            name = texts.EXECUTION(schedule="ring(ranks=2, chunks=2)", tag=3)
+            with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=name)):
                 run.start()
 
     LoopbackWorld(2).run(body)

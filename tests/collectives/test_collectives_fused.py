@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringtrain.collectives import butterfly, ring, sliced, star
+from ringtrain.collectives import butterfly, ring, sliced, star, texts
 from ringtrain.collectives.fused import Fused, Task, fuse, one_after_another, order_of, verify_fused
 from ringtrain.errors import ScheduleError
 
@@ -41,14 +41,14 @@ def test_one_after_another_is_proved_and_done_in_one_pass(size):
 
 @pytest.mark.parametrize("fused", [plan(4), plan(8)], ids=["four", "eight"])
 def test_sums_of_sums_are_not_one_pass(fused):
-    with pytest.raises(ScheduleError, match="sliced on rank 1 does not add contributions one after another and then"):
+    with pytest.raises(ScheduleError, match=texts.NOT_ONE_PASS.pattern(plan="sliced", rank=1)):
         order_of(fused, 1)
 
 
 def test_a_sum_that_not_all_are_given_is_not_one_pass():
     fused = one_after_another(3)
     short = replace(fused, tasks=(fused.tasks[0][:-1], *fused.tasks[1:]))
-    with pytest.raises(ScheduleError, match="give the sum to all"):
+    with pytest.raises(ScheduleError, match=texts.NOT_ONE_PASS.pattern(rank=0)):
         order_of(short, 0)
 
 
@@ -63,7 +63,7 @@ def test_a_sum_that_not_all_are_given_is_not_one_pass():
     ids=["ring", "butterfly", "half", "star"],
 )
 def test_what_forwards_or_adds_on_arrival_is_not_fused(halves):
-    with pytest.raises(ScheduleError, match=r"cannot be fused: step \d+ of rank \d+ sends rank \d+ what is no raw"):
+    with pytest.raises(ScheduleError, match=texts.NOT_FUSED.pattern()):
         fuse("made", *halves)
 
 
@@ -121,13 +121,14 @@ def test_mutants_are_rejected_unless_they_do_the_same(size):
 def test_touching_anothers_chunk_is_named():
     fused = plan(3)
     wrong = _with(fused, 1, (*fused.tasks[1], Task((2, 0), (1, 0), False)))
-    with pytest.raises(ScheduleError, match=r"hazard: rank 1 touches chunk 0 of rank [12]'s buffer, which is rank 0's"):
+    with pytest.raises(ScheduleError, match=texts.FUSED_HAZARD.pattern(rank=1, chunk=0)):
         verify_fused(wrong)
 
 
 def test_a_wrong_sum_is_named():
     fused = plan(2)
-    with pytest.raises(ScheduleError, match=r"rank 0, chunk 1 ends with rank 1's contribution 0 times"):
+    missing = texts.MISCOUNT.pattern(leaf=texts.CONTRIBUTION(rank=1), times=0)
+    with pytest.raises(ScheduleError, match=texts.AT_CHUNK.pattern(rank=0, chunk=1) + " " + missing):
         verify_fused(_with(fused, 1, fused.tasks[1][:-1]))
 
 
@@ -136,5 +137,6 @@ def test_two_orders_of_addition_are_seen():
     a, b, c, d = ((rank, 0) for rank in range(4))
     steps = [(c, d, True), (d, b, False), (b, a, True), (a, c, True), (a, d, True), (b, c, True)]
     steps += [(c, a, False), (d, a, False)]
-    with pytest.raises(ScheduleError, match=r"rank 1, chunk 0 is added in another order than on rank 0"):
+    where = texts.AT_CHUNK.pattern(rank=1, chunk=0)
+    with pytest.raises(ScheduleError, match=where + texts.FUSED_ORDER.pattern(where="")):
         verify_fused(_with(plan(4), 0, tuple(Task(*step) for step in steps)))

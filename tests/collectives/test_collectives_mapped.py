@@ -1,19 +1,21 @@
 """Fused plans at work in shared memory: on threads, which share all of theirs."""
 
 import itertools
+import re
 import threading
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from ringtrain.collectives import sliced
+from ringtrain.collectives import sliced, texts
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.fused import fuse
 from ringtrain.collectives.host import HOST, Host
 from ringtrain.collectives.mapped import COMING, FINAL, LEAVING, WORKING, Mapped, piece_bytes_for
 from ringtrain.errors import StalledError, TransportError
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.waiting import Patience
 
@@ -122,6 +124,10 @@ class Point:
         return self.number <= self.gate.open
 
 
+def waiting(awaited, whom, rank):
+    return transport_texts.NO_PROGRESS.pattern(awaited=awaited(whom=whom, name=texts.SHARED, rank=rank))
+
+
 def test_a_rank_says_what_it_has_done_when_its_device_has():
     """Neither that its buffer is final, nor that its part is done, before the mark behind it is."""
     ends = _together(LoopbackWorld(2).run(lambda t: (t, t.allocate(4, "f4"))))
@@ -131,12 +137,12 @@ def test_a_rank_says_what_it_has_done_when_its_device_has():
         run.start()
     assert (runs[0].test(), runs[0].moved) == (False, FINAL)
     assert (runs[1].test(), runs[1].moved) == (False, COMING)
-    with pytest.raises(StalledError, match="waiting for its device to come to an all-reduce in shared memory, rank 0"):
+    with pytest.raises(StalledError, match=waiting(texts.AWAITED_START, texts.ITS_DEVICE, 0)):
         runs[0].wait(0.01)
     gate.open = 1
     assert (runs[0].test(), runs[0].moved) == (False, WORKING)
     assert (runs[1].test(), runs[1].moved) == (False, LEAVING)
-    with pytest.raises(StalledError, match="waiting for its device to end its part of an all-reduce"):
+    with pytest.raises(StalledError, match=waiting(texts.AWAITED_END, texts.ITS_DEVICE, 0)):
         runs[0].wait(0.01)
     gate.open = 2
     assert runs[0].test() and runs[1].test()
@@ -160,7 +166,7 @@ def test_a_late_rank_is_named_and_so_is_a_second_start():
             return None
         run.start()
         t.barrier()  # the other has come, too
-        with pytest.raises(TransportError, match="started again before it was done"):
+        with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=texts.SHARED)):
             run.start()
         with pytest.raises(StalledError) as stalled:
             run.wait(0.05)
@@ -169,8 +175,8 @@ def test_a_late_rank_is_named_and_so_is_a_second_start():
 
     first, second, third = LoopbackWorld(3).run(body)
     assert second is None
-    assert "waiting for rank 1 to come to an all-reduce in shared memory, rank 0" in first
-    assert "waiting for rank 1 to come to" in third
+    assert re.match(waiting(texts.AWAITED_START, "rank 1", 0), first)
+    assert re.match(waiting(texts.AWAITED_START, "rank 1", 2), third)
 
 
 @pytest.mark.timing

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import HALVES, SCHEDULES, make_schedule
 from ringtrain.collectives.messages import all_steps, messages
 from ringtrain.collectives.pipelined import pipelined
@@ -51,14 +52,14 @@ def test_scratch_moves_with_its_piece():
 
 
 def test_less_than_a_piece_is_refused():
-    with pytest.raises(UsageError, match="cannot be pipelined in 0 pieces: at least 1"):
+    with pytest.raises(UsageError, match=texts.NO_PIECES.pattern(pieces=0)):
         pipelined(make_schedule("ring", 2), 0)
 
 
 def test_a_schedule_that_deadlocks_has_no_timetable():
     steps = [[Step(recvs=(Move(1 - rank, 0, 1),)), Step(sends=(Move(1 - rank, 0, 1),))] for rank in range(2)]
     stuck = Schedule("stuck", 2, 1, lambda rank: steps[rank], lambda rank: 1)
-    with pytest.raises(ScheduleError, match=r"stuck.* deadlocks: 2 of 2 messages never travel"):
+    with pytest.raises(ScheduleError, match=texts.DEADLOCK.pattern(schedule=stuck, left=2, total=2)):
         pipelined(stuck, 2)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from mutants import KINDS, all_steps, edit, judge, merge, mutant, numbered, reorder, with_steps
 
-from ringtrain.collectives import compose
+from ringtrain.collectives import compose, texts
 from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule
 from ringtrain.collectives.cost import Fabric, cost
 from ringtrain.collectives.draw import line
@@ -19,6 +19,7 @@ SIZES = [*range(1, 18), 24, 32]
 UNEVEN = [(4, 2, 3), (1, 5), (5, 1), (1, 1, 1), (2, 1, 4, 1), (7, 3, 2), (3, 3), (2, 2, 2), (5,), (8, 8, 8, 8)]
 OWNED = [name for name in SCHEDULES if name != "recursive-doubling"]
 proved = partial(verify, rounds=True)
+OTHER_ORDER = texts.OTHER_ORDER.pattern(where="", done=texts.ADDED_OR_ROUNDED, first=0)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -27,13 +28,13 @@ def test_proved_at_every_size_and_refused_without_the_owners_rounding(name, size
     with_it, without = make_schedule(name, size, rounded=True), make_schedule(name, size)
     assert proved(with_it) == verify(with_it) == verify(without)  # neither a message nor a round more
     if size > 1:
-        with pytest.raises(ScheduleError, match="is added or rounded in another order than on rank 0"):
+        with pytest.raises(ScheduleError, match=OTHER_ORDER):
             proved(without)
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_recursive_doubling_is_what_verify_says_no_to(size):
-    with pytest.raises(ScheduleError, match="is added or rounded in another order"):
+    with pytest.raises(ScheduleError, match=OTHER_ORDER):
         proved(make_schedule("recursive-doubling", size))
 
 
@@ -47,7 +48,7 @@ def test_any_pair_on_any_nodes(inner, outer, counts):
 @pytest.mark.parametrize("inner", HALVES)
 def test_pairs_that_would_differ_are_seen(inner):
     for outer in FLAT:
-        with pytest.raises(ScheduleError, match="is added or rounded in another order"):
+        with pytest.raises(ScheduleError, match=OTHER_ORDER):
             proved(make_schedule(f"hierarchical:{inner}:{outer}", filled((2, 3))))
 
 
@@ -59,7 +60,7 @@ def test_halves(name, size):
     assert all_steps(scatter) == all_steps(make_schedule(name, size, "reduce-scatter"))
     proved(scatter)
     if size > 1:
-        with pytest.raises(ScheduleError, match=r"ends rounded, and on its owner, rank [0-9]+, it is not"):
+        with pytest.raises(ScheduleError, match=texts.OWNER_NOT_ROUNDED.pattern()):
             proved(make_schedule(name, size, "all-gather"))
 
 
@@ -116,7 +117,7 @@ def test_every_single_rounding_that_is_left_out_is_seen(name):
                 continue  # an addition within the rank
             edit(steps, "sends", rank, k, i, ())
             edit(steps, "recvs", rank, k, i, ())
-            with pytest.raises(ScheduleError, match="rounded in another order"):
+            with pytest.raises(ScheduleError, match=OTHER_ORDER):
                 proved(with_steps(original, steps))
 
 
@@ -138,7 +139,7 @@ def test_other_moves_within_a_rank_do_not_round():
 
     schedule = Schedule("aside", 2, 1, steps, lambda rank: 1)
     verify(schedule)
-    with pytest.raises(ScheduleError, match="rank 1, chunk 0 is added or rounded in another order"):
+    with pytest.raises(ScheduleError, match=texts.AT_CHUNK.pattern(rank=1, chunk=0) + OTHER_ORDER):
         proved(schedule)
 
 
@@ -152,13 +153,13 @@ def test_other_moves_within_a_rank_do_not_round():
     ],
 )
 def test_only_a_copy_onto_itself_is_no_hazard(step):
-    with pytest.raises(ScheduleError, match=r"hazard: chunk . is sent to rank 0 while rank 0 writes it"):
+    with pytest.raises(ScheduleError, match=texts.SENT_WHILE_WRITTEN.pattern(peer=0, writer=0)):
         proved(Schedule("wrong", 1, 2, lambda rank: [step], lambda rank: 0))
 
 
 @pytest.mark.parametrize("name", ["recursive-doubling", "hierarchical:ring:recursive-doubling"])
 def test_what_has_no_owners_is_refused(name):
-    wanted = f"'{name}' cannot use a wire that rounds: no rank owns a sum, .* Use one with owners: ring, tree, "
+    wanted = texts.NO_OWNERS.pattern(name=name) + "ring, tree, "
     with pytest.raises(UsageError, match=wanted):
         make_schedule(name, 4, rounded=True)
     with pytest.raises(UsageError, match=wanted):

@@ -2,12 +2,13 @@
 
 import itertools
 import math
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from ringtrain.collectives import routed
+from ringtrain.collectives import routed, texts
 from ringtrain.collectives.mapped import COMING
 from ringtrain.collectives.routed import portions
 from ringtrain.collectives.topology import placed
@@ -15,6 +16,7 @@ from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.exchange.reductions import prepare
 from ringtrain.exchange.wires import make_wire
 from ringtrain.ops.reference import ReferenceOps
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import Late
 
@@ -160,8 +162,8 @@ def test_messages_between_nodes_are_packed_and_replicas_stay_equal(name, outer):
 def test_no_wire_without_messages_or_owners():
     wire = make_wire("bfloat16", ReferenceOps("float32"))
     for name, message in [
-        ("mapped", "'mapped' sends no messages that could be packed"),
-        ("routed:recursive-doubling", "recursive-doubling"),
+        ("mapped", texts.NO_MESSAGES.pattern(name="mapped")),
+        ("routed:recursive-doubling", texts.NO_OWNERS.pattern(name="recursive-doubling")),
     ]:
         with pytest.raises(UsageError, match=message):
             prepare(LoopbackWorld(1).transport(0), np.zeros(3, "f4"), name, add, wire=wire)
@@ -177,7 +179,7 @@ def test_who_is_awaited():
             return ""
         run.start()
         t.barrier()  # the others have come, too
-        with pytest.raises(TransportError, match="a routed all-reduce was started again before it was done"):
+        with pytest.raises(TransportError, match=texts.STARTED_AGAIN.pattern(name=texts.ROUTED)):
             run.start()
         with pytest.raises(StalledError) as stalled:
             run.wait(0.05)
@@ -185,5 +187,7 @@ def test_who_is_awaited():
         return str(stalled.value)
 
     first, _, neighbour, _ = LoopbackWorld(4, 2).run(body)
-    assert "waiting for rank 3 to come to a routed all-reduce, rank 2" in neighbour
-    assert "waiting for piece 0 of 1: rank 2 to send" in first and "rank 0 in ring" in first
+    started = texts.AWAITED_START(whom="rank 3", name=texts.ROUTED, rank=2)
+    assert re.match(transport_texts.NO_PROGRESS.pattern(awaited=started), neighbour)
+    piece = texts.AWAITED_PIECE(piece=0, pieces=1, awaited=texts.TO_SEND(ranks="rank 2"))
+    assert re.match(transport_texts.NO_PROGRESS.pattern(awaited=piece), first) and "rank 0 in ring" in first

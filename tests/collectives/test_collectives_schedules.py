@@ -4,7 +4,7 @@ from math import ceil, log2
 
 import pytest
 
-from ringtrain.collectives import double_tree
+from ringtrain.collectives import double_tree, texts
 from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.schedule import Move, Step
 from ringtrain.collectives.sliced import sliced
@@ -189,16 +189,24 @@ def test_ranks_of_a_node_need_not_be_neighbours():
     verify(make_schedule("hierarchical", topology))
 
 
+def unknown(name, near):
+    return texts.UNKNOWN_ALGORITHM.pattern(name=name) + f"did you mean '{near}'"
+
+
+def unknown_part(part, place):
+    return texts.UNKNOWN_PART.pattern(part=part, place=place)
+
+
 # ── names and nodes ───────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rign", "unknown algorithm 'rign': did you mean 'ring'"),
-        ("ring:star", "unknown algorithm 'ring:star': a pair is written hierarchical:INNER:OUTER"),
-        ("hierarchical:ring", "a pair is written hierarchical:INNER:OUTER"),
-        ("hierarchical:rng:star", "unknown algorithm 'rng' within nodes in .*did you mean 'ring'"),
-        ("hierarchical:ring:slized", "unknown algorithm 'slized' across nodes in .*did you mean 'sliced'"),
-        ("hierarchical:recursive-doubling:ring", "unknown algorithm 'recursive-doubling' within nodes"),
+        ("rign", unknown("rign", "ring")),
+        ("ring:star", texts.NOT_A_PAIR.pattern(name="ring:star")),
+        ("hierarchical:ring", texts.NOT_A_PAIR.pattern(name="hierarchical:ring")),
+        ("hierarchical:rng:star", unknown_part("rng", texts.WITHIN_NODES) + ".*did you mean 'ring'"),
+        ("hierarchical:ring:slized", unknown_part("slized", texts.ACROSS_NODES) + ".*did you mean 'sliced'"),
+        ("hierarchical:recursive-doubling:ring", unknown_part("recursive-doubling", texts.WITHIN_NODES)),
     ],
 )
 def test_unknown_schedules_get_the_nearest_name(name, message):
@@ -209,26 +217,25 @@ def test_unknown_schedules_get_the_nearest_name(name, message):
 
 
 def test_what_has_no_halves_says_so():
-    with pytest.raises(
-        UsageError, match=r"'recursive-doubling' is not made of two halves, .* no all-gather: ring, tree"
-    ):
+    halves = texts.NO_HALVES.pattern(name="recursive-doubling", goal="all-gather")
+    with pytest.raises(UsageError, match=halves + "ring, tree"):
         make_schedule("recursive-doubling", 4, "all-gather")
-    with pytest.raises(UsageError, match="'hierarchical' is not made of two halves"):
+    with pytest.raises(UsageError, match=texts.NO_HALVES.pattern(name="hierarchical", goal="reduce-scatter")):
         make_schedule("hierarchical", 4, "reduce-scatter")
-    with pytest.raises(UsageError, match="unknown goal 'all-gahter': did you mean 'all-gather'"):
+    with pytest.raises(UsageError, match=texts.UNKNOWN_GOAL.pattern(goal="all-gahter") + "did you mean 'all-gather'"):
         make_schedule("ring", 4, "all-gahter")
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: even(0), "there are 0 ranks: at least 1 is needed"),
-        (lambda: make_schedule("ring", -3), "there are -3 ranks"),
-        (lambda: even(3, 4), "3 ranks cannot run on 4 nodes: wanted 1 to 3 nodes"),
-        (lambda: even(3, 0), "3 ranks cannot run on 0 nodes"),
-        (lambda: filled((2, 0, 1)), "node 1 has no ranks"),
-        (lambda: filled(()), "there are 0 ranks"),
-        (lambda: placed([0, 2]), "node 1 has no ranks"),
+        (lambda: even(0), texts.NO_RANKS.pattern(size=0)),
+        (lambda: make_schedule("ring", -3), texts.NO_RANKS.pattern(size=-3)),
+        (lambda: even(3, 4), texts.TOO_MANY_NODES.pattern(size=3, nodes=4)),
+        (lambda: even(3, 0), texts.TOO_MANY_NODES.pattern(size=3, nodes=0)),
+        (lambda: filled((2, 0, 1)), texts.EMPTY_NODE.pattern(node=1)),
+        (lambda: filled(()), texts.NO_RANKS.pattern(size=0)),
+        (lambda: placed([0, 2]), texts.EMPTY_NODE.pattern(node=1)),
     ],
 )
 def test_nodes_that_cannot_be(make, message):
@@ -237,7 +244,7 @@ def test_nodes_that_cannot_be(make, message):
 
 
 def test_ranks_that_are_on_two_nodes_or_on_none():
-    with pytest.raises(UsageError, match=r"the nodes hold ranks \[0, 1, 1\]: wanted 0 to 2, each once"):
+    with pytest.raises(UsageError, match=texts.NOT_EACH_ONCE.pattern(ranks=[0, 1, 1], last=2)):
         Topology(((0, 1), (1,)))
 
 
