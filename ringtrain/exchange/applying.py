@@ -1,12 +1,12 @@
 """The update by sums: of each bucket when it has arrived, after backward or in the next forward."""
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.scaling import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.update import Update
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
-SCALED = "whether the gradient of a scaled loss (--precision float16) is finite"
 
 
 class Applying:
@@ -106,6 +106,6 @@ class Applying:
 
 def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:
     if clip_norm is None and scale is None:
-        return "--overlap forward is backward here: with --elastic no update is left half made"
-    known = f"the factor of --clip-norm {clip_norm:g}" if clip_norm is not None else SCALED
-    return f"--overlap forward is backward here: {known} is known when all gradients have arrived"
+        return texts.UPDATES_WHOLE
+    quantity = texts.CLIP_FACTOR(norm=clip_norm) if clip_norm is not None else texts.FINITE_GRADIENT
+    return texts.NEEDS_ALL_GRADIENTS(quantity=quantity)

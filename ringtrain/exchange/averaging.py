@@ -31,6 +31,7 @@ Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin 
 use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer step).
 """
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.applying import BACKWARD, Applying
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
@@ -107,10 +108,7 @@ class Averaging(Exchange):
     def _no_overlap(self) -> str | None:
         if self._overlap == BACKWARD or self._begin:
             return None
-        return (
-            f"--overlap {self._overlap} has nothing to do: averages are waited for, and gradients travel before "
-            "--average-from alone"
-        )
+        return texts.NO_OVERLAP(overlap=self._overlap)
 
     @property
     def late(self) -> bool:
@@ -227,11 +225,11 @@ class Averaging(Exchange):
 
 
 def _terms(every: int, momentum: str, begin: int, outer: tuple[float, float] | None) -> str:
-    words = [f"every {every}" if every > 1 else "every iteration", f"momentum: {momentum}"]
+    words = [texts.EVERY(count=every) if every > 1 else texts.EVERY_ITERATION, texts.MOMENTUM(momentum=momentum)]
     if begin:
-        words.append(f"all-reduce up to iteration {begin}")
+        words.append(texts.ALL_REDUCE_UNTIL(iteration=begin))
     if outer:
-        words.append(f"outer momentum {outer[0]:g}, rate {outer[1]:g}")
+        words.append(texts.OUTER(momentum=outer[0], rate=outer[1]))
     return ", ".join(words)
 
 

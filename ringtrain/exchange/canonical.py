@@ -20,6 +20,7 @@ from ringtrain.collectives.reduction import NATIVE, Nothing, Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shards import share
 from ringtrain.errors import ConfigError, ScheduleError
+from ringtrain.exchange import texts
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.folding import Folding
@@ -46,7 +47,7 @@ class Canonical:
         self._summing = Summing(transport, ops, algorithm=AUTO, **how)
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
         self.shards = share(transport.rank, transport.size, count)
-        self.terms, self.notes = f"reproducible over {count} shards", []
+        self.terms, self.notes = texts.REPRODUCIBLE_OVER(shards=count), []
 
     def bind(self, spans, buffer) -> Flight:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
@@ -70,15 +71,17 @@ class Canonical:
         """Why sums are not made in shared memory; None where they are. Collective."""
         transport = self._transport
         if not self._mapped:
-            return "as asked for"
+            return texts.AS_ASKED
         if transport.size == 1 or transport.nodes > 1:
-            return "there is one rank" if transport.size == 1 else f"there are {transport.nodes} nodes"
+            return texts.ONE_RANK if transport.size == 1 else texts.SEVERAL_NODES(nodes=transport.nodes)
         return next(filter(None, [unavailable(transport, array, MAPPED, tags) for array in arrays]), None)
 
     def _say(self, by_messages: str | None) -> str:
         """For the run's header."""
-        how = f"{self._schedule.name} over messages: {by_messages}" if by_messages else "in memory that the ranks share"
-        return f"reproducible: gradients of {self._count} shards are added in one tree, {how}"
+        how = texts.IN_SHARED_MEMORY
+        if by_messages:
+            how = texts.OVER_MESSAGES(schedule=self._schedule.name, why=by_messages)
+        return texts.REPRODUCIBLE(shards=self._count, how=how)
 
     def _prepare(self, buffer, bucket: Bucket, tag: int, mapped: bool) -> Reduction:
         """The sum of a bucket, watched."""
@@ -121,10 +124,7 @@ class Canonical:
 def check_ranks(size: int, count: int) -> None:
     """Raises ConfigError for more ranks than shards."""
     if size > count:
-        raise ConfigError(
-            f"--reproducible cuts the batch in --shards {count}, and there are {size} ranks, of which each computes "
-            f"one at least: start at most {count}, or give more --shards, which changes the result"
-        )
+        raise ConfigError(texts.MORE_RANKS_THAN_SHARDS(shards=count, size=size))
 
 
 def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:

@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.tuning import Model, Table, predict_s
 from ringtrain.humanize import format_bytes, format_seconds
@@ -73,20 +74,20 @@ def take(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> C
     table: what was measured on this machine and layout; None where nothing was
     """
     if here.layout.ranks == 1:
-        return Choice(here.candidates[0], USUAL, "one rank has nothing to exchange", {})
+        return Choice(here.candidates[0], USUAL, texts.ONE_RANK, {})
     usual = [name for name in usual_order(nbytes, here.layout, here.on_device) if name in here.candidates]
     order = list(dict.fromkeys([*usual, *here.candidates]))
     if here.on_device:
-        return _unmeasured(order, nbytes, here, "tuning files are of host memory")
+        return _unmeasured(order, nbytes, here, texts.HOST_TUNING)
     if table is None:
-        return _unmeasured(order, nbytes, here, "no tuning file")
+        return _unmeasured(order, nbytes, here, texts.NO_TUNING)
     group = table.group(dtype, op)
     found = {name: time for name in order if (time := estimate(group.points.get(name), group.models.get(name), nbytes))}
     if any(basis != MODELLED for _, basis in found.values()):
         found = {name: (time, basis) for name, (time, basis) in found.items() if basis != MODELLED}
     if not found:
-        return _unmeasured(order, nbytes, here, "the tuning file has no time of what runs here")
-    return _fastest(found, "" if group.name == (dtype, op) else f" as for {' '.join(group.name)}")
+        return _unmeasured(order, nbytes, here, texts.NO_TIME)
+    return _fastest(found, "" if group.name == (dtype, op) else " ".join(group.name))
 
 
 def estimate(
@@ -115,25 +116,30 @@ def _beyond(edge: tuple[int, float], models: Sequence[Model] | None, nbytes: int
     return edge[1] * predict_s(models, nbytes) / predict_s(models, edge[0]), MODELLED
 
 
-def _fastest(found: dict[str, tuple[float, str]], as_for: str) -> Choice:
-    """``found``: (seconds, how) by name, in the order in which equals are taken."""
+def _fastest(found: dict[str, tuple[float, str]], group: str) -> Choice:
+    """``found``: (seconds, how) by name, in the order in which equals are taken. ``group``: the type and operation
+    that were measured, if they are others."""
     times = {name: time for name, (time, _) in found.items()}
     least = min(times, key=times.get)
     chosen = next(name for name, time in times.items() if time <= times[least] * (1 + NEAR))
-    basis = found[chosen][1]
-    why = f"{basis}{as_for} {format_seconds(times[chosen])}"
+    basis, time = found[chosen][1], format_seconds(times[chosen])
+    why = texts.CHOSEN_AS_FOR(basis=basis, group=group, time=time) if group else texts.CHOSEN(basis=basis, time=time)
     if chosen != least:
-        why += f", within {NEAR:.0%} of {least} ({format_seconds(times[least])})"
+        why += texts.WITHIN(near=NEAR, fastest=least, time=format_seconds(times[least]))
     else:
         others = sorted((time, name) for name, time in times.items() if name != chosen)
-        why += "".join(f"; {name} {format_seconds(time)}" for time, name in others[:1])
+        why += "".join(texts.NEXT(name=name, time=format_seconds(time)) for time, name in others[:1])
     return Choice(chosen, basis, why, times)
 
 
 def _unmeasured(order: list[str], nbytes: int, here: Here, because: str) -> Choice:
     wanted = usual_order(nbytes, here.layout, here.on_device)
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
-    size = "" if here.on_device else f" {'up to' if nbytes <= SMALL_BYTES else 'above'} {format_bytes(SMALL_BYTES)}"
-    why = f"{because}: the usual one{size}, {here.layout.words()}"
-    why += "".join(f"; not {name}: {here.refused[name]}" for name in passed if name in here.refused)
+    layout = here.layout.words()
+    if here.on_device:
+        why = texts.USUAL(reason=because, layout=layout)
+    else:
+        usual = texts.USUAL_UP_TO if nbytes <= SMALL_BYTES else texts.USUAL_ABOVE
+        why = usual(reason=because, size=format_bytes(SMALL_BYTES), layout=layout)
+    why += "".join(texts.PASSED_OVER(name=name, why=here.refused[name]) for name in passed if name in here.refused)
     return Choice(order[0], USUAL, why, {})

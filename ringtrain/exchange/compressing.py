@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ringtrain.collectives.reduction import Reduction
+from ringtrain.exchange import texts
 from ringtrain.exchange.compression import Method, Site, least_bytes
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.summing import Summing
@@ -38,9 +39,9 @@ class Compressing:
         self._method, self._begin = compression.method, compression.begin
         self._summing = Summing(transport, ops, **how)
         self._phase = _Phase(compressed=not self._begin)
-        self.terms = f"with {self._method.terms}, error feedback"
+        self.terms = texts.COMPRESSED(method=self._method.terms)
         if self._begin:
-            self.terms += f", from iteration {self._begin}"
+            self.terms = texts.COMPRESSED_FROM(method=self._method.terms, iteration=self._begin)
         self.held = (RESIDUAL, *self._method.held)
 
     def bind(self, spans, buffer) -> Flight:
@@ -68,8 +69,8 @@ class Compressing:
         whole = {span.name: least_bytes(span.stop - span.start, itemsize, size) for span in spans}
         ours = {span.name: method.least_bytes(span, itemsize, size) for span in spans if method.takes(span)}
         before, after = sum(whole.values()), sum({**whole, **ours}.values())
-        said = f"{format_bytes(after)} a rank and iteration, {100 * after / before:.3g} % of the {format_bytes(before)}"
-        return [f"{method.terms}: {said} of whole gradients"]
+        sizes = {"after": format_bytes(after), "before": format_bytes(before), "percent": 100 * after / before}
+        return [texts.COMPRESSED_BYTES(method=method.terms, **sizes)]
 
     def rehearse(self, nothing) -> None:
         self._summing.rehearse(nothing)

@@ -9,6 +9,7 @@ from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.sliced import all_gather, reduce_scatter
+from ringtrain.exchange import texts
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.tags import COLUMNS
 
@@ -47,16 +48,16 @@ class Crossings:
 
     def gather(self, edges: Sequence[int], what: str, dtype=None) -> Crossing:
         """Block r is rank r's; then all ranks have all blocks. ``dtype``: activations' unless given."""
-        return self._prepare(all_gather(self.size), edges, f"all-gather {what}", edges[-1], dtype)
+        return self._prepare(all_gather(self.size), edges, texts.ALL_GATHER(what=what), edges[-1], dtype)
 
     def scatter(self, edges: Sequence[int], what: str) -> Crossing:
         """Then rank r has the sum of the block r of all ranks."""
-        return self._prepare(reduce_scatter(self.size), edges, f"reduce-scatter {what}", edges[-1])
+        return self._prepare(reduce_scatter(self.size), edges, texts.REDUCE_SCATTER(what=what), edges[-1])
 
     def turn(self, edges: Sequence[int], what: str, count: int) -> Crossing:
         """Block d is for rank d; block size + s is then what rank s has for this one. ``count``: elements of all
         ranks."""
-        return self._prepare(all_to_all(self.size), edges, f"all-to-all {what}", count)
+        return self._prepare(all_to_all(self.size), edges, texts.ALL_TO_ALL(what=what), count)
 
     def _prepare(self, schedule: Schedule, edges: Sequence[int], what: str, count: int, dtype=None) -> Crossing:
         buffer = self._kit.transport.scratch(edges[-1], dtype or self.ops.active)

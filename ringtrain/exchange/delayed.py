@@ -18,6 +18,7 @@ Evaluations see the weights as they are, without it. That of the last iteration 
 Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 """
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.applying import BACKWARD, FORWARD
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
@@ -28,10 +29,6 @@ from ringtrain.exchange.update import Kept, Update, check_names, everything
 from ringtrain.transport.base import Transport
 
 PENDING = "pending"
-NO_FORWARD = (
-    "--overlap forward is backward here: a sum has had an iteration to arrive in when it is applied, and one that is "
-    "applied later sets off later, too"
-)
 
 
 class Delayed(Exchange):
@@ -57,7 +54,7 @@ class Delayed(Exchange):
         self._overlap = overlap
         self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
         self._summing = make_summing(compression, transport, ops, **how)
-        self.terms = ", ".join(filter(None, ("by one iteration", self._summing.terms)))
+        self.terms = ", ".join(filter(None, (texts.ONE_LATE, self._summing.terms)))
         self._pending = False  # whether the buffer holds a gradient that is not yet applied
         self._travelling = False  # whether that is not yet known to have arrived
 
@@ -67,7 +64,7 @@ class Delayed(Exchange):
         self._update = Update(self._ops, arena, optimizer, self._buffer, everything(arena))
         self.state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self._sums = self._summing.bind(arena.spans, self._buffer)
-        self.notes = [*self._summing.notes, *([NO_FORWARD] if self._overlap == FORWARD else [])]
+        self.notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if self._overlap == FORWARD else [])]
         self._trained = trained_runs(arena.spans)
 
     def rehearse(self) -> None:

@@ -3,6 +3,8 @@ collectives of every rank. Texts for people, from rows alone."""
 
 from collections.abc import Callable, Sequence
 
+from ringtrain.exchange import monitor_texts as texts
+from ringtrain.template import Template
 from ringtrain.transport.board import Entry, Row
 from ringtrain.transport.waiting import peers, placed
 
@@ -14,15 +16,13 @@ def mismatch(rows: Sequence[Row], number: int) -> str | None:
     """Who calls what under this number, where they do not all call the same: what most ranks call (the lowest ones,
     where as many call something else) is what was expected."""
     calls = _grouped(rows, lambda row: row.entries[number].text if number in row.entries else None)
-    texts = sorted((text for text in calls if text), key=lambda text: (-len(calls[text]), calls[text][0]))
-    if len(texts) < 2:
+    made = sorted((text for text in calls if text), key=lambda text: (-len(calls[text]), calls[text][0]))
+    if len(made) < 2:
         return None
-    got = "".join(f"; got, on {_placed(rows, calls[text])}: {text}" for text in texts[1:])
-    absent = f"; not begun on {peers(calls[None])}" if None in calls else ""
-    return (
-        f"collective {number} is not the same on all ranks: expected, as on {peers(calls[texts[0]])}: {texts[0]}{got}"
-        f"{absent}. All ranks must make the same calls, of the same size and type, in the same order"
-    )
+    others = "".join(texts.GOT(ranks=_placed(rows, calls[text]), call=text) for text in made[1:])
+    if None in calls:
+        others += texts.ABSENT(ranks=peers(calls[None]))
+    return texts.MISMATCH(number=number, ranks=peers(calls[made[0]]), call=made[0], others=others)
 
 
 def stall(rows: Sequence[Row], rank: int, quiet: Callable[[int], float | None], gap: str = "") -> str:
@@ -34,11 +34,11 @@ def stall(rows: Sequence[Row], rank: int, quiet: Callable[[int], float | None], 
     """
     number = first_open(rows, quiet)
     if number is None:
-        return "no collective: none is under way"
+        return texts.NONE_OPEN
     seen = [row for row in rows if row.entries or not gap]
     lines = [_whom(seen, number, quiet, bool(gap)), *last_collectives(seen, quiet)]
     if gap:
-        lines.append(f"not seen from rank {rank}: {gap}")
+        lines.append(texts.NOT_SEEN(rank=rank, gap=gap))
     return "\n".join(lines)
 
 
@@ -60,22 +60,24 @@ def _whom(rows: Sequence[Row], number: int, quiet: Callable[[int], float | None]
     silent = [row for row in rows if row not in absent and quiet(row.rank) is not None]
     waiting = [rank for rank, entry in known.items() if entry and not entry.done and quiet(rank) is None]
     named = [
-        f"{_placed(rows, [row.rank])} has not {_joined(quiet(row.rank))} it ({_whereabouts(row, quiet)})"
-        for row in absent
+        _joined(quiet(row.rank))(rank=_placed(rows, [row.rank]), whereabouts=_whereabouts(row, quiet)) for row in absent
     ]
-    named += [f"{_placed(rows, [row.rank])} is in it, but {_life(quiet(row.rank))}" for row in silent]
+    named += [texts.SILENT_IN(rank=_placed(rows, [row.rank]), silence=_life(quiet(row.rank))) for row in silent]
     if not named and some:
-        named = ["all ranks that are seen here have joined it"]
+        named = [texts.SEEN_JOINED]
     if not named:
         moved = [entry and not entry.done and (entry.moved, rank) for rank, entry in known.items()]
         named = [_least_moved(rows, moved)]
     if waiting:
-        named.append(f"{peers(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it")
-    return f"collective {number}, {text}{_when(rows)}: {'; '.join(named)}"
+        named.append((texts.WAITS_IN if len(waiting) == 1 else texts.WAIT_IN)(ranks=peers(waiting)))
+    iteration = max(row.iteration for row in rows)
+    if iteration:
+        return texts.OPEN_IN_ITERATION(number=number, call=text, iteration=iteration, ranks="; ".join(named))
+    return texts.OPEN(number=number, call=text, ranks="; ".join(named))
 
 
-def _joined(silent_s: float | None) -> str:
-    return "joined" if silent_s is None else "been seen in"
+def _joined(silent_s: float | None) -> Template:
+    return texts.NOT_JOINED if silent_s is None else texts.NOT_SEEN_IN
 
 
 def _placed(rows: Sequence[Row], ranks: Sequence[int]) -> str:
@@ -85,23 +87,27 @@ def _placed(rows: Sequence[Row], ranks: Sequence[int]) -> str:
 
 def _least_moved(rows: Sequence[Row], moved: list) -> str:
     steps, rank = min(filter(None, moved))
-    return f"all ranks have joined it, and it has got least far, {steps} moves, on {_placed(rows, [rank])}"
+    return texts.LEAST_MOVED(rank=_placed(rows, [rank]), moves=steps)
 
 
 def _whereabouts(row: Row, quiet: Callable[[int], float | None]) -> str:
     last = row.entries.get(row.last)
-    where = "it has begun none" if last is None else f"its last is collective {last.number}, {_state(last)}"
-    iteration = f", in iteration {row.iteration}" if row.iteration else ""
+    where = texts.BEGUN_NONE if last is None else _state(last)
+    if row.iteration:
+        where += texts.IN_ITERATION(iteration=row.iteration)
     if row.left:
-        return f"{where}{iteration}; it has ended"
+        return texts.HAS_ENDED(whereabouts=where)
     if quiet(row.rank) is not None:
-        return f"when last seen: {where}{iteration}{_doing(row, False)}; {_life(quiet(row.rank))}"
-    return f"{where}{iteration}{_doing(row, True)}"
+        return texts.LAST_SEEN(whereabouts=where + _doing(row, False), silence=_life(quiet(row.rank)))
+    return where + _doing(row, True)
 
 
 def _doing(row: Row, alive: bool) -> str:
-    time = f" for {row.doing_s:.3g} s" if alive and row.doing_s >= 1 else ""
-    return f"; it is in {row.doing}{time}" if row.doing else ""
+    return texts.IN_STAGE(stage=row.doing) + _time(row, alive) if row.doing else ""
+
+
+def _time(row: Row, alive: bool) -> str:
+    return texts.FOR_SECONDS(seconds=row.doing_s) if alive and row.doing_s >= 1 else ""
 
 
 def behind(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> list[int]:
@@ -116,62 +122,68 @@ def behind(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> list[in
 def held_up(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> str:
     """By whom, as the end of a sentence; empty where nobody is behind."""
     ranks = behind(rows, quiet)
-    return f"; the furthest behind {'is' if len(ranks) == 1 else 'are'} {_placed(rows, ranks)}" if ranks else ""
+    if len(ranks) == 1:
+        return texts.ONE_BEHIND(rank=_placed(rows, ranks))
+    return texts.SEVERAL_BEHIND(ranks=_placed(rows, ranks)) if ranks else ""
 
 
 def whereabouts(rows: Sequence[Row], quiet: Callable[[int], float | None], gap: str = "", rank: int = 0) -> list[str]:
     """A line for each rank: what it does, for ranks that wait outside of collectives. ``gap``: whose rows ``rank``
     cannot see."""
-    lines = ["what every rank does:"]
+    lines = [texts.ACTIVITIES]
     for row in rows[:RANKS]:
-        told = "ended" if row.left else row.doing or "between stages"
-        iteration = f"iteration {row.iteration}, " if row.iteration else ""
-        time = f" for {row.doing_s:.3g} s" if row.doing_s >= 1 and quiet(row.rank) is None else ""
-        silent = f"; {_life(quiet(row.rank))}" if quiet(row.rank) is not None else ""
-        lines.append(f"  {_placed(rows, [row.rank])}: {iteration}{told}{time}{silent}")
-    return [*lines, *([f"not seen from rank {rank}: {gap}"] if gap else [])]
+        silent_s = quiet(row.rank)
+        lines.append(
+            texts.ACTIVITY(
+                rank=_placed(rows, [row.rank]),
+                iteration=texts.ACTIVITY_ITERATION(iteration=row.iteration) if row.iteration else "",
+                stage=texts.ENDED if row.left else row.doing or texts.BETWEEN_STAGES,
+                time=_time(row, silent_s is None),
+                silence="" if silent_s is None else f"; {_life(silent_s)}",
+            )
+        )
+    return [*lines, *([texts.NOT_SEEN(rank=rank, gap=gap)] if gap else [])]
 
 
 def _state(entry: Entry) -> str:
-    return "done" if entry.done else "in which it is"
+    return (texts.LAST_DONE if entry.done else texts.LAST_OPEN)(number=entry.number)
 
 
 def _life(seconds: float) -> str:
-    return f"it has given no sign of life for {seconds:.3g} s: stopped, or its node hangs"
-
-
-def _when(rows: Sequence[Row]) -> str:
-    iteration = max(row.iteration for row in rows)
-    return f", iteration {iteration}" if iteration else ""
+    return texts.SILENT(seconds=seconds)
 
 
 def last_collectives(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> list[str]:
     """A line for each of the last collectives and each call that is made in it: on which ranks it is done, on which it
     is under way, with its moves, and which have not begun it."""
     newest = max(row.last for row in rows)
-    lines = ["the last collectives of every rank:"]
+    lines = [texts.LAST_COLLECTIVES]
     for number in range(max(1, newest - TOLD + 1), newest + 1):
         absent = [row.rank for row in rows if row.last < number]
         calls = _grouped(rows, lambda row, number=number: row.entries[number].text if number in row.entries else None)
-        states = [f"{text}: {_states(rows, ranks, number)}" for text, ranks in calls.items() if text]
-        lines.append(f"  {number}  {'; '.join([*states, *_absent(absent, quiet)])}")
+        states = [
+            texts.CALL_STATES(call=text, states=_states(rows, ranks, number)) for text, ranks in calls.items() if text
+        ]
+        lines.append(texts.COLLECTIVE(number=number, states="; ".join([*states, *_absent(absent, quiet)])))
     return lines
 
 
 def _absent(ranks: list[int], quiet: Callable[[int], float | None]) -> list[str]:
     silent = [rank for rank in ranks if quiet(rank) is not None]
     known = [rank for rank in ranks if rank not in silent]
-    return [f"{word} on {peers(these)}" for word, these in (("not begun", known), ("not seen", silent)) if these]
+    groups = ((texts.NOT_BEGUN, known), (texts.NOT_SEEN_ON, silent))
+    return [told(ranks=peers(these)) for told, these in groups if these]
 
 
 def _states(rows: Sequence[Row], ranks: list[int], number: int) -> str:
     entries = {row.rank: row.entries[number] for row in rows if row.rank in ranks}
     done = [rank for rank, entry in entries.items() if entry.done]
     inside = {rank: entry.moved for rank, entry in entries.items() if not entry.done}
-    states = [f"done on {peers(done)}"] if done else []
+    states = [texts.DONE_ON(ranks=peers(done))] if done else []
     if inside:
-        moves = f" ({', '.join(map(str, list(inside.values())[:8]))} moves)" if any(inside.values()) else ""
-        states.append(f"under way on {peers(inside)}{moves}")
+        moves = ", ".join(map(str, list(inside.values())[:8]))
+        under_way = texts.UNDER_WAY_MOVES(ranks=peers(inside), moves=moves)
+        states.append(under_way if any(inside.values()) else texts.UNDER_WAY(ranks=peers(inside)))
     return ", ".join(states)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.crossings import Crossings
 
 
@@ -28,11 +29,11 @@ class AllRows:
     def __init__(self, crossings: Crossings, name: str, rows: Sequence[int], D: int, dtype=None):
         self._crossings, self._name, self._D = crossings, name, D
         self._edges = [row * D for row in rows]
-        self._gather = crossings.gather(self._edges, f"of examples for {name}", dtype)
+        self._gather = crossings.gather(self._edges, texts.OF_EXAMPLES(layer=name), dtype)
 
     @cached_property
     def _scatter(self):
-        return self._crossings.scatter(self._edges, f"of gradients from {self._name}")
+        return self._crossings.scatter(self._edges, texts.GRADIENTS_FROM(layer=self._name))
 
     def joined(self, x_nD):
         """→ x_BD"""
@@ -59,13 +60,13 @@ class AllColumns:
         self._crossings, self._name = crossings, name
         self._rows, self._widths = [count] * crossings.size, _widths(columns)
         self._edges = [count * column for column in columns]
-        self._gather = crossings.gather(self._edges, f"of columns of {name}", dtype)
+        self._gather = crossings.gather(self._edges, texts.OF_COLUMNS(layer=name), dtype)
         self.blocks = self._gather.blocks(0, self._rows, self._widths)
         self.own = self.blocks[crossings.rank]
 
     @cached_property
     def _scatter(self):
-        return self._crossings.scatter(self._edges, f"of gradients to {self._name}")
+        return self._crossings.scatter(self._edges, texts.GRADIENTS_TO(layer=self._name))
 
     def joined(self, y_BK) -> None:
         self._crossings.run(self._gather)
@@ -90,7 +91,7 @@ class OwnRows:
         self._by_rows = [row * self._k for row in rows]
         self._by_columns = [self._n * column for column in columns]
         self._count = rows[-1] * columns[-1]
-        self._forward = self._turn(self._by_rows, self._by_columns, f"of rows of {name}")
+        self._forward = self._turn(self._by_rows, self._by_columns, texts.OF_ROWS(layer=name))
         self.own = self._forward.buffer[: self._by_rows[-1]].reshape((rows[-1], self._k))
         self._arrived = self._forward.blocks(size, [self._n] * size, self._widths)
 
@@ -100,7 +101,7 @@ class OwnRows:
 
     @cached_property
     def _backward(self):
-        return self._turn(self._by_columns, self._by_rows, f"of gradients to {self._name}")
+        return self._turn(self._by_columns, self._by_rows, texts.GRADIENTS_TO(layer=self._name))
 
     def joined(self, y_nK) -> None:
         self._run(self._forward)

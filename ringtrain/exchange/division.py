@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ringtrain.errors import ConfigError
+from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import Bucket, make_buckets
-from ringtrain.humanize import format_bytes
+from ringtrain.humanize import format_bytes, plural
 from ringtrain.nn.arena import ALIGNMENT
 from ringtrain.nn.base import Span
 from ringtrain.transport.waiting import peers
@@ -16,15 +17,9 @@ def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
     """The first ranks serve, and train too unless they are dedicated. Raises ConfigError where there are not enough
     ranks."""
     if servers > size:
-        raise ConfigError(
-            f"--servers {servers} is more than the {size} rank{'s' * (size > 1)}: give at most {size}, or start more "
-            "ranks"
-        )
+        raise ConfigError(texts.MORE_SERVERS_THAN_RANKS(servers=servers, ranks=plural(size, "rank"), size=size))
     if dedicated and servers == size:
-        raise ConfigError(
-            f"--dedicated with --servers {servers} leaves none of the {size} rank{'s' * (size > 1)} to train: start "
-            "more ranks, or give --no-dedicated"
-        )
+        raise ConfigError(texts.NONE_TO_TRAIN(servers=servers, ranks=plural(size, "rank")))
     return Roles(trainers=tuple(range(servers if dedicated else 0, size)), servers=tuple(range(servers)))
 
 
@@ -33,9 +28,7 @@ def divide(spans: Sequence[Span], servers: int, whole: bool = False) -> list[lis
     is cut, since the optimizer wants their norms, and the largest part is as small as can be. Raises ConfigError for
     more servers than spans."""
     if servers > len(spans):
-        raise ConfigError(
-            f"--servers {servers} is more than the {len(spans)} parameters of the model: give at most that"
-        )
+        raise ConfigError(texts.MORE_SERVERS_THAN_PARAMETERS(servers=servers, count=len(spans)))
     return _whole(spans, servers) if whole else _equal(spans, servers)
 
 
@@ -106,11 +99,11 @@ def buckets_of(parts: Sequence[Sequence[Span]], itemsize: int, bucket_bytes: int
 
 def say_servers(roles: Roles, dedicated: bool) -> str:
     """on rank 0 · on ranks 0, 1, dedicated"""
-    return f"on {peers(roles.servers)}" + (", dedicated" if dedicated else "")
+    return (texts.ON_DEDICATED if dedicated else texts.ON_SERVERS)(ranks=peers(roles.servers))
 
 
 def say_load(parts, itemsize: int) -> str:
     sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
     if len(sizes) == 1:
-        return f"rank 0 serves all {format_bytes(sizes[0])} of weights"
-    return f"{len(sizes)} servers have {format_bytes(min(sizes))} to {format_bytes(max(sizes))} of weights each"
+        return texts.ONE_SERVES_ALL(nbytes=format_bytes(sizes[0]))
+    return texts.SERVERS_HAVE(count=len(sizes), least=format_bytes(min(sizes)), most=format_bytes(max(sizes)))

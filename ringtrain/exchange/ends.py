@@ -3,6 +3,7 @@ waits here serves meanwhile."""
 
 from collections.abc import Callable, Sequence
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.beside import Beside
 from ringtrain.exchange.buckets import Bucket
@@ -73,7 +74,7 @@ class Ends:
         """Updates go, when the mark ``final`` says that they have been computed, and weights are asked for.
         :meth:`land` came before."""
         if not final.done():
-            self.wait(final.done, lambda: "this rank's device to make its update")
+            self.wait(final.done, lambda: texts.AWAITED_UPDATE)
         for link in self._links:
             self.wait(link.sent, link.awaited)
             link.push()
@@ -115,7 +116,7 @@ class Ends:
         """A rank that only serves and has made so many iterations goes on as one that trains may: so ranks meet at the
         same iterations."""
         clock = self.store.clock
-        self.wait(lambda: clock.allows(made), lambda: f"{peers(clock.late(made))} to give an update")
+        self.wait(lambda: clock.allows(made), lambda: texts.AWAITED_UPDATES(ranks=peers(clock.late(made))))
 
     def until_quiet(self, meanwhile: Callable[[], None]) -> None:
         """Serve until all that train have said goodbye."""
@@ -126,7 +127,7 @@ class Ends:
             meanwhile()
             return self.store.quiet
 
-        self.wait(quiet, lambda: f"{peers(self.store.present)} to come to where all ranks meet")
+        self.wait(quiet, lambda: texts.AWAITED_MEETING(ranks=peers(self.store.present)))
 
     def publish(self) -> None:
         """The store's weights become the arena's."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from ringtrain.collectives.reduction import Reduction
+from ringtrain.exchange import texts
 from ringtrain.exchange.base import Traffic
 from ringtrain.exchange.beside import ON_HOST, Beside
 from ringtrain.exchange.buckets import Bucket
@@ -159,7 +160,7 @@ class Flight:
         wait_for(enough, self._deadline_s, self._say_due, lambda: len(self._due))
 
     def _say_due(self) -> str:
-        return f"this rank's device to make {self.buckets[self._due[0][1]].name} final"
+        return texts.AWAITED_BUCKET(bucket=self.buckets[self._due[0][1]].name)
 
     def _land(self, place: int) -> None:
         self._flying.remove(place)

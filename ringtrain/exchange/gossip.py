@@ -23,7 +23,7 @@ Source: Lian, Zhang, Zhang & Liu, Asynchronous Decentralized Parallel SGD, ICML 
 
 import time
 
-from ringtrain.exchange import tags
+from ringtrain.exchange import tags, texts
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.guard import DEADLINE_S
@@ -58,7 +58,7 @@ class Gossip(Exchange):
     ):
         self._transport, self._ops, self._clip_norm, self._deadline_s = transport, ops, clip_norm, deadline_s
         self.window = window
-        self.terms = f"up to {window} iterations apart"
+        self.terms = texts.ITERATIONS_APART(window=window)
         self._summing = Summing(transport, ops, deadline_s=deadline_s, **how)
         self._partners = partners(transport.rank, seed, transport.size)
         self._due: tuple[Handle, ...] = ()  # to start when the mark _final is done
@@ -137,7 +137,7 @@ class Gossip(Exchange):
         self._apart = self._differs = self._transport.size > 1
 
     def _meet(self) -> None:
-        wait_for(self._start, self._deadline_s, lambda: "this rank's device to make its weights final")
+        wait_for(self._start, self._deadline_s, lambda: texts.AWAITED_WEIGHTS)
         began = time.perf_counter()
         for handle in self._meeting:
             handle.wait(self._deadline_s)

@@ -17,6 +17,7 @@ import numpy as np
 from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.exchange import diagnosis, stacks
+from ringtrain.exchange import monitor_texts as texts
 from ringtrain.exchange.turns import LOOK_S, SEEN_S, TURN_S, Turns
 from ringtrain.exchange.watchdog import Watchdog
 from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
@@ -71,12 +72,13 @@ class Guard:
 
     # ── what is watched ───────────────────────────────────────────────────────────────────────────────────
     def watch(
-        self, reduction: Reduction, op: str, dtype, count: int, what: str = "all-reduce", of: str = ""
+        self, reduction: Reduction, op: str, dtype, count: int, what: str = texts.ALL_REDUCE, of: str = ""
     ) -> Reduction:
         """The same, of ``count`` elements, under the guard. ``what`` people call it; ``of``: what it carries, such as
         the names of spans."""
-        carried = f", {of}" if of else ""
-        fingerprint = self.call(f"{what} of {count:,} {dtype} by {reduction.algorithm} ({op}){carried}").fingerprint
+        called = {"kind": what, "count": count, "dtype": dtype, "algorithm": reduction.algorithm, "op": op}
+        text = texts.WATCHED_OF(**called, carried=of) if of else texts.WATCHED(**called)
+        fingerprint = self.call(text).fingerprint
         native = reduction.transport == NATIVE
         if native and count * np.dtype(dtype).itemsize <= SMALL_BYTES:
             watched = WatchedSmall(self, reduction, fingerprint)
@@ -189,7 +191,7 @@ class Guard:
     def _mismatch(self, number: int) -> MismatchError:
         rows = self._joined(number)
         self._turns.take([row.rank for row in rows if number in row.entries], number)
-        return MismatchError(diagnosis.mismatch(rows, number) or f"collective {number} is not the same on all ranks")
+        return MismatchError(diagnosis.mismatch(rows, number) or texts.UNKNOWN_MISMATCH(number=number))
 
     def _joined(self, number: int) -> list[Row]:
         """The rows when all ranks have begun the collective, or have had the time to: what most do tells what is
@@ -204,13 +206,13 @@ class Guard:
     def _stalled(self, deadline_s: float) -> StalledError:
         rows = self.board.read()
         told = diagnosis.stall(rows, self._rank, self._quiet, self.board.gap)
-        if self.board.gap and self._awaited:
-            told = f"{told}; it waits for {self._awaited}"
         number = diagnosis.first_open(rows, self._quiet)
         waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
         itself = any(row.limited for row in rows if row.last < (number or 0) and self._quiet(row.rank) is None)
         self._turns.take([rank for rank in waiting if self._quiet(rank) is None], number or EVERYTHING, itself)
-        return _whole(f"no progress for {deadline_s:g} s in {told}")
+        if self.board.gap and self._awaited:
+            return _whole(texts.STALLED_AWAITING(seconds=deadline_s, collective=told, awaited=self._awaited))
+        return _whole(texts.STALLED(seconds=deadline_s, collective=told))
 
     def located(self, error: StalledError) -> StalledError:
         """The error of a rank that has waited outside of collectives, with what all ranks do."""
@@ -262,7 +264,7 @@ class Guard:
     def _say_collective(self) -> str:
         rows = self.board.read()
         entries = [entry for entry in rows[self._rank].entries.values() if not entry.done]
-        return "; ".join(f"in collective {entry.number}, {entry.text}" for entry in entries[:2])
+        return "; ".join(texts.IN_COLLECTIVE(number=entry.number, call=entry.text) for entry in entries[:2])
 
     def _write_moves(self) -> None:
         for reference in self._watched[:]:
@@ -292,7 +294,7 @@ def _whole(text: str) -> StalledError:
 
 def _ending(transport: Transport) -> Callable[[RingtrainError], None]:
     def end(error: RingtrainError) -> None:
-        sys.stderr.write(f"ringtrain: rank {transport.rank}: {error}\n")
+        sys.stderr.write(texts.ENDING(rank=transport.rank, error=error) + "\n")
         with suppress(SystemExit):  # by which a world of threads ends: here is nobody to take it
             transport.abort(error.exit_code)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from ringtrain.collectives.reduction import NATIVE
+from ringtrain.exchange import monitor_texts as texts
 from ringtrain.exchange.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
@@ -36,17 +38,17 @@ class Guarded(Transport):
         return self._guard.started(call, lambda: self._inner.native_allreduce_start(span))
 
     def broadcast(self, span, root: int = 0) -> None:
-        text = f"broadcast of {span.size * span.dtype.itemsize:,} bytes from rank {root}"
+        text = texts.BROADCAST(nbytes=span.size * span.dtype.itemsize, root=root)
         self._run(text, lambda: self._inner.broadcast(span, root))
 
     def gather_json(self, value) -> list:
-        return self._run("gather of values", lambda: self._inner.gather_json(value))
+        return self._run(texts.GATHER, lambda: self._inner.gather_json(value))
 
     def barrier(self) -> None:
-        self._run("barrier", self._inner.barrier)
+        self._run(texts.BARRIER, self._inner.barrier)
 
     def node_barrier(self) -> None:
-        self._run("barrier of a node", self._inner.node_barrier)
+        self._run(texts.NODE_BARRIER, self._inner.node_barrier)
 
     def _run(self, text: str, action: Callable):
         return self._guard.run(self._guard.call(text), action)
@@ -90,7 +92,7 @@ class Guarded(Transport):
 
 
 def _all_reduce(span, op: str) -> str:
-    return f"all-reduce of {span.size:,} {span.dtype} by mpi ({op})"
+    return texts.WATCHED(kind=texts.ALL_REDUCE, count=span.size, dtype=span.dtype, algorithm=NATIVE, op=op)
 
 
 def watched(transport: Transport, activity: Activity) -> Transport:
@@ -98,7 +100,7 @@ def watched(transport: Transport, activity: Activity) -> Transport:
     transport.activity = activity
     if transport.size == 1:
         return transport
-    with activity.during("finding the other ranks", limited=True):
+    with activity.during(texts.FINDING, limited=True):
         guard = Guard(transport, activity.deadline_s)
     return Guarded(transport, guard)
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from ringtrain.errors import ConfigError
+from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.columns import Columns
 from ringtrain.exchange.hybrid_cost import Cost
@@ -44,7 +45,7 @@ class Hybrid(Exchange):
         self._kit, self._ops, self._transport = kit, kit.ops, kit.transport
         self._limit = kit.config.clip_norm
         self._inner = make_inner(replace(kit, beside=self._with_columns))
-        self.name, self.terms = self._inner.name, f"{self._inner.terms} with fc hybrid".strip()
+        self.name, self.terms = self._inner.name, f"{self._inner.terms} {texts.WITH_HYBRID}".strip()
         self._passes, self._columns = Passes(kit), Columns(kit)
         self._norm = 0.0  # of the gradient of this iteration, where it is clipped
         self._loaded = False  # whether columns have been taken from the arena
@@ -54,17 +55,12 @@ class Hybrid(Exchange):
         """Raises ConfigError for a network that has nothing to divide, or not enough."""
         first = trailing(graph.plan)
         if first is None:
-            raise ConfigError(
-                f"--fc hybrid divides the fully connected layers at the end of a model, and {self._kit.config.model!r} "
-                "has none there: leave --fc at data"
-            )
+            raise ConfigError(texts.HYBRID_NO_LAYERS(model=self._kit.config.model))
         layers = [node.layer for node in graph.plan[first:] if isinstance(node.layer, Linear)]
         for layer in layers:
             if layer.units < self._transport.size:
                 raise ConfigError(
-                    f"--fc hybrid gives each rank columns of every fully connected layer, and {layer.name!r} has "
-                    f"{layer.units}, fewer than the {self._transport.size} ranks: use at most {layer.units}, or leave "
-                    "--fc at data"
+                    texts.HYBRID_FEW_COLUMNS(layer=layer.name, units=layer.units, size=self._transport.size)
                 )
         self._layers = layers
         self._features = graph.shapes[graph.plan[first].inputs[0]][0]
@@ -81,11 +77,11 @@ class Hybrid(Exchange):
         self.exact = self._inner.exact
         parameters = sum(span.count for span in ours)
         cost = Cost(self._features, [layer.units for layer in self._layers], parameters, learning=bool(rest.spans))
-        self.notes = [f"hybrid: {self._words(cost)}", *self._inner.notes]
+        self.notes = [self._words(cost), *self._inner.notes]
 
     def _words(self, cost: Cost) -> str:
         size, named = self._transport.size, ", ".join(layer.name for layer in self._layers)
-        return f"columns of {named} are divided among {size} ranks: {cost.words(self._kit.config.batch, size)}"
+        return texts.HYBRID(layers=named, size=size, cost=cost.words(self._kit.config.batch, size))
 
     def rehearse(self) -> None:
         self._inner.rehearse()

@@ -15,6 +15,8 @@ columns are gathered by all: KL in place of 2·KL/p.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ringtrain.exchange import texts
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -40,12 +42,12 @@ class Cost:
     def words(self, batch: int, ranks: int) -> str:
         """The saving, for people."""
         if ranks == 1:
-            return "one rank has all columns, and sends nothing"
+            return texts.HYBRID_ONE_RANK
         here, there = self.divided(batch, ranks), self.gradients(ranks)
-        sends = f"a rank sends {_count(here)} numbers for them in an iteration, with --fc data {_count(there)}"
+        sends = texts.HYBRID_SENDS(numbers=_count(here), others=_count(there))
         if here < there:
-            return f"{sends}: {1 - here / there:.0%} less"
-        return f"{sends}: at this batch --fc data sends less"
+            return texts.HYBRID_LESS(sends=sends, share=1 - here / there)
+        return texts.HYBRID_MORE(sends=sends)
 
 
 def _count(elements: float) -> str:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.mailbox import TAGS, Sender
 from ringtrain.exchange.store import Store
@@ -67,7 +68,7 @@ class ToServer(Link):
         self._sender.goodbye()
 
     def awaited(self) -> str:
-        return f"{peers([self._server])} to send weights"
+        return texts.AWAITED_SERVER(server=peers([self._server]))
 
 
 class WithinRank(Link):
@@ -91,4 +92,4 @@ class WithinRank(Link):
 
     def awaited(self) -> str:
         clock = self._store.clock
-        return f"{peers(clock.late(clock.clocks[self._rank]))} to give an update"
+        return texts.AWAITED_UPDATES(ranks=peers(clock.late(clock.clocks[self._rank])))

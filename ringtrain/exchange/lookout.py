@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from ringtrain.errors import RankLostError, RingtrainError, StalledError
+from ringtrain.exchange import monitor_texts as texts
 from ringtrain.exchange import stacks
 from ringtrain.exchange.pauses import Pauses
 from ringtrain.transport.activity import Activity, Unlimited
@@ -43,7 +44,7 @@ class Lookout:
     def __enter__(self) -> "Lookout":
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})  # threads that are started inherit it
         faulthandler.register(SHOW, file=sys.__stderr__, all_threads=True)
-        self._activity.backstop = _backstop(f"rank {self._rank} ({self._activity.host})")
+        self._activity.backstop = _backstop(texts.RANK(rank=self._rank, host=self._activity.host))
         self._thread.start()
         self._started.wait()
         return self
@@ -98,9 +99,13 @@ class Lookout:
         if not stage.limited or taken_s <= self._activity.deadline_s:
             return None
         return StalledError(
-            f"no progress for {taken_s:.3g} s in {stage.text}, on rank {self._rank} ({self._activity.host}): what it "
-            "waits for does not answer. See whether a file system or the network hangs on this node, or another rank; "
-            f"a longer deadline (--deadline-s, RINGTRAIN_DEADLINE_S) where it is only slow{self._activity.everyone()}"
+            texts.TOO_LONG(
+                seconds=taken_s,
+                stage=stage.text,
+                rank=self._rank,
+                host=self._activity.host,
+                everyone=self._activity.everyone(),
+            )
         )
 
 

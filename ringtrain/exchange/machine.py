@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange.guarded import bare
 from ringtrain.humanize import plural
 from ringtrain.transport.base import Transport
@@ -28,7 +29,7 @@ class Layout:
 
     def words(self) -> str:
         """1x2 → "2 ranks on 1 node"."""
-        return f"{plural(self.ranks, 'rank')} on {plural(self.nodes, 'node')}"
+        return texts.LAYOUT(ranks=plural(self.ranks, "rank"), nodes=plural(self.nodes, "node"))
 
 
 def layout_of(node_of: Sequence[int]) -> Layout:
@@ -73,7 +74,11 @@ def digest(machine: dict[str, str]) -> str:
 
 def differences(written: dict[str, str], here: dict[str, str]) -> list[str]:
     """A line for each field that is not the same."""
-    return [f"  {name}: {written[name]} there, {here[name]} here" for name in FIELDS if written[name] != here[name]]
+    return [
+        texts.DIFFERENCE(field=name, there=written[name], here=here[name])
+        for name in FIELDS
+        if written[name] != here[name]
+    ]
 
 
 def _together(values: list[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ringtrain.errors import TransportError
+from ringtrain.exchange import texts
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
 
@@ -114,11 +115,9 @@ class Mail:
         """Raises TransportError unless the message that has come is the one that was due."""
         found = tuple(self._ops.to_host(letter.about[:ID]).tolist())
         if found != id:
-            raise TransportError(
-                f"rank {letter.peer} sent {say(found)} where {say(id)} was due: the ranks do not run the same messages"
-            )
+            raise TransportError(texts.OTHER_MESSAGE(rank=letter.peer, found=say(found), wanted=say(id)))
 
 
 def say(id: Id) -> str:
     iteration, place, micro = id
-    return f"micro-batch {micro} of rank {place} in iteration {iteration + 1}"
+    return texts.MICRO_BATCH(micro=micro, rank=place, iteration=iteration + 1)

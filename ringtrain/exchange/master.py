@@ -23,7 +23,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ringtrain.collectives.star import ROOT
-from ringtrain.exchange import tags
+from ringtrain.exchange import tags, texts
 from ringtrain.exchange.base import Cut, Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import make_buckets
@@ -49,7 +49,7 @@ class Master(Exchange):
     """
 
     name = "master"
-    terms = "on rank 0"
+    terms = texts.ON_ROOT
     exact = True
     all_reduces = False
     state_is_local = True
@@ -90,7 +90,7 @@ class Master(Exchange):
         self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s, orders=self._orders)
         self._trained = trained_runs(arena.spans)
         kept = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
-        self.notes = [f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's {kept}"]
+        self.notes = [texts.ROOT_DOES_ALL(root=ROOT, nbytes=kept)]
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ringtrain.errors import RankLostError, TransportError, UsageError
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange.numbers import NumberType
 from ringtrain.transport.base import Transport
 
@@ -11,10 +12,10 @@ def check_native(transport: Transport, numbers: NumberType, op: str) -> None:
     """Collective: one element is tried. Raises UsageError, where ``op`` is sum, max or min."""
     # Open MPI has no such type, takes the bits for whole numbers, adds those, and reports success.
     if numbers.name == "bfloat16":
-        raise UsageError("MPI has no bfloat16: it would add the bits as whole numbers")
+        raise UsageError(texts.NO_BFLOAT16)
     try:
         transport.native_allreduce(np.zeros(1, numbers.storage), op)
     except RankLostError:
         raise
     except (TransportError, KeyError) as error:  # KeyError: mpi4py found no MPI type for the elements
-        raise UsageError(f"MPI does not reduce {numbers.name} by {op}: {error}") from error
+        raise UsageError(texts.NOT_REDUCED(dtype=numbers.name, op=op, error=error)) from error

@@ -30,7 +30,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringtrain.exchange import routing
+from ringtrain.exchange import routing, texts
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.group import Group
@@ -77,9 +77,11 @@ class Pipeline(Exchange):
         self.fc_ranks, self.in_flight, self.each = fc_ranks, in_flight, update == EACH
         self.mail = Mail(transport, ops, deadline_s)
         self._how = {**how, "deadline_s": deadline_s, "algorithm": schedule_name(algorithm, transport)}
-        self.terms = (
-            f"with fc pipeline of {transport.size - fc_ranks} + {fc_ranks} ranks, {in_flight} in flight, updated "
-            + ("at each message" if self.each else "once an iteration")
+        self.terms = texts.WITH_PIPELINE(
+            others=transport.size - fc_ranks,
+            fc=fc_ranks,
+            in_flight=in_flight,
+            when=texts.AT_EACH_MESSAGE if self.each else texts.ONCE_AN_ITERATION,
         )
         self._squares = np.zeros(1)
         self._step = 0  # iterations

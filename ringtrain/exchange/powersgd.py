@@ -36,6 +36,7 @@ import numpy as np
 from ringtrain.collectives.execute import MESSAGES
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import ConfigError
+from ringtrain.exchange import texts
 from ringtrain.exchange.compression import Method, Site, Whole, cuts, least_bytes, sent, wholes
 
 BASIS = "basis"
@@ -60,7 +61,7 @@ class PowerSGD(Method):
 
     def __init__(self, rank: int):
         self._rank = rank
-        self.terms = f"PowerSGD of rank {rank}"
+        self.terms = texts.POWERSGD(rank=rank)
 
     def takes(self, span) -> bool:
         rows, columns = matrix_of(span)
@@ -69,10 +70,7 @@ class PowerSGD(Method):
     def bind(self, site: Site) -> list[Reduction]:
         taken = [[span for span in bucket.spans if self.takes(span)] for bucket in site.buckets]
         if not any(taken):
-            raise ConfigError(
-                f"--compress powersgd with --compress-rank {self._rank} compresses nothing: no matrix of this model is "
-                "larger than its two factors of that rank. Give a lower rank, or --compress top-k"
-            )
+            raise ConfigError(texts.COMPRESSES_NOTHING(rank=self._rank))
         self._ops = site.ops
         rows, columns = ([[self._rank * matrix_of(s)[i] for s in spans] for spans in taken] for i in (0, 1))
         pieces = cuts([sum(each) for each in columns])

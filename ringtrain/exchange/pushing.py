@@ -31,6 +31,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.applying import FORWARD
 from ringtrain.exchange.base import Exchange, Lag, Roles, Traffic
 from ringtrain.exchange.beside import two_orders
@@ -44,11 +45,6 @@ from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.trees import Trees, tree_of
 from ringtrain.exchange.update import Update, check_names, everything
 from ringtrain.transport.base import Transport
-
-NOTE = (
-    "each rank that trains keeps the optimizer's state, momentum too, of its own updates; they travel after backward, "
-    "since they are made of the learning rate and the whole gradient"
-)
 
 
 class Pushing(Exchange):
@@ -121,7 +117,7 @@ class Pushing(Exchange):
             transport, self._orders, arena, self._roles, parts, by_server, self._staleness, self._deadline_s, len(owned)
         )
         self._spread = self._prepare_spread(owned)
-        self.notes = [say_load(parts, arena.weights.dtype.itemsize), NOTE]
+        self.notes = [say_load(parts, arena.weights.dtype.itemsize), texts.OWN_STATE]
 
     def _prepare_spread(self, owned) -> Flight:
         """What brings the servers' weights to everybody, at a meeting."""
@@ -288,6 +284,7 @@ def _nothing() -> None:
 
 
 def _terms(roles: Roles, dedicated: bool, staleness: int | None, every: int) -> str:
-    pace = "asynchronous" if staleness is None else f"staleness {staleness}"
-    period = f", every {every}" if every > 1 else ""
-    return f"{say_servers(roles, dedicated)}, {pace}{period}"
+    servers = say_servers(roles, dedicated)
+    free = staleness is None
+    terms = texts.ASYNCHRONOUS(servers=servers) if free else texts.STALENESS(servers=servers, staleness=staleness)
+    return texts.EVERY_MORE(terms=terms, count=every) if every > 1 else terms

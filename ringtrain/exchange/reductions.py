@@ -16,6 +16,7 @@ from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange.choice import Choice, Here, take
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.machine import Layout, layout_of
@@ -167,13 +168,13 @@ def _unfit(layout: Layout, dtype: str, wired: bool, name: str) -> str | None:
     """Why ``auto`` does not consider an algorithm; None where it may."""
     shared_or_native = name == NATIVE or is_shared(name)
     if layout.ranks == 1 and shared_or_native:
-        return "there is one rank"
+        return texts.SINGLE_RANK
     if layout.nodes == 1 and (name == ROUTED or (name in SCHEDULES and needs_nodes(name))):
-        return "there is one node"
+        return texts.SINGLE_NODE
     if layout.nodes > 1 and name == MAPPED:
-        return f"there are {layout.nodes} nodes"
+        return texts.SEVERAL_NODES(nodes=layout.nodes)
     if name == NATIVE and dtype not in NATIVE_TYPES:
-        return f"MPI has no {dtype}"
+        return texts.NO_MPI_TYPE(dtype=dtype)
     try:
         check_algorithm(name, wired)
     except UsageError as error:
@@ -199,22 +200,20 @@ def check_algorithm(name: str, wired: bool = False) -> None:
         return
     known = {AUTO, *ALGORITHMS, *SCHEDULES}  # a schedule joins by being in the catalogue
     if ":" not in name and name not in known:
-        raise UsageError(f"unknown algorithm {name!r}: {nearest(name, known)}")
+        raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, known)))
     if is_shared(name):
         check_shared(name, wired)
     elif name != NATIVE:
         check_name(name, wired)
     elif wired:
-        raise UsageError(
-            f"{NATIVE!r}, the MPI's own all-reduce, sends a buffer as it is: leave the wire out, or name a schedule"
-        )
+        raise UsageError(texts.SENDS_UNPACKED(name=NATIVE))
 
 
 def _check_wire(wire: Wire, dtype: str, op: str) -> None:
     if dtype != "float32":
-        raise UsageError(f"a wire of {wire.name} carries float32, and this is {dtype}: leave the wire out")
+        raise UsageError(texts.WIRE_TYPE(wire=wire.name, dtype=dtype))
     if op != "sum":
-        raise UsageError(f"a wire of {wire.name} carries sums, and this is {op}: leave the wire out")
+        raise UsageError(texts.WIRE_SUMS(wire=wire.name, op=op))
 
 
 def schedule_for(algorithm: str, transport: Transport, rounded: bool = False) -> Schedule:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ringtrain.errors import ConfigError
-from ringtrain.humanize import format_bytes
+from ringtrain.exchange import texts
+from ringtrain.humanize import format_bytes, plural
 from ringtrain.nn import segments
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.shapes import elements
@@ -32,10 +33,7 @@ def make_routing(graph: Graph, size: int, fc_ranks: int) -> list[Route]:
     starts = segments.heads(graph)
     _check_layers(graph, starts, fc_ranks)
     if fc_ranks >= size:
-        raise ConfigError(
-            f"--fc-ranks {fc_ranks} of {size} rank{'s' * (size > 1)} leaves none for the other layers: start at least "
-            f"{fc_ranks + 1} ranks, or give --fc data"
-        )
+        raise ConfigError(texts.NO_OTHER_RANKS(fc=fc_ranks, ranks=plural(size, "rank"), least=fc_ranks + 1))
     edges = [0, *segments.divide(graph, starts, fc_ranks), len(graph.plan)]
     front = size - fc_ranks
     holders = [tuple(range(front)), *((rank,) for rank in range(front, size))]
@@ -44,21 +42,12 @@ def make_routing(graph: Graph, size: int, fc_ranks: int) -> list[Route]:
 
 def _check_layers(graph: Graph, starts: list[int], fc_ranks: int) -> None:
     if not starts:
-        raise ConfigError(
-            "--fc pipeline gives ranks of their own to fully connected layers, and the model does not end in any: give "
-            "--fc data"
-        )
+        raise ConfigError(texts.NO_FC_LAYERS)
     if not any(node.layer.parameters([graph.shapes[s] for s in node.inputs]) for node in graph.plan[: starts[0]]):
-        raise ConfigError(
-            f"--fc pipeline leaves the layers before {graph.plan[starts[0]].name!r} to the other ranks, and there is "
-            "nothing to train in them: give --fc data"
-        )
+        raise ConfigError(texts.NOTHING_BEFORE(layer=graph.plan[starts[0]].name))
     if fc_ranks > len(starts):
         names = ", ".join(graph.plan[place].name for place in starts)
-        raise ConfigError(
-            f"--fc-ranks {fc_ranks} is more than the model has fully connected layers to divide ({names}): give at "
-            f"most {len(starts)}"
-        )
+        raise ConfigError(texts.MORE_THAN_LAYERS(fc=fc_ranks, layers=names, most=len(starts)))
 
 
 def check(routes: Sequence[Route], graph: Graph, size: int) -> None:
@@ -67,31 +56,25 @@ def check(routes: Sequence[Route], graph: Graph, size: int) -> None:
     place = 0
     for route in routes:
         if route.start > place:
-            raise ConfigError(f"the routing leaves layer {graph.plan[place].name!r} to no rank")
+            raise ConfigError(texts.LAYER_ON_NO_RANK(layer=graph.plan[place].name))
         if route.start < place or route.stop <= route.start:
             name = graph.plan[route.start].name
-            raise ConfigError(
-                f"the routing is out of order: {peers(route.ranks)} begin at {name!r}, which is held before"
-            )
+            raise ConfigError(texts.OUT_OF_ORDER(ranks=peers(route.ranks), layer=name))
         if route.start and segments.crossing(graph, route.start) is None:
-            raise ConfigError(f"the routing cuts before {graph.plan[route.start].name!r}, where several arrays cross")
+            raise ConfigError(texts.SEVERAL_ARRAYS(layer=graph.plan[route.start].name))
         place = route.stop
     if place != len(graph.plan):
-        raise ConfigError(f"the routing ends at {place} layers of {len(graph.plan)}")
+        raise ConfigError(texts.ENDS_EARLY(stop=place, count=len(graph.plan)))
     _check_ranks(routes, size)
 
 
 def _check_ranks(routes: Sequence[Route], size: int) -> None:
     held = [rank for route in routes for rank in route.ranks]
     if held != list(range(size)):
-        raise ConfigError(
-            f"the routing names ranks {held}, and there are 0 to {size - 1}, each to be named once, in order"
-        )
+        raise ConfigError(texts.NOT_EACH_ONCE(ranks=held, last=size - 1))
     for route in routes[1:]:
         if len(route.ranks) != 1:
-            raise ConfigError(
-                f"the routing gives one fully connected part to {peers(route.ranks)}: it wants one rank each"
-            )
+            raise ConfigError(texts.SHARED_FC_PART(ranks=peers(route.ranks)))
 
 
 def tell(routes: Sequence[Route], graph: Graph, itemsize: int) -> list[str]:
@@ -107,12 +90,12 @@ def _line(route: Route, graph: Graph, itemsize: int) -> str:
     weights = sum(
         elements(parameter.shape) for _, parameter in segments.part(graph, route.start, route.stop).parameters()
     )
-    onward = "the loss"
+    onward = texts.THE_LOSS
     if route.stop < len(graph.plan):
         crossing = segments.crossing(graph, route.stop)
-        onward = f"{format_bytes(elements(graph.shapes[crossing]) * itemsize)} an example on"
-    held = f"{format_bytes(weights * itemsize)} of weights"
-    return f"{peers(route.ranks)}: {layers}, {computed} an example, {held}, {onward}"
+        onward = texts.AN_EXAMPLE_ON(nbytes=format_bytes(elements(graph.shapes[crossing]) * itemsize))
+    held = format_bytes(weights * itemsize)
+    return texts.PART(ranks=peers(route.ranks), layers=layers, flops=computed, weights=held, onward=onward)
 
 
 def _say_flops(flops: int) -> str:

@@ -27,6 +27,7 @@ synchronous stochastic gradient descent, Intel 2016.
 
 import numpy as np
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.beside import two_orders
@@ -82,7 +83,8 @@ class Server(Exchange):
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s = clip_norm, deadline_s
         self._guard, self._squares = guard, np.zeros(1)
-        self.terms = say_servers(self._roles, dedicated) + (", heads of nodes first" if levels == 2 else "")
+        servers = say_servers(self._roles, dedicated)
+        self.terms = texts.NODES_FIRST(servers=servers) if levels == 2 else servers
         self._behind = False  # whether dedicated servers lack weights of one another's
 
     def roles(self, size: int) -> Roles:

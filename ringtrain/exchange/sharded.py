@@ -19,6 +19,7 @@ Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; Rajbhandari et al., ZeRO, SC
 
 import numpy as np
 
+from ringtrain.exchange import texts
 from ringtrain.exchange.applying import BACKWARD, FORWARD, NONE
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.beside import two_orders
@@ -93,8 +94,8 @@ class Sharded(Exchange):
     def _memory(self, shares: list[int], nbytes: int) -> str:
         """``nbytes``: of the optimizer's state, for an element."""
         least, most, whole = (format_bytes(nbytes * count) for count in (min(shares), max(shares), sum(shares)))
-        each = most if least == most else f"{least} to {most}"
-        return f"sharded by {self._algorithm}: a rank keeps {each} of the optimizer's {whole}"
+        each = most if least == most else texts.FROM_TO(least=least, most=most)
+        return texts.SHARDED(algorithm=self._algorithm, each=each, whole=whole)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]

@@ -7,6 +7,7 @@ import threading
 import traceback
 from types import FrameType
 
+from ringtrain.exchange import monitor_texts as texts
 from ringtrain.transport.activity import Activity
 
 WATCHERS = ("lookout", "watchdog")  # threads that do nothing but watch
@@ -23,22 +24,23 @@ def compose(activity: Activity, rank: int) -> str:
     """Who it is and what it does, and the stack of each thread; the newest call last."""
     frames, main = sys._current_frames(), threading.main_thread()
     threads = sorted(threading.enumerate(), key=lambda thread: thread is not main)
-    lines = [f"stacks of rank {rank} ({activity.host}), process {os.getpid()}: {whereabouts(activity)}"]
+    lines = [texts.STACKS(rank=rank, host=activity.host, process=os.getpid(), whereabouts=whereabouts(activity))]
     for thread in threads:
         if thread.ident in frames and not thread.name.startswith(WATCHERS):
-            lines += [f"  thread {thread.name!r}", *_calls(frames[thread.ident])]
+            lines += [texts.THREAD(name=thread.name), *_calls(frames[thread.ident])]
     return "\n".join(lines) + "\n"
 
 
 def whereabouts(activity: Activity) -> str:
     """ "iteration 47, in backward, layer 'conv2', in collective 102, all-reduce of …" """
     doing = activity.words()
-    told = [f"iteration {activity.iteration}" if activity.iteration else "", f"in {doing}" if doing else ""]
-    return ", ".join(filter(None, [*told, activity.collective()])) or "before its first stage"
+    iteration = texts.ITERATION(iteration=activity.iteration) if activity.iteration else ""
+    stage = texts.STAGE(stage=doing) if doing else ""
+    return ", ".join(filter(None, [iteration, stage, activity.collective()])) or texts.BEFORE_FIRST
 
 
 def _calls(frame: FrameType) -> list[str]:
-    return [f"    {call.filename}:{call.lineno} in {call.name}" for call in _stack(frame)]
+    return [texts.CALL(file=call.filename, line=call.lineno, function=call.name) for call in _stack(frame)]
 
 
 def _stack(frame: FrameType) -> list[traceback.FrameSummary]:

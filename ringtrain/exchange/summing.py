@@ -7,6 +7,7 @@ alone.
 from collections.abc import Sequence
 
 from ringtrain.collectives.reduction import Nothing, Reduction
+from ringtrain.exchange import texts
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import Bucket, make_buckets
@@ -115,7 +116,7 @@ class Summing:
                 continue
             name = reduction.algorithm.partition(":")[2]
             given.setdefault(name, {})[(stop - start) * itemsize] = reduction.why
-        return [f"{AUTO}: {name} for {_sizes(reasons)}" for name, reasons in given.items()]
+        return [texts.CHOSEN_FOR(name=name, sizes=_sizes(reasons)) for name, reasons in given.items()]
 
     def rehearse(self, nothing) -> None:
         """Run every operation of a sum once, on ``nothing``: an empty array of the buffer's type."""
@@ -154,7 +155,9 @@ def _sizes(reasons: dict[int, str]) -> str:
     named = (
         ", ".join(map(format_bytes, sizes))
         if len(sizes) < 4
-        else f"{format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
+        else texts.FROM_TO(least=format_bytes(sizes[0]), most=format_bytes(sizes[-1]))
     )
-    at = f"at {format_bytes(sizes[-1])}: " if len(sizes) > 1 else ""
-    return f"{named} ({at}{reasons[sizes[-1]]})"
+    why = reasons[sizes[-1]]
+    if len(sizes) > 1:
+        return texts.SIZES_AT(sizes=named, largest=format_bytes(sizes[-1]), why=why)
+    return texts.SIZES(sizes=named, why=why)

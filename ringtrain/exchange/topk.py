@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from ringtrain.collectives.execute import MESSAGES
 from ringtrain.collectives.reduction import Reduction
+from ringtrain.exchange import texts
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.compression import Method, Site, Whole, cuts, sent, wholes
 from ringtrain.ops.pairs import pair_bytes
@@ -56,7 +57,7 @@ class TopK(Method):
 
     def __init__(self, ratio: float):
         self._ratio = ratio
-        self.terms = f"top-k {100 * ratio:g} %"
+        self.terms = texts.TOP_K(percent=100 * ratio)
 
     def takes(self, span) -> bool:
         return span.parameter.role == "weight"

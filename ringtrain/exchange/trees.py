@@ -8,6 +8,7 @@ from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.rooted import Rooted
 from ringtrain.collectives.schedule import Schedule
+from ringtrain.exchange import texts
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.shared import topology_of
@@ -42,11 +43,11 @@ class Trees:
     def sums(self, buffer, members: Sequence[int], round: int) -> list[Reduction]:
         """For each bucket what brings the sum over ``members`` to its server. ``round`` tells the messages of several
         uses from one another."""
-        return self._prepare("sum at a server", rooted.reduce, buffer, members, round)
+        return self._prepare(texts.SUM_AT_SERVER, rooted.reduce, buffer, members, round)
 
     def spreads(self, buffer, members: Sequence[int], round: int) -> list[Reduction]:
         """For each bucket what brings it from its server to ``members``."""
-        return self._prepare("spread from a server", rooted.spread, buffer, members, round)
+        return self._prepare(texts.SPREAD_FROM_SERVER, rooted.spread, buffer, members, round)
 
     def _prepare(self, what: str, half, buffer, members, round: int) -> list[Reduction]:
         schedules = {server: half(self._tree(server, members)) for server in {server for server, _ in self._owned}}

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from ringtrain.errors import UsageError
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange.machine import FIELDS, Layout
 
 FORMAT = 1
@@ -128,53 +129,57 @@ class Tuning:
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 MOST = 1e15  # of bytes and seconds: what is reckoned with them is finite, too
 KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    bool: "true or false",
-    int: "a whole number above 0",
-    float: "a number, not below 0; a time, above 0; at most 1e15",
+    dict: texts.AN_OBJECT,
+    list: texts.A_LIST,
+    str: texts.A_TEXT,
+    bool: texts.A_BOOLEAN,
+    int: texts.A_COUNT,
+    float: texts.A_NUMBER,
 }
 
 
 def parse(where: str, found) -> Tuning:
     """From decoded JSON. Raises UsageError."""
     if not isinstance(found, dict) or TITLE not in found:
-        raise UsageError(f"{where} is no tuning file, it has no {TITLE!r}: make one by `ringtrain tune`")
+        raise UsageError(texts.NOT_TUNING(where=where, title=TITLE))
     if found[TITLE] != FORMAT:
-        raise UsageError(f"{where} is of format {found[TITLE]!r}, this ringtrain reads {FORMAT}: tune again")
+        raise UsageError(texts.OTHER_FORMAT(where=where, found=found[TITLE], format=FORMAT))
     machine = _get(where, found, "machine", dict)
     layouts = _get(where, found, "layouts", dict)
-    fields = {name: _get(f"{where}: machine", machine, name, str) for name in FIELDS}
+    fields = {name: _get(texts.IN_MACHINE(where=where), machine, name, str) for name in FIELDS}
     return Tuning(fields, {name: table_of(where, name, table) for name, table in layouts.items()})
 
 
 def table_of(where: str, name: str, table) -> Table:
     """Raises UsageError."""
-    at = f"{where}: layouts.{name}"
+    at = texts.IN_LAYOUT(where=where, layout=name)
     if not isinstance(table, dict):
-        raise UsageError(f"{at} is {table!r}; it wants an object")
-    rows = tuple(_record(f"{at}.rows[{i}]", Row, row) for i, row in enumerate(_get(at, table, "rows", list)))
-    models = tuple(_record(f"{at}.models[{i}]", Model, row) for i, row in enumerate(_get(at, table, "models", list)))
+        raise UsageError(texts.NOT_OBJECT(where=at, found=table))
+    rows = tuple(
+        _record(texts.IN_ROW(where=at, row=i), Row, row) for i, row in enumerate(_get(at, table, "rows", list))
+    )
+    models = tuple(
+        _record(texts.IN_MODEL(where=at, model=i), Model, row) for i, row in enumerate(_get(at, table, "models", list))
+    )
     if not rows:
-        raise UsageError(f"{at} has no rows: tune again")
+        raise UsageError(texts.NO_ROWS(where=at))
     layout = Layout(name, _get(at, table, "ranks", int), _get(at, table, "nodes", int))
     return Table(layout, _get(at, table, "at", str), rows, models)
 
 
 def _record(where: str, kind: type, found):
     if not isinstance(found, dict):
-        raise UsageError(f"{where} is {found!r}; it wants an object")
+        raise UsageError(texts.NOT_OBJECT(where=where, found=found))
     return kind(**{name: _get(where, found, name, wanted) for name, wanted in kind.__annotations__.items()})
 
 
 def _get(where: str, found: dict, name: str, kind: type):
     if name not in found:
-        raise UsageError(f"{where} has no {name!r}: tune again")
+        raise UsageError(texts.NO_FIELD(where=where, name=name))
     value = found[name]
     if kind is float and type(value) is int:
         value = float(value)
     least = 1 if kind is int else 1e-12 if name == "median_s" else 0
     if type(value) is not kind or (kind in (int, float) and not least <= value <= MOST):
-        raise UsageError(f"{where}.{name} is {value!r}; it wants {KINDS[kind]}")
+        raise UsageError(texts.WRONG_FIELD(where=where, name=name, value=value, wanted=KINDS[kind]))
     return value

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.errors import UsageError, everywhere, plain
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange.machine import Layout, differences, look
 from ringtrain.exchange.tuning import Table, Tuning, parse, table_of
 from ringtrain.parsing import parse_json, read_text
@@ -53,7 +54,7 @@ def find_tuning(transport: Transport, given: str | None) -> Found:
     answer = transport.gather_json(own)[0]
     if answer["error"]:
         raise everywhere(UsageError(answer["error"]))
-    table = answer["table"] and table_of("rank 0's tuning", layout.name, answer["table"])
+    table = answer["table"] and table_of(texts.TUNING_OF_RANK_0, layout.name, answer["table"])
     return Found(table, answer["remark"])
 
 
@@ -68,9 +69,9 @@ def _read_here(place: Place, machine: dict, layout: Layout) -> dict:
     except UsageError as problem:
         error = str(problem)
     except OSError as problem:  # its folder may not be looked into
-        error = f"{_named(place)} cannot be read: {problem.strerror}"
+        error = texts.TUNING_UNREADABLE(file=_named(place), reason=problem.strerror)
     if error and not place.asked_by:
-        return {"table": None, "error": "", "remark": plain(f"without tuning: {error}")}
+        return {"table": None, "error": "", "remark": plain(texts.TUNING_LEFT_OUT(error=error))}
     return {"table": table, "error": error, "remark": ""}
 
 
@@ -80,8 +81,7 @@ def fitting(tuning: Tuning, place: Place, machine: dict, layout: Layout) -> Tabl
     if layout.name not in tuning.tables:
         known = ", ".join(tuning.tables) or "none"
         raise UsageError(
-            f"{_named(place)} has no layout {layout.name} ({layout.words()}), but {known}: add it by `ringtrain tune "
-            f"--tuning {place.path}`, started as this was"
+            texts.NO_LAYOUT(file=_named(place), layout=layout.name, ranks=layout.words(), known=known, path=place.path)
         )
     return tuning.tables[layout.name]
 
@@ -90,15 +90,13 @@ def check_machine(tuning: Tuning, place: Place, machine: dict) -> None:
     """Raises UsageError, field by field."""
     lines = differences(tuning.machine, machine)
     if lines:
-        told = "\n".join(lines)
-        raise UsageError(
-            f"{_named(place)} is of another machine:\n{told}\n`ringtrain tune` measures this one: --tuning names "
-            "another file for it, --fresh replaces this one"
-        )
+        raise UsageError(texts.OTHER_MACHINE(file=_named(place), differences="\n".join(lines)))
 
 
 def _named(place: Place) -> str:
-    return f"tuning file {place.path}" + (f" ({place.asked_by})" if place.asked_by == VARIABLE else "")
+    if place.asked_by == VARIABLE:
+        return texts.TUNING_FILE_OF(path=place.path, variable=VARIABLE)
+    return texts.TUNING_FILE(path=place.path)
 
 
 def read(place: Place) -> Tuning:
@@ -107,9 +105,9 @@ def read(place: Place) -> Tuning:
     try:
         found = parse_json(read_text(place.path))
     except FileNotFoundError:
-        raise UsageError(f"there is no {where}: `mpirun -np N ringtrain tune` makes one; run it first") from None
+        raise UsageError(texts.NO_TUNING_FILE(file=where)) from None
     except OSError as error:
-        raise UsageError(f"{where} cannot be read: {error.strerror}") from None
+        raise UsageError(texts.TUNING_UNREADABLE(file=where, reason=error.strerror)) from None
     except ValueError as error:
-        raise UsageError(f"{where} is not JSON ({error}): make one by `ringtrain tune`") from None
+        raise UsageError(texts.TUNING_NOT_JSON(file=where, error=error)) from None
     return parse(where, found)

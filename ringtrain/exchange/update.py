@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ringtrain.errors import CheckpointError
+from ringtrain.exchange import texts
 from ringtrain.exchange.pieces import Piece, cut, elements
 
 STEP = "step"
@@ -127,18 +128,11 @@ def check_names(found: Collection[str], wanted: Collection[str], optional: Colle
     those that are wanted, and may have those that are optional. The step, which all have, may be left out."""
     found, wanted = {STEP, *found}, {STEP, *wanted}
     if not wanted <= found <= wanted | set(optional):
-        raise CheckpointError(
-            f"the checkpoint's optimizer keeps {', '.join(sorted(found))}, this run's keeps "
-            f"{', '.join(sorted(wanted))}: resume with the --optimizer, the --sync and the "
-            "--compress that wrote it"
-        )
+        raise CheckpointError(texts.OTHER_STATE(found=", ".join(sorted(found)), wanted=", ".join(sorted(wanted))))
 
 
 def check_sizes(state: dict, count: int) -> None:
     """Raises CheckpointError where a state is of another arena than one of ``count`` elements."""
     for name in set(state) - {STEP}:
         if state[name].shape != (count,):
-            raise CheckpointError(
-                f"the checkpoint's {name!r} has {state[name].size} elements, this model's has {count}: resume with the "
-                "model that wrote it"
-            )
+            raise CheckpointError(texts.OTHER_SIZE(name=name, found=state[name].size, wanted=count))

@@ -6,6 +6,7 @@ import numpy as np
 
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 
@@ -18,7 +19,7 @@ WIRES = (NONE, *TYPES)
 def check_wire(name: str) -> None:
     """Raises UsageError for a name that is not there."""
     if name not in WIRES:
-        raise UsageError(f"unknown wire {name!r}: {nearest(name, WIRES)}")
+        raise UsageError(texts.UNKNOWN_WIRE(name=name, hint=nearest(name, WIRES)))
 
 
 def make_wire(name: str, ops: Ops) -> Wire | None:

@@ -5,9 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.config import config_fields
 from ringtrain.errors import CheckpointError, StalledError, UsageError
+from ringtrain.exchange import allreduce_texts as texts
+from ringtrain.exchange import texts as exchange_texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import make_buckets
@@ -18,6 +21,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport, delaying, recording
@@ -241,9 +245,11 @@ def test_state_is_the_same_at_every_size_and_goes_back_in():
 
 def test_states_of_another_optimizer_or_model_are_refused():
     exchange, arena = bound(LoopbackWorld(1).transport(0), ReferenceOps("float64"))
-    with pytest.raises(CheckpointError, match="optimizer keeps mean, square, step, this run's keeps momentum, step"):
+    state = exchange_texts.OTHER_STATE.pattern(found="mean, square, step", wanted="momentum, step")
+    with pytest.raises(CheckpointError, match=state):
         exchange.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
-    with pytest.raises(CheckpointError, match=f"'momentum' has 3 elements, this model's has {arena.count}"):
+    size = exchange_texts.OTHER_SIZE.pattern(name="momentum", found=3, wanted=arena.count)
+    with pytest.raises(CheckpointError, match=size):
         exchange.restore({"step": 1, "momentum": np.zeros(3)})
 
 
@@ -254,7 +260,8 @@ def test_a_rank_that_does_not_exchange_is_named():
         exchange = AllReduce(t, ops, algorithm="star", deadline_s=0.05)
         exchange.bind(arena, make_optimizer("sgd", arena.spans, HYPER))
         if t.rank == 0:
-            with pytest.raises(StalledError, match=r"waiting for rank 1 to send: rank 0 in star.*tag 0"):
+            late = transport_texts.NO_PROGRESS.pattern(awaited=collectives_texts.TO_SEND(ranks="rank 1"))
+            with pytest.raises(StalledError, match=rf"{late}: rank 0 in star.*tag 0"):
                 exchange.finish(0, 0.1)
 
     LoopbackWorld(2).run(body)
@@ -315,9 +322,12 @@ def test_who_rounds_is_not_exact():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"wire": "bfloat61"}, "unknown wire 'bfloat61': did you mean 'bfloat16'"),
-        ({"wire": "float16", "algorithm": "mpi"}, "'mpi', the MPI's own all-reduce, sends a buffer as it is: leave"),
-        ({"wire": "float16", "algorithm": "recursive-doubling"}, "'recursive-doubling' cannot use a wire that rounds"),
+        ({"wire": "bfloat61"}, texts.UNKNOWN_WIRE.pattern(name="bfloat61") + "did you mean 'bfloat16'"),
+        ({"wire": "float16", "algorithm": "mpi"}, texts.SENDS_UNPACKED.pattern(name="mpi")),
+        (
+            {"wire": "float16", "algorithm": "recursive-doubling"},
+            collectives_texts.NO_OWNERS.pattern(name="recursive-doubling"),
+        ),
         ({"wire": "float16", "algorithm": "rign"}, "did you mean 'ring'"),
     ],
 )
@@ -328,11 +338,11 @@ def test_wires_that_cannot_be(options, message):
 
 def test_a_wire_carries_sums_of_float32_alone():
     alone, wire = LoopbackWorld(1).transport(0), make_wire("bfloat16", ReferenceOps("float32"))
-    with pytest.raises(UsageError, match="a wire of bfloat16 carries float32, and this is float64: leave the wire out"):
+    with pytest.raises(UsageError, match=texts.WIRE_TYPE.pattern(wire="bfloat16", dtype="float64")):
         prepare(alone, np.zeros(3), "ring", np.add, wire=wire)
-    with pytest.raises(UsageError, match="a wire of bfloat16 carries sums, and this is max: leave the wire out"):
+    with pytest.raises(UsageError, match=texts.WIRE_SUMS.pattern(wire="bfloat16", op="max")):
         prepare(alone, np.zeros(3, "f4"), "ring", np.maximum, op="max", wire=wire)
-    with pytest.raises(UsageError, match="'mpi', the MPI's own all-reduce, sends a buffer as it is"):
+    with pytest.raises(UsageError, match=texts.SENDS_UNPACKED.pattern(name="mpi")):
         prepare(alone, np.zeros(3, "f4"), "mpi", np.add, wire=wire)
 
 

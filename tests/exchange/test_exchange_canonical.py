@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from ringtrain.collectives import texts as collectives_texts
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, UsageError
-from ringtrain.exchange import compatibility_texts as texts
+from ringtrain.exchange import allreduce_texts, texts
+from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import make_exchange
@@ -155,16 +157,21 @@ def test_ranks_of_a_node_that_share_nothing_send_messages():
 
     for weights, note in LoopbackWorld(3, shares=False).run(body):
         assert weights == alone(iterations=1)
-        assert "are added in one tree, canonical over messages: the buffer does not lie in memory that the" in note
+        how = texts.OVER_MESSAGES(schedule="canonical", why=collectives_texts.NOT_SHARED)
+        assert note.startswith(texts.REPRODUCIBLE(shards=8, how=how))
+
+
+def over_messages(schedule, why):
+    return texts.OVER_MESSAGES(schedule=schedule, why=why)
 
 
 @pytest.mark.parametrize(
     ("size", "nodes", "algorithm", "how", "what"),
     [
-        (1, 1, "auto", "canonical over messages: there is one rank", ("canonical", "messages")),
-        (3, 1, "auto", "in memory that the ranks share", ("canonical", "mapped")),
-        (3, 2, "mapped", "canonical over messages: there are 2 nodes", ("canonical", "messages")),
-        (4, 1, "tree", "tree over messages: as asked for", ("tree", "messages")),
+        (1, 1, "auto", over_messages("canonical", texts.ONE_RANK), ("canonical", "messages")),
+        (3, 1, "auto", texts.IN_SHARED_MEMORY, ("canonical", "mapped")),
+        (3, 2, "mapped", over_messages("canonical", texts.SEVERAL_NODES(nodes=2)), ("canonical", "messages")),
+        (4, 1, "tree", over_messages("tree", texts.AS_ASKED), ("tree", "messages")),
     ],
 )
 def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
@@ -174,8 +181,8 @@ def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
         reduction = sums.reductions[0]
         return exchange.notes, exchange.terms, exchange.exact, (reduction.algorithm, reduction.transport)
 
-    told = [f"reproducible: gradients of 8 shards are added in one tree, {how}"]
-    assert LoopbackWorld(size, nodes).run(body) == [(told, "reproducible over 8 shards", True, what)] * size
+    told = [texts.REPRODUCIBLE(shards=8, how=how)]
+    assert LoopbackWorld(size, nodes).run(body) == [(told, texts.REPRODUCIBLE_OVER(shards=8), True, what)] * size
 
 
 def test_under_a_guard_and_from_a_configuration():
@@ -212,7 +219,7 @@ def test_slots_are_no_more_than_the_tree_is_high():
          r"added as .*Give auto, mapped or canonical, or one that does: tree, butterfly, recursive-doubling, sliced$"),
         (3, "sliced", r"takes 1 array of rank 1, which has 2: .* Give auto, mapped or canonical$"),
         (2, "mpi", "--algorithm mpi does not .* at 2 ranks: there is no proof of the order in which it adds. Give"),
-        (9, "auto", r"--reproducible cuts the batch in --shards 8, and there are 9 ranks, .* start at most 8, or give"),
+        (9, "auto", texts.MORE_RANKS_THAN_SHARDS.pattern(shards=8, size=9)),
     ],
 )  # fmt: skip
 def test_what_does_not_add_so_is_refused(size, algorithm, message):
@@ -221,30 +228,34 @@ def test_what_does_not_add_so_is_refused(size, algorithm, message):
 
 
 def test_an_algorithm_that_is_not_there():
-    with pytest.raises(UsageError, match="unknown algorithm 'rign': did you mean 'ring'"):
+    with pytest.raises(
+        UsageError, match=allreduce_texts.UNKNOWN_ALGORITHM.pattern(name="rign") + "did you mean 'ring'"
+    ):
         AllReduce(LoopbackWorld(1).transport(0), ReferenceOps("float32"), shards=8, algorithm="rign")
 
 
 @pytest.mark.parametrize(
     ("options", "reason", "instead"),
     [
-        ({"sync": "sharded"}, texts.REPRODUCIBLE(other="--sync sharded"), "--sync allreduce"),
-        ({"fc": "hybrid"}, texts.ORDER_FC(other="--fc hybrid"), "--fc data"),
-        ({"wire": "float16"}, texts.ORDER_WIRE(other="--wire float16"), "--wire none"),
-        ({"compress": "top-k"}, texts.ORDER_COMPRESS(other="--compress top-k"), "--compress none"),
-        ({"accumulate": 2}, texts.ORDER_SHARDS(other="--accumulate 2"), "--accumulate 1"),
+        ({"sync": "sharded"}, opt_texts.REPRODUCIBLE(other="--sync sharded"), "--sync allreduce"),
+        ({"fc": "hybrid"}, opt_texts.ORDER_FC(other="--fc hybrid"), "--fc data"),
+        ({"wire": "float16"}, opt_texts.ORDER_WIRE(other="--wire float16"), "--wire none"),
+        ({"compress": "top-k"}, opt_texts.ORDER_COMPRESS(other="--compress top-k"), "--compress none"),
+        ({"accumulate": 2}, opt_texts.ORDER_SHARDS(other="--accumulate 2"), "--accumulate 1"),
     ],
 )
 def test_what_does_not_go_together(options, reason, instead):
     with pytest.raises(ConfigError) as error:
         check_options(TrainConfig(reproducible=True, **options))
-    assert str(error.value) == texts.REFUSED(option="--reproducible", reason=reason, instead=instead)
+    assert str(error.value) == opt_texts.REFUSED(option="--reproducible", reason=reason, instead=instead)
     check_options(TrainConfig(**options))
 
 
 def test_what_only_a_reproducible_run_has():
-    with pytest.raises(ConfigError, match=texts.UNUSED.pattern(option="--shards 4", users="--reproducible")):
+    with pytest.raises(ConfigError, match=opt_texts.UNUSED.pattern(option="--shards 4", users="--reproducible")):
         check_options(TrainConfig(shards=4))
-    with pytest.raises(ConfigError, match=texts.UNUSED.pattern(option="--algorithm canonical", users="--reproducible")):
+    with pytest.raises(
+        ConfigError, match=opt_texts.UNUSED.pattern(option="--algorithm canonical", users="--reproducible")
+    ):
         check_options(TrainConfig(algorithm="canonical"))
     check_options(TrainConfig(reproducible=True, shards=4, algorithm="canonical"))

@@ -1,11 +1,14 @@
 """What `auto` takes: by measured rows, between and beyond them, without any; and which tuning files are believed."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
+from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import UsageError
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange import machine as machines
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.choice import NEAR, SMALL_BYTES, Here, estimate, take
@@ -46,10 +49,19 @@ def taken(nbytes, known=MEASURED, here=HERE, dtype="float32", op="sum"):
     return take(nbytes, dtype, op, here, known)
 
 
+def chosen(basis, time, *other):
+    told = texts.CHOSEN(basis=basis, time=time)
+    return told + texts.NEXT(name=other[0], time=other[1]) if other else told
+
+
 # ── choosing ──────────────────────────────────────────────────────────────────────────────────────────────────
 def test_the_fastest_at_a_measured_size():
     small, large = taken(KIB), taken(MIB)
-    assert (small.algorithm, small.basis, small.why) == ("mpi", "measured", "measured 10 µs; ring 40 µs")
+    assert (small.algorithm, small.basis, small.why) == (
+        "mpi",
+        "measured",
+        chosen("measured", "10 µs", "ring", "40 µs"),
+    )
     assert (large.algorithm, large.why) == ("ring", "measured 1 ms; star 2 ms")
     assert large.times_s == {"ring": 1e-3, "mpi": 4e-3, "star": 2e-3}
 
@@ -70,7 +82,7 @@ def test_beyond_the_sizes_the_model_goes_on_from_the_last_row():
     flat = table(MEASURED.rows, models=[model("mpi", 1e-3, 0.0), model("ring", 0.0, 1e-9)])
     choice = taken(64 * MIB, flat)
     assert (choice.algorithm, choice.basis) == ("mpi", "modelled")  # 4 ms stay 4 ms, 1 ms becomes 64 ms
-    assert choice.why == "modelled 4 ms; ring 64 ms"
+    assert choice.why == chosen("modelled", "4 ms", "ring", "64 ms")
 
 
 def test_a_model_does_not_win_against_what_was_measured():
@@ -81,7 +93,7 @@ def test_a_model_does_not_win_against_what_was_measured():
 def test_of_equals_the_usual_one():
     near = table(rows("star", {MIB: 1.0}), rows("ring", {MIB: 1 + NEAR}))
     assert taken(MIB, near).algorithm == "ring"
-    assert taken(MIB, near).why == "measured 1.03 s, within 3% of star (1 s)"
+    assert taken(MIB, near).why == chosen("measured", "1.03 s") + texts.WITHIN(near=0.03, fastest="star", time="1 s")
     assert taken(MIB, table(rows("star", {MIB: 1.0}), rows("ring", {MIB: 1.031}))).algorithm == "star"
 
 
@@ -89,7 +101,7 @@ def test_one_wrong_row_bars_a_candidate_at_every_size():
     known = table(rows("mpi", {KIB: 1e-6, MIB: 1e-6}, wrong_at=KIB), rows("ring", {KIB: 1e-3, MIB: 1e-3}))
     assert [taken(nbytes, known).algorithm for nbytes in (KIB, 32 * KIB, MIB)] == ["ring"] * 3
     alone = taken(MIB, table(rows("ring", {MIB: 1e-3}, wrong_at=MIB)))
-    assert alone.basis == "usual" and alone.why.startswith("the tuning file has no time of what runs here: the usual")
+    assert alone.basis == "usual" and re.match(texts.USUAL_ABOVE.pattern(reason=texts.NO_TIME), alone.why)
 
 
 def test_what_does_not_run_here_is_no_candidate():
@@ -101,8 +113,12 @@ def test_other_types_and_operations_go_by_the_nearest_measured():
     known = table(rows("mpi", {MIB: 1.0}, op="max"), rows("ring", {MIB: 1.0}), rows("star", {MIB: 0.5}, op="max"))
     assert taken(MIB, known).algorithm == "ring" and taken(MIB, known, op="max").algorithm == "star"
     other = taken(MIB, known, dtype="float64")
-    assert (other.algorithm, other.why) == ("ring", "measured as for float32 sum 1 s")
-    assert taken(MIB, known, op="min").why == "measured as for float32 max 500 ms; mpi 1 s"
+    assert (other.algorithm, other.why) == (
+        "ring",
+        texts.CHOSEN_AS_FOR(basis="measured", group="float32 sum", time="1 s"),
+    )
+    as_for = texts.CHOSEN_AS_FOR(basis="measured", group="float32 max", time="500 ms")
+    assert taken(MIB, known, op="min").why == as_for + texts.NEXT(name="mpi", time="1 s")
 
 
 def test_without_a_tuning_file_a_stated_order():
@@ -114,15 +130,15 @@ def test_without_a_tuning_file_a_stated_order():
     assert usual(SMALL_BYTES + 1, 1, *everything) == "mapped" and usual(SMALL_BYTES + 1, 2, *everything) == "routed"
     assert usual(MIB, 1, "star", "ring", "mpi") == "ring" and usual(MIB, 2, "ring", "hierarchical") == "hierarchical"
     assert usual(MIB, 2, "star", "tree") == "star"
-    assert taken(MIB, None).why == (
-        "no tuning file: the usual one above 32 KiB, 2 ranks on 1 node; not mapped: no shared windows"
-    )
-    assert taken(KIB, None).why == "no tuning file: the usual one up to 32 KiB, 2 ranks on 1 node"
+    where = {"reason": texts.NO_TUNING, "size": "32 KiB", "layout": "2 ranks on 1 node"}
+    not_mapped = texts.PASSED_OVER(name="mapped", why="no shared windows")
+    assert taken(MIB, None).why == texts.USUAL_ABOVE(**where) + not_mapped
+    assert taken(KIB, None).why == texts.USUAL_UP_TO(**where)
 
 
 def test_one_rank_has_nothing_to_choose():
     choice = take(MIB, "float32", "sum", Here(Layout("1x1", 1, 1), ("ring",), {}), MEASURED)
-    assert (choice.algorithm, choice.why) == ("ring", "one rank has nothing to exchange")
+    assert (choice.algorithm, choice.why) == ("ring", texts.ONE_RANK)
 
 
 def test_numbers_for_people():
@@ -162,7 +178,8 @@ def test_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
 
     ((whole, half, why), _) = LoopbackWorld(2).run(body)
     assert (whole, half) == ("auto:mpi", "auto:sliced")
-    assert "; not mpi: MPI has no bfloat16; not mapped: the buffer does not lie in memory that" in why
+    not_mpi = texts.PASSED_OVER(name="mpi", why=texts.NO_MPI_TYPE(dtype="bfloat16"))
+    assert not_mpi + texts.PASSED_OVER(name="mapped", why=collectives_texts.NOT_SHARED) in why
 
 
 def test_training_says_which_buckets_were_given_what():
@@ -190,10 +207,10 @@ def considered(size, nodes=1, allocate=lambda t: t.allocate(1, "float32"), **mor
 
 def test_nodes_decide_what_is_considered():
     flat, deep, alone = considered(4), considered(4, 2), considered(1)
-    nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), "there is one node")
+    nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), texts.SINGLE_NODE)
     assert flat.refused == nodeless and "mapped" in flat.candidates
-    assert deep.refused == {"mapped": "there are 2 nodes"} and "routed" in deep.candidates
-    assert {alone.refused[name] for name in ("mpi", "mapped", "routed")} == {"there is one rank"}
+    assert deep.refused == {"mapped": texts.SEVERAL_NODES(nodes=2)} and "routed" in deep.candidates
+    assert {alone.refused[name] for name in ("mpi", "mapped", "routed")} == {texts.SINGLE_RANK}
     for here in (flat, deep, alone):
         assert anywhere(here.layout, "float32") == here
         assert {*here.candidates, *here.refused} == set(ALGORITHMS)
@@ -201,7 +218,7 @@ def test_nodes_decide_what_is_considered():
 
 def test_memory_decides_what_is_considered():
     private = considered(4, allocate=lambda t: np.zeros(1, "f4"))
-    assert private.refused["mapped"].startswith("the buffer does not lie in memory that the ranks of a node share")
+    assert private.refused["mapped"].startswith(collectives_texts.NOT_SHARED)
     assert "routed" in considered(4, 2, allocate=lambda t: np.zeros(1, "f4")).refused
     one_apart = considered(4, allocate=lambda t: t.allocate(1, "float32") if t.rank else t.allocate(1, "f4").copy())
     assert one_apart.refused["mapped"].endswith("on rank 0")
@@ -209,7 +226,7 @@ def test_memory_decides_what_is_considered():
 
 def test_a_wire_leaves_out_what_cannot_carry_it():
     packed = considered(4, 2, wired=True)
-    assert "leave the wire out" in packed.refused["mpi"] and "routed" in packed.candidates
+    assert packed.refused["mpi"] == texts.SENDS_UNPACKED(name="mpi") and "routed" in packed.candidates
     assert "mapped" in considered(4, wired=True).refused
 
 
@@ -219,19 +236,21 @@ def test_a_devices_memory_has_an_order_of_its_own_and_no_table():
     here = Here(PAIR, ("mpi", "mapped", "ring"), {}, on_device=True)
     small, large = (take(nbytes, "float32", "sum", here, known) for nbytes in (4, MIB))
     assert (small.algorithm, large.algorithm) == ("mapped", "mapped") and small.basis == large.basis == "usual"
-    assert small.why.startswith("tuning files are of host memory: the usual one, 2 ranks on 1 node")
+    assert small.why.startswith(texts.USUAL(reason=texts.HOST_TUNING, layout="2 ranks on 1 node"))
     apart = Here(PAIR, ("mpi", "sliced", "ring"), {"mapped": "apart"}, on_device=True)
     assert take(64, "float32", "sum", apart, None).algorithm == "sliced"
-    assert take(64, "float32", "sum", apart, None).why.endswith("; not mapped: apart")
+    assert take(64, "float32", "sum", apart, None).why.endswith(texts.PASSED_OVER(name="mapped", why="apart"))
     assert not considered(2).on_device
 
 
 def test_unknown_algorithms():
     for name in ("auto", "mpi", "ring", "hierarchical:ring:tree"):
         check_algorithm(name)
-    with pytest.raises(UsageError, match=r"unknown algorithm 'atuo': did you mean 'auto'\? known: auto, .*mpi"):
+    with pytest.raises(
+        UsageError, match=texts.UNKNOWN_ALGORITHM.pattern(name="atuo") + r"did you mean 'auto'\? known: auto, .*mpi"
+    ):
         check_algorithm("atuo")
-    with pytest.raises(UsageError, match="a pair is written hierarchical:INNER:OUTER"):
+    with pytest.raises(UsageError, match=collectives_texts.NOT_A_PAIR.pattern(name="auto:ring")):
         check_algorithm("auto:ring")
 
 
@@ -285,37 +304,56 @@ def damaged(*path, value):
     return json.dumps(found)
 
 
+def wrong(name, value, wanted):
+    return texts.WRONG_FIELD.pattern(where="", name=name, value=value, wanted=wanted)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "is no tuning file, it has no 'ringtrain tuning'"),
-        ('{"rows": []}', "is no tuning file"),
-        (damaged("ringtrain tuning", value=2), "is of format 2, this ringtrain reads 1: tune again"),
-        (damaged("machine", value=None), "has no 'machine'"),
-        (damaged("machine", "cores", value=2), r"machine\.cores is 2; it wants a text"),
-        (damaged("layouts", value=[]), r"layouts is \[\]; it wants an object"),
-        (damaged("layouts", "1x2", value=3), r"layouts\.1x2 is 3; it wants an object"),
-        (damaged("layouts", "1x2", "ranks", value=0), "ranks is 0; it wants a whole number above 0"),
-        (damaged("layouts", "1x2", "rows", value=[]), "has no rows"),
-        (damaged("layouts", "1x2", "rows", 1, value="ring"), r"rows\[1\] is 'ring'; it wants an object"),
+        ("{", texts.TUNING_NOT_JSON.pattern()),
+        ("[" * 100_000, texts.TUNING_NOT_JSON.pattern()),
+        ("[]", texts.NOT_TUNING.pattern(title="ringtrain tuning")),
+        ('{"rows": []}', texts.NOT_TUNING.pattern()),
+        (damaged("ringtrain tuning", value=2), texts.OTHER_FORMAT.pattern(found=2, format=1)),
+        (damaged("machine", value=None), texts.NO_FIELD.pattern(name="machine")),
+        (damaged("machine", "cores", value=2), texts.IN_MACHINE.pattern() + wrong("cores", 2, texts.A_TEXT)),
+        (damaged("layouts", value=[]), wrong("layouts", [], texts.AN_OBJECT)),
+        (
+            damaged("layouts", "1x2", value=3),
+            texts.IN_LAYOUT.pattern(layout="1x2") + texts.NOT_OBJECT.pattern(where="", found=3),
+        ),
+        (damaged("layouts", "1x2", "ranks", value=0), wrong("ranks", 0, texts.A_COUNT)),
+        (damaged("layouts", "1x2", "rows", value=[]), texts.NO_ROWS.pattern()),
+        (
+            damaged("layouts", "1x2", "rows", 1, value="ring"),
+            texts.IN_ROW.pattern(row=1) + texts.NOT_OBJECT.pattern(where="", found="ring"),
+        ),
         (
             damaged("layouts", "1x2", "rows", 0, "median_s", value=0),
-            "median_s is 0.0; it wants a number, not below 0; a",
+            wrong("median_s", 0.0, texts.A_NUMBER),
         ),
-        (damaged("layouts", "1x2", "rows", 0, "median_s", value=float("nan")), "median_s is nan"),
-        (damaged("layouts", "1x2", "rows", 0, "bytes", value=True), "bytes is True; it wants a whole number"),
-        (damaged("layouts", "1x2", "rows", 0, "correct", value="yes"), "correct is 'yes'; it wants true or false"),
-        (damaged("layouts", "1x2", "rows", 0, "correct", value=None), r"rows\[0\] has no 'correct': tune again"),
-        (damaged("layouts", "1x2", "models", 0, "start_s", value=-1), r"models\[0\]\.start_s is -1\.0"),
+        (
+            damaged("layouts", "1x2", "rows", 0, "median_s", value=float("nan")),
+            wrong("median_s", float("nan"), texts.A_NUMBER),
+        ),
+        (damaged("layouts", "1x2", "rows", 0, "bytes", value=True), wrong("bytes", True, texts.A_COUNT)),
+        (damaged("layouts", "1x2", "rows", 0, "correct", value="yes"), wrong("correct", "yes", texts.A_BOOLEAN)),
+        (
+            damaged("layouts", "1x2", "rows", 0, "correct", value=None),
+            texts.IN_ROW.pattern(row=0) + texts.NO_FIELD.pattern(where="", name="correct"),
+        ),
+        (
+            damaged("layouts", "1x2", "models", 0, "start_s", value=-1),
+            texts.IN_MODEL.pattern(model=0) + wrong("start_s", -1.0, texts.A_NUMBER),
+        ),
     ],
 )
 def test_malformed_files_say_what_is_wrong_in_them(tmp_path, text, message):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(UsageError, match=message) as error:
         read(place_of(str(tmp_path / "t.json"), {}))
-    assert str(error.value).startswith(f"tuning file {tmp_path}/t.json")
+    assert str(error.value).startswith(texts.TUNING_FILE(path=f"{tmp_path}/t.json"))
 
 
 def test_where_the_file_is_looked_for(tmp_path):
@@ -360,32 +398,38 @@ def test_the_usual_file_is_left_aside_where_it_does_not_fit(here):
     for content in (Tuning(own_machine() | {"cpu": "another"}).with_table(MEASURED), Tuning(own_machine()), "{"):
         here(content)
         assert [own.table for own in found()] == [None, None]
-        assert found()[0].remark.startswith("without tuning: tuning file ")
+        assert re.match(texts.TUNING_LEFT_OUT.pattern(error=texts.TUNING_FILE(path="")), found()[0].remark)
 
 
 def test_a_home_that_may_not_be_looked_into_is_left_aside(here, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "x" * 300)  # for root too, who may look into any folder
     assert [own.table for own in found()] == [None, None]
-    assert "x/ringtrain/tuning.json cannot be read: File name too long" in found()[1].remark
-    with pytest.raises(UsageError, match="y cannot be read: File name too long"):
+
+    def unreadable(path):
+        return texts.TUNING_UNREADABLE(file=texts.TUNING_FILE(path=path), reason="File name too long")
+
+    assert unreadable("x" * 300 + "/ringtrain/tuning.json") in found()[1].remark
+    with pytest.raises(UsageError, match=unreadable("y" * 300)):
         found(given="y" * 300)
 
 
 def test_a_file_that_was_asked_for_must_fit(here, monkeypatch):
-    path = here(Tuning(own_machine() | {"cpu": "another", "cores": "0"}).with_table(MEASURED))
+    other = {"cpu": "another", "cores": "0"}
+    path = here(Tuning(own_machine() | other).with_table(MEASURED))
     with pytest.raises(UsageError) as error:
         found(given=str(path))
     assert error.value.everywhere
-    lines = str(error.value).splitlines()
-    assert lines[0] == f"tuning file {path} is of another machine:"
-    assert lines[1].startswith("  cpu: another there, ") and lines[2].startswith("  cores: 0 there, ")
-    assert len(lines) == 4 and "`ringtrain tune` measures this one" in lines[3]
+    here_now = own_machine()
+    lines = [texts.DIFFERENCE(field=name, there=there, here=here_now[name]) for name, there in other.items()]
+    named = texts.TUNING_FILE(path=path)
+    assert str(error.value) == texts.OTHER_MACHINE(file=named, differences="\n".join(lines))
     path = here(Tuning(own_machine(3)).with_table(MEASURED))
     monkeypatch.setenv(VARIABLE, str(path))
-    message = rf"tuning.json \({VARIABLE}\) has no layout 1x3 \(3 ranks on 1 node\), but 1x2: add it by `ringtrain tune"
+    named = texts.TUNING_FILE_OF(path=path, variable=VARIABLE)
+    message = texts.NO_LAYOUT.pattern(file=named, layout="1x3", ranks="3 ranks on 1 node", known="1x2")
     with pytest.raises(UsageError, match=message):
         found(3)
-    with pytest.raises(UsageError, match=r"there is no tuning file .*none\.json"):
+    with pytest.raises(UsageError, match=texts.NO_TUNING_FILE.pattern(file=texts.TUNING_FILE(path="none.json"))):
         found(given="none.json")
 
 
@@ -393,5 +437,5 @@ def test_one_rank_reads_a_file_that_was_asked_for_and_chooses_nothing(here):
     path = here(Tuning(MACHINE).with_table(MEASURED))
     assert found(1, str(path))[0].table is None
     here("{")
-    with pytest.raises(UsageError, match="is not JSON"):
+    with pytest.raises(UsageError, match=texts.TUNING_NOT_JSON.pattern()):
         found(1, str(path))

@@ -5,7 +5,8 @@ import pytest
 
 from ringtrain.config import config_fields
 from ringtrain.errors import ConfigError, StalledError
-from ringtrain.exchange import compatibility_texts as texts
+from ringtrain.exchange import compatibility_texts as opt_texts
+from ringtrain.exchange import texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import make_exchange
@@ -20,6 +21,7 @@ from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import Hyper, make_optimizer
 from ringtrain.resolve import resolve
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
 
@@ -204,7 +206,7 @@ def test_what_is_larger_in_factors_goes_whole():
     assert [span.name for span in SPANS if PowerSGD(5).takes(span)] == ["conv.weight", "fc.weight"]
     ranks = run(lambda: method, 1, normal, iterations=1)
     np.testing.assert_array_equal(elements(ranks[0][0][1], CONV), elements(ranks[0][0][0], CONV))
-    with pytest.raises(ConfigError, match="--compress-rank 12 compresses nothing: no matrix of this model is larger"):
+    with pytest.raises(ConfigError, match=texts.COMPRESSES_NOTHING.pattern(rank=12)):
         run(lambda: PowerSGD(12), 1)
 
 
@@ -281,7 +283,7 @@ def test_bytes_are_those_that_the_header_tells():
         (
             "powersgd",
             factors + rest,
-            "PowerSGD of rank 2: 2.719 KiB a rank and iteration, 27.9 % of the 9.75 KiB of whole gradients",
+            texts.COMPRESSED_BYTES(method=texts.POWERSGD(rank=2), after="2.719 KiB", percent=27.9, before="9.75 KiB"),
         ),
     ):
 
@@ -298,7 +300,7 @@ def test_bytes_are_those_that_the_header_tells():
 def test_one_rank_says_nothing_of_bytes_and_auto_says_what_it_took():
     assert bound(LoopbackWorld(1).transport(0), TopK(0.1))[0].notes == []
     notes = LoopbackWorld(2).run(lambda t: bound(t, TopK(0.1), algorithm="auto")[0].notes)[1]
-    assert [note.partition(":")[0] for note in notes] == ["auto", "top-k 10 %"]
+    assert [note.partition(":")[0] for note in notes] == ["auto", texts.TOP_K(percent=10)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -365,7 +367,9 @@ def test_a_rank_that_does_not_exchange_is_named(method):
         exchange = AllReduce(t, ReferenceOps("float64"), compression=compression, deadline_s=0.05)
         exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper()))
         if t.rank == 0:
-            with pytest.raises(StalledError, match=r"waiting for rank 1 to .*rank 0 in ring"):
+            with pytest.raises(
+                StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited="rank 1 to ") + ".*rank 0 in ring"
+            ):
                 exchange.finish(0, 0.1)
 
     LoopbackWorld(2).run(body)
@@ -381,10 +385,10 @@ def kit_of(**flags):
 def test_names_and_what_the_header_says():
     assert ("none", *METHODS) == config_fields()["compress"].metadata["choices"]
     exchange = make_exchange(kit_of(compress="top-k", compress_from=9))
-    assert exchange.terms == "with top-k 1 %, error feedback, from iteration 9"
+    assert exchange.terms == texts.COMPRESSED_FROM(method=texts.TOP_K(percent=1), iteration=9)
     assert not exchange.exact and not exchange.state_is_local
     exchange = make_exchange(kit_of(compress="powersgd", sync="delayed", compress_rank=2))
-    assert exchange.terms == "by one iteration, with PowerSGD of rank 2, error feedback"
+    assert exchange.terms == f"{texts.ONE_LATE}, {texts.COMPRESSED(method=texts.POWERSGD(rank=2))}"
     plain = make_exchange(kit_of())
     assert plain.exact and plain.state_is_local and not plain.terms
 
@@ -399,28 +403,28 @@ def test_names_and_what_the_header_says():
         ({"compress_from": -1}, "--compress-from -1: it wants at least 0"),
         (
             {"compress_ratio": 0.5},
-            texts.UNUSED(option="--compress-ratio 0.5", users="--compress top-k", given="--compress none"),
+            opt_texts.UNUSED(option="--compress-ratio 0.5", users="--compress top-k", given="--compress none"),
         ),
         (
             {"compress": "top-k", "compress_rank": 2},
-            texts.UNUSED(option="--compress-rank 2", users="--compress powersgd", given="--compress top-k"),
+            opt_texts.UNUSED(option="--compress-rank 2", users="--compress powersgd", given="--compress top-k"),
         ),
         ({"compress_from": 5}, "used by --compress top-k or powersgd alone"),
         (
             {"compress": "top-k", "sync": "sharded"},
-            f"--compress top-k {texts.COMPRESS_SLICES(other='--sync sharded')}",
+            f"--compress top-k {opt_texts.COMPRESS_SLICES(other='--sync sharded')}",
         ),
         (
             {"compress": "powersgd", "sync": "averaging"},
-            f"--compress powersgd {texts.COMPRESS_WEIGHTS(other='--sync averaging')}. Use --sync allreduce or delayed",
+            f"--compress powersgd {opt_texts.COMPRESS_WEIGHTS(other='--sync averaging')}. Use --sync allreduce or",
         ),
         (
             {"compress": "top-k", "sync": "gossip"},
-            texts.COMPRESS_WEIGHTS(other="--sync gossip"),
+            opt_texts.COMPRESS_WEIGHTS(other="--sync gossip"),
         ),
-        ({"compress": "top-k", "sync": "master"}, texts.COMPRESS_SERVERS(other="--sync master")),
-        ({"compress": "top-k", "fc": "hybrid"}, texts.DIVIDED(other="--fc hybrid")),
-        ({"compress": "top-k", "wire": "float16"}, texts.ROUNDED_REST(other="--wire float16")),
+        ({"compress": "top-k", "sync": "master"}, opt_texts.COMPRESS_SERVERS(other="--sync master")),
+        ({"compress": "top-k", "fc": "hybrid"}, opt_texts.DIVIDED(other="--fc hybrid")),
+        ({"compress": "top-k", "wire": "float16"}, opt_texts.ROUNDED_REST(other="--wire float16")),
     ],
 )
 def test_what_does_not_go_together(flags, message):

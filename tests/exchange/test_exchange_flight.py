@@ -6,11 +6,13 @@ import pytest
 
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.errors import StalledError
+from ringtrain.exchange import texts
 from ringtrain.exchange.beside import Beside
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.meter import KEPT, Meter
 from ringtrain.nn.base import Fill, Parameter, Span
+from ringtrain.transport import texts as transport_texts
 
 
 class Clock:
@@ -175,7 +177,8 @@ def test_a_device_that_never_makes_a_bucket_final_is_told_of():
     flight, network, _, _ = on_device()
     network.issued = 1
     flight._deadline_s = 0.01
-    with pytest.raises(StalledError, match=r"waiting for this rank's device to make 2.weight final"):
+    late = texts.AWAITED_BUCKET(bucket="2.weight")
+    with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=late)):
         flight.land()
 
 

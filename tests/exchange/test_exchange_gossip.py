@@ -11,6 +11,7 @@ from ringtrain.exchange import tags
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.gossip import Gossip
 from ringtrain.exchange.pairing import pairing, period
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording
 
@@ -166,7 +167,9 @@ def test_a_partner_that_does_not_come_is_named():
     def body(t):
         exchange, arena = bound(lambda *a, **o: Gossip(*a, **{**o, "deadline_s": 0.05}), t)
         if t.rank == 0:
-            with pytest.raises(StalledError, match=r"no progress for 0\.05 s, waiting for rank 1 to send"):
+            with pytest.raises(
+                StalledError, match=transport_texts.NO_PROGRESS.pattern(seconds=0.05, awaited="rank 1 to send")
+            ):
                 iterate(exchange, arena, 0, 0)
 
     LoopbackWorld(2).run(body)

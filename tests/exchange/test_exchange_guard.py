@@ -9,6 +9,7 @@ import pytest
 
 from ringtrain.errors import MismatchError, StalledError, TransportError
 from ringtrain.exchange import diagnosis, watchdog
+from ringtrain.exchange import monitor_texts as texts
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.pauses import PAUSED_S
@@ -70,6 +71,14 @@ def stall(clock, guard, deadline_s):
     clock.pass_until(lambda: guard.watchdog.still_s() > deadline_s + 2 * STEP_S)
 
 
+def all_reduce(count, algorithm):
+    return texts.WATCHED(kind=texts.ALL_REDUCE, count=count, dtype="float64", algorithm=algorithm, op="sum")
+
+
+def got(call):
+    return texts.GOT(ranks=f"rank 1 ({HOST})", call=call)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, *BLOCKING[1:]])
 def test_the_sum_is_the_same_and_every_row_is_written(algorithm, size):
@@ -89,7 +98,7 @@ def test_the_sum_is_the_same_and_every_row_is_written(algorithm, size):
     for buffer, entries, (told, carrier, moved) in world(size, body):
         assert (buffer == size**3).all()
         runs = "mapped" if name == "routed" else name  # on one node there is nothing between
-        text = f"all-reduce of {buffer.size:,} float64 by {runs} (sum)"
+        text = all_reduce(buffer.size, runs)
         assert [(e.number, e.text, e.done) for e in entries] == [(n, text, True) for n in (1, 2, 3)]
         over = {"mpi": "mpi", "mapped": "mapped"}
         assert told == runs and carrier == over.get(runs, "messages") and moved >= 0
@@ -185,7 +194,8 @@ def test_a_call_into_the_mpi_that_differs_is_not_made():
         finally:
             ended.set()
 
-    with pytest.raises(MismatchError, match=r"expected, as on rank 0: a dance; got, on rank 1 \(\S+\): all-reduce"):
+    large = all_reduce(LARGE, "mpi")
+    with pytest.raises(MismatchError, match=texts.MISMATCH.pattern(ranks="rank 0", call="a dance", others=got(large))):
         world(2, body, end=_no_end)
     assert made == []
 
@@ -206,9 +216,7 @@ def test_small_ones_are_compared_by_the_thread():
         assert ended.wait(20)
 
     world(2, body, end=end)
-    assert told[0].startswith(
-        "collective 3 is not the same on all ranks: expected, as on rank 0: all-reduce of 4 float64"
-    )
+    assert re.match(texts.MISMATCH.pattern(number=3, ranks="rank 0", call=all_reduce(4, "mpi")), told[0])
 
 
 def test_another_call_is_named(clock):
@@ -216,9 +224,8 @@ def test_another_call_is_named(clock):
         reduction, _ = prepared(t, guard, "ring")
         Guarded(t, guard).barrier() if t.rank == 1 else run(reduction)
 
-    with pytest.raises(
-        MismatchError, match=r"expected, as on ranks 0, 2: all-reduce .*; got, on rank 1 \(\S+\): barrier"
-    ):
+    other = texts.MISMATCH.pattern(ranks="ranks 0, 2", others=got(texts.BARRIER))
+    with pytest.raises(MismatchError, match=other):
         world(3, body, end=_no_end, clock=clock)
 
 
@@ -267,13 +274,23 @@ def test_an_error_of_the_transport_that_is_no_mismatch_stays_what_it_is():
 
 
 # ── who does not come ─────────────────────────────────────────────────────────────────────────────────────────
-NAMED = (
-    f"no progress for 2 s in collective 3, all-reduce of 40 float64 by ring (sum), iteration 5: rank 1 ({HOST}) has "
-    "not joined it (its last is collective 2, done, in iteration 5); ranks 0, 2 wait in it\n"
-    "the last collectives of every rank:\n"
-    "  1  all-reduce of 40 float64 by ring (sum): done on ranks 0, 1, 2\n"
-    "  2  all-reduce of 40 float64 by ring (sum): done on ranks 0, 1, 2\n"
-    "  3  all-reduce of 40 float64 by ring (sum): under way on ranks 0, 2"
+RING = all_reduce(40, "ring")
+LATE = texts.NOT_JOINED(
+    rank=f"rank 1 ({HOST})", whereabouts=texts.LAST_DONE(number=2) + texts.IN_ITERATION(iteration=5)
+)
+WAITING = texts.WAIT_IN(ranks="ranks 0, 2")
+DONE = texts.CALL_STATES(call=RING, states=texts.DONE_ON(ranks="ranks 0, 1, 2"))
+UNDER_WAY = texts.CALL_STATES(call=RING, states=texts.UNDER_WAY(ranks="ranks 0, 2"))
+NAMED = texts.STALLED(
+    seconds=2,
+    collective="\n".join(
+        [
+            texts.OPEN_IN_ITERATION(number=3, call=RING, iteration=5, ranks=f"{LATE}; {WAITING}"),
+            texts.LAST_COLLECTIVES,
+            *(texts.COLLECTIVE(number=number, states=DONE) for number in (1, 2)),
+            texts.COLLECTIVE(number=3, states=UNDER_WAY),
+        ]
+    ),
 )
 
 
@@ -306,7 +323,9 @@ def test_an_absent_rank_is_named_with_the_last_collectives_of_all(clock):
     with pytest.raises(StalledError) as raised:
         world(3, body, 2.0, clock=clock)
     assert str(raised.value).startswith(NAMED)
-    assert re.search(r"ranks 0, 2 \([1-9]\d*, [1-9]\d* moves\); not begun on rank 1$", str(raised.value))
+    moves = re.search(texts.UNDER_WAY_MOVES.pattern(ranks="ranks 0, 2") + "; (.*)$", str(raised.value))
+    assert moves and moves[1] == texts.NOT_BEGUN(ranks="rank 1")
+    assert re.search(r"\([1-9]\d*, [1-9]\d* ", moves[0])
     assert raised.value.exit_code == 4
 
 
@@ -333,7 +352,8 @@ def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock, algor
         world(2, body, 2.0, end=end, clock=clock)
     (error,) = told
     assert isinstance(error, StalledError)
-    assert "in collective 2, all-reduce of" in str(error) and f"rank 1 ({HOST}) has not joined it" in str(error)
+    late = texts.NOT_JOINED(rank=f"rank 1 ({HOST})", whereabouts="")[:-1]
+    assert texts.OPEN(number=2, call=texts.ALL_REDUCE, ranks="")[:-2] in str(error) and late in str(error)
 
 
 def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in(clock):
@@ -352,7 +372,7 @@ def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in(clock):
 
     with pytest.raises(TransportError):
         world(2, body, 2.0, end=end, clock=clock)
-    assert "expected, as on rank 0: all-reduce" in str(told[0]) and f"got, on rank 1 ({HOST}): a dance" in str(told[0])
+    assert re.search(texts.MISMATCH.pattern(ranks="rank 0", others=got("a dance")), str(told[0]))
 
 
 def test_without_another_way_a_thread_writes_the_error_and_aborts(clock, capsys):
@@ -372,9 +392,9 @@ def test_without_another_way_a_thread_writes_the_error_and_aborts(clock, capsys)
         world(2, body, 2.0, clock=clock)
     assert raised.value.code == 4
     told = capsys.readouterr().err
-    assert told.startswith(
-        f"ringtrain: rank 0: no progress for 2 s in collective 1, barrier: rank 1 ({HOST}) has not joined it"
-    )
+    late = texts.OPEN.pattern(number=1, call=texts.BARRIER, ranks="")
+    stalled = texts.ENDING.pattern(rank=0, error=texts.STALLED(seconds=2, collective=""))
+    assert re.match(stalled + late + texts.NOT_JOINED.pattern(rank=f"rank 1 ({HOST})"), told)
 
 
 def test_a_shorter_deadline_of_the_wait_holds(clock):
@@ -392,7 +412,7 @@ def test_a_shorter_deadline_of_the_wait_holds(clock):
             assert ended.wait(60)
 
     ended = threading.Event()
-    with pytest.raises(StalledError, match=r"^no progress for 0.3 s in collective 1, "):
+    with pytest.raises(StalledError, match="^" + texts.STALLED.pattern(seconds=0.3, collective="collective 1, ")):
         world(2, body, clock=clock)
 
 
@@ -509,60 +529,60 @@ def lively(rank):
 def test_as_many_on_each_side_expects_what_the_lowest_rank_does():
     rows = [row(0), row(1, (1, "b", False, 0)), row(2, (1, "a", False, 0))]
     told = diagnosis.mismatch(rows, 1)
-    assert told.startswith(
-        "collective 1 is not the same on all ranks: expected, as on rank 1: b; got, on rank 2: a; not begun on rank 0."
-    )
+    others = texts.GOT(ranks="rank 2", call="a") + texts.ABSENT(ranks="rank 0")
+    assert told == texts.MISMATCH(number=1, ranks="rank 1", call="b", others=others)
     assert diagnosis.mismatch(rows, 2) is None
 
 
 def test_what_most_do_is_expected():
     rows = [row(0, (1, "b", False, 0)), row(1, (1, "a", False, 0)), row(2, (1, "a", False, 0))]
-    assert "expected, as on ranks 1, 2: a; got, on rank 0: b." in diagnosis.mismatch(rows, 1)
+    others = texts.GOT(ranks="rank 0", call="b")
+    assert diagnosis.mismatch(rows, 1) == texts.MISMATCH(number=1, ranks="ranks 1, 2", call="a", others=others)
 
 
 def test_nothing_under_way_is_no_riddle():
-    assert diagnosis.stall([row(0, (1, "a", True, 0)), row(1)], 0, lively) == "no collective: none is under way"
+    assert diagnosis.stall([row(0, (1, "a", True, 0)), row(1)], 0, lively) == texts.NONE_OPEN
 
 
 def test_a_silent_rank_is_said_to_be_stopped():
     rows = [row(0, (1, "a", True, 0), (2, "a", False, 3)), row(1, (1, "a", False, 2), iteration=4)]
     told = diagnosis.stall(rows, 0, lambda rank: 12.5 if rank == 1 else None).splitlines()
-    assert told[0] == (
-        "collective 2, a, iteration 4: rank 1 has not been seen in it (when last seen: its last is collective 1, in "
-        "which it is, in iteration 4; it has given no sign of life for 12.5 s: stopped, or its node hangs); "
-        "rank 0 waits in it"
-    )
+    last = texts.LAST_OPEN(number=1) + texts.IN_ITERATION(iteration=4)
+    seen = texts.LAST_SEEN(whereabouts=last, silence=texts.SILENT(seconds=12.5))
+    ranks = f"{texts.NOT_SEEN_IN(rank='rank 1', whereabouts=seen)}; {texts.WAITS_IN(ranks='rank 0')}"
+    assert told[0] == texts.OPEN_IN_ITERATION(number=2, call="a", iteration=4, ranks=ranks)
+    first = f"{texts.DONE_ON(ranks='rank 0')}, {texts.UNDER_WAY_MOVES(ranks='rank 1', moves=2)}"
+    second = f"{texts.UNDER_WAY_MOVES(ranks='rank 0', moves=3)}; {texts.NOT_SEEN_ON(ranks='rank 1')}"
     assert told[2:] == [
-        "  1  a: done on rank 0, under way on rank 1 (2 moves)",
-        "  2  a: under way on rank 0 (3 moves); not seen on rank 1",
+        texts.COLLECTIVE(number=number, states=texts.CALL_STATES(call="a", states=states))
+        for number, states in ((1, first), (2, second))
     ]
 
 
 def test_a_rank_that_is_silent_in_the_collective_is_said_to_be_there():
     rows = [row(0, (1, "a", False, 3)), row(1, (1, "a", False, 2))]
     told = diagnosis.stall(rows, 0, lambda rank: 12.5 if rank == 1 else None)
-    assert told.startswith("collective 1, a: rank 1 is in it, but it has given no sign of life for 12.5 s: stopped")
+    silent = texts.SILENT_IN(rank="rank 1", silence=texts.SILENT(seconds=12.5))
+    assert told.startswith(texts.OPEN(number=1, call="a", ranks=silent))
 
 
 def test_ranks_that_have_ended_or_begun_nothing_are_told():
     rows = [row(0, (1, "a", False, 0)), row(1), row(2, left=True)]
     told = diagnosis.stall(rows, 0, lambda rank: 9.0 if rank == 2 else None)
-    assert told.startswith(
-        "collective 1, a: rank 1 has not joined it (it has begun none); rank 2 has not been seen in it"
-    )
-    assert "(it has begun none; it has ended)" in told
+    late = texts.NOT_JOINED(rank="rank 1", whereabouts=texts.BEGUN_NONE)
+    ended = texts.NOT_SEEN_IN(rank="rank 2", whereabouts=texts.HAS_ENDED(whereabouts=texts.BEGUN_NONE))
+    assert told.startswith(texts.OPEN(number=1, call="a", ranks=f"{late}; {ended}"))
 
 
 def test_where_all_are_there_and_alive_the_slowest_is_named():
     rows = [row(0, (1, "a", False, 9)), row(1, (1, "a", False, 4)), row(2, (1, "a", True, 9))]
     told = diagnosis.stall(rows, 0, lively)
-    assert told.startswith(
-        "collective 1, a: all ranks have joined it, and it has got least far, 4 moves, on rank 1; ranks 0, 1 wait in it"
-    )
+    ranks = f"{texts.LEAST_MOVED(rank='rank 1', moves=4)}; {texts.WAIT_IN(ranks='ranks 0, 1')}"
+    assert told.startswith(texts.OPEN(number=1, call="a", ranks=ranks))
 
 
 def test_what_is_not_seen_is_said():
     rows = [row(0, (1, "a", False, 9)), row(1)]
     told = diagnosis.stall(rows, 0, lively, "ranks of other nodes: no threads").splitlines()
     assert "rank 1" not in told[0]
-    assert told[-1] == "not seen from rank 0: ranks of other nodes: no threads"
+    assert told[-1] == texts.NOT_SEEN(rank=0, gap="ranks of other nodes: no threads")

@@ -1,5 +1,7 @@
 """The thread that shows stacks and ends what takes too long; what a rank says that it is doing."""
 
+import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from ringtrain.cli.world import deadline_of
 from ringtrain.errors import RankLostError, UsageError
 from ringtrain.exchange import lookout as lookouts
+from ringtrain.exchange import monitor_texts as texts
 from ringtrain.exchange import stacks
 from ringtrain.exchange.lookout import EVERY_S, Lookout
 from ringtrain.exchange.pauses import PAUSED_S
@@ -63,10 +66,8 @@ def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
     with activity.during("writing checkpoint runs/a.h5", limited=True):
         assert looks(lookout, clock, 10) is None
         error = looks(lookout, clock, 1)
-    assert str(error).startswith(
-        "no progress for 10.2 s in writing checkpoint runs/a.h5, on rank 3 (node7): what it waits for does not answer. "
-        "See whether a file system or the network hangs on this node, or another rank; a longer deadline "
-    )
+    stage = "writing checkpoint runs/a.h5"
+    assert str(error) == texts.TOO_LONG(seconds=10.2, stage=stage, rank=3, host="node7", everyone="")
     assert error.exit_code == 4
     assert looks(lookout, clock, 100) is None and activity.stage.text == "forward"
 
@@ -95,7 +96,7 @@ def test_where_every_look_is_late_time_counts(activity, clock):
             clock.now += EVERY_S + PAUSED_S + 1.0
             found.append(lookout.look())
     assert [error is not None for error in found] == [False] * 4 + [True]
-    assert str(found[-1]).startswith("no progress for 13 s in writing")
+    assert re.match(texts.TOO_LONG.pattern(seconds=13, stage="writing"), str(found[-1]))
 
 
 def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
@@ -120,9 +121,10 @@ def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock)
 
 
 def test_what_all_ranks_do_is_told_besides(activity, clock):
-    activity.everyone = lambda: "\nwhat every rank does:\n  rank 1: forward"
+    activity.everyone = lambda: f"\n{texts.ACTIVITIES}\n  rank 1: forward"
     with activity.during("a sweep", limited=True):
-        assert str(looks(Lookout(activity, 0, None, clock), clock, 11)).endswith("is only slow" + activity.everyone())
+        told = str(looks(Lookout(activity, 0, None, clock), clock, 11))
+        assert re.fullmatch(texts.TOO_LONG.pattern(stage="a sweep", everyone=activity.everyone()), told)
 
 
 # ── stacks ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,15 +144,15 @@ def test_stacks_say_who_and_where(activity):
     ended.set()
     thread.join()
     first, second, *_ = told.splitlines()
-    assert first.startswith("stacks of rank 5 (node7), process ")
-    assert first.endswith(": iteration 47, in backward, layer 'conv2', in collective 9, a dance")
-    assert second == "  thread 'MainThread'"
+    where = f"{texts.ITERATION(iteration=47)}, {texts.STAGE(stage=activity.words())}, in collective 9, a dance"
+    assert first == texts.STACKS(rank=5, host="node7", process=os.getpid(), whereabouts=where)
+    assert activity.words() == "backward, layer 'conv2'" and second == texts.THREAD(name="MainThread")
     own = told[told.index("thread 'another'") :]
     assert own.splitlines()[1].endswith(" in waits_in_vain") and "_bootstrap" not in told
 
 
 def test_a_rank_that_does_nothing_yet_says_so(activity):
-    assert stacks.whereabouts(activity) == "before its first stage"
+    assert stacks.whereabouts(activity) == texts.BEFORE_FIRST
     activity.layer = lambda: "conv2"
     activity.at("the update")
     assert activity.words() == "the update"
@@ -201,7 +203,7 @@ def test_the_thread_ends_what_takes_too_long(monkeypatch):
     activity = Activity(deadline_s=0.01)
     with Lookout(activity, 0, end), activity.during("writing", limited=True):
         assert ended.wait(20)
-    assert told[0].startswith("no progress for ") and lookouts.EVERY_S < 1
+    assert re.match(texts.TOO_LONG.pattern(stage="writing"), told[0]) and lookouts.EVERY_S < 1
 
 
 @pytest.mark.parametrize("given, seconds", [({}, 300.0), ({"RINGTRAIN_DEADLINE_S": "7.5"}, 7.5)])

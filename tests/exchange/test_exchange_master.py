@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from test_exchange_strategies import bound, iterate, run
 
+from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import StalledError
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.master import Master
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
 
@@ -90,7 +92,7 @@ def test_a_rank_that_does_not_come_is_named():
     def body(t):
         exchange, _ = bound(lambda *a, **o: Master(*a, **{**o, "deadline_s": 0.05}), t)
         if t.rank == 0:
-            with pytest.raises(StalledError, match="waiting for rank 1 to receive"):
+            with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited="rank 1 to receive")):
                 exchange.scatter(batch(2), {1: [(0, 1)], 0: [(1, 2)]})
 
     LoopbackWorld(2).run(body)
@@ -100,7 +102,8 @@ def test_gradients_that_do_not_come_are_named_too():
     def body(t):
         exchange, arena = bound(lambda *a, **o: Master(*a, **{**o, "deadline_s": 0.05}), t)
         if t.rank == 0:
-            with pytest.raises(StalledError, match="waiting for rank 1 to send: rank 0 in star-reduce"):
+            late = transport_texts.NO_PROGRESS.pattern(awaited=collectives_texts.TO_SEND(ranks="rank 1"))
+            with pytest.raises(StalledError, match=f"{late}: rank 0 in star-reduce"):
                 iterate(exchange, arena, 0, 0)
 
     LoopbackWorld(2).run(body)

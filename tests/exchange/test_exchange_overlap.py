@@ -6,7 +6,8 @@ import pytest
 from test_exchange_strategies import LR, bound, kit_of
 
 from ringtrain.errors import ConfigError
-from ringtrain.exchange import compatibility_texts as texts
+from ringtrain.exchange import compatibility_texts as opt_texts
+from ringtrain.exchange import texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.averaging import Averaging
 from ringtrain.exchange.catalogue import make_exchange
@@ -242,7 +243,7 @@ def notes(make, size=2, **options):
 
 
 def test_clipping_needs_every_gradient_first():
-    told = "--overlap forward is backward here: the factor of --clip-norm 5 is known when all gradients have arrived"
+    told = texts.NEEDS_ALL_GRADIENTS(quantity=texts.CLIP_FACTOR(norm=5))
     assert notes(AllReduce, overlap="forward", clip_norm=5.0) == [told]
     assert notes(AllReduce, overlap="backward", clip_norm=5.0) == notes(AllReduce, overlap="forward") == []
 
@@ -272,20 +273,18 @@ def test_sharded_clips_before_weights_travel():
 
 def test_what_is_said_of_delayed_and_averaging():
     (said,) = notes(Delayed, overlap="forward")
-    assert said.startswith("--overlap forward is backward here: a sum has had an iteration to arrive in")
+    assert said == texts.SUMS_APPLIED_LATE
     (said,) = notes(Averaging, overlap="none")
-    assert said == (
-        "--overlap none has nothing to do: averages are waited for, and gradients travel before --average-from alone"
-    )
+    assert said == texts.NO_OVERLAP(overlap="none")
     assert notes(Averaging, overlap="forward", begin=3) == []
 
 
 def test_delayed_without_overlap_is_refused():
     with pytest.raises(ConfigError) as error:
         make_exchange(kit_of(sync="delayed", overlap="none"))
-    assert str(error.value) == texts.REFUSED(
+    assert str(error.value) == opt_texts.REFUSED(
         option="--sync delayed",
-        reason=texts.OVERLAP_DELAYED(other="--overlap none"),
+        reason=opt_texts.OVERLAP_DELAYED(other="--overlap none"),
         instead="--overlap backward or forward",
     )
     make_exchange(kit_of(sync="delayed", overlap="forward"))
@@ -296,11 +295,11 @@ def test_delayed_without_overlap_is_refused():
     [
         (
             {"sync": "gossip", "overlap": "forward"},
-            f"--sync gossip {texts.OVERLAP_GOSSIP(other='--overlap forward')}. Use --overlap backward, or",
+            f"--sync gossip {opt_texts.OVERLAP_GOSSIP(other='--overlap forward')}. Use --overlap backward, or",
         ),
         (
             {"sync": "master", "overlap": "none"},
-            f"--sync master {texts.OVERLAP_MASTER(other='--overlap none')}",
+            f"--sync master {opt_texts.OVERLAP_MASTER(other='--overlap none')}",
         ),
     ],
 )

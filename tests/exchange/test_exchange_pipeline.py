@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import CheckpointError, ConfigError, UsageError
-from ringtrain.exchange import compatibility_texts as texts
+from ringtrain.exchange import compatibility_texts as opt_texts
+from ringtrain.exchange import texts
 from ringtrain.exchange.base import Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
@@ -113,9 +114,11 @@ def test_the_state_goes_on_with_other_numbers_of_ranks(size, fc_ranks):
 def test_states_of_another_optimizer_or_model_are_refused():
     def body(t):
         *_, exchange, _ = iterate(t)
-        with pytest.raises(CheckpointError, match="keeps mean, step, this run's keeps momentum, step"):
+        with pytest.raises(
+            CheckpointError, match=texts.OTHER_STATE.pattern(found="mean, step", wanted="momentum, step")
+        ):
             exchange.restore({"step": 1, "mean": np.zeros(3)})
-        with pytest.raises(CheckpointError, match="'momentum' has 3 elements"):
+        with pytest.raises(CheckpointError, match=texts.OTHER_SIZE.pattern(name="momentum", found=3)):
             exchange.restore({"step": 1, "momentum": np.zeros(3)})
 
     LoopbackWorld(2).run(body)
@@ -192,7 +195,7 @@ def test_what_the_header_says():
         "with fc pipeline of 4 + 1 ranks, 3 in flight, updated once an iteration",
     )
     exchange = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, fc_update="each"))
-    assert exchange.terms == "with fc pipeline of 3 + 2 ranks, 2 in flight, updated at each message"
+    assert exchange.terms == texts.WITH_PIPELINE(others=3, fc=2, in_flight=2, when=texts.AT_EACH_MESSAGE)
 
 
 @pytest.mark.parametrize(
@@ -202,29 +205,38 @@ def test_what_the_header_says():
         ({"fc": "pipeline", "fc_ranks": 0}, "--fc-ranks 0: it wants at least 1"),
         ({"fc": "pipeline", "fc_in_flight": 0}, "--fc-in-flight 0: it wants at least 1"),
         ({"fc": "pipeline", "fc_update": "eech"}, "did you mean 'each'?"),
-        ({"fc_ranks": 2}, texts.UNUSED(option="--fc-ranks 2", users="--fc pipeline", given="--fc data")),
-        ({"fc_update": "each"}, texts.UNUSED(option="--fc-update each", users="--fc pipeline", given="--fc data")),
+        ({"fc_ranks": 2}, opt_texts.UNUSED(option="--fc-ranks 2", users="--fc pipeline", given="--fc data")),
+        (
+            {"fc_update": "each"},
+            opt_texts.UNUSED(option="--fc-update each", users="--fc pipeline", given="--fc data"),
+        ),
         (
             {"fc": "pipeline", "sync": "averaging"},
-            f"--fc pipeline {texts.PIPELINE(other='--sync averaging')}. Use --sync allreduce, or leave",
+            f"--fc pipeline {opt_texts.PIPELINE(other='--sync averaging')}. Use --sync allreduce, or leave",
         ),
-        ({"fc": "pipeline", "sync": "delayed"}, texts.PIPELINE(other="--sync delayed")),
-        ({"fc": "pipeline", "tuning": "t.json"}, texts.TUNING_SOME(other="--tuning t.json")),
-        ({"fc": "pipeline", "batch_norm": "sync"}, f"--batch-norm sync {texts.SAME_LAYER(other='--fc pipeline')}"),
+        ({"fc": "pipeline", "sync": "delayed"}, opt_texts.PIPELINE(other="--sync delayed")),
+        ({"fc": "pipeline", "tuning": "t.json"}, opt_texts.TUNING_SOME(other="--tuning t.json")),
+        (
+            {"fc": "pipeline", "batch_norm": "sync"},
+            f"--batch-norm sync {opt_texts.SAME_LAYER(other='--fc pipeline')}",
+        ),
         (
             {"fc": "pipeline", "overlap": "forward"},
-            texts.FORWARD_MESSAGES(other="--overlap forward"),
+            opt_texts.FORWARD_MESSAGES(other="--overlap forward"),
         ),
-        ({"fc": "pipeline", "compress": "top-k"}, f"--compress top-k {texts.DIVIDED(other='--fc pipeline')}"),
+        ({"fc": "pipeline", "compress": "top-k"}, f"--compress top-k {opt_texts.DIVIDED(other='--fc pipeline')}"),
         (
             {"fc": "pipeline", "algorithm": "mpi"},
-            f"{texts.ALGORITHM_SOME(other='--algorithm mpi')}. Use --algorithm auto, ring, tree",
+            f"{opt_texts.ALGORITHM_SOME(other='--algorithm mpi')}. Use --algorithm auto, ring, tree",
         ),
-        ({"fc": "pipeline", "algorithm": "hierarchical"}, texts.ALGORITHM_SOME(other="--algorithm hierarchical")),
+        (
+            {"fc": "pipeline", "algorithm": "hierarchical"},
+            opt_texts.ALGORITHM_SOME(other="--algorithm hierarchical"),
+        ),
         ({"fc": "pipeline", "algorithm": "rign"}, "did you mean 'ring'"),
         (
             {"fc": "pipeline", "fc_update": "each", "clip_norm": 2},
-            f"--fc-update each {texts.WHOLE_GRADIENT(other='--clip-norm 2')}",
+            f"--fc-update each {opt_texts.WHOLE_GRADIENT(other='--clip-norm 2')}",
         ),
     ],
 )
@@ -242,21 +254,21 @@ NO_FC = spec.parse(
 @pytest.mark.parametrize(
     ("graph", "size", "fc_ranks", "message"),
     [
-        (graph_of("alexnet"), 1, 1, "--fc-ranks 1 of 1 rank leaves none for the other layers: start at least 2 ranks"),
-        (graph_of("alexnet"), 3, 3, "--fc-ranks 3 of 3 ranks leaves none for the other layers: start at least 4 ranks"),
+        (graph_of("alexnet"), 1, 1, texts.NO_OTHER_RANKS(fc=1, ranks="1 rank", least=2)),
+        (graph_of("alexnet"), 3, 3, texts.NO_OTHER_RANKS(fc=3, ranks="3 ranks", least=4)),
         (
             graph_of("alexnet"),
             9,
             4,
-            "--fc-ranks 4 is more than the model has fully connected layers to divide (fc6, fc7",
+            texts.MORE_THAN_LAYERS(fc=4, layers="fc6, fc7, fc8", most=3),
         ),
-        (graph_of("cifar10_full"), 3, 2, "layers to divide (ip1): give at most 1"),
-        (graph_of("mlp"), 2, 1, "leaves the layers before 'fc1' to the other ranks, and there is nothing to train"),
-        (NO_FC, 2, 1, "the model does not end in any: give --fc data"),
+        (graph_of("cifar10_full"), 3, 2, texts.MORE_THAN_LAYERS(fc=2, layers="ip1", most=1)),
+        (graph_of("mlp"), 2, 1, texts.NOTHING_BEFORE(layer="fc1")),
+        (NO_FC, 2, 1, texts.NO_FC_LAYERS),
     ],
 )
 def test_models_and_numbers_of_ranks_that_do_not_fit(graph, size, fc_ranks, message):
     exchange = make_exchange(kit_of(size, fc="pipeline", fc_ranks=fc_ranks))
     with pytest.raises(ConfigError) as error:
         exchange.prepare(graph)
-    assert message in str(error.value)
+    assert message == str(error.value)

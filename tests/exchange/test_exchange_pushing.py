@@ -7,6 +7,7 @@ import pytest
 from test_exchange_strategies import bound, run
 
 from ringtrain.errors import StalledError
+from ringtrain.exchange import texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Lag
 from ringtrain.exchange.buckets import make_buckets
@@ -17,6 +18,7 @@ from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import Wrapping, delaying
@@ -248,10 +250,14 @@ def test_what_it_sends_and_says():
     assert sent == [3 * (3 * parts[0] + parts[1]), 3 * (3 * parts[1] + parts[0]), 3 * nbytes, 3 * nbytes]
     exchange = results[0][0]
     assert exchange.traffic().exposed_s > 0 and not exchange.exact and exchange.window == 4
-    assert exchange.terms == "on ranks 0, 1, staleness 3" and exchange.denominator(3, 10) == 3
-    assert exchange.notes[1].startswith("each rank that trains keeps the optimizer's state, momentum too, of its own")
+    assert (
+        exchange.terms == texts.STALENESS(servers=texts.ON_SERVERS(ranks="ranks 0, 1"), staleness=3)
+        and exchange.denominator(3, 10) == 3
+    )
+    assert exchange.notes[1] == texts.OWN_STATE
     alone = LoopbackWorld(1).transport(0)
-    assert Pushing("averaging", alone, ReferenceOps(), every=4).terms == "on rank 0, asynchronous, every 4"
+    terms = texts.EVERY_MORE(terms=texts.ASYNCHRONOUS(servers=texts.ON_SERVERS(ranks="rank 0")), count=4)
+    assert Pushing("averaging", alone, ReferenceOps(), every=4).terms == terms
     assert Lag({}, {}, {0: 0}).largest == 0
 
 
@@ -306,8 +312,8 @@ def hasty(*args, **options):
 @pytest.mark.parametrize(
     ("absent", "waiting", "message"),
     [
-        (1, 0, "waiting for rank 1 to give an update"),  # the server trains, and is held
-        (0, 1, "waiting for rank 0 to send weights"),
+        (1, 0, texts.AWAITED_UPDATES(ranks="rank 1")),  # the server trains, and is held
+        (0, 1, texts.AWAITED_SERVER(server="rank 0")),
     ],
 )
 def test_a_rank_that_makes_no_update_is_named(absent, waiting, message):
@@ -315,7 +321,7 @@ def test_a_rank_that_makes_no_update_is_named(absent, waiting, message):
         exchange, arena = bound(hasty, t, staleness=1)
         if t.rank == absent:
             return
-        with pytest.raises(StalledError, match=message):
+        with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=message)):
             for iteration in range(3):
                 stepped(exchange, arena, t.rank, iteration, 2)
 
@@ -326,11 +332,13 @@ def test_a_server_that_only_serves_names_the_slowest_and_who_is_not_at_the_meeti
     def body(t):
         exchange, _ = bound(hasty, t, staleness=1, dedicated=True)
         if t.rank == 0:
-            with pytest.raises(StalledError, match="waiting for ranks 1, 2 to give an update"):
+            late = texts.AWAITED_UPDATES(ranks="ranks 1, 2")
+            with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=late)):
                 for iteration in range(3):
                     exchange.before(iteration, 0, 2)
                     exchange.finish(iteration, 0.1)
-            with pytest.raises(StalledError, match="waiting for ranks 1, 2 to come to where all ranks meet"):
+            late = texts.AWAITED_MEETING(ranks="ranks 1, 2")
+            with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=late)):
                 exchange.settle()
 
     LoopbackWorld(3).run(body)

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.fused import verify_fused
 from ringtrain.errors import UsageError
+from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange.reductions import ALGORITHMS, check_algorithm, choose, prepare
 from ringtrain.exchange.shared import Unavailable, fused_plan, or_messages
 from ringtrain.transport.loopback import LoopbackWorld
@@ -48,10 +50,10 @@ def test_messages_between_nodes_are_short_enough_to_be_sent_at_once(nodes, most)
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("rings", r"unknown algorithm 'rings': did you mean 'ring'\?"),
-        ("routed:stars", r"unknown algorithm 'routed:stars': routed:OUTER names .* did you mean 'star'\?"),
-        ("mapped:ring", r"unknown algorithm 'mapped:ring'"),
-        ("routed:", r"unknown algorithm 'routed:': routed:OUTER names what goes between nodes: known: butter"),
+        ("rings", texts.UNKNOWN_ALGORITHM.pattern(name="rings") + r"did you mean 'ring'\?"),
+        ("routed:stars", collectives_texts.UNKNOWN_OUTER.pattern(name="routed:stars") + r"did you mean 'star'\?"),
+        ("mapped:ring", collectives_texts.UNKNOWN_OUTER.pattern(name="mapped:ring")),
+        ("routed:", collectives_texts.UNKNOWN_OUTER.pattern(name="routed:") + "known: butter"),
     ],
 )
 def test_a_name_that_is_not_there(name, message):
@@ -62,8 +64,16 @@ def test_a_name_that_is_not_there(name, message):
 def test_lists_of_names():
     assert choose("all") == list(ALGORITHMS)
     assert choose("ring, mpi,ring,routed:tree") == ["ring", "mpi", "routed:tree"]
-    with pytest.raises(UsageError, match="unknown algorithm 'mappe': did you mean 'mapped'"):
+    with pytest.raises(UsageError, match=texts.UNKNOWN_ALGORITHM.pattern(name="mappe") + "did you mean 'mapped'"):
         choose("ring,mappe")
+
+
+def cannot(algorithm, why):
+    return collectives_texts.CANNOT_RUN(algorithm=algorithm, why=why)
+
+
+def instead_of(algorithm, why, instead):
+    return collectives_texts.RUNS_INSTEAD(algorithm=algorithm, why=why, instead=instead)
 
 
 def refused(world, name, own=False):
@@ -77,12 +87,12 @@ def refused(world, name, own=False):
 
 
 def test_what_cannot_run_here_is_refused_with_the_reason():
-    nodes = "mapped cannot run here: ranks are on 2 nodes, and memory is shared within one: use routed"
-    assert refused(LoopbackWorld(4, 2), "mapped") == nodes
-    private = "cannot run here: the buffer does not lie in memory that the ranks of a node share, on ranks 0, 1"
-    assert refused(LoopbackWorld(2), "mapped", own=True) == f"mapped {private}"
-    assert refused(LoopbackWorld(2, shares=False), "routed:tree") == f"routed:tree {private}"
-    assert refused(LoopbackWorld(3, [0, 0, 1], shares=False), "routed") == f"routed {private}"
+    nodes = collectives_texts.SEVERAL_NODES(nodes=2, instead="routed")
+    assert refused(LoopbackWorld(4, 2), "mapped") == cannot("mapped", nodes)
+    private = collectives_texts.ON_RANKS(why=collectives_texts.NOT_SHARED, peers="ranks 0, 1")
+    assert refused(LoopbackWorld(2), "mapped", own=True) == cannot("mapped", private)
+    assert refused(LoopbackWorld(2, shares=False), "routed:tree") == cannot("routed:tree", private)
+    assert refused(LoopbackWorld(3, [0, 0, 1], shares=False), "routed") == cannot("routed", private)
 
 
 def test_messages_stand_in_and_say_so():
@@ -92,8 +102,8 @@ def test_messages_stand_in_and_say_so():
 
     mapped, routed, tree = LoopbackWorld(2, shares=False).run(body)[1]
     assert mapped[0] == "sliced" and routed[0] == "hierarchical" and tree == ("tree", None)
-    assert mapped[1].startswith("mapped cannot run here: the buffer does not lie in")
-    assert mapped[1].endswith("; it is sliced over messages instead")
+    private = collectives_texts.ON_RANKS(why=collectives_texts.NOT_SHARED, peers="ranks 0, 1")
+    assert mapped[1] == instead_of("mapped", private, "sliced")
     assert LoopbackWorld(2).run(body)[0] == [("mapped", None), ("routed:star", None), ("tree", None)]
 
 
@@ -106,7 +116,7 @@ def without_counters(t, tags):
 
 def test_counters_are_needed_too():
     world = LoopbackWorld(3, [0, 1, 1])
-    lacking = "cannot run here: shared memory has no room left for the counters by which ranks wait, on ranks 1, 2"
+    lacking = collectives_texts.ON_RANKS(why=collectives_texts.NO_COUNTERS, peers="ranks 1, 2")
 
     def body(t):
         buffer = without_counters(t, [64] if t.node else [])
@@ -118,7 +128,7 @@ def test_counters_are_needed_too():
         return str(error.value), *told
 
     ((refusal, instead, note),) = set(world.run(body))
-    assert refusal == f"routed {lacking}" and note == f"routed {lacking}; it is hierarchical over messages instead"
+    assert refusal == cannot("routed", lacking) and note == instead_of("routed", lacking, "hierarchical")
     assert instead == "hierarchical"
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringtrain.errors import ConfigError
+from ringtrain.exchange import texts
 from ringtrain.exchange.routing import Route, check, make_routing, tell
 from ringtrain.nn import spec
 
@@ -45,23 +46,35 @@ def test_every_table_that_is_made_passes(size, fc_ranks):
 
 
 MUTANTS = {
-    "a gap": (lambda a, b, c: [a, replace(b, start=b.start + 1), c], "leaves layer 'fc1' to no rank"),
-    "a gap in front": (lambda a, b, c: [replace(a, start=1), b, c], "leaves layer 'conv' to no rank"),
-    "an overlap": (lambda a, b, c: [replace(a, stop=a.stop + 1), b, c], "rank 2 begin at 'fc1', which is held before"),
-    "the wrong order": (lambda a, b, c: [a, c, b], "leaves layer 'fc1' to no rank"),
-    "images behind": (lambda a, b, c: [b, a, c], "leaves layer 'conv' to no rank"),
-    "no layers": (lambda a, b, c: [a, replace(b, stop=b.start), c], "rank 2 begin at 'fc1'"),
-    "no end": (lambda a, b, c: [a, b], "ends at 3 layers of 5"),
-    "layers that are not": (lambda a, b, c: [a, b, replace(c, stop=c.stop + 1)], "ends at 6 layers of 5"),
-    "a rank twice": (lambda a, b, c: [a, b, replace(c, ranks=(2,))], r"names ranks \[0, 1, 2, 2\]"),
+    "a gap": (lambda a, b, c: [a, replace(b, start=b.start + 1), c], texts.LAYER_ON_NO_RANK.pattern(layer="fc1")),
+    "a gap in front": (lambda a, b, c: [replace(a, start=1), b, c], texts.LAYER_ON_NO_RANK.pattern(layer="conv")),
+    "an overlap": (
+        lambda a, b, c: [replace(a, stop=a.stop + 1), b, c],
+        texts.OUT_OF_ORDER.pattern(ranks="rank 2", layer="fc1"),
+    ),
+    "the wrong order": (lambda a, b, c: [a, c, b], texts.LAYER_ON_NO_RANK.pattern(layer="fc1")),
+    "images behind": (lambda a, b, c: [b, a, c], texts.LAYER_ON_NO_RANK.pattern(layer="conv")),
+    "no layers": (
+        lambda a, b, c: [a, replace(b, stop=b.start), c],
+        texts.OUT_OF_ORDER.pattern(ranks="rank 2", layer="fc1"),
+    ),
+    "no end": (lambda a, b, c: [a, b], texts.ENDS_EARLY.pattern(stop=3, count=5)),
+    "layers that are not": (
+        lambda a, b, c: [a, b, replace(c, stop=c.stop + 1)],
+        texts.ENDS_EARLY.pattern(stop=6, count=5),
+    ),
+    "a rank twice": (lambda a, b, c: [a, b, replace(c, ranks=(2,))], texts.NOT_EACH_ONCE.pattern(ranks=[0, 1, 2, 2])),
     "a rank without": (
         lambda a, b, c: [replace(a, ranks=(0,)), b, c],
-        r"names ranks \[0, 2, 3\], and there are 0 to 3",
+        texts.NOT_EACH_ONCE.pattern(ranks=[0, 2, 3], last=3),
     ),
-    "ranks out of order": (lambda a, b, c: [a, replace(b, ranks=(3,)), replace(c, ranks=(2,))], "0, 1, 3, 2"),
+    "ranks out of order": (
+        lambda a, b, c: [a, replace(b, ranks=(3,)), replace(c, ranks=(2,))],
+        texts.NOT_EACH_ONCE.pattern(ranks=[0, 1, 3, 2]),
+    ),
     "one part twice": (
         lambda a, b, c: [replace(a, ranks=(0,)), replace(b, ranks=(1, 2)), c],
-        "one fully connected part to ranks 1, 2: it wants one rank each",
+        texts.SHARED_FC_PART.pattern(ranks="ranks 1, 2"),
     ),
 }
 
@@ -70,11 +83,11 @@ MUTANTS = {
 def test_a_table_that_is_wrong_is_told(mutant):
     graph = spec.parse(TEXT, "net").graph()
     change, message = MUTANTS[mutant]
-    with pytest.raises(ConfigError, match=f"the routing .*{message}"):
+    with pytest.raises(ConfigError, match=message):
         check(change(*make_routing(graph, 4, 2)), graph, 4)
 
 
 def test_a_table_that_cuts_where_two_arrays_cross():
     graph = graph_of("resnet20")
-    with pytest.raises(ConfigError, match=r"the routing cuts before '.*', where several arrays cross"):
+    with pytest.raises(ConfigError, match=texts.SEVERAL_ARRAYS.pattern()):
         check([Route((0,), 0, 3), Route((1,), 3, len(graph.plan))], graph, 2)

@@ -7,13 +7,16 @@ import pytest
 from test_exchange_strategies import TABLE, bound, iterate, run
 
 from ringtrain.collectives import rooted
+from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.topology import filled
 from ringtrain.collectives.verify import verify
 from ringtrain.errors import ConfigError, StalledError
+from ringtrain.exchange import texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.division import buckets_of, divide, pieces_of, roles_of
 from ringtrain.exchange.server import Server
 from ringtrain.nn.arena import lay_out
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
 
@@ -117,18 +120,18 @@ def test_roles():
     assert roles_of(4, 2, False).trainers == (0, 1, 2, 3) and roles_of(4, 2, False).servers == (0, 1)
     assert roles_of(4, 2, True).trainers == (2, 3) and roles_of(1, 1, False).trainers == (0,)
     for (size, servers, dedicated), message in (
-        ((2, 3, False), "--servers 3 is more than the 2 ranks: give at most 2, or start more ranks"),
-        ((1, 2, True), "--servers 2 is more than the 1 rank: give at most 1"),
-        ((2, 2, True), "--dedicated with --servers 2 leaves none of the 2 ranks to train: start more ranks, or give"),
+        ((2, 3, False), texts.MORE_SERVERS_THAN_RANKS(servers=3, ranks="2 ranks", size=2)),
+        ((1, 2, True), texts.MORE_SERVERS_THAN_RANKS(servers=2, ranks="1 rank", size=1)),
+        ((2, 2, True), texts.NONE_TO_TRAIN(servers=2, ranks="2 ranks")),
     ):
         with pytest.raises(ConfigError) as error:
             roles_of(size, servers, dedicated)
-        assert message in str(error.value)
+        assert message == str(error.value)
 
 
 def test_more_servers_than_parameters_are_refused():
     def body(t):
-        with pytest.raises(ConfigError, match="--servers 6 is more than the 5 parameters of the model: give at most"):
+        with pytest.raises(ConfigError, match=texts.MORE_SERVERS_THAN_PARAMETERS.pattern(servers=6, count=5)):
             bound(Server, t, servers=6)
 
     LoopbackWorld(6).run(body)
@@ -235,18 +238,25 @@ def test_state_lies_with_its_owner_and_the_header_says_so():
     ranks = served(3, servers=2, optimizer="adamw")
     assert [exchange._update.slots["square"].size for *_, exchange in ranks] == [80, 96, 0]
     exchange = ranks[0][2]
-    assert exchange.exact and exchange.terms == "on ranks 0, 1"
-    assert exchange.notes == ["2 servers have 640 B to 768 B of weights each"]
+    assert exchange.exact and exchange.terms == texts.ON_SERVERS(ranks="ranks 0, 1")
+    assert exchange.notes == [texts.SERVERS_HAVE(count=2, least="640 B", most="768 B")]
     exchange = served(3, dedicated=True, levels=2)[0][2]
-    assert exchange.terms == "on rank 0, dedicated, heads of nodes first"
-    assert exchange.notes == ["rank 0 serves all 1.375 KiB of weights"]
+    assert exchange.terms == texts.NODES_FIRST(servers=texts.ON_DEDICATED(ranks="rank 0"))
+    assert exchange.notes == [texts.ONE_SERVES_ALL(nbytes="1.375 KiB")]
+
+
+def waiting(peer, schedule):
+    """For what a peer is to send to rank 0, in a schedule whose name begins so."""
+    sends = collectives_texts.TO_SEND(ranks=peer)
+    late = transport_texts.NO_PROGRESS.pattern(awaited=sends)
+    return rf"{late}: rank 0 in {schedule}"
 
 
 def test_a_rank_that_does_not_come_is_named():
     def body(t):
         exchange, arena = bound(lambda *a, **o: Server(*a, **{**o, "deadline_s": 0.05}), t)
         if t.rank == 0:
-            with pytest.raises(StalledError, match=r"waiting for rank 1 to send: rank 0 in server-reduce"):
+            with pytest.raises(StalledError, match=waiting("rank 1", "server-reduce")):
                 iterate(exchange, arena, 0, 0)
 
     LoopbackWorld(2).run(body)

@@ -6,7 +6,8 @@ import pytest
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config import config_fields
 from ringtrain.errors import CheckpointError, ConfigError, StalledError, UsageError
-from ringtrain.exchange import compatibility_texts as texts
+from ringtrain.exchange import compatibility_texts as opt_texts
+from ringtrain.exchange import texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.averaging import Averaging
 from ringtrain.exchange.base import Kit
@@ -23,6 +24,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.resolve import resolve
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording
 
@@ -112,9 +114,9 @@ def test_a_rank_keeps_its_part_of_the_state_and_says_how_much():
         held = [exchange._update.slots["square"].size for *_, exchange in ranks]
         assert sum(held) == count and max(held) - min(held) <= 1
     (note,) = run(Sharded, 4, optimizer="adamw", algorithm="ring", bucket_bytes=1 << 20)[0][2].notes
-    assert note == f"sharded by ring: a rank keeps {16 * count // 4} B of the optimizer's 2.75 KiB"
+    assert note == texts.SHARDED(algorithm="ring", each=f"{16 * count // 4} B", whole="2.75 KiB")
     (note,) = run(Sharded, 2, algorithm="star")[0][2].notes
-    assert note == "sharded by star: a rank keeps 0 B to 1.375 KiB of the optimizer's 1.375 KiB"
+    assert note == texts.SHARDED(algorithm="star", each=texts.FROM_TO(least="0 B", most="1.375 KiB"), whole="1.375 KiB")
 
 
 def test_sharded_sends_what_an_all_reduce_sends_and_starts_while_others_compute():
@@ -233,9 +235,8 @@ def test_delayed_exchanges_while_the_next_iteration_computes():
 def test_what_is_pending_is_no_state_of_another_strategy():
     (_, state, _), *_ = run(Delayed, 1)
     exchange, _ = bound(AllReduce, LoopbackWorld(1).transport(0))
-    with pytest.raises(
-        CheckpointError, match="keeps momentum, pending, step, this run's keeps momentum, step: resume "
-    ):
+    other = texts.OTHER_STATE.pattern(found="momentum, pending, step", wanted="momentum, step")
+    with pytest.raises(CheckpointError, match=other):
         exchange.restore(state)
 
 
@@ -346,7 +347,8 @@ def test_when_averaging_is_exact(optimizer, options, exact):
 def test_an_outer_step_goes_on_from_its_own_state_alone():
     (_, state, _), *_ = run(AllReduce, 1)
     exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), outer=(0.9, 0.7))
-    with pytest.raises(CheckpointError, match="this run's keeps momentum, outer_momentum, period_begin, step: resume"):
+    other = texts.OTHER_STATE.pattern(wanted="momentum, outer_momentum, period_begin, step")
+    with pytest.raises(CheckpointError, match=other):
         exchange.restore(state)
 
 
@@ -364,7 +366,9 @@ def test_names_and_what_the_header_says():
         assert exchange.name == name
     flags = {"sync": "averaging", "average_from": 9, "outer_momentum": 0.9, "outer_lr": 0.7}
     exchange = make_exchange(kit_of(**flags))
-    assert exchange.terms == "every 8, momentum: average, all-reduce up to iteration 9, outer momentum 0.9, rate 0.7"
+    outer = texts.OUTER(momentum=0.9, rate=0.7).split(", ")
+    terms = [texts.EVERY(count=8), texts.MOMENTUM(momentum="average"), texts.ALL_REDUCE_UNTIL(iteration=9), *outer]
+    assert exchange.terms.split(", ") == terms
 
 
 @pytest.mark.parametrize(
@@ -378,15 +382,15 @@ def test_names_and_what_the_header_says():
         ({"sync": "shared"}, "did you mean 'sharded'?"),
         (
             {"average_every": 4},
-            texts.UNUSED(option="--average-every 4", users="--sync averaging", given="--sync allreduce"),
+            opt_texts.UNUSED(option="--average-every 4", users="--sync averaging", given="--sync allreduce"),
         ),
         (
             {"asynchronous": True},
-            texts.UNUSED(option="--asynchronous", users="--sync averaging or server", given="--sync allreduce"),
+            opt_texts.UNUSED(option="--asynchronous", users="--sync averaging or server", given="--sync allreduce"),
         ),
         (
             {"sync": "averaging", "staleness": 2},
-            texts.UNUSED(option="--staleness 2", users="--sync server", given="--sync averaging"),
+            opt_texts.UNUSED(option="--staleness 2", users="--sync server", given="--sync averaging"),
         ),
         ({"sync": "server", "servers": 0}, "--servers 0: it wants at least 1"),
         ({"sync": "server", "servers": 2}, "--servers 2 is more than the 1 rank: give at most 1, or start more ranks"),
@@ -395,89 +399,98 @@ def test_names_and_what_the_header_says():
         ({"sync": "server", "staleness": -1}, "--staleness -1: it wants at least 0"),
         (
             {"sync": "server", "staleness": 2, "asynchronous": True},
-            f"--asynchronous {texts.BOUND(other='--staleness 2')}",
+            f"--asynchronous {opt_texts.BOUND(other='--staleness 2')}",
         ),
         (
             {"sync": "server", "staleness": 2, "server_levels": 2},
-            f"--server-levels 2 {texts.LEVELS(other='--staleness 2')}",
+            f"--server-levels 2 {opt_texts.LEVELS(other='--staleness 2')}",
         ),
         (
             {"sync": "server", "asynchronous": True, "server_levels": 2},
-            texts.EITHER(option="--server-levels 2", reason=texts.LEVELS(other="--asynchronous")),
+            opt_texts.EITHER(option="--server-levels 2", reason=opt_texts.LEVELS(other="--asynchronous")),
         ),
         (
             {"sync": "server", "algorithm": "ring"},
-            f"--sync server {texts.ALGORITHM_SERVERS(other='--algorithm ring')}. Use --algorithm auto, or",
+            f"--sync server {opt_texts.ALGORITHM_SERVERS(other='--algorithm ring')}. Use --algorithm auto, or",
         ),
-        ({"sync": "server", "tuning": "t.json"}, f"--tuning t.json {texts.TUNING_SERVERS(other='--sync server')}"),
-        ({"sync": "server", "wire": "float16"}, texts.WIRE(other="--sync server")),
+        (
+            {"sync": "server", "tuning": "t.json"},
+            f"--tuning t.json {opt_texts.TUNING_SERVERS(other='--sync server')}",
+        ),
+        ({"sync": "server", "wire": "float16"}, opt_texts.WIRE(other="--sync server")),
         (
             {"sync": "averaging", "asynchronous": True, "algorithm": "ring"},
-            texts.ALGORITHM_SERVERS(other="--algorithm ring"),
+            opt_texts.ALGORITHM_SERVERS(other="--algorithm ring"),
         ),
         (
             {"sync": "averaging", "asynchronous": True, "average_from": 3},
-            f"--average-from 3 {texts.AVERAGED_TOGETHER(other='--asynchronous')}",
+            f"--average-from 3 {opt_texts.AVERAGED_TOGETHER(other='--asynchronous')}",
         ),
         (
             {"sync": "averaging", "asynchronous": True, "outer_lr": 0.5},
-            f"--outer-lr 0.5 {texts.AVERAGED_TOGETHER(other='--asynchronous')}",
+            f"--outer-lr 0.5 {opt_texts.AVERAGED_TOGETHER(other='--asynchronous')}",
         ),
         (
             {"sync": "averaging", "asynchronous": True, "average_momentum": "reset"},
-            f"--average-momentum reset {texts.AVERAGED_TOGETHER(other='--asynchronous')}",
+            f"--average-momentum reset {opt_texts.AVERAGED_TOGETHER(other='--asynchronous')}",
         ),
         (
             {"sync": "averaging", "dedicated": True},
-            f"--dedicated {texts.SERVERS(other='no --asynchronous')}. Use --asynchronous, or leave",
+            f"--dedicated {opt_texts.SERVERS(other='no --asynchronous')}. Use --asynchronous, or leave",
         ),
         (
             {"sync": "averaging", "servers": 2},
-            f"--servers 2 {texts.SERVERS(other='no --asynchronous')}. Use --asynchronous, or leave",
+            f"--servers 2 {opt_texts.SERVERS(other='no --asynchronous')}. Use --asynchronous, or leave",
         ),
         (
             {"gossip_window": 4},
-            texts.UNUSED(option="--gossip-window 4", users="--sync gossip", given="--sync allreduce"),
+            opt_texts.UNUSED(option="--gossip-window 4", users="--sync gossip", given="--sync allreduce"),
         ),
         ({"gossip_window": -1}, "--gossip-window -1: it wants at least 0"),
-        ({"sync": "gossip", "wire": "float16"}, texts.WIRE(other="--sync gossip")),
-        ({"sync": "master", "wire": "float16"}, texts.WIRE(other="--sync master")),
+        ({"sync": "gossip", "wire": "float16"}, opt_texts.WIRE(other="--sync gossip")),
+        ({"sync": "master", "wire": "float16"}, opt_texts.WIRE(other="--sync master")),
         (
             {"sync": "master", "algorithm": "ring"},
-            f"--sync master {texts.ALGORITHM_STAR(other='--algorithm ring')}. Use --algorithm auto or star, or leave",
+            f"--sync master {opt_texts.ALGORITHM_STAR(other='--algorithm ring')}. Use --algorithm auto or star",
         ),
         (
             {"sync": "master", "tuning": "t.json"},
-            f"--tuning t.json {texts.TUNING_STAR(other='--sync master')}",
+            f"--tuning t.json {opt_texts.TUNING_STAR(other='--sync master')}",
         ),
         (
             {"sync": "delayed", "outer_lr": 0.5},
-            texts.UNUSED(option="--outer-lr 0.5", users="--sync averaging", given="--sync delayed"),
+            opt_texts.UNUSED(option="--outer-lr 0.5", users="--sync averaging", given="--sync delayed"),
         ),
         (
             {"sync": "sharded", "wire": "float16"},
-            f"--wire float16 {texts.WIRE(other='--sync sharded')}",
+            f"--wire float16 {opt_texts.WIRE(other='--sync sharded')}",
         ),
         ({"sync": "averaging", "wire": "bfloat16"}, "Use --sync allreduce or delayed, or leave --wire bfloat16 out"),
         (
             {"sync": "sharded", "algorithm": "mpi"},
-            f"--sync sharded {texts.ALGORITHM_HALVES(other='--algorithm mpi')}. Use --algorithm auto, ring, tree",
+            f"--sync sharded {opt_texts.ALGORITHM_HALVES(other='--algorithm mpi')}. Use --algorithm auto, ring, tree",
         ),
-        ({"sync": "sharded", "algorithm": "hierarchical"}, texts.ALGORITHM_HALVES(other="--algorithm hierarchical")),
+        (
+            {"sync": "sharded", "algorithm": "hierarchical"},
+            opt_texts.ALGORITHM_HALVES(other="--algorithm hierarchical"),
+        ),
         ({"sync": "sharded", "algorithm": "rign"}, "did you mean 'ring'"),
         (
             {"sync": "averaging", "batch_norm": "sync"},
-            texts.REFUSED(
+            opt_texts.REFUSED(
                 option="--batch-norm sync",
-                reason=texts.BATCH_NORM(other="--sync averaging"),
+                reason=opt_texts.BATCH_NORM(other="--sync averaging"),
                 instead="--sync allreduce, delayed or sharded",
             ),
         ),
         (
             {"batch_norm": "sync", "accumulate": 2},
-            f"--batch-norm sync {texts.WHOLE_BATCH(other='--accumulate 2')}. Use --accumulate 1, or leave",
+            f"--batch-norm sync {opt_texts.WHOLE_BATCH(other='--accumulate 2')}. Use --accumulate 1, or leave",
         ),
-        ({"sync": "sharded", "tuning": "t.json"}, f"--tuning t.json {texts.TUNING_HALVES(other='--sync sharded')}"),
+        (
+            {"sync": "sharded", "tuning": "t.json"},
+            f"--tuning t.json {opt_texts.TUNING_HALVES(other='--sync sharded')}",
+        ),
     ],
 )
 def test_what_does_not_go_together(flags, message):
@@ -493,9 +506,11 @@ def test_refusals_are_mistakes_of_the_user():
 @pytest.mark.parametrize("make", [Sharded, Delayed, Averaging, Gossip, Master])
 def test_states_of_another_optimizer_or_model_are_refused(make):
     exchange, arena = bound(make, LoopbackWorld(1).transport(0))
-    with pytest.raises(CheckpointError, match="keeps mean, square, step, this run's keeps momentum, step"):
+    other = texts.OTHER_STATE.pattern(found="mean, square, step", wanted="momentum, step")
+    with pytest.raises(CheckpointError, match=other):
         exchange.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
-    with pytest.raises(CheckpointError, match=f"'momentum' has 3 elements, this model's has {arena.count}"):
+    size = texts.OTHER_SIZE.pattern(name="momentum", found=3, wanted=arena.count)
+    with pytest.raises(CheckpointError, match=size):
         exchange.restore({"step": 1, "momentum": np.zeros(3)})
 
 
@@ -504,7 +519,9 @@ def test_a_rank_that_does_not_exchange_is_named(make, options):
     def body(t):
         exchange, arena = bound(lambda *a, **o: make(*a, **{**o, "deadline_s": 0.05}), t, algorithm="ring", **options)
         if t.rank == 0:
-            with pytest.raises(StalledError, match=r"waiting for rank 1 to .*rank 0 in ring"):
+            with pytest.raises(
+                StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited="rank 1 to ") + ".*rank 0 in ring"
+            ):
                 iterate(exchange, arena, 0, 0)
                 exchange.settle()
 

@@ -4,7 +4,9 @@ import pytest
 
 from ringtrain.errors import StalledError
 from ringtrain.exchange import diagnosis
+from ringtrain.exchange import monitor_texts as texts
 from ringtrain.exchange.guard import Guard
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.board import Board, Row
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.waiting import placed, wait_for
@@ -45,9 +47,9 @@ def test_a_stage_that_gets_on_is_progress():
 
 def test_whoever_is_behind_holds_the_others_up():
     assert diagnosis.behind(rows_of(5, 5, 5), lively) == [] and diagnosis.held_up(rows_of(5, 5), lively) == ""
-    assert diagnosis.held_up(rows_of(5, 4, 5, 4), lively) == "; the furthest behind are ranks 1, 3 (node0, node1)"
+    assert diagnosis.held_up(rows_of(5, 4, 5, 4), lively) == texts.SEVERAL_BEHIND(ranks="ranks 1, 3 (node0, node1)")
     silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
-    assert diagnosis.held_up(rows_of(5, 4, 5), silent) == "; the furthest behind is rank 2 (node1)"
+    assert diagnosis.held_up(rows_of(5, 4, 5), silent) == texts.ONE_BEHIND(rank="rank 2 (node1)")
 
 
 def test_a_line_for_every_rank():
@@ -55,20 +57,21 @@ def test_a_line_for_every_rank():
     rows.append(Row(3, {}, 6, True, "node1"))
     silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
     assert diagnosis.whereabouts(rows, silent, "ranks of other nodes", 1) == [
-        "what every rank does:",
+        texts.ACTIVITIES,
         "  rank 0 (node0): iteration 5, backward, layer 'conv2' for 3.14 s",
         "  rank 1 (node0): iteration 4, backward, layer 'conv2' for 3.14 s",
-        "  rank 2 (node1): backward, layer 'conv2'; it has given no sign of life for 9 s: stopped, or its node hangs",
+        f"  rank 2 (node1): backward, layer 'conv2'; {texts.SILENT(seconds=9)}",
         "  rank 3 (node1): iteration 6, ended",
-        "not seen from rank 1: ranks of other nodes",
+        texts.NOT_SEEN(rank=1, gap="ranks of other nodes"),
     ]
 
 
 def test_an_absent_rank_is_told_with_what_it_does():
     rows = [Row(0, {}, 3, False, "a"), Row(1, {}, 3, False, "b", "writing checkpoint c.h5", 301.2, True)]
     told = diagnosis._whereabouts(rows[1], lively)
-    assert told == "it has begun none, in iteration 3; it is in writing checkpoint c.h5 for 301 s"
-    assert diagnosis._whereabouts(rows[0], lively) == "it has begun none, in iteration 3"
+    none = texts.BEGUN_NONE + texts.IN_ITERATION(iteration=3)
+    assert told == none + texts.IN_STAGE(stage="writing checkpoint c.h5") + texts.FOR_SECONDS(seconds=301)
+    assert diagnosis._whereabouts(rows[0], lively) == none
 
 
 def test_ranks_are_placed_on_their_hosts():
@@ -99,10 +102,13 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
         return told
 
     _, told = LoopbackWorld(2).run(body)
-    assert told == (
-        "no progress for 0.01 s, waiting for rank 0 to send (tag 7); the furthest behind is rank 0 (node7)\n"
-        "what every rank does:\n  rank 0 (node7): iteration 4, the update\n  rank 1 (node7): iteration 5, the update"
-    )
+    late = transport_texts.NO_PROGRESS(seconds=0.01, awaited="rank 0 to send (tag 7)")
+    assert told.splitlines() == [
+        late + texts.ONE_BEHIND(rank="rank 0 (node7)"),
+        texts.ACTIVITIES,
+        "  rank 0 (node7): iteration 4, the update",
+        "  rank 1 (node7): iteration 5, the update",
+    ]
 
 
 def test_the_one_that_is_told_of_shows_its_stack_once(monkeypatch):

@@ -1,0 +1,166 @@
+"""Errors and notes of the exchange strategies."""
+
+from ringtrain.template import Template
+
+# applying, averaging, delayed
+UPDATES_WHOLE = Template("--overlap forward is backward here: with --elastic no update is left half done")
+NEEDS_ALL_GRADIENTS = Template(
+    "--overlap forward is backward here: {quantity} is known when all gradients have arrived"
+)
+CLIP_FACTOR = Template("the factor of --clip-norm {norm:g}")
+FINITE_GRADIENT = Template("whether the gradient of a scaled loss (--precision float16) is finite")
+NO_OVERLAP = Template(
+    "--overlap {overlap} has no effect: ranks wait for averages, and gradients travel only before --average-from"
+)
+SUMS_APPLIED_LATE = Template(
+    "--overlap forward is backward here: a sum already has one iteration to arrive before it is applied, and a later "
+    "update would delay the next sum, too"
+)
+EVERY_ITERATION = Template("every iteration")
+EVERY = Template("every {count}")
+MOMENTUM = Template("momentum: {momentum}")
+ALL_REDUCE_UNTIL = Template("all-reduce up to iteration {iteration}")
+OUTER = Template("outer momentum {momentum:g}, rate {rate:g}")
+ONE_LATE = Template("by one iteration")
+ITERATIONS_APART = Template("up to {window} iterations apart")
+
+# canonical
+REPRODUCIBLE_OVER = Template("reproducible over {shards} shards")
+REPRODUCIBLE = Template("reproducible: gradients of {shards} shards are added in one tree, {how}")
+OVER_MESSAGES = Template("{schedule} over messages: {why}")
+IN_SHARED_MEMORY = Template("in memory that the ranks share")
+AS_ASKED = Template("--algorithm asks for it")
+ONE_RANK = Template("there is one rank")
+SEVERAL_NODES = Template("there are {nodes} nodes")
+MORE_RANKS_THAN_SHARDS = Template(
+    "--reproducible cuts the batch into --shards {shards}, and there are {size} ranks, each of which needs a shard: "
+    "start at most {shards}, or give more --shards, which changes the result"
+)
+
+# compressing, powersgd, topk
+COMPRESSED = Template("with {method}, error feedback")
+COMPRESSED_FROM = Template("with {method}, error feedback, from iteration {iteration}")
+COMPRESSED_BYTES = Template(
+    "{method}: {after} a rank and iteration, {percent:.3g} % of the {before} of whole gradients"
+)
+POWERSGD = Template("PowerSGD of rank {rank}")
+COMPRESSES_NOTHING = Template(
+    "--compress powersgd with --compress-rank {rank} compresses nothing: no matrix of this model is larger than its "
+    "two factors of that rank. Give a lower rank, or --compress top-k"
+)
+TOP_K = Template("top-k {percent:g} %")
+
+# crossings, divided, trees: names of collectives
+ALL_GATHER = Template("all-gather {what}")
+REDUCE_SCATTER = Template("reduce-scatter {what}")
+ALL_TO_ALL = Template("all-to-all {what}")
+OF_EXAMPLES = Template("of examples for {layer}")
+GRADIENTS_FROM = Template("of gradients from {layer}")
+GRADIENTS_TO = Template("of gradients to {layer}")
+OF_COLUMNS = Template("of columns of {layer}")
+OF_ROWS = Template("of rows of {layer}")
+SUM_AT_SERVER = Template("sum at a server")
+SPREAD_FROM_SERVER = Template("spread from a server")
+
+# division
+MORE_SERVERS_THAN_RANKS = Template(
+    "--servers {servers} is more than the {ranks}: give at most {size}, or start more ranks"
+)
+NONE_TO_TRAIN = Template(
+    "--dedicated with --servers {servers} leaves none of the {ranks} to train: start more ranks, or give --no-dedicated"
+)
+MORE_SERVERS_THAN_PARAMETERS = Template(
+    "--servers {servers} is more than the {count} parameters of the model: give at most {count}"
+)
+ON_SERVERS = Template("on {ranks}")
+ON_DEDICATED = Template("on {ranks}, dedicated")
+NODES_FIRST = Template("{servers}, heads of nodes first")
+ONE_SERVES_ALL = Template("rank 0 serves all {nbytes} of weights")
+SERVERS_HAVE = Template("{count} servers have {least} to {most} of weights each")
+
+# ends, flight, gossip, links: what is awaited
+AWAITED_UPDATE = Template("this rank's device to make its update")
+AWAITED_UPDATES = Template("{ranks} to give an update")
+AWAITED_MEETING = Template("{ranks} to come to the meeting of all ranks")
+AWAITED_BUCKET = Template("this rank's device to make {bucket} final")
+AWAITED_WEIGHTS = Template("this rank's device to make its weights final")
+AWAITED_SERVER = Template("{server} to send weights")
+
+# hybrid
+WITH_HYBRID = Template("with fc hybrid")
+HYBRID_NO_LAYERS = Template(
+    "--fc hybrid divides the fully connected layers at the end of a model, and {model!r} has none there: leave --fc at "
+    "data"
+)
+HYBRID_FEW_COLUMNS = Template(
+    "--fc hybrid gives each rank columns of every fully connected layer, and {layer!r} has {units}, fewer than the "
+    "{size} ranks: use at most {units}, or leave --fc at data"
+)
+HYBRID = Template("hybrid: columns of {layers} are divided among {size} ranks: {cost}")
+HYBRID_ONE_RANK = Template("one rank has all columns, and sends nothing")
+HYBRID_SENDS = Template("a rank sends {numbers} numbers for them in an iteration, with --fc data {others}")
+HYBRID_LESS = Template("{sends}: {share:.0%} less")
+HYBRID_MORE = Template("{sends}: at this batch --fc data sends less")
+
+# mail
+MICRO_BATCH = Template("micro-batch {micro} of rank {rank} in iteration {iteration}")
+OTHER_MESSAGE = Template("rank {rank} sent {found} instead of {wanted}: the ranks do not run the same messages")
+
+# master
+ON_ROOT = Template("on rank 0")
+ROOT_DOES_ALL = Template("rank {root} reads all batches, computes the loss and keeps the optimizer's {nbytes}")
+
+# pipeline
+WITH_PIPELINE = Template("with fc pipeline of {others} + {fc} ranks, {in_flight} in flight, updated {when}")
+AT_EACH_MESSAGE = Template("at each message")
+ONCE_AN_ITERATION = Template("once an iteration")
+
+# pushing
+OWN_STATE = Template(
+    "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them after "
+    "backward, since they need the learning rate and the whole gradient"
+)
+ASYNCHRONOUS = Template("{servers}, asynchronous")
+STALENESS = Template("{servers}, staleness {staleness}")
+EVERY_MORE = Template("{terms}, every {count}")
+
+# routing
+NO_OTHER_RANKS = Template(
+    "--fc-ranks {fc} of {ranks} leaves none for the other layers: start at least {least} ranks, or give --fc data"
+)
+NO_FC_LAYERS = Template(
+    "--fc pipeline gives ranks of their own to fully connected layers, and the model does not end in any: give --fc "
+    "data"
+)
+NOTHING_BEFORE = Template(
+    "--fc pipeline leaves the layers before {layer!r} to the other ranks, and these layers have no parameters: give "
+    "--fc data"
+)
+MORE_THAN_LAYERS = Template(
+    "--fc-ranks {fc} is more than the model has fully connected layers to divide ({layers}): give at most {most}"
+)
+LAYER_ON_NO_RANK = Template("the routing leaves layer {layer!r} to no rank")
+OUT_OF_ORDER = Template("the routing is out of order: {ranks} begin at {layer!r}, which an earlier part holds")
+SEVERAL_ARRAYS = Template("the routing cuts before {layer!r}, where several arrays cross")
+ENDS_EARLY = Template("the routing ends at {stop} layers of {count}")
+NOT_EACH_ONCE = Template("the routing names ranks {ranks}, and wanted each of 0 to {last} once, in order")
+SHARED_FC_PART = Template("the routing gives one fully connected part to {ranks}: each such part wants one rank")
+PART = Template("{ranks}: {layers}, {flops} an example, {weights} of weights, {onward}")
+THE_LOSS = Template("the loss")
+AN_EXAMPLE_ON = Template("{nbytes} an example on")
+
+# sharded, summing
+SHARDED = Template("sharded by {algorithm}: a rank keeps {each} of the optimizer's {whole}")
+FROM_TO = Template("{least} to {most}")
+CHOSEN_FOR = Template("auto: {name} for {sizes}")
+SIZES = Template("{sizes} ({why})")
+SIZES_AT = Template("{sizes} (at {largest}: {why})")
+
+# update
+OTHER_STATE = Template(
+    "the checkpoint's optimizer keeps {found}, this run's keeps {wanted}: resume with the --optimizer, the --sync and "
+    "the --compress that wrote it"
+)
+OTHER_SIZE = Template(
+    "the checkpoint's {name!r} has {found} elements, this model's has {wanted}: resume with the model that wrote it"
+)
