@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ringtrain.door import texts
 from ringtrain.door.arrays import lend
 from ringtrain.door.memory import STAGING_BYTES, Memory
 from ringtrain.door.plan import Plan, Plans, Prepared, Workshop, make_plan
@@ -135,9 +136,9 @@ class Communicator:
         given = lend(array)
         host, algorithm, wire = given.host, algorithm or self._algorithm, wire or self._wire
         numbers = check(given.dtype, op, algorithm, wire)
-        check_writable(host, "the array")
+        check_writable(host, texts.THE_ARRAY)
         request = Request(host.shape, given.dtype, op, algorithm, wire, self._memory.place(host))
-        agree(self._transport, f"prepare, {request}")
+        agree(self._transport, texts.PREPARE(request=request))
         span = self._memory.allocate(host.size, numbers.storage) if request.place is None else host.reshape(-1)
         prepared = self._workshop.prepare(request, span)
         return Repeated(prepared, array, lambda: lend(array), self._began, self._flying.discard, self._deadline_s)
@@ -152,8 +153,8 @@ class Communicator:
         numbers = TYPES[type_name(dtype)]
         shape = tuple(int(length) for length in np.atleast_1d(np.array(shape, int)))
         if min(shape, default=0) < 0:
-            raise UsageError(f"an array cannot have the shape {list(shape)}: lengths begin at 0")
-        agree(self._transport, f"empty, {numbers.name} {list(shape)}")
+            raise UsageError(texts.NO_SHAPE(shape=list(shape)))
+        agree(self._transport, texts.EMPTY(dtype=numbers.name, shape=list(shape)))
         return self._memory.allocate(math.prod(shape), numbers.storage).reshape(shape)
 
     def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
@@ -171,9 +172,10 @@ class Communicator:
         for algorithm in algorithms:
             check(given.dtype, op, algorithm)
         if repeats < 1:
-            raise UsageError(f"repeats={repeats}: nothing would be measured; give 1 or more")
+            raise UsageError(texts.NO_REPEATS(repeats=repeats))
         self._check_idle("bench")
-        agree(self._transport, f"bench, {op} of {given.dtype} {list(given.host.shape)} by {', '.join(algorithms)}")
+        shape, names = list(given.host.shape), ", ".join(algorithms)
+        agree(self._transport, texts.BENCH(op=op, dtype=given.dtype, shape=shape, algorithms=names))
         asked = Sweep(
             [given.host.nbytes],
             algorithms,
@@ -200,7 +202,7 @@ class Communicator:
             np.copyto(target, flat.reshape(target.shape))
 
     def _make_plan(self, request: Request, flat: np.ndarray) -> Plan:
-        agree(self._transport, f"allreduce, {request}")
+        agree(self._transport, texts.ALL_REDUCE(request=request))
         storage = request.numbers.storage
 
         def part(count: int) -> Prepared:
@@ -215,8 +217,8 @@ class Communicator:
 
     def _check_idle(self, call: str) -> None:
         if self._flying:
-            raise UsageError(f"{call}() while a prepared reduction is under way: wait() for it first")
+            raise UsageError(texts.UNDER_WAY(call=call))
 
     def _check_open(self) -> None:
         if self._closed:
-            raise UsageError("this communicator is closed: make another")
+            raise UsageError(texts.CLOSED)

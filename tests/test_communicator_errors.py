@@ -1,5 +1,6 @@
 """What the communicator says no to."""
 
+import re
 import socket
 from functools import partial
 
@@ -7,8 +8,12 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator, communicator
+from ringtrain.door import texts
 from ringtrain.errors import MismatchError, StalledError, TransportError, UsageError
+from ringtrain.exchange import allreduce_texts, monitor_texts
 from ringtrain.exchange.guard import Guard
+from ringtrain.exchange.numbers import TYPES
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.arrays import halves
 from tests.fakes.clock import Clock
@@ -26,82 +31,95 @@ def refused(pattern, call, *arguments, **options):
 
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "complex64", "longdouble", "int8", "datetime64[s]", "V3"])
 def test_types(alone, dtype):
-    refused("elements are not reduced: convert the array to one of float16", alone.allreduce, np.zeros(3, dtype))
+    refused(texts.NOT_REDUCED.pattern(known=", ".join(TYPES)), alone.allreduce, np.zeros(3, dtype))
 
 
 def test_names(alone):
-    refused("unknown operation 'summ': did you mean 'sum'?", alone.allreduce, np.ones(3), "summ")
-    refused("unknown algorithm 'rign': did you mean 'ring'?", alone.allreduce, np.ones(3), algorithm="rign")
-    refused("unknown algorithm 'rign': did you mean 'ring'?", Communicator, None, "rign")
-    refused("unknown type 'float23': did you mean 'float32'?", alone.empty, 3, "float23")
-    refused("unknown algorithm 'rign'", alone.bench, np.ones(3), algorithms=["rign"])
-    refused("unknown wire 'float8': did you mean 'float16'?", alone.allreduce, np.ones(3), wire="float8")
-    refused("unknown wire 'float8': did you mean 'float16'?", Communicator, wire="float8")
+    operation = texts.UNKNOWN_OPERATION.pattern(op="summ") + "did you mean 'sum'"
+    algorithm = allreduce_texts.UNKNOWN_ALGORITHM.pattern(name="rign") + "did you mean 'ring'"
+    wire = allreduce_texts.UNKNOWN_WIRE.pattern(name="float8") + "did you mean 'float16'"
+    refused(operation, alone.allreduce, np.ones(3), "summ")
+    refused(algorithm, alone.allreduce, np.ones(3), algorithm="rign")
+    refused(algorithm, Communicator, None, "rign")
+    refused(texts.UNKNOWN_TYPE.pattern(dtype="float23") + "did you mean 'float32'", alone.empty, 3, "float23")
+    refused(algorithm, alone.bench, np.ones(3), algorithms=["rign"])
+    refused(wire, alone.allreduce, np.ones(3), wire="float8")
+    refused(wire, Communicator, wire="float8")
 
 
 def test_wires(alone):
-    refused(
-        "carries sums and means of float32, and this is sum of float64: use wire='none'",
-        alone.allreduce,
-        np.ones(3),
-        wire="float16",
-    )
-    refused("and this is max of float32: use wire='none'", alone.prepare, np.ones(3, "f4"), "max", wire="bfloat16")
-    refused("'mpi', the MPI's own all-reduce, sends a buffer as it is", Communicator, None, "mpi", wire="float16")
+    sums = texts.WIRE_CARRIES.pattern(wire="float16", op="sum", dtype="float64")
+    refused(sums, alone.allreduce, np.ones(3), wire="float16")
+    largest = texts.WIRE_CARRIES.pattern(wire="bfloat16", op="max", dtype="float32")
+    refused(largest, alone.prepare, np.ones(3, "f4"), "max", wire="bfloat16")
+    refused(allreduce_texts.SENDS_UNPACKED.pattern(name="mpi"), Communicator, None, "mpi", wire="float16")
 
 
 def test_tuning(alone, tmp_path, monkeypatch):
     transport = LoopbackWorld(1).transport(0)
-    refused("there is no tuning file .*none.json", Communicator, transport, tuning=tmp_path / "none.json")
+    named = allreduce_texts.TUNING_FILE(path=tmp_path / "none.json")
+    refused(allreduce_texts.NO_TUNING_FILE.pattern(file=named), Communicator, transport, tuning=tmp_path / "none.json")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ringtrain").mkdir()
     (tmp_path / "ringtrain" / "tuning.json").write_text("{")
-    with pytest.warns(UserWarning, match="without tuning: tuning file .* is not JSON"):
+    damaged = allreduce_texts.TUNING_FILE(path=tmp_path / "ringtrain" / "tuning.json")
+    not_json = allreduce_texts.TUNING_NOT_JSON.pattern(file=damaged)
+    with pytest.warns(UserWarning, match=allreduce_texts.TUNING_LEFT_OUT.pattern(error="") + not_json):
         assert Communicator(transport).allreduce(np.ones(3)).tolist() == [1, 1, 1]
 
 
 def test_means_of_whole_numbers(alone):
-    refused("mean of int32 would not be whole: use op='sum', or", alone.prepare, np.ones(3, "i4"), "mean")
+    refused(texts.MEAN_NOT_WHOLE.pattern(dtype="int32"), alone.prepare, np.ones(3, "i4"), "mean")
 
 
 def test_out(alone):
-    refused(r"out is float64 \[4\], and the array float64 \[3\]", alone.allreduce, np.ones(3), out=np.ones(4))
-    refused(r"out is float32 \[3\], and the array float64 \[3\]", alone.allreduce, np.ones(3), out=np.ones(3, "f4"))
+    unlike = partial(texts.UNLIKE.pattern, dtype="float64", shape=[3])
+    refused(unlike(out_dtype="float64", out_shape=[4]), alone.allreduce, np.ones(3), out=np.ones(4))
+    refused(unlike(out_dtype="float32", out_shape=[3]), alone.allreduce, np.ones(3), out=np.ones(3, "f4"))
     fixed = np.ones(3)
     fixed.flags.writeable = False
-    refused("out cannot be written to: use what allreduce", alone.allreduce, fixed, out=fixed)
-    refused("the array cannot be written to: use what allreduce", alone.prepare, fixed)
-    refused("out cannot be written to", alone.allreduce, np.float64(1), out=np.float64(1))
+    refused(texts.READ_ONLY.pattern(name="out"), alone.allreduce, fixed, out=fixed)
+    refused(texts.READ_ONLY.pattern(name="the array"), alone.prepare, fixed)
+    refused(texts.READ_ONLY.pattern(name="out"), alone.allreduce, np.float64(1), out=np.float64(1))
 
 
 def test_shapes_of_empty(alone):
-    refused(r"an array cannot have the shape \[2, -1\]: lengths begin at 0", alone.empty, (2, -1))
+    refused(texts.NO_SHAPE.pattern(shape=[2, -1]), alone.empty, (2, -1))
 
 
 def test_bench(alone):
-    refused("repeats=0: nothing would be measured; give 1 or more", alone.bench, np.ones(3), repeats=0)
+    refused(texts.NO_REPEATS.pattern(repeats=0), alone.bench, np.ones(3), repeats=0)
 
 
 def test_the_mpi_and_bfloat16(alone, monkeypatch):
     array = halves(monkeypatch)([1.0, 2.0])
-    refused("MPI has no bfloat16: it would add the bits as whole numbers", alone.allreduce, array, algorithm="mpi")
+    refused(allreduce_texts.NO_BFLOAT16.pattern(), alone.allreduce, array, algorithm="mpi")
 
 
 def test_under_way(alone):
     reduction = alone.prepare(np.ones(3))
     reduction.start()
-    refused("started again before it was done: wait\\(\\) first", reduction.start)
-    refused("bench\\(\\) while a prepared reduction is under way: wait\\(\\)", alone.bench, np.ones(3))
-    refused("close\\(\\) while a prepared reduction is under way: wait\\(\\)", alone.close)
+    refused(texts.STARTED_AGAIN.pattern(), reduction.start)
+    refused(texts.UNDER_WAY.pattern(call="bench"), alone.bench, np.ones(3))
+    refused(texts.UNDER_WAY.pattern(call="close"), alone.close)
     reduction.wait()
     alone.close()
-    refused("this communicator is closed: make another", reduction.start)
-    refused("this communicator is closed", alone.empty, 3)
-    refused("this communicator is closed", alone.prepare, np.ones(3))
-    refused("this communicator is closed", alone.bench, np.ones(3))
+    refused(texts.CLOSED.pattern(), reduction.start)
+    refused(texts.CLOSED.pattern(), alone.empty, 3)
+    refused(texts.CLOSED.pattern(), alone.prepare, np.ones(3))
+    refused(texts.CLOSED.pattern(), alone.bench, np.ones(3))
 
 
 # ── ranks that differ ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def asked(op, dtype, shape, algorithm, place=""):
+    return texts.REQUEST(op=op, dtype=dtype, shape=shape, algorithm=algorithm, wire="", place=place)
+
+
+def both(some, call, others, other):
+    calls = (texts.CALL_OF(ranks=some, call=call), texts.CALL_OF(ranks=others, call=other))
+    return texts.CALLS_DIFFER(calls="; ".join(calls))
 
 
 def differing(call, size=3):
@@ -115,7 +133,7 @@ def differing(call, size=3):
         return str(caught.value)
 
     (message,) = set(LoopbackWorld(size).run(body))
-    assert message.startswith("ranks make different calls: all must make the same. rank")
+    assert re.match(texts.CALLS_DIFFER.pattern(calls="rank"), message)
     return message
 
 
@@ -125,12 +143,13 @@ def test_shapes_types_operations_algorithms_that_differ():
         last = communicator.rank == 2
         communicator.allreduce(np.ones((2, 3 + last), "f4" if last else "f8"), "max" if last else "sum")
 
-    assert differing(call).endswith(
-        "ranks 0, 1: allreduce, sum of float64 [2, 3] by auto; rank 2: allreduce, max of float32 [2, 4] by auto"
+    least, most = asked("sum", "float64", [2, 3], "auto"), asked("max", "float32", [2, 4], "auto")
+    assert differing(call) == both(
+        "ranks 0, 1", texts.ALL_REDUCE(request=least), "rank 2", texts.ALL_REDUCE(request=most)
     )
-    assert "[6] by ring; rank 1: allreduce, sum of float64 [6] by star" in differing(
-        lambda c: c.allreduce(np.ones(6), algorithm=("ring", "star")[c.rank]), 2
-    )
+    ring, star = (texts.ALL_REDUCE(request=asked("sum", "float64", [6], name)) for name in ("ring", "star"))
+    told = differing(lambda c: c.allreduce(np.ones(6), algorithm=("ring", "star")[c.rank]), 2)
+    assert told == both("rank 0", ring, "rank 1", star)
 
 
 @pytest.mark.timing
@@ -141,13 +160,15 @@ def test_calls_that_differ():
         else:
             communicator.prepare(np.ones((2, 2), "f4"))
 
-    assert "rank 0: prepare, sum of float32 [2, 2] by auto; rank 1: empty, float32 [2, 2]" in differing(call, 2)
+    prepare = texts.PREPARE(request=asked("sum", "float32", [2, 2], "auto"))
+    assert differing(call, 2) == both("rank 0", prepare, "rank 1", texts.EMPTY(dtype="float32", shape=[2, 2]))
 
 
 @pytest.mark.timing
 def test_bench_that_differs():
     message = differing(lambda c: c.bench(np.ones(3 + c.rank), algorithms=["ring"]), 2)
-    assert "rank 0: bench, sum of float64 [3] by ring; rank 1: bench, sum of float64 [4] by ring" in message
+    three, four = (texts.BENCH(op="sum", dtype="float64", shape=[count], algorithms="ring") for count in (3, 4))
+    assert message == both("rank 0", three, "rank 1", four)
 
 
 @pytest.mark.timing
@@ -157,13 +178,14 @@ def test_places_in_our_memory_that_differ():
         half = ours[4:] if communicator.rank else ours[:4]
         communicator.allreduce(half, out=half)
 
-    assert "[4] by auto in block 0 at byte 0; rank 1: " in differing(call, 2)
+    first = asked("sum", "float32", [4], "auto", texts.IN_BLOCK(block=0, offset=0))
+    assert texts.CALL_OF(ranks="rank 0", call=texts.ALL_REDUCE(request=first)) in differing(call, 2)
 
 
 def test_after_a_difference_all_go_on():
     def body(transport):
         communicator = Communicator(transport, deadline_s=10.0)
-        with pytest.raises(UsageError, match="ranks make different calls"):
+        with pytest.raises(UsageError, match=texts.CALLS_DIFFER.pattern()):
             communicator.allreduce(np.ones(3 + transport.rank))
         return communicator.allreduce(np.ones(3)).tolist()
 
@@ -185,9 +207,10 @@ def test_under_a_guard_the_ranks_that_differ_are_named(monkeypatch):
         return str(caught.value)
 
     for message in LoopbackWorld(3).run(body):
-        assert "collective 3 is not the same on all ranks: expected, as on ranks 0, 2: " in message
-        got = f"by ring (sum); got, on rank 1 ({socket.gethostname()}): all-reduce of 6 float64 by ring (max)."
-        assert got in message
+        call = partial(monitor_texts.WATCHED, kind="all-reduce", count=6, dtype="float64", algorithm="ring")
+        others = monitor_texts.GOT(ranks=f"rank 1 ({socket.gethostname()})", call=call(op="max"))
+        expected = {"ranks": "ranks 0, 2", "call": call(op="sum")}
+        assert monitor_texts.MISMATCH(number=3, others=others, **expected) in message
 
 
 @pytest.mark.timing
@@ -202,6 +225,8 @@ def test_prepared_ones_that_differ_never_mix():
         communicator._deadline_s = 0.3  # from here on nobody is met
         communicator.allreduce([held, np.ones(6, "f4")][transport.rank], out=[held, np.ones(6, "f4")][transport.rank])
 
-    with pytest.raises((StalledError, TransportError), match=r"no progress for 0\.3 s, waiting for rank"):
+    with pytest.raises(
+        (StalledError, TransportError), match=transport_texts.NO_PROGRESS.pattern(seconds=0.3, awaited="rank")
+    ):
         LoopbackWorld(2).run(body)
     assert (held == 1).all()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ringtrain.door import of_cupy, of_dlpack, of_jax, of_numpy, of_torch
+from ringtrain.door import of_cupy, of_dlpack, of_jax, of_numpy, of_torch, texts
 from ringtrain.door.loan import Loan, article
 from ringtrain.errors import UsageError
 
@@ -21,7 +21,4 @@ def lend(array) -> Loan:
             return BY_LIBRARY[library](array)
         if "__dlpack__" in vars(kind):
             return of_dlpack.lend(array)
-    raise UsageError(
-        f"{article(array)} is not an array: pass one of NumPy, PyTorch, JAX or CuPy, or any that has __dlpack__; "
-        f"a number as np.float64(x)"
-    )
+    raise UsageError(texts.NOT_AN_ARRAY(thing=article(array)))

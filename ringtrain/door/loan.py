@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.door import texts
 from ringtrain.errors import UsageError
 
 
@@ -30,7 +31,7 @@ class Loan:
 def unreadable(array, error: Exception, advice: str) -> UsageError:
     """What to tell where a library refuses to show its array's elements."""
     reason = str(error).splitlines()[0]
-    return UsageError(f"the elements of {article(array)} cannot be read ({reason}): {advice}")
+    return UsageError(texts.UNREADABLE(thing=article(array), reason=reason, advice=advice))
 
 
 def article(array) -> str:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ringtrain.door import texts
 from ringtrain.door.loan import Loan, article, unreadable
 from ringtrain.errors import UsageError
 
@@ -16,12 +17,9 @@ def lend(array) -> Loan:
     """
     kind, index = array.__dlpack_device__()
     if kind != CPU:
-        raise UsageError(
-            f"{article(array)} lies on device {int(kind)}:{index} (DLPack's numbers), and only PyTorch, CuPy and JAX "
-            f"are known to bring theirs to the host: copy it there first"
-        )
+        raise UsageError(texts.ON_DEVICE(thing=article(array), kind=int(kind), index=index))
     try:
         host = np.from_dlpack(array)
     except (TypeError, RuntimeError, BufferError) as error:
-        raise unreadable(array, error, "pass a NumPy array of it") from error
+        raise unreadable(array, error, texts.AS_NUMPY) from error
     return Loan(host, host.dtype.name, lambda fresh: fresh)

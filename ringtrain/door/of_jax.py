@@ -4,10 +4,8 @@ import sys
 
 import numpy as np
 
-from ringtrain.door import of_numpy
+from ringtrain.door import of_numpy, texts
 from ringtrain.door.loan import Loan, unreadable
-
-TRACED = "inside jit, grad or vmap an array has no elements yet: call outside, or through jax.pure_callback"
 
 
 def lend(array) -> Loan:
@@ -19,7 +17,7 @@ def lend(array) -> Loan:
     try:
         seen = np.asarray(array)
     except (TypeError, RuntimeError) as error:
-        raise unreadable(array, error, TRACED) from error
+        raise unreadable(array, error, texts.TRACED) from error
     loan = of_numpy.lend(seen)
     sharding = array.sharding
     return Loan(loan.host, loan.dtype, lambda host: jax.device_put(loan.like(host), sharding))

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 
+from ringtrain.door import texts
 from ringtrain.door.loan import Loan, unreadable
 from ringtrain.errors import UsageError
 
@@ -15,17 +16,14 @@ def lend(tensor) -> Loan:
     """
     torch = sys.modules["torch"]  # it has made the tensor
     if tensor.requires_grad:
-        raise UsageError(
-            "the tensor requires grad, and autograd would not know of an all-reduce: pass x.detach(), which is the "
-            "same memory, or the gradient x.grad"
-        )
+        raise UsageError(texts.REQUIRES_GRAD)
     name, device = str(tensor.dtype).removeprefix("torch."), tensor.device
     half = tensor.dtype == torch.bfloat16  # travels as bits: NumPy has no such type
     try:
         seen = tensor if device.type == "cpu" else tensor.to("cpu")
         host = seen.view(torch.int16).numpy().view(np.uint16) if half else seen.numpy()
     except (TypeError, RuntimeError) as error:
-        raise unreadable(tensor, error, "pass a dense tensor of numbers, on the CPU or a GPU") from error
+        raise unreadable(tensor, error, texts.AS_DENSE) from error
 
     def like(fresh: np.ndarray):
         made = torch.from_numpy(fresh.view(np.int16)).view(torch.bfloat16) if half else torch.from_numpy(fresh)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ringtrain.door import texts
 from ringtrain.door.loan import Loan
 from ringtrain.door.plan import Prepared
 from ringtrain.errors import UsageError
@@ -40,7 +41,7 @@ class Repeated:
     def start(self) -> None:
         """Raises UsageError where it is under way. All ranks start what they have in the same order."""
         if self._loan is not None:
-            raise UsageError("the reduction was started again before it was done: wait() first")
+            raise UsageError(texts.STARTED_AGAIN)
         self._began(self)
         self._loan = self._lend()
         np.copyto(self._prepared.span.reshape(self._loan.host.shape), self._loan.host)

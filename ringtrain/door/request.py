@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ringtrain.door import texts
 from ringtrain.door.loan import Loan
 from ringtrain.errors import UsageError, everywhere, nearest
 from ringtrain.exchange.numbers import OPS, TYPES, NumberType
@@ -42,9 +43,11 @@ class Request:
         return "sum" if self.op == MEAN else self.op
 
     def __str__(self) -> str:
-        wire = "" if self.wire == NONE else f" over {self.wire}"
-        where = "" if self.place is None else f" in block {self.place[0]} at byte {self.place[1]}"
-        return f"{self.op} of {self.dtype} {list(self.shape)} by {self.algorithm}{wire}{where}"
+        wire = "" if self.wire == NONE else texts.OVER_WIRE(wire=self.wire)
+        place = "" if self.place is None else texts.IN_BLOCK(block=self.place[0], offset=self.place[1])
+        return texts.REQUEST(
+            op=self.op, dtype=self.dtype, shape=list(self.shape), algorithm=self.algorithm, wire=wire, place=place
+        )
 
 
 @lru_cache(maxsize=256)
@@ -53,22 +56,20 @@ def check(dtype: str, op: str, algorithm: str, wire: str = NONE) -> NumberType:
     check_type(dtype)
     numbers = TYPES[dtype]
     if op not in OPS:
-        raise UsageError(f"unknown operation {op!r}: {nearest(op, OPS)}")
+        raise UsageError(texts.UNKNOWN_OPERATION(op=op, hint=nearest(op, OPS)))
     if op == MEAN and numbers.integral:
-        raise UsageError(f"the mean of {dtype} would not be whole: use op='sum', or convert the array to float64")
+        raise UsageError(texts.MEAN_NOT_WHOLE(dtype=dtype))
     check_wire(wire)
     check_algorithm(algorithm, wire != NONE)
     if wire != NONE and (dtype != "float32" or op not in ("sum", MEAN)):
-        raise UsageError(
-            f"a wire of {wire} carries sums and means of float32, and this is {op} of {dtype}: use wire='none'"
-        )
+        raise UsageError(texts.WIRE_CARRIES(wire=wire, op=op, dtype=dtype))
     return numbers
 
 
 def check_type(dtype: str) -> None:
     """Raises UsageError for elements that are not reduced."""
     if dtype not in TYPES:
-        raise UsageError(f"{dtype} elements are not reduced: convert the array to one of {', '.join(TYPES)}")
+        raise UsageError(texts.NOT_REDUCED(dtype=dtype, known=", ".join(TYPES)))
 
 
 def type_name(dtype) -> str:
@@ -76,7 +77,7 @@ def type_name(dtype) -> str:
     try:
         name = dtype if dtype in tuple(TYPES) else np.dtype(dtype).name
     except TypeError as error:
-        raise UsageError(f"unknown type {dtype!r}: {nearest(str(dtype), TYPES)}") from error
+        raise UsageError(texts.UNKNOWN_TYPE(dtype=dtype, hint=nearest(str(dtype), TYPES))) from error
     check_type(name)
     return name
 
@@ -85,16 +86,17 @@ def check_result(out: Loan, given: Loan) -> None:
     """Raises UsageError where ``out`` cannot take the result."""
     if (out.dtype, out.host.shape) != (given.dtype, given.host.shape):
         raise UsageError(
-            f"out is {out.dtype} {list(out.host.shape)}, and the array {given.dtype} {list(given.host.shape)}: "
-            f"they must be alike"
+            texts.UNLIKE(
+                out_dtype=out.dtype, out_shape=list(out.host.shape), dtype=given.dtype, shape=list(given.host.shape)
+            )
         )
-    check_writable(out.host, "out")
+    check_writable(out.host, texts.OUT)
 
 
 def check_writable(host: np.ndarray, what: str) -> None:
     """Raises UsageError, where ``what`` names the array."""
     if not host.flags.writeable:
-        raise UsageError(f"{what} cannot be written to: use what allreduce(array) returns, which is a new array")
+        raise UsageError(texts.READ_ONLY(name=what))
 
 
 def apart(source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -111,6 +113,7 @@ def agree(transport: Transport, call: str) -> None:
     if len(set(every)) == 1:
         return
     groups = [
-        f"{peers(rank for rank, other in enumerate(every) if other == each)}: {each}" for each in dict.fromkeys(every)
+        texts.CALL_OF(ranks=peers(rank for rank, other in enumerate(every) if other == each), call=each)
+        for each in dict.fromkeys(every)
     ]
-    raise everywhere(UsageError(f"ranks make different calls: all must make the same. {'; '.join(groups)}"))
+    raise everywhere(UsageError(texts.CALLS_DIFFER(calls="; ".join(groups))))
