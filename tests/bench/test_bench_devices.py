@@ -12,6 +12,7 @@ from ringtrain.bench.copies import Copies, mapped_bound_s
 from ringtrain.bench.nccl import Nccl
 from ringtrain.bench.sweep import Sweep, sweep
 from ringtrain.bench.timing import Protocol
+from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.device import DIRECT, STAGED, OnDevice
@@ -145,7 +146,7 @@ def test_what_is_not_mapped_is_refused_with_the_reason():
 
     (mapped, ring) = swept(2, make=make, algorithms=("mapped", "ring"), sizes=(64,)).rows
     assert mapped["status"] == "refused" and ring["status"] == "ok"
-    assert "the buffer does not lie in memory that the ranks of a node share: memory of rank 1" in mapped["reason"]
+    assert collectives_texts.NOT_SHARED_WHY(why="memory of rank 1") in mapped["reason"]
 
 
 def test_a_device_that_adds_wrongly_is_seen():

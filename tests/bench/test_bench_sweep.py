@@ -13,8 +13,9 @@ from ringtrain.bench.timing import Protocol
 from ringtrain.collectives import catalogue
 from ringtrain.collectives.ring import ring
 from ringtrain.errors import ScheduleError, TransportError, UsageError
-from ringtrain.exchange import reductions
+from ringtrain.exchange import allreduce_texts, reductions
 from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
@@ -65,7 +66,7 @@ def test_wire_bytes_are_those_of_the_busiest_rank(result):
 def test_the_header_says_how_and_where(result):
     header = json.loads(json.dumps(result.header))
     assert (header["ranks"], header["nodes"], header["start"]) == (3, 1, "barrier")
-    assert header["library"] == "3 threads of one process, no MPI"
+    assert header["library"] == transport_texts.THREADS(count=3)
     assert sum(header["hosts"].values()) == len(header["binding"]) == 3
     assert header["self_test"] == [[name, "float32", "sum"] for name in ALGORITHMS]
     assert list(header["calibration"]["links"]) == ["inside a node"]
@@ -97,7 +98,7 @@ def test_refusals_are_rows_with_a_reason():
         *(("mpi", "bfloat16", op) for op in ("sum", "mean")),
         *((name, "int32", "mean") for name in ALGORITHMS),
     }
-    assert "MPI has no bfloat16" in by(refused, dtype="bfloat16")[0]["reason"]
+    assert allreduce_texts.NO_BFLOAT16 in by(refused, dtype="bfloat16")[0]["reason"]
     assert by(refused, dtype="int32")[0]["reason"] == "the mean of whole numbers is none: use sum"
     assert all(tuple(row) == COLUMNS and row["median_s"] is row["transport"] is None for row in refused)
     assert tables.line(refused[0]).endswith("refused: " + refused[0]["reason"])

@@ -8,6 +8,7 @@ from ringtrain.bench.sweep import Result, Sweep, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.bench.work import Work
 from ringtrain.collectives.cost import Fabric
+from ringtrain.exchange import allreduce_texts
 from ringtrain.exchange.choice import Here
 from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.reductions import anywhere
@@ -93,7 +94,9 @@ def test_choices_and_where_they_change():
     assert whole[2].strip() == "mpi 10 µs, ring 40 µs"
     without = tune.choice_lines(None, here, [KIB, MIB], "float32", "sum", whole=True)
     assert (
-        len(without) == 4 and "no tuning file" in without[1] and without[3].startswith("  mpi gives way to ring at 32")
+        len(without) == 4
+        and allreduce_texts.NO_TUNING in without[1]
+        and without[3].startswith("  mpi gives way to ring at 32")
     )
 
 

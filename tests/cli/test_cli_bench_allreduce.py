@@ -8,8 +8,11 @@ from ringtrain.bench.files import write_json
 from ringtrain.cli.devices import Cuda
 from ringtrain.cli.main import run
 from ringtrain.cli.progress import PROGRESS_EVERY_S, Progress
+from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError
+from ringtrain.exchange import allreduce_texts
 from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.awareness import Choice
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime
@@ -52,7 +55,7 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
     path = tmp_path / "out.json"
     code, out, err = ringtrain(capfd, *TINY, "--device", "cuda", "--json", path)
     assert code == 0, err
-    assert out.startswith("# device memory is staged through host memory: one rank sends nothing\n")
+    assert out.startswith(f"# {transport_texts.STAGED_IN_USE(why=choice.why)}\n")
     assert "# buffers on 1 device, host; messages staged\n" in out
     found = json.loads(path.read_text())
     assert found["header"]["device"]["name"] == "host" and found["header"]["finished"]
@@ -89,7 +92,7 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--algorithm", "rign"), "unknown algorithm 'rign': did you mean 'ring'?"),
+        (("--algorithm", "rign"), allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
         (("--algorithm", "nccl"), "nccl all-reduces the memory of devices: give --device cuda, or leave it out"),
         (("--device", "cuda", "--guard"), "--guard watches the all-reduces of host memory: leave it out with --device"),
         (("-d", "float31"), "unknown type 'float31'"),
@@ -102,7 +105,12 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("--skew", "0:0"), "'0:0' is not a rank and its delay"),
         (("--skew", "3:0.1"), "--skew delays rank 3, and the ranks are 0 to 0"),
         (("--skew", "0:1e400"), "'0:1e400' is not a rank and its delay in seconds, more than 0 and at most 60"),
-        (("--algorithm", "hierarchical:rign:ring"), "unknown algorithm 'rign' within nodes"),
+        (
+            ("--algorithm", "hierarchical:rign:ring"),
+            collectives_texts.UNKNOWN_PART(
+                part="rign", place=collectives_texts.WITHIN_NODES, name="hierarchical:rign:ring", hint=""
+            ),
+        ),
         (("-b", "1000G", "-e", "1000G"), "of memory left: make -e smaller, or start fewer ranks on it"),
         (("-e", "100E"), "'100E' is not a size in bytes"),
         (("-f", "nan"), "-f nan: each size"),

@@ -3,6 +3,7 @@
 import pytest
 
 from ringtrain.cli.main import run
+from ringtrain.exchange import allreduce_texts
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.machine import Layout
 from ringtrain.exchange.tuning import Row, Table, Tuning
@@ -60,7 +61,7 @@ def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
     ("arguments", "message"),
     [
         ((), "one rank has nothing to exchange: start it as `mpirun -np 4 ringtrain tune`"),
-        (("--algorithm", "rign"), "unknown algorithm 'rign': did you mean 'ring'?"),
+        (("--algorithm", "rign"), allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
         (("-d", "float31"), "unknown type 'float31'"),
         (("-o", "mean"), "unknown operation 'mean': did you mean"),
         (("-b", "lots"), "'lots' is not a size in bytes"),
@@ -84,13 +85,16 @@ def test_mistakes(capfd, arguments, message):
     [
         (("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"), "there is no tuning file none.json"),
         (("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"), "t.json is what auto chooses by: name auto"),
-        (("bench-allreduce", "--algorithm", "atuo"), "unknown algorithm 'atuo': did you mean 'auto'?"),
+        (
+            ("bench-allreduce", "--algorithm", "atuo"),
+            allreduce_texts.UNKNOWN_ALGORITHM(name="atuo", hint="did you mean 'auto'?"),
+        ),
         (("train", "--tuning", "none.json"), "there is no tuning file none.json"),
         (
             ("train", "--tuning", "t.json", "--algorithm", "ring"),
             texts.UNUSED(option="--tuning t.json", users="--algorithm auto", given="--algorithm ring"),
         ),
-        (("train", "--algorithm", "rign"), "unknown algorithm 'rign': did you mean 'ring'?"),
+        (("train", "--algorithm", "rign"), allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
     ],
 )
 def test_other_commands_that_go_by_a_tuning(capfd, arguments, message, tmp_path, monkeypatch):

@@ -5,7 +5,9 @@ import signal
 
 import pytest
 
+from ringtrain.exchange import allreduce_texts
 from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.transport import texts as transport_texts
 from tests.fakes.clock import until
 from tests.mpi.conftest import PATIENCE_S
 
@@ -101,7 +103,7 @@ def test_whoever_ends_a_sweep_early_keeps_what_was_measured(mpirun_process, tmp_
 def test_a_mistake_is_told_once(mpirun):
     done = mpirun(2, arguments("--algorithm", "rign"))
     assert done.returncode == 2
-    assert done.stderr.count("unknown algorithm 'rign': did you mean 'ring'?") == 1
+    assert done.stderr.count(allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")) == 1
 
 
 def test_buffers_of_devices(mpirun):
@@ -109,7 +111,7 @@ def test_buffers_of_devices(mpirun):
     done = mpirun(2, ["benches_devices.py"])
     assert done.returncode == 0, done.stderr
     told, found = done.stdout.splitlines()
-    assert told == "# device memory is handed to the MPI: that was tried"
+    assert told == f"# {transport_texts.DIRECT_IN_USE(why='that was tried')}"
     ways = [["mpi", "", "staged"], ["mapped", "", "ipc"]]
     ways += [["ring", way, way] for way in ("direct", "staged")]
     assert json.loads(found) == 2 * [*([*own, "ok", 0] for own in ways), ["nccl", "", None, "refused", None]]

@@ -1,7 +1,11 @@
 """Device memory over a real MPI, by both ways, and the child that tries them. The device is host memory that NumPy may
 not read, and any MPI may: to it every MPI is aware."""
 
+import re
+
 import pytest
+
+from ringtrain.transport import texts as transport_texts
 
 pytestmark = pytest.mark.mpi
 
@@ -13,11 +17,14 @@ def test_device_memory_moves(mpirun, ranks):
     assert done.stdout == "4 checks passed\nTrue\n"
 
 
+NO_DEVICE = transport_texts.NO_TRIAL(why=transport_texts.TRIAL_NO_DEVICE(error="device 0 is not there"))
+
+
 @pytest.mark.parametrize(
     ("maker", "told"),
     [
         ("aware", (" yes ", " GB/s direct, ", " GB/s staged)")),
-        ("absent", ("staged unknown no trial was possible: no device: device 0 is not there\n",)),
+        ("absent", (f"staged unknown {NO_DEVICE}\n",)),
     ],
 )
 def test_a_child_tries_first(mpirun, maker, told):
@@ -31,5 +38,5 @@ def test_a_child_tries_first(mpirun, maker, told):
 def test_the_crash_of_a_child_is_its_own_and_direct_is_refused(mpirun):
     done = mpirun(2, ["tries.py", "unaware", "direct"])
     assert done.returncode == 2 and done.stdout == ""
-    assert "ringtrain: --mpi-cuda direct: this MPI cannot be handed device memory here: a child " in done.stderr
-    assert "in direct messages of 1 bytes. Leave --mpi-cuda out" in done.stderr
+    assert re.search("ringtrain: " + transport_texts.DIRECT_REFUSED.pattern(), done.stderr)
+    assert re.search(transport_texts.TRIAL_ENDED_IN.pattern(messages="direct messages of 1 bytes"), done.stderr)

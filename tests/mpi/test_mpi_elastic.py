@@ -9,6 +9,7 @@ import pytest
 
 from ringtrain.report import texts as report_texts
 from ringtrain.train import texts as train_texts
+from ringtrain.transport import texts as transport_texts
 
 pytestmark = pytest.mark.mpi
 
@@ -156,7 +157,10 @@ def test_a_death_before_the_mpi_is_up_ends_the_others_and_is_told(train, tmp_pat
     status, told, found, _ = train(3, f"{dead}=starting:1", "--iterations", 12, "--elastic")
     assert status not in (0, 4) and found is None and not (tmp_path / "out").exists()
     told = told.replace("\0", "")
-    assert f"rank {dead} ({socket.gethostname()}) died before the ranks had met" in told
+    died = transport_texts.RANKS_DIED_BEFORE_START(
+        ranks=f"rank {dead}", host=socket.gethostname(), advice=transport_texts.NOT_SURVIVED
+    )
+    assert died in told
     assert told.count("ringtrain: ") == 1 and "stacks of rank" not in told
 
 
@@ -165,7 +169,8 @@ def test_a_death_before_the_ranks_have_met_ends_the_other_and_is_told(train, tmp
     """The MPI is up: it returns an error, where it would else end the process with a status that says anything."""
     status, told, found, _ = train(2, f"{dead}=connecting:1", "--iterations", 12, "--elastic")
     assert status not in (0, 75) and found is None and not (tmp_path / "out").exists()
-    assert f"ringtrain: rank {1 - dead}: a rank died before the ranks had met. What --elastic survives" in told
+    died = transport_texts.DIED_BEFORE_START(advice=transport_texts.NOT_SURVIVED)
+    assert f"ringtrain: rank {1 - dead}: {died}" in told
     assert told.count("ringtrain: ") == 1 and "Traceback" not in told and "ERRORS_ARE_FATAL" not in told
 
 
@@ -206,11 +211,12 @@ def test_a_stopped_rank_ends_all_when_its_time_is_up(train):
 
 def test_without_ulfm_it_is_refused_and_says_how_to_start(train, alone):
     status, told, found, _ = train(2, "", "--elastic", tolerant=())
-    assert (status, found) == (2, None) and "mpirun --with-ft ulfm" in told
+    assert (status, found) == (2, None) and transport_texts.START_TOLERANT in told
     done = alone(["-m", "ringtrain", "train", "--elastic"])
-    assert done.returncode == 2 and "start with `mpirun --with-ft ulfm`" in done.stderr
+    assert done.returncode == 2 and transport_texts.NOT_TOLERANT(start=transport_texts.START_TOLERANT) in done.stderr
 
 
 def test_without_elastic_a_death_ends_all_there_too(train):
     status, _, found, _ = train(2, "1=iteration:5", "--iterations", 2000)
-    assert status != 0 and found["outcome"] == "failed" and "a rank has died" in found["text"]
+    assert status != 0 and found["outcome"] == "failed"
+    assert re.search(transport_texts.RANK_DIED.pattern(), found["text"])

@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from ringtrain.exchange import monitor_texts as texts
+from ringtrain.transport import texts as transport_texts
 from tests.mpi.conftest import PATIENCE_S
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
@@ -16,6 +18,10 @@ DEADLINE_S = 2.0
 SMALL, LARGE = 1000, 300_000  # of the MPI's own all-reduces the small ones are logged, the large ones written down
 HOST = socket.gethostname()
 APART = {"OMPI_MCA_osc": "^sm"}  # no shared windows: rows travel as messages, as between nodes
+
+
+def all_reduce(count, algorithm):
+    return texts.WATCHED(kind=texts.ALL_REDUCE, count=count, dtype="float32", algorithm=algorithm, op="sum")
 
 
 def guarded(mpirun, way, algorithm, count, deadline_s=DEADLINE_S, **more):
@@ -42,12 +48,13 @@ def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, 
     done = mpirun(2, ["-m", "ringtrain", "train", *map(str, given)], **few)
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert "the guard does not see ranks that share no memory with it: that takes a thread, and this MPI gives" in words
+    gap = transport_texts.NO_THREADS.pattern()
+    assert re.search("the guard does not see " + gap, words)
     done = guarded(mpirun, "is_late", "ring", SMALL, **few)
     assert done.returncode == 4
-    assert "no progress for 2 s in collective 6, all-reduce of 1,000 float32 by ring (sum)" in done.stderr
-    assert "all ranks that are seen here have joined it" in done.stderr
-    assert re.search(r"not seen from rank \d: ranks that share no memory", done.stderr)  # of whoever is first to tell
+    late = texts.STALLED(seconds=2, collective=f"collective 6, {all_reduce(1000, 'ring')}")
+    assert late in done.stderr and texts.SEEN_JOINED in done.stderr
+    assert re.search(texts.NOT_SEEN.pattern(gap="") + gap, done.stderr)  # of the first rank to report
 
 
 def test_a_sweep_may_be_guarded(mpirun):
@@ -62,12 +69,18 @@ def test_a_rank_that_does_not_come_is_named(mpirun, algorithm, count):
     done = guarded(mpirun, "is_late", algorithm, count)
     assert done.returncode == 4
     lines = told(done)
-    text = f"all-reduce of {count:,} float32 by {algorithm} (sum)"
-    assert f"no progress for 2 s in collective 6, {text}, iteration 7: rank 1 ({HOST}) has not joined it" in lines[0]
-    assert lines[0].endswith("(its last is collective 5, done, in iteration 7); ranks 0, 2 wait in it")
-    assert lines[1] == "the last collectives of every rank:"
-    assert lines[2:7] == [f"  {number}  {text}: done on ranks 0, 1, 2" for number in range(1, 6)]
-    assert lines[7].startswith(f"  6  {text}: under way on ranks 0, 2") and lines[7].endswith("; not begun on rank 1")
+    text = all_reduce(count, algorithm)
+    last = texts.LAST_DONE(number=5) + texts.IN_ITERATION(iteration=7)
+    late = texts.NOT_JOINED(rank=f"rank 1 ({HOST})", whereabouts=last)
+    waiting = f"{late}; {texts.WAIT_IN(ranks='ranks 0, 2')}"
+    stalled = texts.OPEN_IN_ITERATION(number=6, call=text, iteration=7, ranks=waiting)
+    assert lines[0].endswith(texts.STALLED(seconds=2, collective=stalled))
+    assert lines[1] == texts.LAST_COLLECTIVES
+    done_on = texts.CALL_STATES(call=text, states=texts.DONE_ON(ranks="ranks 0, 1, 2"))
+    assert lines[2:7] == [texts.COLLECTIVE(number=number, states=done_on) for number in range(1, 6)]
+    under_way = texts.CALL_STATES(call=text, states=texts.UNDER_WAY(ranks="ranks 0, 2"))
+    assert lines[7].startswith(texts.COLLECTIVE(number=6, states=under_way))
+    assert lines[7].endswith(f"; {texts.NOT_BEGUN(ranks='rank 1')}")
 
 
 @pytest.mark.parametrize("apart", [{}, APART], ids=["together", "apart"])
@@ -76,19 +89,19 @@ def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, apart):
     done = guarded(mpirun, "is_stopped", algorithm, LARGE, **apart)
     assert done.returncode == 4
     line = told(done)[0]
-    assert "no progress for 2 s in collective 6, all-reduce of 300,000 float32" in line
-    assert f"rank 1 ({HOST}) has not been seen in it (when last seen: " in line
-    assert "it has given no sign of life for " in line and line.endswith("ranks 0, 2 wait in it")
+    assert texts.STALLED(seconds=2, collective=f"collective 6, {all_reduce(LARGE, algorithm)}") in line
+    assert re.search(texts.NOT_SEEN_IN.pattern(rank=f"rank 1 ({HOST})"), line)
+    assert re.search(texts.LAST_SEEN.pattern(), line) and re.search(texts.SILENT.pattern(), line)
+    assert line.endswith(texts.WAIT_IN(ranks="ranks 0, 2"))
 
 
 @pytest.mark.parametrize("algorithm, count", [("ring", SMALL), ("ring", LARGE), ("mpi", SMALL), ("mpi", LARGE)])
 def test_different_sizes_are_named_rank_by_rank(mpirun, algorithm, count):
     done = guarded(mpirun, "has_another_size", algorithm, count)
     assert done.returncode == 1
-    assert (
-        f"collective 6 is not the same on all ranks: expected, as on ranks 0, 2: all-reduce of {count:,} float32 by "
-        f"{algorithm} (sum); got, on rank 1 ({HOST}): all-reduce of {count // 2:,} float32 by {algorithm} (sum)."
-    ) in told(done)[0]
+    others = texts.GOT(ranks=f"rank 1 ({HOST})", call=all_reduce(count // 2, algorithm))
+    expected = all_reduce(count, algorithm)
+    assert (texts.MISMATCH(number=6, ranks="ranks 0, 2", call=expected, others=others)) in told(done)[0]
 
 
 @pytest.mark.parametrize("apart", [{}, APART], ids=["together", "apart"])
@@ -128,6 +141,6 @@ def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorith
     rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, rest
     (line,) = re.findall("ringtrain: rank .*", rest)  # the one pipe of all ranks may have begun an epoch's line before
-    assert "no progress for 6 s in collective " in line and ", iteration " in line
-    assert f"rank 1 ({HOST}) " in line and "it has given no sign of life for" in line
-    assert "the last collectives of every rank:" in rest
+    assert re.search(texts.STALLED.pattern(seconds=6, collective="collective "), line) and ", iteration " in line
+    assert f"rank 1 ({HOST}) " in line and re.search(texts.SILENT.pattern(), line)
+    assert texts.LAST_COLLECTIVES in rest

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ringtrain.exchange import monitor_texts as texts
 from ringtrain.train import texts as train_texts
+from ringtrain.transport import texts as transport_texts
 from tests.mpi.conftest import PATIENCE_S
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
@@ -25,8 +27,9 @@ def test_a_library_that_keeps_the_interpreter_is_ended_without_it(alone):
     done = alone(["hangs.py", "starting", "0", *TRAIN], RINGTRAIN_DEADLINE_S="3")
     assert done.returncode == 4, done.stderr
     assert "in keep_the_interpreter" in done.stderr  # the stacks, before
-    told = f"ringtrain: rank 0 ({HOST}): no progress for 3 s in starting the MPI and finding the other ranks: "
-    assert done.stderr.splitlines()[-1] == told + "what it waits for does not answer"
+    stage = "starting the MPI and finding the other ranks"
+    told = transport_texts.HELD_TOO_LONG(who=texts.RANK(rank=0, host=HOST), seconds=3, stage=stage)
+    assert done.stderr.splitlines()[-1] == f"ringtrain: {told}"
 
 
 def test_ranks_show_their_stacks_on_request_and_the_stuck_one_when_it_is_told(mpirun_process, tmp_path):
@@ -40,10 +43,11 @@ def test_ranks_show_their_stacks_on_request_and_the_stuck_one_when_it_is_told(mp
     assert process.returncode == 4, rest
     rest = rest.replace("\0", "")
     for rank, shown in ((0, 1), (1, 2)):  # rank 1 again at the end
-        assert rest.count(f"stacks of rank {rank} ({HOST}), process ") == shown
+        assert rest.count(texts.STACKS(rank=rank, host=HOST, process="", whereabouts="")[: -len(": ")]) == shown
     assert "in give_it_away" in rest
     (line,) = re.findall("ringtrain: rank .*", rest)  # a line of another rank's may have begun before it
-    assert "no progress for 8 s in collective " in line and f"rank 1 ({HOST}) has not joined it" in line
+    assert re.search(texts.STALLED.pattern(seconds=8, collective="collective "), line)
+    assert re.search(texts.NOT_JOINED.pattern(rank=f"rank 1 ({HOST})"), line)
     assert "conv1.weight to fc2.bias" in rest
 
 
@@ -58,12 +62,12 @@ def test_a_run_that_shows_its_stacks_goes_on_until_a_file_system_does_not_answer
         _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, told
     *stacks, line = told.splitlines()
-    assert stacks[0].startswith(f"stacks of rank 0 ({HOST}), process {process.pid}: ")
+    assert stacks[0].startswith(texts.STACKS(rank=0, host=HOST, process=process.pid, whereabouts=""))
     assert told.count("stacks of rank 0") == 2 and "in give_it_away" in told  # on request, and at the end
     path = tmp_path / "o" / "checkpoints" / "iteration-00000012.h5"
-    assert line.startswith("ringtrain: rank 0: no progress for ")
     assert json.loads((tmp_path / "o" / "outcome.json").read_text())["outcome"] == "stalled"
-    assert f"s in writing checkpoint {path}, on rank 0 ({HOST}): what it waits for does not answer" in line
+    hangs = texts.TOO_LONG.pattern(stage=f"writing checkpoint {path}", rank=0, host=HOST)
+    assert re.match(texts.ENDING.pattern(rank=0, error="") + hangs, line)
 
 
 def test_a_bit_that_changed_on_one_rank_ends_all(mpirun, tmp_path):

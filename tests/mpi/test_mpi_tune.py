@@ -1,8 +1,12 @@
 """Tuning, and what goes by it, under real mpirun."""
 
 import json
+import re
 
 import pytest
+
+from ringtrain.exchange import allreduce_texts
+from ringtrain.exchange.machine import cpu_model
 
 pytestmark = pytest.mark.mpi
 
@@ -47,8 +51,9 @@ def test_tuning_from_measuring_to_training(ringtrain, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "allreduce (auto)" in done.stdout and "note: auto: " in done.stdout
     done = ringtrain(4, *train[:-1], tmp_path / "other")
-    assert done.returncode == 0 and "has no layout 1x4 (4 ranks on 1 node), but 1x2, 1x3" in done.stdout, done.stderr
-    assert done.stdout.count("without tuning") == 1
+    layouts = {"layout": "1x4", "ranks": "4 ranks on 1 node", "known": "1x2, 1x3"}
+    assert done.returncode == 0 and re.search(allreduce_texts.NO_LAYOUT.pattern(**layouts), done.stdout), done.stderr
+    assert done.stdout.count(allreduce_texts.TUNING_LEFT_OUT(error="")) == 1
 
 
 def test_a_tuning_of_another_machine_is_told_once_and_ends_the_run(ringtrain, tmp_path):
@@ -57,13 +62,17 @@ def test_a_tuning_of_another_machine_is_told_once_and_ends_the_run(ringtrain, tm
     found = json.loads(path.read_text())
     found["machine"]["cpu"] = "another"
     path.write_text(json.dumps(found))
+    cpu = allreduce_texts.DIFFERENCE(field="cpu", there="another", here=cpu_model())
+    named = allreduce_texts.TUNING_FILE(path=path)
+    other = allreduce_texts.OTHER_MACHINE(file=named, differences=cpu)
     for arguments in (("train",), ("tune",), ("bench-allreduce", "--algorithm", "auto")):
         done = ringtrain(2, *arguments, "--tuning", path)
         assert done.returncode == 2
-        assert done.stderr.count("is of another machine:\n  cpu: another there, ") == 1
+        assert done.stderr.count(other) == 1
         assert json.loads(path.read_text()) == found
     done = ringtrain(2, "bench-allreduce", "--algorithm", "auto", RINGTRAIN_TUNING=str(path))
-    assert done.returncode == 2 and "(RINGTRAIN_TUNING) is of another machine" in done.stderr
+    named = allreduce_texts.TUNING_FILE_OF(path=path, variable="RINGTRAIN_TUNING")
+    assert done.returncode == 2 and allreduce_texts.OTHER_MACHINE(file=named, differences=cpu) in done.stderr
     done = ringtrain(2, "tune", *TINY[:2], "-e", "1K", "--tuning", path, "--algorithm", "mpi", "--fresh")
     assert done.returncode == 0 and json.loads(path.read_text())["machine"]["cpu"] != "another"
 

@@ -15,6 +15,8 @@ from small_runs import DROPOUT_NET, everywhere
 
 from ringtrain import config_texts, optim_texts
 from ringtrain.checkpoint import store
+from ringtrain.collectives import texts as collectives_texts
+from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config import FORMER_KEYS
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.exchange import compatibility_texts as option_texts
@@ -34,6 +36,7 @@ from ringtrain.train.predict import predict
 from ringtrain.train.provenance import command_of, provenance, versions_of
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.start import start
+from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 
 
@@ -69,7 +72,7 @@ def test_a_run_says_where_when_and_by_what_it_was_started(train, tmp_path, monke
     assert begun["hosts"] == [socket.gethostname()] and begun["job"] == "71.server"
     assert begun["command"] == "ringtrain train --out 'my run'"
     assert begun["versions"]["numpy"] == np.__version__ and begun["versions"]["python"] == platform.python_version()
-    assert begun["mpi"] == "one process, no MPI"
+    assert begun["mpi"] == transport_texts.ONE_PROCESS
     line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
     assert parse(line) == begun
     assert parse(line.replace(b'"python": "', b'"python": 3, "": "')) is None
@@ -314,7 +317,11 @@ def batch_norm(given):
         ({"batch": 1438}, ConfigError, texts.BATCH_OVER_EXAMPLES(batch=1438, count=1437)),
         ({"wire": "float8"}, ConfigError, "did you mean 'float16'?"),
         ({"wire": "bfloat16", "dtype": "float64"}, ConfigError, option_texts.WIRE_TYPE(other="--dtype float64")),
-        ({"wire": "bfloat16", "algorithm": "recursive-doubling"}, UsageError, "no rank owns a sum"),
+        (
+            {"wire": "bfloat16", "algorithm": "recursive-doubling"},
+            UsageError,
+            collectives_texts.NO_OWNERS(name="recursive-doubling", owning=", ".join(HALVES)),
+        ),
         ({"algorithm": "rng"}, UsageError, "did you mean 'ring'?"),
         ({"ops": "cpuu"}, ConfigError, "did you mean 'cpu'?"),
         ({"lr_policy": "multistep"}, ConfigError, optim_texts.RISING_STEPS(steps=[], why="")),

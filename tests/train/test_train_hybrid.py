@@ -8,6 +8,7 @@ from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import apart, trained
 
 from ringtrain.errors import ConfigError, DivergedError
+from ringtrain.exchange import texts as exchange_texts
 from ringtrain.train import texts as train_texts
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
@@ -209,7 +210,7 @@ def test_what_is_sent_is_the_formula(size):
 def test_the_header_says_what_it_saves():
     (run, *_) = everywhere(2, lambda t: run_of(t, TWO, fc="hybrid")[0])
     exchange = run.exchange
-    assert (exchange.name, exchange.terms, exchange.exact) == ("allreduce", "with fc hybrid", True)
+    assert (exchange.name, exchange.terms, exchange.exact) == ("allreduce", exchange_texts.WITH_HYBRID, True)
     assert exchange.notes[0] == (
         "hybrid: columns of fc1, fc are divided among 2 ranks: a rank sends 3,660 numbers for them in an iteration, "
         "with --fc data 2,257: at this batch --fc data sends less"

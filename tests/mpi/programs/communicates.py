@@ -6,6 +6,7 @@ from mpi4py import MPI
 from ringtrain import Communicator
 from ringtrain.errors import UsageError
 from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.transport import texts as transport_texts
 
 world = MPI.COMM_WORLD
 
@@ -93,7 +94,7 @@ def parts_of_the_world():
 
 def wrong_communicators():
     for wrong in (MPI.COMM_NULL, "MPI_COMM_WORLD", 3):
-        refused("is not a communicator of ranks: pass mpi4py's MPI.COMM_WORLD or a part of it", Communicator, wrong)
+        refused(transport_texts.NOT_A_COMMUNICATOR(given=wrong), Communicator, wrong)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import numpy as np
 
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execute import Execution
+from ringtrain.transport import texts
 from ringtrain.transport.device import DIRECT, STAGED, OnDevice
 from ringtrain.transport.world import connect
 from tests.fakes.device import DeviceArray
@@ -102,5 +103,5 @@ if __name__ == "__main__":
     device.t.close()
     if rank == 0:
         print("4 checks passed")
-        print(told.endswith("device memory handed to the MPI by its address"))
+        print(told == texts.DEVICE_MEMORY(transport=inner.describe(), way=texts.BY_ADDRESS))
     sys.exit(0)
