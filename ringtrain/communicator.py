@@ -44,7 +44,7 @@ class Communicator:
     wire:       what messages are rounded to unless a call says otherwise: none, float16, bfloat16
     tuning:     the file of ``ringtrain tune`` that auto goes by; where none is given that of RINGTRAIN_TUNING, or the
                 one in its usual place
-    guard:      whether reductions are numbered and compared (docs/guard.md): who differs or does not come is named, and
+    guard:      whether reductions are numbered and compared (docs/hangs.md): who differs or does not come is named, and
                 a rank that is stuck inside the MPI ends with all others
     deadline_s: how long to wait for others that make no progress, before StalledError
 

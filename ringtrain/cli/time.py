@@ -22,7 +22,7 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
     """Time forward and backward of each layer of MODEL, a name or a TOML file.
 
     Medians of iterations on random images, with the optimizer of the model's recipe and without an exchange; under
-    mpirun of the slowest rank, all ranks working at once. docs/time.md says what the columns mean.
+    mpirun of the slowest rank, all ranks working at once. docs/slow.md says what the columns mean.
     """
     from ringtrain.cli.world import in_world
 

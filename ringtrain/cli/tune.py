@@ -32,7 +32,7 @@ def tune(**flags):
     """Measure which all-reduce is fastest here, for `--algorithm auto`.
 
     Run it under mpirun, as you run your training: what is measured holds for that machine and that layout of ranks. A
-    file holds several layouts; a candidate wins only if every result of it was right. docs/tuning.md has the rules.
+    file holds several layouts; a candidate wins only if every result of it was right. docs/slow.md has the rules.
     """
     from ringtrain.cli.world import in_world
 

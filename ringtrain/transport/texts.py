@@ -27,7 +27,7 @@ AS_ASKED_FASTER = Template("--mpi-cuda direct; a trial succeeded ({rates})")
 AS_ASKED_SLOWER = Template("--mpi-cuda direct; a trial succeeded, and was slower than staging ({rates})")
 DIRECT_REFUSED = Template(
     "--mpi-cuda direct: this MPI cannot take device memory here: {why}. Leave --mpi-cuda out, or use an MPI that is "
-    "built for CUDA (docs/cuda-aware-mpi.md; `ringtrain doctor` shows the evidence)"
+    "built for CUDA (docs/gpu.md; `ringtrain doctor` shows the evidence)"
 )
 
 # libmpi

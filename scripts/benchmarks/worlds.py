@@ -106,7 +106,7 @@ def _above(pid: int) -> list[int]:
 
 class Leftovers:
     """Processes and files of shared memory that were not there when this was made. A segment that Open MPI leaves when
-    ranks are killed (docs/elastic.md) is not counted."""
+    ranks are killed (docs/hangs.md) is not counted."""
 
     def __init__(self):
         self._known = self._files()
