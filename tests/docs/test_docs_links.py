@@ -30,6 +30,13 @@ def test_links_lead_to_files_and_headings(document):
         assert not anchor or anchor[1:] in slugs(target), f"{document.name}: {path}{anchor}"
 
 
+def test_pages_that_the_code_names_are_there():
+    sources = [path for folder in ("ringtrain", "scripts", "tests") for path in (ROOT / folder).rglob("*")]
+    texts = (path.read_text() for path in sources if path.suffix in ("", ".py", ".sh", ".sbatch") and path.is_file())
+    named = {name for text in texts for name in re.findall(r"\bdocs/[\w/-]+\.md\b", text)}
+    assert named and not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_every_page_is_named_by_the_readme():
     named = {path for path, _ in LINK.findall((ROOT / "README.md").read_text())}
     assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= named
