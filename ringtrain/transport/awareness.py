@@ -12,7 +12,7 @@ believed only when a *child* has moved device memory by it (:mod:`ringtrain.tran
 
 Each answer is kept with its reason. What is chosen is said with its reason too, above all where it is the slower way.
 
-Source: MPI 4.1, section 12.4.3 (memory allocation kinds); docs/cuda-aware-mpi.md for the rest.
+Source: MPI 4.1, section 12.4.3 (memory allocation kinds); docs/gpu.md for the rest.
 """
 
 from collections.abc import Callable, Sequence
