@@ -12,6 +12,8 @@ from collections.abc import Collection
 import h5py
 from h5py import h5a, h5d, h5l, h5pl, h5z
 
+from ringtrain import storage_texts as texts
+
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
 MOST_EXPANDED = 1100  # deflate makes at most 1032 bytes of one; what is missing would be read as zeros, however many
 ATTRIBUTE_BYTES = 16 << 20
@@ -43,9 +45,9 @@ def foreign_storage(array: h5py.Dataset) -> str | None:
     """Where the values of an array lie, if that is not in this file."""
     plan = array.id.get_create_plist()
     if plan.get_layout() == h5d.VIRTUAL:
-        return "keeps its values in another file: that is not followed; copy them into this one"
+        return texts.VALUES_ELSEWHERE
     if plan.get_layout() != h5d.CHUNKED and plan.get_external_count():
-        return "keeps its values in another file: that is not followed; copy them into this one"
+        return texts.VALUES_ELSEWHERE
     return None
 
 
@@ -55,7 +57,7 @@ def filter_problem(array: h5py.Dataset) -> str | None:
     codes = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
     other = [code for code in codes if code not in PLAIN_FILTERS]
     if other:
-        return f"was written with the filter {other[0]}, for which code would be loaded: write it with gzip or none"
+        return texts.FILTER_NEEDS_CODE(code=other[0])
     return None
 
 
@@ -65,9 +67,9 @@ def claim_problem(array: h5py.Dataset) -> str | None:
     stored = array.id.get_storage_size()
     most = stored * (MOST_EXPANDED if array.chunks else 1)
     if claimed > most:
-        return f"claims {claimed:,} bytes, and {stored:,} are stored"
+        return texts.CLAIMS_TOO_MUCH(claimed=claimed, stored=stored)
     if array.chunks and math.prod(array.chunks) * array.dtype.itemsize > max(claimed, 1 << 24):
-        return f"is stored in pieces of {math.prod(array.chunks):,} elements, more than it has"
+        return texts.CHUNKS_TOO_LARGE(elements=math.prod(array.chunks))
     return None
 
 

@@ -5,10 +5,17 @@ import re
 import tomllib
 from fractions import Fraction
 
+from ringtrain.template import Template
+
 LARGEST_BYTES = 64 << 20
 PIECE_BYTES = 1 << 20
 LARGEST_NUMBER = (1 << 63) - 1
-UNSET = "it may be a variable of the shell that is not set; leave it out where none is wanted"  # of an empty text
+UNSET = Template("perhaps a shell variable is not set; leave it out if it is not needed")  # of an empty text
+TOO_LONG = Template("it has more than {most:,} bytes")
+TOML_TOO_DEEP = Template("its lists and tables are nested too deep")
+JSON_TOO_DEEP = Template("its lists and objects are nested too deep")
+NUMBER_TOO_LARGE = Template("the number {digits:.20}… has more than 63 bits")
+NUMBER_OF_BITS = Template("it has an integer of {bits} bits; at most 63 are allowed")
 
 
 def read_text(path, largest: int = LARGEST_BYTES) -> str:
@@ -18,7 +25,7 @@ def read_text(path, largest: int = LARGEST_BYTES) -> str:
         while len(data) <= largest and (piece := file.read(PIECE_BYTES)):  # room is made for what is asked for at once
             data += piece
     if len(data) > largest:
-        raise ValueError(f"it has more than {largest:,} bytes")
+        raise ValueError(TOO_LONG(most=largest))
     return data.decode("utf-8")
 
 
@@ -29,7 +36,7 @@ def parse_toml(text: str) -> dict:
         _check_numbers(table)
         return table
     except RecursionError:
-        raise ValueError("its lists and tables are nested too deep") from None
+        raise ValueError(TOML_TOO_DEEP) from None
 
 
 def parse_json(text: str):
@@ -37,22 +44,22 @@ def parse_json(text: str):
     try:
         return json.loads(text, parse_int=_bounded)
     except RecursionError:
-        raise ValueError("its lists and objects are nested too deep") from None
+        raise ValueError(JSON_TOO_DEEP) from None
 
 
 def _bounded(digits: str) -> int:
     if len(digits) > 20 or abs(int(digits)) > LARGEST_NUMBER:
-        raise ValueError(f"the number {digits:.20}… has more than 63 bits")
+        raise ValueError(NUMBER_TOO_LARGE(digits=digits))
     return int(digits)
 
 
 def _check_numbers(tree) -> None:
-    """Those of more bits are none of TOML's, and Python cannot even print the longest of them."""
+    """TOML allows no integer of more bits, and Python cannot print the longest of them."""
     for value in tree.values() if isinstance(tree, dict) else tree:
         if isinstance(value, dict | list):
             _check_numbers(value)
         elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-            raise ValueError(f"it has a whole number of {value.bit_length()} bits, and at most 63 are understood")
+            raise ValueError(NUMBER_OF_BITS(bits=value.bit_length()))
 
 
 def whole_number(text: str) -> int | None:

@@ -12,11 +12,11 @@ import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
 LEAF = {"errors", "parsing", "humanize", "template", "config", "config_texts", "resolve"}
-READERS = LEAF | {"hdf5", "files"}
+READERS = LEAF | {"hdf5", "files", "storage_texts"}
 ARROWS = {
     "errors": set(),
     "config": set(),
-    "parsing": set(),
+    "parsing": {"template"},
     "humanize": set(),
     "template": set(),
     "config_texts": {"template"},
@@ -26,8 +26,9 @@ ARROWS = {
     "optim": LEAF | {"optim_texts"},
     "lr": LEAF | {"optim_texts"},
     "transport": LEAF,
-    "hdf5": set(),
-    "files": {"errors"},
+    "storage_texts": {"template"},
+    "hdf5": {"storage_texts"},
+    "files": {"errors", "storage_texts"},
     "data": READERS,
     "checkpoint": READERS,
     "report": LEAF,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data import keys
+from ringtrain.data import keys, texts
 from ringtrain.errors import DataError
 
 FIELD = 21  # bits of the hash that each of top and left is drawn from
@@ -28,8 +28,9 @@ class Augment:
         """Raises: DataError where the crop does not fit into images of [H, W, C] = ``shape``."""
         if self.pad < 0 or self.height > shape[0] + 2 * self.pad or self.width > shape[1] + 2 * self.pad:
             raise DataError(
-                f"a crop of {self.height}x{self.width} does not fit into images of {shape[0]}x{shape[1]} "
-                f"padded by {self.pad}: use a smaller crop or a larger pad"
+                texts.CROP_TOO_LARGE(
+                    height=self.height, width=self.width, image_height=shape[0], image_width=shape[1], pad=self.pad
+                )
             )
 
     def draw(self, shape, seed: int, epoch: int, batch, scratch) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import Progress, silent
 from ringtrain.data.dataset import (
     DIGITS,
@@ -43,7 +44,7 @@ def _content_problems(path: Path, file, progress: Progress) -> Iterator[str]:
             try:
                 yield from _split_problems(file, name, facts, progress)
             except (OSError, MemoryError) as error:
-                yield f"{name} could not be read: {error or 'it takes more memory than there is'}"
+                yield texts.PART_UNREADABLE(name=name, reason=error or texts.OUT_OF_MEMORY)
 
 
 def _split_problems(file, name: str, facts: Facts, progress: Progress) -> Iterator[str]:

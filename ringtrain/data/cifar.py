@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, make_part
 from ringtrain.data.members import is_archive, member_names, read_members
 from ringtrain.data.pickles import load_plain
 from ringtrain.errors import DataError
 
-WHAT = "CIFAR-10 or CIFAR-100: the folder of the python or the binary batches, or a .tar.gz, .tar.xz of it"
 SIDE, CHANNELS = 32, 3
 PIXELS = SIDE * SIDE * CHANNELS
 SOURCE = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
@@ -67,19 +67,24 @@ def read(path: Path, size, progress: Progress) -> Content:
         if _fits(layout, members):
             return _assemble(path, layout, members, progress)
     raise DataError(
-        f"{path} has no CIFAR batches in it; an archive is understood as one of: "
-        + "; ".join(f"{layout.name} ({layout.train[0]}, …, {layout.names})" for layout in LAYOUTS)
+        texts.NO_CIFAR_BATCHES(
+            path=path, known="; ".join(f"{layout.name} ({layout.train[0]}, …, {layout.names})" for layout in LAYOUTS)
+        )
     )
 
 
 def _assemble(path: Path, layout: Layout, members, progress: Progress) -> Content:
     missing = [name for name in layout.files if name not in members]
     if missing:
-        raise DataError(f"{path} has files of {layout.name}, but not {', '.join(missing)}: copy it again, whole")
+        raise DataError(texts.CIFAR_FILES_MISSING(path=path, dataset=layout.name, missing=", ".join(missing)))
     train, test = (_join(path, layout, names, members) for names in (layout.train, layout.test))
     classes = layout.read_names(members[layout.names], f"{path}: {layout.names}")
     if len(classes) != layout.classes:
-        raise DataError(f"{path}: {layout.names} has {len(classes)} names; {layout.name} has {layout.classes} classes")
+        raise DataError(
+            texts.CIFAR_NAMES(
+                path=path, file=layout.names, found=len(classes), dataset=layout.name, classes=layout.classes
+            )
+        )
     return Content(layout.name.split()[0].lower(), train, test, tuple(classes), SOURCE)
 
 
@@ -90,8 +95,14 @@ def _join(path: Path, layout: Layout, names, members) -> Part:
     wrong = np.flatnonzero(labels >= layout.classes)
     if wrong.size:
         raise DataError(
-            f"{path}: label {labels[wrong[0]]} of example {wrong[0]} of {', '.join(names)} is not one of "
-            f"the {layout.classes} classes of {layout.name}"
+            texts.CIFAR_LABEL(
+                path=path,
+                label=labels[wrong[0]],
+                example=wrong[0],
+                files=", ".join(names),
+                classes=layout.classes,
+                dataset=layout.name,
+            )
         )
     return make_part(np.moveaxis(planes, 1, 3), labels, str(path))
 
@@ -103,9 +114,11 @@ def _python_batch(key: str):
         images, labels = batch["data"], _whole_numbers(batch[key], f"{where}: {key}")
         if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,):
             what = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-            raise DataError(f"{where}: data is {what}; it must be uint8 (N, {PIXELS})")
+            raise DataError(texts.CIFAR_DATA(where=where, found=what, pixels=PIXELS))
         if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-            raise DataError(f"{where}: {key} is {labels.dtype} {labels.shape}; it must be {len(images)} whole numbers")
+            raise DataError(
+                texts.CIFAR_LABELS(where=where, key=key, dtype=labels.dtype, shape=labels.shape, count=len(images))
+            )
         return images, labels
 
     return read_batch
@@ -116,7 +129,7 @@ def _whole_numbers(found, where: str) -> np.ndarray:
     if isinstance(found, np.ndarray):
         return found
     if not isinstance(found, list) or not all(type(each) is int and abs(each) < 1 << 31 for each in found):
-        raise DataError(f"{where} is not a list of whole numbers")
+        raise DataError(texts.NO_INTEGERS(where=where))
     return np.array(found, np.int64)
 
 
@@ -124,7 +137,7 @@ def _python_names(key: str):
     def read_names(data: bytes, where: str) -> list[str]:
         names = _dictionary(data, where, key)[key]
         if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
-            raise DataError(f"{where}: {key} is not a list of names")
+            raise DataError(texts.NO_NAMES(where=where, key=key))
         return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
 
     return read_names
@@ -134,7 +147,7 @@ def _dictionary(data: bytes, where: str, *keys: str) -> dict:
     value = load_plain(data, where)
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]
     if missing:
-        raise DataError(f"{where} is not a CIFAR batch: it has no {' and no '.join(missing)}")
+        raise DataError(texts.NO_CIFAR_BATCH(where=where, missing=" and no ".join(missing)))
     return value
 
 
@@ -143,10 +156,7 @@ def _binary_batch(label_bytes: int):
     def read_batch(data: bytes, where: str):
         record = label_bytes + PIXELS
         if len(data) % record or not data:
-            raise DataError(
-                f"{where} has {len(data)} bytes, which is not a whole number of records of {record}: "
-                "it is truncated, or another format"
-            )
+            raise DataError(texts.CIFAR_RECORDS(where=where, nbytes=len(data), record=record))
         records = np.frombuffer(data, np.uint8).reshape(-1, record)
         return records[:, label_bytes:], records[:, label_bytes - 1]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.errors import DataError
 
 IGNORE = -1  # the label of an example that counts nowhere: neither loss nor accuracy
@@ -59,32 +60,26 @@ def make_part(images, labels, where: str) -> Part:
     Raises: DataError naming ``where``.
     """
     if images.dtype != np.uint8:
-        raise DataError(f"{where}: images are {images.dtype}; they must be uint8, 0 to 255: convert them first")
+        raise DataError(texts.IMAGES_TYPE(where=where, dtype=images.dtype))
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4 or 0 in images.shape[1:]:
-        raise DataError(f"{where}: images have the shape {images.shape}; it must be [N, H, W] or [N, H, W, C]")
+        raise DataError(texts.IMAGES_SHAPE(where=where, shape=images.shape))
     if images.shape[1] in (1, 3) and images.shape[3] not in (1, 2, 3, 4):
-        raise DataError(
-            f"{where}: images have the shape {images.shape}, which looks like [N, C, H, W]: "
-            "move the channels last (np.moveaxis(x, 1, 3))"
-        )
+        raise DataError(texts.CHANNELS_FIRST(where=where, shape=images.shape))
     return Part(np.ascontiguousarray(images), _labels(labels, images.shape[0], where))
 
 
 def _labels(labels, count: int, where: str):
     if labels.dtype.kind not in "iu":
-        raise DataError(f"{where}: labels are {labels.dtype}; they must be integers, the number of each class")
+        raise DataError(texts.LABELS_TYPE(where=where, dtype=labels.dtype))
     if labels.shape not in ((count,), (count, 1)):
-        raise DataError(f"{where}: labels have the shape {labels.shape} for {count} images; it must be ({count},)")
+        raise DataError(texts.LABELS_SHAPE(where=where, shape=labels.shape, count=count))
     if count == 0:
-        raise DataError(f"{where}: there are no examples")
+        raise DataError(texts.NO_EXAMPLES(where=where))
     low, high = int(labels.min()), int(labels.max())
     if low < IGNORE or high >= MOST_CLASSES:
-        raise DataError(
-            f"{where}: labels lie in {low} … {high}; they must be class numbers from 0 to "
-            f"{MOST_CLASSES - 1}, or -1 for no label"
-        )
+        raise DataError(texts.LABELS_RANGE(where=where, low=low, high=high, most=MOST_CLASSES - 1))
     return np.ascontiguousarray(labels.reshape(count), np.int32)
 
 
@@ -127,7 +122,7 @@ def difference(held: str, given: str) -> str:
     ringtrain, which noted those of the examples alone."""
     (held, beside, facts), (given, _, other) = held.partition(BESIDE), given.partition(BESIDE)
     if held != given:
-        return f"its examples have the checksum {held[:12]}…, these {given[:12]}…"
+        return texts.OTHER_EXAMPLES(held=held[:12], given=given[:12])
     if beside and facts != other:
-        return f"its class names, mean, std and mean_image have the checksum {facts[:12]}…, these {other[:12]}…"
+        return texts.OTHER_FACTS(held=facts[:12], given=other[:12])
     return ""

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ringtrain.data import keys
+from ringtrain.data import keys, texts
 from ringtrain.data.content import Content, Part
 from ringtrain.errors import DataError
 
@@ -17,15 +17,10 @@ def cut_test(content: Content, fraction: float, seed: int) -> Content:
     Raises: DataError where there is a test part already, or nothing would be left of one of the two.
     """
     if content.test is not None:
-        raise DataError(
-            f"{content.name} has a test part of {content.test.count} examples already: leave out --test-fraction"
-        )
+        raise DataError(texts.TEST_PART_EXISTS(name=content.name, count=content.test.count))
     count = content.train.count
     if not 0 < fraction < 1 or math.ceil(fraction * count) >= count:
-        raise DataError(
-            f"--test-fraction {fraction} of {count} examples leaves none to train or none to test with: "
-            "give a number between 0 and 1"
-        )
+        raise DataError(texts.FRACTION_LEAVES_NONE(fraction=fraction, count=count))
     order = keys.permutation(keys.mix(keys.SPLIT, seed), count)
     cut = math.ceil(fraction * count)
     return dataclasses.replace(content, train=_take(content.train, order[cut:]), test=_take(content.train, order[:cut]))

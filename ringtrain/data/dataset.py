@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import BESIDE, IGNORE, Checksum, Progress, blocks, silent
 from ringtrain.data.facts import Facts, facts_checksum, is_sealed, read_facts, seal_problems, statistic_problems
 from ringtrain.data.heaps import heap_problem
-from ringtrain.data.layout import MAKE, layout_problems
+from ringtrain.data.layout import layout_problems
 from ringtrain.errors import DataError, nearest, plain
 from ringtrain.hdf5 import is_own, open_file
 
@@ -98,10 +99,10 @@ def open_dataset(path, node: NodeMemory | None = None, progress: Progress = sile
     with opened(path) as file:
         with reading(path):
             for problem in layout_problems(file):
-                raise DataError(f"{path}: {problem}")
+                raise DataError(texts.IN_FILE(path=path, problem=problem))
             facts = read_facts(file)
             for problem in seal_problems(file, facts):
-                raise DataError(f"{path}: {problem}")
+                raise DataError(texts.IN_FILE(path=path, problem=problem))
             names = [name for name in ("train", "test") if is_own(file, name)]
             nbytes = _places(file, names)[1]
         window = node.window(nbytes) if node else None
@@ -121,7 +122,7 @@ def opened(path: Path):
     try:
         problem = heap_problem(_existing(path))
         if problem:
-            raise DataError(f"{path} is damaged: {problem}; {MAKE} or copy it again")
+            raise DataError(texts.DAMAGED(path=path, problem=problem))
         file = open_file(path)
     except (OSError, RuntimeError) as error:
         raise DataError(_why_not_opened(path, str(error))) from error
@@ -135,28 +136,28 @@ def reading(path: Path):
     try:
         yield
     except MemoryError as error:
-        raise DataError(f"{path} could not be read: it takes more memory than there is") from error
+        raise DataError(texts.TOO_LARGE(path=path)) from error
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{path} is damaged: {error}; {MAKE} or copy it again") from error
+        raise DataError(texts.DAMAGED(path=path, problem=error)) from error
 
 
 def _existing(path: Path) -> Path:
     if path.is_dir():
-        raise DataError(f"{path} is a folder, not a data set: {MAKE}")
+        raise DataError(texts.FOLDER_NO_DATA_SET(path=path))
     if not path.exists():
         beside = [p.name for p in path.parent.glob("*.h5")] if path.parent.is_dir() else []
-        raise DataError(f"there is no data set {path}: {nearest(path.name, [*beside, 'digits'])}; or {MAKE}")
+        raise DataError(texts.NO_DATA_SET(path=path, hint=nearest(path.name, [*beside, "digits"])))
     if not path.is_file():
-        raise DataError(f"{path} is not a file that can be read again and again: {MAKE}")
+        raise DataError(texts.NO_REGULAR_FILE(path=path))
     return path
 
 
 def _why_not_opened(path: Path, error: str) -> str:
     if "truncated" in error:
-        return f"{path} is truncated: it ends after {path.stat().st_size} bytes; {MAKE} or copy it again"
+        return texts.TRUNCATED(path=path, nbytes=path.stat().st_size)
     if "signature not found" in error:
-        return f"{path} is not an HDF5 file: {MAKE}"
-    return f"{path} could not be opened: {error}"
+        return texts.NO_HDF5(path=path)
+    return texts.NOT_OPENED(path=path, error=error)
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,7 +176,7 @@ def _private_memory(path: Path, nbytes: int):
     try:
         return np.empty(nbytes, np.uint8)
     except (MemoryError, ValueError) as error:
-        raise DataError(f"{path} needs {nbytes / 1e9:.1f} GB of memory, which is not there") from error
+        raise DataError(texts.NEEDS_MEMORY(path=path, gigabytes=nbytes / 1e9)) from error
 
 
 def _array(file, memory, place, name: str, key: str):
@@ -205,7 +206,7 @@ def _fill_for_node(path, file, names, memory, facts: Facts, node: NodeMemory, pr
 
 
 def _write_header(memory, text: str) -> None:
-    data = (text or "the data set could not be read").encode()[: HEADER_BYTES - 1]
+    data = (text or texts.NOT_READ).encode()[: HEADER_BYTES - 1]
     memory[: len(data)] = np.frombuffer(data, np.uint8)
 
 
@@ -221,7 +222,7 @@ def _fill(path, file, names, memory, facts: Facts, progress: Progress) -> None:
     with reading(path):
         problem = next(_content_problems(file, names, memory, facts, progress), None)
     if problem:
-        raise DataError(f"{path}: {problem}")
+        raise DataError(texts.IN_FILE(path=path, problem=problem))
 
 
 def _content_problems(file, names, memory, facts: Facts, progress: Progress):
@@ -257,19 +258,24 @@ def label_problems(name: str, labels, classes: int):
     wrong = np.flatnonzero((labels < IGNORE) | (labels >= classes))
     if wrong.size:
         yield (
-            f"{wrong.size} of {labels.size} {name} labels are out of range: the first is label "
-            f"{labels[wrong[0]]} of example {wrong[0]}; they lie in {labels.min()} … {labels.max()}, but there "
-            f"are {classes} classes, so 0 … {classes - 1}, or -1 for none; {MAKE} again"
+            texts.LABELS_OUT_OF_RANGE(
+                wrong=wrong.size,
+                count=labels.size,
+                name=name,
+                label=labels[wrong[0]],
+                example=wrong[0],
+                low=labels.min(),
+                high=labels.max(),
+                classes=classes,
+                last=classes - 1,
+            )
         )
 
 
 def checksum_problems(name: str, noted: str, found: str):
     """Yields a problem where the examples are not those that were written."""
     if noted != found:
-        yield (
-            f"the {name} examples are not those that were written: their checksum is {found[:12]}…, and "
-            f"{noted[:12]}… was noted; {MAKE} or copy it again"
-        )
+        yield (texts.EXAMPLES_CHANGED(name=name, found=found[:12], noted=noted[:12]))
 
 
 def _assemble(file, names, memory, facts: Facts, held: str) -> DataSet:

@@ -4,6 +4,7 @@ have lines: whatever it is, it is a fault of the file, and is told as one."""
 import warnings
 from contextlib import contextmanager
 
+from ringtrain.data import texts
 from ringtrain.errors import DataError, RingtrainError
 
 
@@ -18,9 +19,9 @@ def decoding(what: str):
     except RingtrainError:
         raise
     except MemoryError as error:
-        raise DataError(f"{what}: it takes more memory than there is") from error
+        raise DataError(texts.DECODING(what=what, reason=texts.OUT_OF_MEMORY)) from error
     except Exception as error:
-        raise DataError(f"{what}: {_reason(error)}") from error
+        raise DataError(texts.DECODING(what=what, reason=_reason(error))) from error
 
 
 def _reason(error: Exception) -> str:

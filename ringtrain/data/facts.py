@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import Progress, silent
 from ringtrain.data.statistics import statistics
 
 TOLERANCE = 1e-4  # of the statistics, on the scale 0 … 255: a file may have been made by other arithmetic
 STATISTICS = ("mean", "std", "mean_image")
-AGAIN = "make the file with `ringtrain data make` or copy it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,7 @@ def is_sealed(file) -> bool:
 def seal_problems(file, facts: Facts) -> Iterator[str]:
     """A problem where they are not those that were written, as far as the file says."""
     if is_sealed(file) and file.attrs["checksum"] != facts.checksum:
-        yield (
-            "the class names, mean, std or mean_image are not those that were written: their checksum is "
-            f"{facts.checksum[:12]}…, and {file.attrs['checksum'][:12]}… was noted; {AGAIN}"
-        )
+        yield (texts.FACTS_CHANGED(found=facts.checksum[:12], noted=file.attrs["checksum"][:12]))
 
 
 def statistic_problems(facts: Facts, images, progress: Progress = silent) -> Iterator[str]:
@@ -73,4 +70,4 @@ def statistic_problems(facts: Facts, images, progress: Progress = silent) -> Ite
         # Not "off > TOLERANCE": a NaN must not pass.
         off = np.abs(getattr(facts, key) - getattr(found, key)).max()
         if not off <= TOLERANCE:
-            yield f"{key} is off by up to {off:.3g} from that of the training images: {AGAIN}"
+            yield texts.STATISTIC_OFF(key=key, off=off)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress
 from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError, nearest
@@ -18,7 +19,6 @@ from ringtrain.errors import DataError, nearest
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 # Of a file's bytes, whatever its name says: other formats of Pillow start programs (PostScript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-WHAT = "a folder of images: one subfolder a class, under train/ and test/ (or val/) or directly"
 GREY, COLOUR = (
     frozenset(("1", "L", "LA")),
     frozenset(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")),
@@ -54,7 +54,7 @@ def _roots(path: Path) -> dict[str, Path]:
 def read(path: Path, size, progress: Progress) -> Content:
     roots = _roots(path)
     if "test" in roots and all((path / name).is_dir() for name in TESTS):
-        raise DataError(f"{path} has both test/ and val/: one of them can be the test part; move the other away")
+        raise DataError(texts.TWO_TEST_FOLDERS(path=path))
     classes = tuple(folder.name for folder in _folders(roots["train"]))
     listed = {name: _list(root, classes) for name, root in roots.items()}
     shape, notes = _survey([file for files in listed.values() for file, _ in files], size)
@@ -73,7 +73,7 @@ def _left_out(path: Path, roots: dict[str, Path]) -> list[str]:
         others += [folder for folder in _folders(path) if folder not in roots.values()]
     if not others:
         return []
-    return [f"{len(others)} files or folders are not images of a class and were left out: {others[0]}, …"]
+    return [texts.LEFT_OUT(count=len(others), first=others[0])]
 
 
 def _list(root: Path, classes) -> list[tuple[Path, int]]:
@@ -82,10 +82,10 @@ def _list(root: Path, classes) -> list[tuple[Path, int]]:
     listed = []
     for folder in _folders(root):
         if folder.name not in classes:
-            raise DataError(f"{folder}: no class of the training part has this name; {nearest(folder.name, classes)}")
+            raise DataError(texts.UNKNOWN_CLASS(folder=folder, hint=nearest(folder.name, classes)))
         images = _images(folder)
         if not images:
-            raise DataError(f"{folder} has no images: remove it, or put some in (of {', '.join(sorted(SUFFIXES))})")
+            raise DataError(texts.NO_IMAGES(folder=folder, suffixes=", ".join(sorted(SUFFIXES))))
         listed += [(file, classes.index(folder.name)) for file in images]
     return listed
 
@@ -95,18 +95,18 @@ def _pillow():
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError("folders of images are read with Pillow, which is not here: pip install pillow") from error
+        raise DataError(texts.NO_PILLOW) from error
     return Image
 
 
 def _open(file: Path):
     """The image with its header read, not yet its pixels."""
     image_module = _pillow()
-    with decoding(f"{file} could not be read as an image"):
+    with decoding(texts.NO_IMAGE(file=file)):
         image = image_module.open(file, formats=FORMATS)
     if image.mode not in GREY | COLOUR:
         image.close()
-        raise DataError(f"{file} has pixels of type {image.mode}: convert it to 8 bits a channel first")
+        raise DataError(texts.PIXEL_TYPE(file=file, mode=image.mode))
     return image
 
 
@@ -120,20 +120,21 @@ def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
     if len(sizes) > 1 and size is None:
         (one, first), (two, second) = list(sizes.items())[:2]
         raise DataError(
-            f"images differ in size: {first} is {one[1]}x{one[0]} and {second} is {two[1]}x{two[0]} "
-            "(height x width): say --size HxW to make all the same"
+            texts.SIZES_DIFFER(
+                first=first, first_size=f"{one[1]}x{one[0]}", second=second, second_size=f"{two[1]}x{two[0]}"
+            )
         )
     height, width = size or next(iter(sizes))[::-1]
     colour = grey < len(files)
-    notes = [f"{grey} grey images among {len(files)} became RGB"] if colour and grey else []
+    notes = [texts.GREY_AMONG_COLOUR(grey=grey, count=len(files))] if colour and grey else []
     resized = [found for found in sizes if found != (width, height)]
     if resized:
-        notes.append(f"images were resized to {height}x{width}, without keeping their proportions")
+        notes.append(texts.RESIZED(height=height, width=width))
     return (height, width, 3 if colour else 1), notes
 
 
 def _load(listed, shape, progress: Progress) -> Part:
-    with decoding(f"{len(listed)} images of {'x'.join(map(str, shape))}"):
+    with decoding(texts.IMAGES(count=len(listed), shape="x".join(map(str, shape)))):
         images = np.empty((len(listed), *shape), np.uint8)
     for row, (file, _) in enumerate(listed):
         images[row] = _pixels(file, shape)
@@ -145,7 +146,7 @@ def _pixels(file: Path, shape):
     """Shapes: → uint8 [H, W, C]"""
     height, width, channels = shape
     image_module = _pillow()
-    with _open(file) as image, decoding(f"{file} could not be read as an image"):
+    with _open(file) as image, decoding(texts.NO_IMAGE(file=file)):
         image = image.convert("RGB" if channels == 3 else "L")
         if image.size != (width, height):
             image = image.resize((width, height), image_module.Resampling.BILINEAR)

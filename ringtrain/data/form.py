@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain.data import texts
 from ringtrain.data.dataset import DIGITS, opened, reading
 from ringtrain.data.layout import layout_problems
 from ringtrain.errors import DataError, plain
@@ -31,7 +32,7 @@ def read_form(path) -> Form:
     path = DIGITS if str(path) == "digits" else Path(path)
     with opened(path) as file, reading(path):
         for problem in layout_problems(file):
-            raise DataError(f"{path}: {problem}")
+            raise DataError(texts.IN_FILE(path=path, problem=problem))
         count, *shape = file["train/images"].shape
         classes = tuple(map(plain, file.attrs["classes"]))
         return Form(plain(file.attrs["name"]), classes, Examples(count, tuple(shape)))

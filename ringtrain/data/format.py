@@ -18,6 +18,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, blocks, checksum, silent
 from ringtrain.data.dataset import label_problems, opened, reading
 from ringtrain.data.facts import facts_checksum, read_facts, seal_problems
@@ -33,13 +34,13 @@ CHUNK_ROWS = 512
 def check_target(path: Path, force: bool) -> None:
     """Raises: DataError where ``path`` could not be written, before any work is done for it."""
     if path.is_dir():
-        raise DataError(f"{path} is a folder: name the .h5 file to write")
+        raise DataError(texts.TARGET_FOLDER(path=path))
     if path.exists() and not force:
-        raise DataError(f"{path} exists: give another name, or --force to replace it")
+        raise DataError(texts.TARGET_EXISTS(path=path))
     if not path.parent.is_dir():
-        raise DataError(f"{path}: there is no folder {path.parent}: make it first")
+        raise DataError(texts.TARGET_NO_FOLDER(path=path, folder=path.parent))
     if not os.access(path.parent, os.W_OK):
-        raise DataError(f"{path}: the folder {path.parent} cannot be written to")
+        raise DataError(texts.TARGET_READ_ONLY(path=path, folder=path.parent))
 
 
 def write_dataset(
@@ -62,7 +63,7 @@ def write_dataset(
         os.replace(aside, path)
         _sync(path.parent)
     except OSError as error:
-        raise DataError(f"{path} could not be written: {error}") from error
+        raise DataError(texts.TARGET_NOT_WRITTEN(path=path, error=error)) from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             aside.unlink()
@@ -73,7 +74,7 @@ def _check_written(path: Path, aside: Path) -> None:
     with opened(aside) as file, reading(aside):
         problem = next(_written_problems(file), None)
     if problem:
-        raise DataError(f"{path} is not written, since it could not be opened: {problem}")
+        raise DataError(texts.TARGET_UNREADABLE(path=path, problem=problem))
 
 
 def _written_problems(file) -> Iterator[str]:

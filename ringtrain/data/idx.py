@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, make_part, numbered_classes
 from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
-WHAT = "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
 NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?")
 PIECE_BYTES = 16 << 20
 SPLITS = {"train": ("train",), "test": ("t10k", "test")}
@@ -55,8 +55,10 @@ def read(path: Path, size, progress: Progress) -> Content:
     prefixes = sorted({prefix for prefix, _, _ in named})
     if len(prefixes) > 1:
         raise DataError(
-            f"{path} has IDX files of several data sets: name one of "
-            + ", ".join(str((path if path.is_dir() else path.parent) / prefix) for prefix in prefixes)
+            texts.SEVERAL_IDX(
+                path=path,
+                known=", ".join(str((path if path.is_dir() else path.parent) / prefix) for prefix in prefixes),
+            )
         )
     train, test = (_read_split(path, named, prefixes[0], names) for names in SPLITS.values())
     if train is None:
@@ -78,22 +80,21 @@ def _read_split(path: Path, named: dict, prefix: str, names) -> Part | None:
             return make_part(_read_array(images, 3), _read_array(labels, 1), str(images))
         if images or labels:
             missing = "labels" if images else "images"
-            raise DataError(
-                f"{images or labels} has no {missing} beside it: both {split}-images-… and {split}-labels-… are needed"
-            )
+            raise DataError(texts.IDX_PAIR(file=images or labels, missing=missing, split=split))
     return None
 
 
 def _read_array(path: Path, axes: int):
-    with decoding(f"{path} could not be read"), _unpacked(path) as file:
+    with decoding(texts.NOT_READ_FILE(path=path)), _unpacked(path) as file:
         head = file.read(4 + 4 * axes)
         if head[:4] != bytes((0, 0, 8, axes)):
             raise DataError(
-                f"{path} begins with the bytes {head[:4].hex(' ') or '(none)'}; IDX "
-                f"{'images' if axes == 3 else 'labels'} begin with 00 00 08 0{axes} (unsigned bytes, axes: {axes})"
+                texts.IDX_HEADER(
+                    path=path, found=head[:4].hex(" ") or "(none)", kind="images" if axes == 3 else "labels", axes=axes
+                )
             )
         if len(head) < 4 + 4 * axes:
-            raise DataError(f"{path} is truncated: it ends within its header, after {len(head)} bytes")
+            raise DataError(texts.IDX_CUT_HEADER(path=path, nbytes=len(head)))
         shape = struct.unpack(f">{axes}I", head[4:])
         return np.frombuffer(_values(path, file, shape), np.uint8).reshape(shape)
 
@@ -111,7 +112,12 @@ def _values(path: Path, file, shape) -> bytes:
         data += piece
     if len(data) != count:
         raise DataError(
-            f"{path} is {'truncated' if len(data) < count else 'too long'}: its header says "
-            f"{'x'.join(map(str, shape))} = {count} bytes, and {len(data) if len(data) < count else 'more'} follow"
+            texts.IDX_LENGTH(
+                path=path,
+                problem="truncated" if len(data) < count else "too long",
+                shape="x".join(map(str, shape)),
+                count=count,
+                found=len(data) if len(data) < count else "more",
+            )
         )
     return bytes(data)

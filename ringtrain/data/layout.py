@@ -13,10 +13,10 @@ import numpy as np
 from h5py.h5t import FLOAT, INTEGER, STRING
 
 from ringtrain import hdf5
+from ringtrain.data import texts
 from ringtrain.errors import nearest
 
 FORMAT, VERSION = "ringtrain-dataset", 1
-MAKE = "make the file with `ringtrain data make`"
 
 
 def layout_problems(file) -> Iterator[str]:
@@ -32,7 +32,7 @@ def layout_problems(file) -> Iterator[str]:
             continue
         yield from _split_problems(file, name, shapes)
     if shapes.get("train", ()) and shapes.get("test", ()) and shapes["train"] != shapes["test"]:
-        yield f"test images are {_by(shapes['test'])}, but training images {_by(shapes['train'])}"
+        yield texts.SPLITS_DIFFER(test=_by(shapes["test"]), train=_by(shapes["train"]))
     if shapes.get("train"):
         yield from _statistic_problems(file, shapes["train"])
 
@@ -44,10 +44,10 @@ def _by(shape) -> str:
 def _kind_problem(file) -> str | None:
     found = _attribute(file, "format")
     if not isinstance(found, str) or found != FORMAT:
-        return f"the attribute format is {found!r}, not {FORMAT!r}: another kind of HDF5 file; {MAKE}"
+        return texts.OTHER_FORMAT(found=found, wanted=FORMAT)
     version = _attribute(file, "version")
     if not isinstance(version, int | np.integer) or version != VERSION:
-        return f"it has version {version} of the format; this ringtrain reads version {VERSION}: {MAKE}"
+        return texts.OTHER_VERSION(version=version, wanted=VERSION)
     return None
 
 
@@ -55,18 +55,18 @@ def _attribute_problems(file) -> Iterator[str]:
     for key in ("name", "source", "licence"):
         found = _attribute(file, key)
         if not hdf5.is_text(found):
-            yield f"the attribute {key} is {found!r}, not a text"
+            yield texts.ATTRIBUTE_NO_TEXT(key=key, found=found)
     classes = _attribute(file, "classes")
     listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.size > 0
     if not listed or not all(hdf5.is_text(name) for name in classes):
-        yield f"the attribute classes is not a list of names: {MAKE}"
+        yield texts.CLASSES_NO_NAMES
     if "checksum" in file.attrs:
         yield from _checksum_problems(file, "the file")
 
 
 def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
     if not _holds(file, name, h5py.Group):
-        yield f"there is no group {name!r} with images and labels in it: {MAKE}"
+        yield texts.NO_GROUP(name=name)
         return
     group = file[name]
     counts = {}
@@ -79,16 +79,16 @@ def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
     if "images" in counts:
         shapes[name] = group["images"].shape[1:]
     if len(set(counts.values())) > 1:
-        yield f"{name} has {counts['images']} images but {counts['labels']} labels: each needs one"
+        yield texts.COUNTS_DIFFER(name=name, images=counts["images"], labels=counts["labels"])
     if 0 in counts.values():
-        yield f"{name} has no examples"
+        yield texts.SPLIT_EMPTY(name=name)
     yield from _checksum_problems(group, name)
 
 
 def _checksum_problems(owner, name: str) -> Iterator[str]:
     found = _attribute(owner, "checksum")
     if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{64}", found):
-        yield f"{name} has no checksum (sha256, 64 hexadecimal digits); it has {found!r}: {MAKE}"
+        yield texts.NO_CHECKSUM(name=name, found=found)
 
 
 def _holds(group, key: str, kind) -> bool:
@@ -104,28 +104,28 @@ def _attribute(owner, key: str):
 
 def _array_problem(group, key: str, dtype, axes: str) -> str | None:
     if not _holds(group, key, h5py.Dataset):
-        hint = nearest(key, list(group)) if len(group) else "the group is empty"
-        return f"is not an array that lies in this file ({hint})"
+        hint = nearest(key, list(group)) if len(group) else texts.GROUP_EMPTY
+        return texts.NO_ARRAY(hint=hint)
     array = group[key]
     problem = hdf5.foreign_storage(array) or hdf5.filter_problem(array)
     if problem:
         return problem
     if array.shape is None:
-        return f"has no values; it must be [{axes}]"
+        return texts.NO_VALUES(axes=axes)
     if array.dtype != dtype:
-        return f"is {array.dtype}; it must be {np.dtype(dtype).name}: {MAKE}"
+        return texts.OTHER_TYPE(dtype=array.dtype, wanted=np.dtype(dtype).name)
     if array.ndim != axes.count(",") + 1 or 0 in array.shape[1:]:
-        return f"has the shape {array.shape}; it must be [{axes}]"
+        return texts.OTHER_SHAPE(shape=array.shape, axes=axes)
     return hdf5.claim_problem(array)
 
 
 def _statistic_problems(file, shape) -> Iterator[str]:
     problem = _array_problem(file, "mean_image", np.float32, "H, W, C")
     if problem:
-        yield f"mean_image {problem}"
+        yield texts.MEAN_IMAGE(problem=problem)
     elif file["mean_image"].shape != shape:
-        yield f"mean_image is {_by(file['mean_image'].shape)}, but images are {_by(shape)}"
+        yield texts.MEAN_IMAGE_SHAPE(found=_by(file["mean_image"].shape), shape=_by(shape))
     for key in ("mean", "std"):
         value = np.asarray(_attribute(file, key))
         if value.dtype.kind != "f" or value.shape != shape[-1:] or not np.isfinite(value).all():
-            yield f"the attribute {key} is {value}; it must be {shape[-1]} finite numbers, one a channel"
+            yield texts.STATISTIC_MALFORMED(key=key, value=value, channels=shape[-1])

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from ringtrain import hdf5
+from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, silent
 from ringtrain.data.cut import cut_test
 from ringtrain.data.format import check_target, write_dataset
@@ -42,16 +43,15 @@ def make_dataset(
 def _check_shapes(content: Content) -> None:
     if content.test is not None and content.test.images.shape[1:] != content.train.images.shape[1:]:
         raise DataError(
-            f"{content.name}: test images have the shape {content.test.images.shape[1:]}, training images "
-            f"{content.train.images.shape[1:]}: they must be the same"
+            texts.SHAPES_DIFFER(
+                name=content.name, test=content.test.images.shape[1:], train=content.train.images.shape[1:]
+            )
         )
 
 
 def _check_classes(source: str, content: Content) -> None:
     if not content.classes:
-        raise DataError(
-            f"{source}: there are no classes: all labels are -1, for none; give labels from 0, the number of each class"
-        )
+        raise DataError(texts.NO_CLASSES(source=source))
 
 
 def _check_texts(source: str, content: Content) -> None:
@@ -59,4 +59,4 @@ def _check_texts(source: str, content: Content) -> None:
     told = {"name": content.name, "source": content.source, "licence": content.licence}
     for what, text in (*told.items(), *((f"class {i}", name) for i, name in enumerate(content.classes))):
         if not hdf5.is_text(text):
-            raise DataError(f"{source}: {what} is {text!r}, which is not text that can be shown: give it another name")
+            raise DataError(texts.NO_TEXT(source=source, what=what, text=text))

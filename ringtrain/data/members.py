@@ -4,6 +4,7 @@ import tarfile
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
+from ringtrain.data import texts
 from ringtrain.data.content import Progress
 from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
@@ -33,7 +34,7 @@ def read_members(path: Path, wanted: Collection[str], progress: Progress) -> dic
     """
     if path.is_dir():
         return {name: (path / name).read_bytes() for name in sorted(member_names(path) & set(wanted))}
-    with decoding(f"{path} is truncated or damaged, copy it again"):
+    with decoding(texts.ARCHIVE_DAMAGED(path=path)):
         return _read_archive(path, wanted, progress)
 
 
@@ -62,12 +63,12 @@ class _Ending:
         data = self._file.read(count)
         self._left -= not data
         if self._left < 0:
-            raise EOFError("it ends before what it says that it has")
+            raise EOFError(texts.ENDS_EARLY)
         return data
 
 
 def _check_member(path: Path, member, twice: bool) -> None:
     if twice:
-        raise DataError(f"{path} has two files named {PurePosixPath(member.name).name}: keep one of them")
+        raise DataError(texts.MEMBER_TWICE(path=path, name=PurePosixPath(member.name).name))
     if member.size > LARGEST_BYTES:
-        raise DataError(f"{path}: {member.name} has {member.size} bytes; more than {LARGEST_BYTES} are not read")
+        raise DataError(texts.MEMBER_TOO_LARGE(path=path, name=member.name, nbytes=member.size, most=LARGEST_BYTES))

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, make_part, numbered_classes
 from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
 PAIRS = (("x_train", "y_train", "x_test", "y_test"), ("x", "y", None, None), ("images", "labels", None, None))
-UNDERSTOOD = "x_train and y_train (x_test and y_test too), x and y, or images and labels"
-WHAT = f".npz with the arrays {UNDERSTOOD}"
 
 
 def accepts(path: Path) -> bool:
@@ -20,9 +19,9 @@ def accepts(path: Path) -> bool:
 
 def read(path: Path, size, progress: Progress) -> Content:
     # NumPy leaves a file open that it opened itself and could not read.
-    with decoding(f"{path} could not be read"), open(path, "rb") as file:
+    with decoding(texts.NOT_READ_FILE(path=path)), open(path, "rb") as file:
         if not zipfile.is_zipfile(file):  # which NumPy would read as an array, or a pickle
-            raise DataError(f"{path} could not be read: it is no whole archive; write it by numpy.savez")
+            raise DataError(texts.NPZ_NO_ARCHIVE(path=path))
         file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
             train, test = _parts(path, archive)
@@ -38,12 +37,12 @@ def _parts(path: Path, archive) -> tuple[Part, Part | None]:
             if test_x in archive and test_y in archive:
                 test = _array(path, archive, test_x), _array(path, archive, test_y)
                 return train, make_part(*test, f"{path}: {test_x}, {test_y}")
-            raise DataError(f"{path} has one of {test_x} and {test_y}: both are needed, or none")
-    raise DataError(f"{path} has the arrays {', '.join(archive.files) or 'none'}; understood are {UNDERSTOOD}")
+            raise DataError(texts.NPZ_PAIR(path=path, images=test_x, labels=test_y))
+    raise DataError(texts.NPZ_ARRAYS(path=path, found=", ".join(archive.files) or "none"))
 
 
 def _array(path: Path, archive, name: str) -> np.ndarray:
     found = archive[name]
     if not isinstance(found, np.ndarray):  # NumPy hands out members that are no arrays as bytes
-        raise DataError(f"{path}: {name} is no array of NumPy's")
+        raise DataError(texts.NPZ_NO_ARRAY(path=path, name=name))
     return found

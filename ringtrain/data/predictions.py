@@ -15,6 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from ringtrain.data import texts
 from ringtrain.errors import DataError, RingtrainError
 
 
@@ -52,7 +53,7 @@ class PredictionFile(ABC):
         try:
             yield
         except (OSError, RuntimeError) as error:  # HDF5's own errors are the latter at times
-            raise RingtrainError(f"{self._path} could not be written: {error}; make room there") from None
+            raise RingtrainError(texts.PREDICTIONS_FAILED(path=self._path, error=error)) from None
 
     def discard(self) -> None:
         try:
@@ -116,9 +117,9 @@ def open_predictions(
 ) -> PredictionFile:
     """A file for ``count`` rows of ``shape``. Raises: DataError where it cannot be written there."""
     if path.is_dir():
-        raise DataError(f"{path} is a folder; name a file that ends in .h5 or .csv")
+        raise DataError(texts.PREDICTIONS_FOLDER(path=path))
     if path.exists() and not force:
-        raise DataError(f"{path} exists already; name another file, or give --force to replace it")
+        raise DataError(texts.PREDICTIONS_EXIST(path=path))
     features = layer is not None
     try:
         if path.suffix in (".h5", ".hdf5"):
@@ -126,5 +127,5 @@ def open_predictions(
         if path.suffix == ".csv":
             return CsvPredictions(path, shape, classes, features)
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
-    raise DataError(f"{path}: its ending gives the format: name it .h5 or .csv")
+        raise DataError(texts.PREDICTIONS_REFUSED(path=path, reason=error.strerror or error)) from None
+    raise DataError(texts.PREDICTIONS_ENDING(path=path))

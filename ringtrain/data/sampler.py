@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data import keys
+from ringtrain.data import keys, texts
 from ringtrain.errors import DataError
 
 
@@ -103,9 +103,9 @@ class Sampler:
 
     def __post_init__(self):
         if self.count < 1:
-            raise DataError(f"cannot sample from {self.count} examples: at least one is needed")
+            raise DataError(texts.NOTHING_TO_SAMPLE(count=self.count))
         if self.batch < 1:
-            raise DataError(f"the batch is {self.batch}: it must be at least 1")
+            raise DataError(texts.BATCH_TOO_SMALL(batch=self.batch))
 
     @property
     def iterations_per_epoch(self) -> int:
@@ -145,8 +145,5 @@ class Sampler:
         """
         epoch, start = divmod(examples_seen, self.count)
         if examples_seen < 0 or start % self.batch:
-            raise DataError(
-                f"{examples_seen} examples seen is not between two batches of {self.batch} in epochs of "
-                f"{self.count}: it was counted with another --batch or another data set; use the same ones"
-            )
+            raise DataError(texts.BETWEEN_NO_BATCHES(examples_seen=examples_seen, batch=self.batch, count=self.count))
         return epoch * self.iterations_per_epoch + start // self.batch

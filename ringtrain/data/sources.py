@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.data import cifar, folder, idx, npz
+from ringtrain.data import cifar, folder, idx, npz, texts
 from ringtrain.data.content import Content, Progress, silent
 from ringtrain.errors import DataError
 
@@ -23,10 +23,10 @@ class Reader:
 
 
 READERS = (
-    Reader(idx.WHAT, idx.accepts, idx.read),
-    Reader(cifar.WHAT, cifar.accepts, cifar.read),
-    Reader(npz.WHAT, npz.accepts, npz.read),
-    Reader(folder.WHAT, folder.accepts, folder.read, resizes=True),
+    Reader(texts.IDX_SOURCE, idx.accepts, idx.read),
+    Reader(texts.CIFAR_SOURCE, cifar.accepts, cifar.read),
+    Reader(texts.NPZ_SOURCE, npz.accepts, npz.read),
+    Reader(texts.FOLDER_SOURCE, folder.accepts, folder.read, resizes=True),
 )
 
 
@@ -39,17 +39,19 @@ def read_source(path, size: Size | None = None, progress: Progress = silent) -> 
     try:
         reader = _reader(path)
         if size is not None and not reader.resizes:
-            raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
+            raise DataError(texts.SIZE_NOT_NEEDED(path=path))
         return reader.read(path, size, progress)
     except OSError as error:
-        raise DataError(f"{path} could not be read: {error}") from error
+        raise DataError(texts.SOURCE_UNREADABLE(path=path, error=error)) from error
     except MemoryError as error:
-        raise DataError(f"{path} could not be read: it takes more memory than there is") from error
+        raise DataError(texts.TOO_LARGE(path=path)) from error
 
 
 def _reader(path: Path) -> Reader:
     for reader in READERS:
         if reader.accepts(path):
             return reader
-    what = "is none of these" if path.exists() else "does not exist; a source is one of"
-    raise DataError(f"{path} {what}:\n" + "\n".join(f"  - {reader.what}" for reader in READERS))
+    what = texts.NONE_OF_THESE if path.exists() else texts.DOES_NOT_EXIST
+    raise DataError(
+        texts.NO_SOURCE(path=path, problem=what, known="\n".join(f"  - {reader.what}" for reader in READERS))
+    )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ringtrain.data import keys
+from ringtrain.data import keys, texts
 from ringtrain.data.content import MOST_CLASSES, Part, checksum
 from ringtrain.data.dataset import DataSet, Split
 from ringtrain.data.statistics import statistics
@@ -16,17 +16,14 @@ def synthetic(shape, classes: int, count: int, seed: int) -> DataSet:
     Raises: DataError where a number is below 1, or there are more classes than a data set has.
     """
     if classes > MOST_CLASSES:
-        raise DataError(f"synthetic data in {classes:,} classes: at most {MOST_CLASSES:,}, as in a data set")
+        raise DataError(texts.SYNTHETIC_CLASSES(classes=classes, most=MOST_CLASSES))
     if min(*shape, classes, count) < 1:
-        raise DataError(
-            f"synthetic data of {count} images of {'x'.join(map(str, shape))} in {classes} classes: "
-            "each of these numbers must be at least 1"
-        )
+        raise DataError(texts.SYNTHETIC_NONE(count=count, shape="x".join(map(str, shape)), classes=classes))
     try:
         part = Part(_images((count, *shape), seed), _labels(count, classes, seed))
     except (MemoryError, ValueError) as error:
         told = "x".join(map(str, (count, *shape)))
-        raise DataError(f"synthetic data of {told} takes more memory than there is: a smaller --batch") from error
+        raise DataError(texts.SYNTHETIC_TOO_LARGE(shape=told)) from error
     for array in (part.images, part.labels):
         array.flags.writeable = False
     told = statistics(part.images)

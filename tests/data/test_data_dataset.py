@@ -4,6 +4,7 @@ refused."""
 import dataclasses
 import hashlib
 import os
+import re
 import threading
 
 import h5py
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 from data_makers import content, part
 
+from ringtrain import storage_texts
 from ringtrain.data import dataset, facts
+from ringtrain.data import texts as data_texts
 from ringtrain.data.check import check_file
 from ringtrain.data.content import Content, Part
 from ringtrain.data.dataset import HEADER_BYTES, NodeMemory, open_dataset
 from ringtrain.data.format import write_dataset
 from ringtrain.data.statistics import statistics
 from ringtrain.data.synthetic import synthetic
-from ringtrain.errors import DataError
+from ringtrain.errors import DataError, nearest
 
 
 # ── good files ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -90,7 +93,7 @@ def test_digits_are_those_that_were_shipped():
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 def test_an_existing_file_is_replaced_by_force_alone(tiny):
-    with pytest.raises(DataError, match=r"tiny\.h5 exists: give another name, or --force"):
+    with pytest.raises(DataError, match=data_texts.TARGET_EXISTS.pattern(path="tiny.h5")):
         write_dataset(tiny, content(train=7))
     assert open_dataset(tiny).train.count == 12
     write_dataset(tiny, content(train=7), force=True)
@@ -102,7 +105,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tiny):
         if what == "writing":
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(DataError, match=r"tiny\.h5 could not be written: .*No space left"):
+    with pytest.raises(DataError, match=data_texts.TARGET_NOT_WRITTEN.pattern(path="tiny.h5") + "No space left"):
         write_dataset(tiny, content(train=7), force=True, progress=full)
     assert os.listdir(tiny.parent) == ["tiny.h5"] and open_dataset(tiny).train.count == 12
 
@@ -110,30 +113,30 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tiny):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"classes": ()}, "the attribute classes is not a list of names"),
-        ({"classes": ("one",)}, "train labels are out of range"),
-        ({"classes": ("a", "b\x1b[2J", "c")}, "the attribute classes is not a list of names"),
-        ({"test": part(5, (4, 4, 3))}, "test images are 4x4x3, but training images 4x5x3"),
-        ({"name": "a\x07"}, "the attribute name is"),
+        ({"classes": ()}, data_texts.CLASSES_NO_NAMES.pattern()),
+        ({"classes": ("one",)}, data_texts.LABELS_OUT_OF_RANGE.pattern(name="train")),
+        ({"classes": ("a", "b\x1b[2J", "c")}, data_texts.CLASSES_NO_NAMES.pattern()),
+        ({"test": part(5, (4, 4, 3))}, data_texts.SPLITS_DIFFER.pattern(test="4x4x3", train="4x5x3")),
+        ({"name": "a\x07"}, data_texts.ATTRIBUTE_NO_TEXT.pattern(key="name", found="a\x07")),
     ],
 )
 def test_what_could_not_be_opened_is_not_written(tiny, change, message):
     whole = tiny.read_bytes()
-    with pytest.raises(DataError, match=rf"tiny\.h5 is not written, since it could not be opened: .*{message}"):
+    with pytest.raises(DataError, match=data_texts.TARGET_UNREADABLE.pattern(path="tiny.h5") + message):
         write_dataset(tiny, dataclasses.replace(content(), **change), force=True)
     assert os.listdir(tiny.parent) == ["tiny.h5"] and tiny.read_bytes() == whole
 
 
 def test_a_target_that_cannot_be_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"is a folder: name the .h5 file"):
+    with pytest.raises(DataError, match=data_texts.TARGET_FOLDER.pattern(path=tmp_path)):
         write_dataset(tmp_path, content())
-    with pytest.raises(DataError, match=r"there is no folder .*nowhere: make it first"):
+    with pytest.raises(DataError, match=data_texts.TARGET_NO_FOLDER.pattern(folder=tmp_path / "nowhere")):
         write_dataset(tmp_path / "nowhere" / "a.h5", content())
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(DataError, match="cannot be written to"):
+    with pytest.raises(DataError, match=data_texts.TARGET_READ_ONLY.pattern(folder=tmp_path)):
         write_dataset(tmp_path / "a.h5", content())
 
 
@@ -177,74 +180,99 @@ def empty(file):
 
 
 BAD = {
-    "format": (lambda f: f.attrs.update(format="other"), "format is 'other', not 'ringtrain-dataset'"),
-    "no format": (lambda f: f.attrs.pop("format"), "format is None"),
-    "version": (lambda f: f.attrs.update(version=2), "has version 2 .*reads version 1"),
-    "name": (lambda f: f.attrs.update(name=3), "attribute name is .*3.*, not a text"),
-    "classes": (lambda f: f.attrs.update(classes=[1, 2]), "classes is not a list of names"),
-    "no train": (lambda f: f.pop("train"), "no group 'train'"),
-    "no images": (lambda f: f["train"].pop("images"), r"train/images is not an array .*known: labels"),
-    "empty test": (lambda f: (f.pop("test"), f.create_group("test")), "test/images .*the group is empty"),
+    "format": (
+        lambda f: f.attrs.update(format="other"),
+        data_texts.OTHER_FORMAT.pattern(found="other", wanted="ringtrain-dataset"),
+    ),
+    "no format": (lambda f: f.attrs.pop("format"), data_texts.OTHER_FORMAT.pattern(found=None)),
+    "version": (lambda f: f.attrs.update(version=2), data_texts.OTHER_VERSION.pattern(version="2", wanted=1)),
+    "name": (lambda f: f.attrs.update(name=3), data_texts.ATTRIBUTE_NO_TEXT.pattern(key="name")),
+    "classes": (lambda f: f.attrs.update(classes=[1, 2]), data_texts.CLASSES_NO_NAMES.pattern()),
+    "no train": (lambda f: f.pop("train"), data_texts.NO_GROUP.pattern(name="train")),
+    "no images": (
+        lambda f: f["train"].pop("images"),
+        r"train/images " + data_texts.NO_ARRAY.pattern(hint="known: labels"),
+    ),
+    "empty test": (
+        lambda f: (f.pop("test"), f.create_group("test")),
+        "test/images " + data_texts.NO_ARRAY.pattern(hint=data_texts.GROUP_EMPTY),
+    ),
     "float images": (
         lambda f: replace(f["train"], "images", np.zeros((12, 4, 5, 3), "f4")),
-        "is float32; it must be uint8",
+        data_texts.OTHER_TYPE.pattern(dtype="float32", wanted="uint8"),
     ),
     "flat images": (
         lambda f: replace(f["train"], "images", np.zeros((12, 60), "u1")),
-        r"shape \(12, 60\); it must be \[N, H, W, C\]",
+        data_texts.OTHER_SHAPE.pattern(shape="(12, 60)", axes="N, H, W, C"),
     ),
     "no width": (
         lambda f: replace(f["train"], "images", np.zeros((12, 4, 0, 3), "u1")),
-        r"shape \(12, 4, 0, 3\)",
+        data_texts.OTHER_SHAPE.pattern(shape="(12, 4, 0, 3)"),
     ),
     "int64 labels": (
         lambda f: replace(f["train"], "labels", np.zeros(12, "i8")),
-        "labels is int64; it must be int32",
+        "labels " + data_texts.OTHER_TYPE.pattern(dtype="int64", wanted="int32"),
     ),
     "big-endian": (
         lambda f: replace(f["train"], "labels", np.zeros(12, ">i4")),
-        "labels is >i4; it must be int32",
+        "labels " + data_texts.OTHER_TYPE.pattern(dtype=">i4", wanted="int32"),
     ),
     "labels few": (
         lambda f: replace(f["train"], "labels", np.zeros(11, "i4")),
-        "train has 12 images but 11 labels",
+        data_texts.COUNTS_DIFFER.pattern(name="train", images=12, labels=11),
     ),
     "zero": (
         empty,
-        "train has no examples",
+        data_texts.SPLIT_EMPTY.pattern(name="train"),
     ),
     "test shape": (
         lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")),
-        "test images are 4x4x3, but training images 4x5x3",
+        data_texts.SPLITS_DIFFER.pattern(test="4x4x3", train="4x5x3"),
     ),
-    "checksum of facts": (lambda f: f.attrs.update(checksum="ab"), "the file has no checksum .*it has 'ab'"),
-    "other checksum of facts": (lambda f: f.attrs.update(checksum="ab" * 32), "is .*, and abababababab… was"),
-    "checksum gone": (lambda f: f["test"].attrs.pop("checksum"), "test has no checksum .*it has None"),
-    "mean": (lambda f: f.attrs.update(mean=[1.0, 2.0]), "attribute mean is .*must be 3 finite numbers"),
-    "std": (lambda f: f.attrs.update(std=[1.0, 2.0, np.nan]), "attribute std is .*must be 3 finite numbers"),
-    "mean image": (lambda f: f.pop("mean_image"), "mean_image is not an array"),
+    "checksum of facts": (
+        lambda f: f.attrs.update(checksum="ab"),
+        data_texts.NO_CHECKSUM.pattern(name="the file", found="ab"),
+    ),
+    "other checksum of facts": (
+        lambda f: f.attrs.update(checksum="ab" * 32),
+        data_texts.FACTS_CHANGED.pattern(noted="abababababab"),
+    ),
+    "checksum gone": (lambda f: f["test"].attrs.pop("checksum"), data_texts.NO_CHECKSUM.pattern(name="test")),
+    "mean": (lambda f: f.attrs.update(mean=[1.0, 2.0]), data_texts.STATISTIC_MALFORMED.pattern(key="mean", channels=3)),
+    "std": (
+        lambda f: f.attrs.update(std=[1.0, 2.0, np.nan]),
+        data_texts.STATISTIC_MALFORMED.pattern(key="std", channels=3),
+    ),
+    "mean image": (
+        lambda f: f.pop("mean_image"),
+        data_texts.MEAN_IMAGE.pattern(problem=data_texts.NO_ARRAY(hint="known: test, train")),
+    ),
     "mean image shape": (
         lambda f: replace(f, "mean_image", np.zeros((5, 4, 3), "f4")),
-        "mean_image is 5x4x3, but images are 4x5x3",
+        data_texts.MEAN_IMAGE_SHAPE.pattern(found="5x4x3", shape="4x5x3"),
     ),
-    "external": (external, "keeps its values in another file"),
-    "virtual": (virtual, "keeps its values in another file"),
-    "linked": (linked, "no group 'train'"),
-    "objects": (objects, "is object; it must be uint8"),
+    "external": (external, storage_texts.VALUES_ELSEWHERE.pattern()),
+    "virtual": (virtual, storage_texts.VALUES_ELSEWHERE.pattern()),
+    "linked": (linked, data_texts.NO_GROUP.pattern(name="train")),
+    "objects": (objects, data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
     "label high": (
         set_label([3, 5], 3),
-        r"2 of 12 train labels are out of range: the first is label 3 of example 3; they lie in 0 … 3",
+        data_texts.LABELS_OUT_OF_RANGE.pattern(
+            wrong=2, count=12, name="train", label="3", example="3", low="0", high="3", classes=3, last=2
+        ),
     ),
     "label low": (
         set_label(4, -2),
-        r"1 of 12 train labels .* label -2 of example 4; they lie in -2 … 2, but there are 3 classes",
+        data_texts.LABELS_OUT_OF_RANGE.pattern(
+            wrong=1, count=12, name="train", label="-2", example="4", low="-2", high="2", classes=3, last=2
+        ),
     ),
-    "label other": (set_label(0, -1), "train examples are not those that were written: their checksum"),
+    "label other": (set_label(0, -1), data_texts.EXAMPLES_CHANGED.pattern(name="train")),
     "byte": (
         lambda f: f["test/images"].write_direct(np.zeros((5, 4, 5, 3), "u1")),
-        "test examples are not those",
+        data_texts.EXAMPLES_CHANGED.pattern(name="test"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -265,15 +293,15 @@ def test_check_finds_every_problem(tiny):
         file.attrs["std"] = file.attrs["std"] + 1
         file["mean_image"][0, 0, 0] = np.nan
     problems = check_file(tiny)
-    starts = (
-        "the class names, mean, std or mean_image are not",
-        "1 of 12 train labels",
-        "the train examples",
-        "std is off by up to 1",
-        "mean_image is off by up to nan",
-        "the test",
+    wanted = (
+        data_texts.FACTS_CHANGED.pattern(),
+        data_texts.LABELS_OUT_OF_RANGE.pattern(wrong=1, count=12, name="train"),
+        data_texts.EXAMPLES_CHANGED.pattern(name="train"),
+        data_texts.STATISTIC_OFF.pattern(key="std", off=1),
+        data_texts.STATISTIC_OFF.pattern(key="mean_image", off=float("nan")),
+        data_texts.EXAMPLES_CHANGED.pattern(name="test"),
     )
-    assert len(problems) == 6 and all(p.startswith(s) for p, s in zip(problems, starts, strict=True))
+    assert len(problems) == 6 and all(re.match(text, p) for p, text in zip(problems, wanted, strict=True))
 
 
 def test_large_sets_are_verified_by_check_alone(tiny, monkeypatch):
@@ -286,22 +314,25 @@ def test_large_sets_are_verified_by_check_alone(tiny, monkeypatch):
 
 def test_a_file_cut_anywhere_is_refused(tiny):
     whole = tiny.read_bytes()
+    cut = "|".join(text.pattern() for text in (data_texts.TRUNCATED, data_texts.NO_HDF5, data_texts.NOT_OPENED))
     for size in [0, 7, 8, 100, *range(500, len(whole), 777), len(whole) - 1]:
         tiny.write_bytes(whole[:size])
-        with pytest.raises(DataError, match=r"truncated|not an HDF5 file|could not be opened"):
+        with pytest.raises(DataError, match=cut):
             open_dataset(tiny)
 
 
 def test_a_flipped_byte_of_an_image_or_a_label_is_noticed(tiny):
     whole = tiny.read_bytes()
     opened = open_dataset(tiny)
+    texts = (data_texts.EXAMPLES_CHANGED, data_texts.LABELS_OUT_OF_RANGE)
+    changed = "tiny.h5: (" + "|".join(text.pattern() for text in texts) + ")"
     for array in (opened.train.images, opened.train.labels, opened.test.images, opened.test.labels):
         where = whole.index(array.tobytes())
         for offset in (0, array.nbytes // 2, array.nbytes - 1):
             bad = bytearray(whole)
             bad[where + offset] ^= 1
             tiny.write_bytes(bad)
-            with pytest.raises(DataError, match=r"tiny.h5: (the .* examples are not|.* labels are out of range)"):
+            with pytest.raises(DataError, match=changed):
                 open_dataset(tiny)
 
 
@@ -313,22 +344,25 @@ def test_damage_inside_compressed_images_is_named(tmp_path):
     whole = bytearray(path.read_bytes())
     whole[where : where + 40] = b"\xff" * 40
     path.write_bytes(whole)
-    with pytest.raises(DataError, match=r"a.h5 is damaged"):
+    with pytest.raises(DataError, match=data_texts.DAMAGED.pattern(path="a.h5")):
         open_dataset(path)
-    assert any("train could not be read" in problem for problem in check_file(path))
+    assert any(re.search(data_texts.PART_UNREADABLE.pattern(name="train"), problem) for problem in check_file(path))
 
 
 def test_no_file_another_file_and_a_folder(tmp_path, tiny):
-    with pytest.raises(DataError, match=r"there is no data set .*tini\.h5: did you mean 'tiny\.h5'\?"):
+    did_you_mean = nearest("tini.h5", ["tiny.h5", "digits"])
+    with pytest.raises(DataError, match=data_texts.NO_DATA_SET.pattern(path=tmp_path / "tini.h5", hint=did_you_mean)):
         open_dataset(tmp_path / "tini.h5")
-    with pytest.raises(DataError, match="there is no data set digit: did you mean 'digits'"):
+    with pytest.raises(
+        DataError, match=data_texts.NO_DATA_SET.pattern(path="digit", hint=nearest("digit", ["digits"]))
+    ):
         open_dataset("digit")
     (tmp_path / "text.h5").write_text("hello, " * 100)
-    with pytest.raises(DataError, match=r"text\.h5 is not an HDF5 file: make the file with `ringtrain data make`"):
+    with pytest.raises(DataError, match=data_texts.NO_HDF5.pattern(path="text.h5")):
         open_dataset(tmp_path / "text.h5")
-    with pytest.raises(DataError, match="is a folder, not a data set"):
+    with pytest.raises(DataError, match=data_texts.FOLDER_NO_DATA_SET.pattern(path=tmp_path)):
         open_dataset(tmp_path)
-    assert "there is no data set" in check_file(tmp_path / "none.h5")[0]
+    assert re.search(data_texts.NO_DATA_SET.pattern(path=tmp_path / "none.h5"), check_file(tmp_path / "none.h5")[0])
 
 
 def test_check_allows_statistics_by_other_arithmetic(tiny):
@@ -410,7 +444,7 @@ def test_what_the_owner_finds_wrong_is_raised_by_all(tiny):
     results, errors = open_on(3, tiny)
     assert results == [None] * 3
     assert errors[0] == errors[1] == errors[2]
-    assert "1 of 12 train labels are out of range" in errors[0]
+    assert re.search(data_texts.LABELS_OUT_OF_RANGE.pattern(wrong=1, count=12, name="train"), errors[0])
 
 
 def test_a_long_complaint_is_cut_and_still_raised(tiny, monkeypatch):
@@ -434,5 +468,5 @@ def test_synthetic_data_are_the_same_for_a_seed_and_look_random():
 
 @pytest.mark.parametrize("arguments", [((0, 3, 3), 7, 10, 0), ((3, 3, 3), 0, 10, 0), ((3, 3, 3), 2, 0, 0)])
 def test_synthetic_data_of_nothing_are_refused(arguments):
-    with pytest.raises(DataError, match="each of these numbers must be at least 1"):
+    with pytest.raises(DataError, match=data_texts.SYNTHETIC_NONE.pattern()):
         synthetic(*arguments)

@@ -10,8 +10,9 @@ import h5py
 import numpy as np
 import pytest
 
-from ringtrain import hdf5
+from ringtrain import hdf5, storage_texts
 from ringtrain.data import pickles
+from ringtrain.data import texts as data_texts
 from ringtrain.data.check import check_file
 from ringtrain.data.dataset import open_dataset
 from ringtrain.data.pickle_texts import PICKLE_BROKEN, PICKLE_ENDS, PICKLE_TAKES_MEMORY
@@ -50,23 +51,44 @@ def attribute(name, value, **how):
 
 
 HOSTILE = {
-    "a soft link to an external one": (through_a_soft_link, "there is no group 'test'"),
+    "a soft link to an external one": (through_a_soft_link, data_texts.NO_GROUP.pattern(name="test")),
     "an external link": (lambda f: [f.pop("test"), f.__setitem__("test", h5py.ExternalLink("pipe", "/"))], "'test'"),
-    "a filter of others": (foreign_filter, "images was written with the filter 32015, for which code would be loaded"),
-    "a bomb of zeros": (images(shape=(1 << 20, 4, 5, 3), chunks=(512, 4, 5, 3), compression="gzip"), "claims 62,91"),
-    "a shape of nothing": (images(shape=(1 << 40, 4, 5, 3), chunks=(1, 4, 5, 3)), "claims .* bytes, and 0"),
+    "a filter of others": (foreign_filter, "images " + storage_texts.FILTER_NEEDS_CODE.pattern(code=32015)),
+    "a bomb of zeros": (
+        images(shape=(1 << 20, 4, 5, 3), chunks=(512, 4, 5, 3), compression="gzip"),
+        storage_texts.CLAIMS_TOO_MUCH.pattern(claimed=62_914_560),
+    ),
+    "a shape of nothing": (
+        images(shape=(1 << 40, 4, 5, 3), chunks=(1, 4, 5, 3)),
+        storage_texts.CLAIMS_TOO_MUCH.pattern(stored=0),
+    ),
     "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
-    "texts": (images(dtype=h5py.string_dtype()), "is object; it must be uint8"),
-    "references": (images(dtype=h5py.ref_dtype), "is object; it must be uint8"),
-    "regions": (images(dtype=h5py.regionref_dtype), "is object; it must be uint8"),
-    "lists of any length": (images(dtype=h5py.vlen_dtype("u1")), "is object; it must be uint8"),
-    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), "it must be uint8"),
-    "arrays in arrays": (images(dtype="(2,)u1"), "it must be uint8|shape"),
-    "a name that is a reference": (lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f), "name is None"),
-    "a name that moves the cursor": (attribute("name", "a\x1b[2J"), r"attribute name is 'a\\x1b\[2J', not a text"),
-    "a class in no encoding": (attribute("classes", [b"\xff", b"b"], dtype=h5py.string_dtype()), "classes is"),
-    "a compound statistic": (attribute("mean", np.zeros(3, [("a", "f8")])), "attribute mean is None"),
-}  # fmt: skip
+    "texts": (images(dtype=h5py.string_dtype()), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
+    "references": (images(dtype=h5py.ref_dtype), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
+    "regions": (images(dtype=h5py.regionref_dtype), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),
+    "lists of any length": (
+        images(dtype=h5py.vlen_dtype("u1")),
+        data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8"),
+    ),
+    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), data_texts.OTHER_TYPE.pattern(wanted="uint8")),
+    "arrays in arrays": (images(dtype="(2,)u1"), data_texts.OTHER_TYPE.pattern(wanted="uint8")),
+    "a name that is a reference": (
+        lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f),
+        data_texts.ATTRIBUTE_NO_TEXT.pattern(key="name"),
+    ),
+    "a name that moves the cursor": (
+        attribute("name", "a\x1b[2J"),
+        data_texts.ATTRIBUTE_NO_TEXT.pattern(key="name", found="a\x1b[2J"),
+    ),
+    "a class in no encoding": (
+        attribute("classes", [b"\xff", b"b"], dtype=h5py.string_dtype()),
+        data_texts.CLASSES_NO_NAMES.pattern(),
+    ),
+    "a compound statistic": (
+        attribute("mean", np.zeros(3, [("a", "f8")])),
+        data_texts.STATISTIC_MALFORMED.pattern(key="mean", value="None"),
+    ),
+}
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -88,7 +110,7 @@ def test_no_plugin_is_looked_for(tiny):
 
 def test_a_pipe_is_no_data_set(tmp_path):
     os.mkfifo(tmp_path / "a.h5")
-    with pytest.raises(DataError, match=r"a\.h5 is not a file that can be read again and again"):
+    with pytest.raises(DataError, match=data_texts.NO_REGULAR_FILE.pattern(path="a.h5")):
         open_dataset(tmp_path / "a.h5")
 
 

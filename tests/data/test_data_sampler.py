@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from ringtrain.data import texts as data_texts
 from ringtrain.data.sampler import Even, Sampler, Shards, largest_share, order, shard, share
 from ringtrain.errors import DataError
 
@@ -118,11 +119,18 @@ def test_a_position_in_examples_and_the_iteration_are_the_same_thing(count, batc
 
 @pytest.mark.parametrize("seen", [1, 5, 13, -1, -10])
 def test_a_position_between_no_two_batches_is_refused(seen):
-    with pytest.raises(DataError, match=rf"{seen} examples seen is not between two batches of 4.*--batch"):
+    with pytest.raises(DataError, match=data_texts.BETWEEN_NO_BATCHES.pattern(examples_seen=seen, batch=4)):
         Sampler(10, 4).iteration_at(seen)
 
 
-@pytest.mark.parametrize("count, batch, message", [(0, 4, "0 examples"), (4, 0, "batch is 0"), (4, -1, "batch is -1")])
+@pytest.mark.parametrize(
+    "count, batch, message",
+    [
+        (0, 4, data_texts.NOTHING_TO_SAMPLE.pattern(count=0)),
+        (4, 0, data_texts.BATCH_TOO_SMALL.pattern(batch=0)),
+        (4, -1, data_texts.BATCH_TOO_SMALL.pattern(batch=-1)),
+    ],
+)
 def test_nothing_to_sample_is_refused(count, batch, message):
     with pytest.raises(DataError, match=message):
         Sampler(count, batch)

@@ -20,7 +20,7 @@ from ringtrain.data.dataset import open_dataset
 from ringtrain.data.make import make_dataset
 from ringtrain.data.pickles import load_plain
 from ringtrain.data.sources import read_source
-from ringtrain.errors import DataError
+from ringtrain.errors import DataError, nearest
 
 
 def refused(message, source, **options):
@@ -42,7 +42,7 @@ def test_idx_folder(tmp_path, gz):
 def test_idx_by_prefix_by_file_and_of_several_sets(tmp_path):
     folder = made.idx_folder(tmp_path / "some", prefix="letters-")
     made.idx_folder(folder, prefix="digits-", train=9)
-    message = refused("IDX files of several data sets: name one of", folder)
+    message = refused(data_texts.SEVERAL_IDX.pattern(), folder)
     assert message.endswith(f"{folder}/digits-, {folder}/letters-")
     by_prefix = read_source(folder / "letters-")
     assert (by_prefix.name, by_prefix.train.count, by_prefix.test.count) == ("letters", 6, 4)
@@ -53,21 +53,24 @@ def test_idx_by_prefix_by_file_and_of_several_sets(tmp_path):
 def test_idx_with_a_missing_half(tmp_path):
     folder = made.idx_folder(tmp_path / "some")
     (folder / "t10k-labels-idx1-ubyte").unlink()
-    refused("t10k-images-idx3-ubyte has no labels beside it", folder)
+    refused(data_texts.IDX_PAIR.pattern(file="t10k-images-idx3-ubyte", missing="labels", split="t10k"), folder)
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda d: d[:-1], "is truncated: its header says 6x3x2 = 36 bytes, and 35 follow"),
-        (lambda d: d + b"x", "is too long: its header says 6x3x2 = 36 bytes, and more follow"),
-        (lambda d: d[:9], "ends within its header, after 9 bytes"),
-        (lambda d: b"", r"begins with the bytes \(none\)"),
+        (lambda d: d[:-1], data_texts.IDX_LENGTH.pattern(problem="truncated", shape="6x3x2", count=36, found=35)),
+        (lambda d: d + b"x", data_texts.IDX_LENGTH.pattern(problem="too long", shape="6x3x2", count=36, found="more")),
+        (lambda d: d[:9], data_texts.IDX_CUT_HEADER.pattern(nbytes=9)),
+        (lambda d: b"", data_texts.IDX_HEADER.pattern(found="(none)")),
         (
             lambda d: b"\0\0\x0d" + d[3:],
-            "begins with the bytes 00 00 0d 03; IDX images begin with 00 00 08 03",
+            data_texts.IDX_HEADER.pattern(found="00 00 0d 03", kind="images"),
         ),
-        (lambda d: gzip.compress(d)[:-9], "could not be read: Compressed file ended"),
+        (
+            lambda d: gzip.compress(d)[:-9],
+            data_texts.NOT_READ_FILE.pattern(path="train-images-idx3-ubyte") + ": Compressed file ended",
+        ),
     ],
 )
 def test_damaged_idx(tmp_path, change, message):
@@ -79,7 +82,7 @@ def test_damaged_idx(tmp_path, change, message):
 def test_idx_with_other_numbers_of_images_and_labels(tmp_path):
     labels = made.idx_folder(tmp_path / "some") / "train-labels-idx1-ubyte"
     labels.write_bytes(made.idx(np.zeros(5, np.uint8)))
-    refused(r"labels have the shape \(5,\) for 6 images", tmp_path / "some")
+    refused(data_texts.LABELS_SHAPE.pattern(shape="(5,)", count=6), tmp_path / "some")
 
 
 # ── CIFAR ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,7 +120,7 @@ def test_cifar_with_a_missing_batch(tmp_path):
     files = made.cifar10_python()
     del files["data_batch_4"]
     refused(
-        "has files of CIFAR-10 python, but not data_batch_4: copy it again",
+        data_texts.CIFAR_FILES_MISSING.pattern(dataset="CIFAR-10 python", missing="data_batch_4"),
         made.in_folder(tmp_path / "a", files),
     )
 
@@ -125,25 +128,28 @@ def test_cifar_with_a_missing_batch(tmp_path):
 @pytest.mark.parametrize(
     "batch, message",
     [
-        ({"labels": [0, 1]}, "data_batch_2 is not a CIFAR batch: it has no data"),
-        ([1, 2], "is not a CIFAR batch: it has no data and no labels"),
+        ({"labels": [0, 1]}, data_texts.NO_CIFAR_BATCH.pattern(missing="data")),
+        ([1, 2], data_texts.NO_CIFAR_BATCH.pattern(missing="data and no labels")),
         (
             {"data": np.zeros((2, 3071), "u1"), "labels": [0, 1]},
-            r"data is uint8 \(2, 3071\); it must be uint8 \(N, 3072\)",
+            data_texts.CIFAR_DATA.pattern(found="uint8 (2, 3071)", pixels=3072),
         ),
-        ({"data": np.zeros((2, 3072), "f4"), "labels": [0, 1]}, "data is float32"),
-        ({"data": [1, 2], "labels": [0, 1]}, "data is list; it must be"),
+        (
+            {"data": np.zeros((2, 3072), "f4"), "labels": [0, 1]},
+            data_texts.CIFAR_DATA.pattern(found="float32 (2, 3072)"),
+        ),
+        ({"data": [1, 2], "labels": [0, 1]}, data_texts.CIFAR_DATA.pattern(found="list")),
         (
             {"data": np.zeros((2, 3072), "u1"), "labels": [0]},
-            r"labels is int64 \(1,\); it must be 2 whole numbers",
+            data_texts.CIFAR_LABELS.pattern(key="labels", dtype="int64", shape="(1,)", count=2),
         ),
         (
             {"data": np.zeros((2, 3072), "u1"), "labels": [0, 10]},
-            "label 10 of example 3 .* is not one of the 10 classes",
+            data_texts.CIFAR_LABEL.pattern(label="10", example="3", classes=10),
         ),
-        ({"data": np.zeros((2, 3072), "u1"), "labels": [0, -2]}, r"labels lie in -2 … 9"),
+        ({"data": np.zeros((2, 3072), "u1"), "labels": [0, -2]}, data_texts.LABELS_RANGE.pattern(low=-2, high=9)),
     ],
-)  # fmt: skip
+)
 def test_cifar_python_batches_that_are_not(tmp_path, batch, message):
     files = made.cifar10_python() | {"data_batch_2": pickle.dumps(batch)}
     refused(message, made.in_folder(tmp_path / "a", files))
@@ -151,31 +157,34 @@ def test_cifar_python_batches_that_are_not(tmp_path, batch, message):
 
 def test_cifar_names_that_are_not(tmp_path):
     files = made.cifar10_python() | {"batches.meta": pickle.dumps({"label_names": [1, 2]})}
-    refused("batches.meta: label_names is not a list of names", made.in_folder(tmp_path / "a", files))
+    refused(data_texts.NO_NAMES.pattern(key="label_names"), made.in_folder(tmp_path / "a", files))
 
 
 def test_cifar_binary_truncated(tmp_path):
     files = made.cifar10_binary()
     files["data_batch_3.bin"] = files["data_batch_3.bin"][:-1]
-    refused("data_batch_3.bin has 6145 bytes, which is not a whole number of records of 3073",
-            made.in_folder(tmp_path / "a", files))  # fmt: skip
+    refused(
+        data_texts.CIFAR_RECORDS.pattern(nbytes=6145, record=3073),
+        made.in_folder(tmp_path / "a", files),
+    )
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.xz"])
 def test_truncated_archives(tmp_path, suffix):
     path = made.in_archive(tmp_path / f"a.{suffix}", made.cifar10_python())
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    refused("is truncated or damaged|but not data_batch|has no CIFAR batches in it", path)
+    texts = (data_texts.ARCHIVE_DAMAGED, data_texts.CIFAR_FILES_MISSING, data_texts.NO_CIFAR_BATCHES)
+    refused("|".join(text.pattern() for text in texts), path)
 
 
 def test_archives_of_something_else_or_of_too_much(tmp_path, monkeypatch):
     refused(
-        "has no CIFAR batches in it; .* CIFAR-10 python",
+        data_texts.NO_CIFAR_BATCHES.pattern() + "CIFAR-10 python",
         made.in_archive(tmp_path / "a.tar", {"readme": b"hello"}),
     )
     path = made.in_archive(tmp_path / "b.tar", made.cifar10_python())
     monkeypatch.setattr(members, "LARGEST_BYTES", 1000)
-    refused("data_batch_1 has .* bytes; more than 1000 are not read", path)
+    refused(data_texts.MEMBER_TOO_LARGE.pattern(most=1000), path)
 
 
 def test_an_archive_with_a_name_twice(tmp_path):
@@ -184,7 +193,7 @@ def test_an_archive_with_a_name_twice(tmp_path):
     path = made.in_archive(tmp_path / "a.tar", made.cifar10_python(), "one")
     with tarfile.open(path, "a") as archive:
         archive.addfile(tarfile.TarInfo("two/data_batch_1"))
-    refused("a.tar has two files named data_batch_1: keep one", path)
+    refused(data_texts.MEMBER_TWICE.pattern(path="a.tar", name="data_batch_1"), path)
 
 
 # ── pickles ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,9 +278,11 @@ def test_plain_values_and_arrays_are_read(protocol, dtype):
 def test_names_of_python_2_are_read():
     # As Python 2 wrote {'label_names': ['cat'], 'data': uint8 [[1, 2]]}: texts and array contents are byte
     # strings.
-    data = (b"\x80\x02}q\x01(U\x0blabel_names]U\x03cataU\x04datacnumpy.core.multiarray\n_reconstruct\n"
-            b"cnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K\x01K\x02\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
-            b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x02\x01\x02tbu.")  # fmt: skip
+    data = (
+        b"\x80\x02}q\x01(U\x0blabel_names]U\x03cataU\x04datacnumpy.core.multiarray\n_reconstruct\n"
+        b"cnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K\x01K\x02\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+        b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x02\x01\x02tbu."
+    )
     read = load_plain(data, "batch")
     assert read["label_names"] == [b"cat"] and read["data"].tolist() == [[1, 2]]
 
@@ -309,22 +320,25 @@ def test_npz_with_a_test_part_colours_and_column_labels(tmp_path):
 @pytest.mark.parametrize(
     "arrays, message",
     [
-        ({"a": X, "b": Y}, "has the arrays a, b; understood are x_train and y_train"),
-        ({"x_train": X, "y_train": Y, "x_test": X}, "has one of x_test and y_test: both are needed"),
-        ({"x": X / 255, "y": Y}, r"a.npz: x, y: images are float64; they must be uint8"),
-        ({"x": X, "y": Y / 1}, "labels are float64; they must be integers"),
+        ({"a": X, "b": Y}, data_texts.NPZ_ARRAYS.pattern(found="a, b")),
+        ({"x_train": X, "y_train": Y, "x_test": X}, data_texts.NPZ_PAIR.pattern(images="x_test", labels="y_test")),
+        ({"x": X / 255, "y": Y}, data_texts.IMAGES_TYPE.pattern(where="a.npz: x, y", dtype="float64")),
+        ({"x": X, "y": Y / 1}, data_texts.LABELS_TYPE.pattern(dtype="float64")),
         (
             {"x": X, "y": np.eye(4, 3, dtype=int)},
-            r"labels have the shape \(4, 3\) for 4 images; it must be \(4,\)",
+            data_texts.LABELS_SHAPE.pattern(shape="(4, 3)", count=4),
         ),
-        ({"x": X.reshape(4, 12), "y": Y}, r"images have the shape \(4, 12\); it must be"),
-        ({"x": np.zeros((4, 3, 32, 32), "u1"), "y": Y}, r"looks like \[N, C, H, W\]: move the channels last"),
-        ({"x": X[:0], "y": Y[:0]}, "there are no examples"),
-        ({"x": X, "y": Y - 2}, "labels lie in -2 … 0; they must be class numbers"),
-        ({"x": X, "y": Y * 40_000}, "labels lie in 0 … 80000"),
-        ({"x": X.astype(object), "y": Y}, "could not be read: Object arrays cannot be loaded"),
+        ({"x": X.reshape(4, 12), "y": Y}, data_texts.IMAGES_SHAPE.pattern(shape="(4, 12)")),
+        ({"x": np.zeros((4, 3, 32, 32), "u1"), "y": Y}, data_texts.CHANNELS_FIRST.pattern(shape=(4, 3, 32, 32))),
+        ({"x": X[:0], "y": Y[:0]}, data_texts.NO_EXAMPLES.pattern(where="a.npz: x, y")),
+        ({"x": X, "y": Y - 2}, data_texts.LABELS_RANGE.pattern(low=-2, high=0)),
+        ({"x": X, "y": Y * 40_000}, data_texts.LABELS_RANGE.pattern(low=0, high=80000)),
+        (
+            {"x": X.astype(object), "y": Y},
+            data_texts.NOT_READ_FILE.pattern(path="a.npz") + ": Object arrays cannot be loaded",
+        ),
     ],
-)  # fmt: skip
+)
 def test_npz_that_is_not(tmp_path, arrays, message):
     refused(message, npz(tmp_path / "a.npz", **arrays))
 
@@ -332,9 +346,9 @@ def test_npz_that_is_not(tmp_path, arrays, message):
 def test_damaged_npz(tmp_path):
     path = npz(tmp_path / "a.npz", x=X, y=Y)
     path.write_bytes(path.read_bytes()[:-30])
-    refused("a.npz could not be read", path)
+    refused(data_texts.NOT_READ_FILE.pattern(path="a.npz"), path)
     path.write_bytes(b"hello")
-    refused("a.npz could not be read", path)
+    refused(data_texts.NOT_READ_FILE.pattern(path="a.npz"), path)
 
 
 def test_minus_one_is_a_label_like_any():
@@ -381,7 +395,12 @@ def test_differing_sizes_need_a_size(tmp_path):
     made.image(tmp_path / "a" / "1.png", "L", 7)
     made.image(tmp_path / "a" / "2.png", "L", 7)
     made.image(tmp_path / "b" / "1.png", "L", 9, size=(6, 8))
-    refused(r"a/1\.png is 4x5 and .*b/1\.png is 8x6 \(height x width\): say --size HxW", tmp_path)
+    refused(
+        data_texts.SIZES_DIFFER.pattern(
+            first=tmp_path / "a/1.png", first_size="4x5", second=tmp_path / "b/1.png", second_size="8x6"
+        ),
+        tmp_path,
+    )
     read = read_source(tmp_path, size=(2, 3))
     assert read.train.images.shape == (3, 2, 3, 1) and (read.train.images[2] == 9).all()
     assert read.notes == ("images were resized to 2x3, without keeping their proportions",)
@@ -400,16 +419,16 @@ def test_what_is_left_out_is_said(tmp_path):
 def test_folders_that_cannot_be_read(tmp_path):
     good = made.image(tmp_path / "train" / "rose" / "1.png", "L", 7)
     made.image(tmp_path / "test" / "rise" / "1.png", "L", 7)
-    refused("rise: no class of the training part has this name; did you mean 'rose'", tmp_path)
+    refused(data_texts.UNKNOWN_CLASS.pattern(folder="rise", hint=nearest("rise", ["rose"])), tmp_path)
     made.image(tmp_path / "val" / "rose" / "1.png", "L", 7)
-    refused("has both test/ and val/", tmp_path)
+    refused(data_texts.TWO_TEST_FOLDERS.pattern(path=tmp_path), tmp_path)
     (tmp_path / "train" / "tulip").mkdir()
-    refused("tulip has no images: remove it", tmp_path / "train")
+    refused(data_texts.NO_IMAGES.pattern(folder="tulip"), tmp_path / "train")
     (tmp_path / "train" / "tulip").rmdir()
     good.write_bytes(good.read_bytes()[:40])
-    refused(r"rose/1\.png could not be read as an image", tmp_path / "train")
+    refused(data_texts.NO_IMAGE.pattern(file="rose/1.png"), tmp_path / "train")
     good.write_bytes(b"hello")
-    refused(r"rose/1\.png could not be read as an image", tmp_path / "train")
+    refused(data_texts.NO_IMAGE.pattern(file="rose/1.png"), tmp_path / "train")
 
 
 def test_a_truncated_jpeg_is_refused(tmp_path):
@@ -417,31 +436,31 @@ def test_a_truncated_jpeg_is_refused(tmp_path):
     path.parent.mkdir()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)).save(path)
     path.write_bytes(path.read_bytes()[:-200])
-    refused(r"1\.jpg could not be read as an image", tmp_path)
+    refused(data_texts.NO_IMAGE.pattern(file="1.jpg"), tmp_path)
 
 
 def test_16_bit_images_are_refused(tmp_path):
     made.image(tmp_path / "a" / "1.png", "I;16", 1000)
-    refused("has pixels of type I;16: convert it to 8 bits", tmp_path)
+    refused(data_texts.PIXEL_TYPE.pattern(mode="I;16"), tmp_path)
 
 
 def test_without_pillow_the_way_to_it_is_told(tmp_path, monkeypatch):
     made.image(tmp_path / "a" / "1.png", "L", 7)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    refused("folders of images are read with Pillow, which is not here: pip install pillow", tmp_path)
+    refused(data_texts.NO_PILLOW.pattern(), tmp_path)
 
 
 # ── which reader ────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_nobody_understands_lists_what_is_understood(tmp_path):
     (tmp_path / "a.txt").write_text("hello")
-    message = refused("a.txt is none of these:", tmp_path / "a.txt")
+    message = refused(data_texts.NO_SOURCE.pattern(path="a.txt", problem=data_texts.NONE_OF_THESE), tmp_path / "a.txt")
     assert [line[:8] for line in message.splitlines()[1:]] == ["  - IDX:", "  - CIFA", "  - .npz", "  - a fo"]
-    refused("nothing does not exist; a source is one of:", tmp_path / "nothing")
-    refused("is none of these", tmp_path)
+    refused(data_texts.NO_SOURCE.pattern(path="nothing", problem=data_texts.DOES_NOT_EXIST), tmp_path / "nothing")
+    refused(data_texts.NONE_OF_THESE.pattern(), tmp_path)
 
 
 def test_a_size_is_for_folders_of_images(tmp_path):
-    refused("--size is for folders of images", npz(tmp_path / "a.npz", x=X, y=Y), size=(2, 2))
+    refused(data_texts.SIZE_NOT_NEEDED.pattern(), npz(tmp_path / "a.npz", x=X, y=Y), size=(2, 2))
 
 
 # ── make, cut ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -467,9 +486,7 @@ def test_make_dataset_reads_cuts_and_writes(tmp_path):
 
 def test_make_dataset_refuses_a_source_without_a_label(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((8, 4, 4), np.uint8), y=np.full(8, -1))
-    with pytest.raises(
-        DataError, match=r"a\.npz: there are no classes: all labels are -1, for none; give labels from 0"
-    ):
+    with pytest.raises(DataError, match=data_texts.NO_CLASSES.pattern(source="a.npz")):
         make_dataset(tmp_path / "a.npz", tmp_path / "a.h5")
     assert os.listdir(tmp_path) == ["a.npz"]
 
@@ -483,14 +500,14 @@ def test_labels_of_the_test_part_alone_make_classes(tmp_path):
 
 def test_make_dataset_refuses_an_existing_target_before_reading(tmp_path):
     (tmp_path / "o.h5").write_text("mine")
-    with pytest.raises(DataError, match="exists: give another name, or --force"):
+    with pytest.raises(DataError, match=data_texts.TARGET_EXISTS.pattern(path="o.h5")):
         make_dataset(tmp_path / "nothing", tmp_path / "o.h5")
     assert (tmp_path / "o.h5").read_text() == "mine"
 
 
 def test_make_dataset_refuses_parts_of_two_shapes(tmp_path):
     path = npz(tmp_path / "a.npz", x_train=X, y_train=Y, x_test=X[:, :2], y_test=Y)
-    with pytest.raises(DataError, match=r"test images have the shape \(2, 4, 1\), training images \(3, 4, 1\)"):
+    with pytest.raises(DataError, match=data_texts.SHAPES_DIFFER.pattern(test="(2, 4, 1)", train="(3, 4, 1)")):
         make_dataset(path, tmp_path / "o.h5")
 
 
@@ -512,10 +529,10 @@ CUT = [0, 1, 3, 5, 19, 28, 31, 32, 34, 35]
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, 0.999, float("nan")])
 def test_a_fraction_that_leaves_nothing_is_refused(fraction):
-    with pytest.raises(DataError, match="leaves none to train or none to test with"):
+    with pytest.raises(DataError, match=data_texts.FRACTION_LEAVES_NONE.pattern()):
         cut_test(content(test=0), fraction, 0)
 
 
 def test_a_cut_of_what_has_a_test_part_is_refused():
-    with pytest.raises(DataError, match="tiny has a test part of 5 examples already: leave out --test-fraction"):
+    with pytest.raises(DataError, match=data_texts.TEST_PART_EXISTS.pattern(name="tiny", count=5)):
         cut_test(content(), 0.5, 0)

@@ -1,0 +1,196 @@
+"""The errors and notes that a user sees of this room, each with named fields."""
+
+from ringtrain.template import Template
+
+# layout.py
+MAKE = Template("make the file with `ringtrain data make`")
+MAKE_OR_COPY = Template(MAKE + " or copy it again")
+SPLITS_DIFFER = Template("test images are {test}, but training images are {train}")
+OTHER_FORMAT = Template("the attribute format is {found!r}, not {wanted!r}: this is another kind of HDF5 file; " + MAKE)
+OTHER_VERSION = Template("it has version {version} of the format; this ringtrain reads version {wanted}: " + MAKE)
+ATTRIBUTE_NO_TEXT = Template("the attribute {key} is {found!r}, not a text")
+CLASSES_NO_NAMES = Template("the attribute classes is not a list of names: " + MAKE)
+NO_GROUP = Template("there is no group {name!r} with images and labels: " + MAKE)
+COUNTS_DIFFER = Template("{name} has {images} images but {labels} labels: each image needs one")
+SPLIT_EMPTY = Template("{name} has no examples")
+NO_CHECKSUM = Template("{name} has no checksum (sha256, 64 hexadecimal digits); it has {found!r}: " + MAKE)
+GROUP_EMPTY = Template("the group is empty")
+NO_ARRAY = Template("is not an array of this file ({hint})")
+NO_VALUES = Template("has no values; it must be [{axes}]")
+OTHER_TYPE = Template("is {dtype}; it must be {wanted}: " + MAKE)
+OTHER_SHAPE = Template("has the shape {shape}; it must be [{axes}]")
+MEAN_IMAGE = Template("mean_image {problem}")
+MEAN_IMAGE_SHAPE = Template("mean_image is {found}, but images are {shape}")
+STATISTIC_MALFORMED = Template("the attribute {key} is {value}; it must be {channels} finite numbers, one a channel")
+
+# augment.py
+CROP_TOO_LARGE = Template(
+    "a crop of {height}x{width} does not fit into images of {image_height}x{image_width} padded by {pad}: use "
+    "a smaller crop or a larger pad"
+)
+
+# check.py
+PART_UNREADABLE = Template("{name} could not be read: {reason}")
+
+# cifar.py
+CIFAR_SOURCE = Template("CIFAR-10 or CIFAR-100: the folder of the python or binary batches, or its .tar.gz or .tar.xz")
+NO_CIFAR_BATCHES = Template("{path} has no CIFAR batches; ringtrain reads these archives: {known}")
+CIFAR_FILES_MISSING = Template("{path} has files of {dataset}, but lacks {missing}: copy it again, whole")
+CIFAR_NAMES = Template("{path}: {file} has {found} names; {dataset} has {classes} classes")
+CIFAR_LABEL = Template(
+    "{path}: label {label} of example {example} of {files} is not one of the {classes} classes of {dataset}"
+)
+CIFAR_DATA = Template("{where}: data is {found}; it must be uint8 (N, {pixels})")
+CIFAR_LABELS = Template("{where}: {key} is {dtype} {shape}; it must be {count} integers")
+NO_INTEGERS = Template("{where} is not a list of integers")
+NO_NAMES = Template("{where}: {key} is not a list of names")
+NO_CIFAR_BATCH = Template("{where} is not a CIFAR batch: it has no {missing}")
+CIFAR_RECORDS = Template(
+    "{where} has {nbytes} bytes, which is not a multiple of {record}, the bytes of a record: it is truncated, "
+    "or another format"
+)
+
+# content.py
+IMAGES_TYPE = Template("{where}: images are {dtype}; they must be uint8, 0 to 255: convert them first")
+IMAGES_SHAPE = Template("{where}: images have the shape {shape}; it must be [N, H, W] or [N, H, W, C]")
+CHANNELS_FIRST = Template(
+    "{where}: images have the shape {shape}, which looks like [N, C, H, W]: move the channels last "
+    "(np.moveaxis(x, 1, 3))"
+)
+LABELS_TYPE = Template("{where}: labels are {dtype}; they must be integers, the number of each class")
+LABELS_SHAPE = Template("{where}: labels have the shape {shape} for {count} images; it must be ({count},)")
+NO_EXAMPLES = Template("{where}: there are no examples")
+LABELS_RANGE = Template(
+    "{where}: labels lie in {low} … {high}; they must be class numbers from 0 to {most}, or -1 for no label"
+)
+OTHER_EXAMPLES = Template("its examples have the checksum {held}…, these have {given}…")
+OTHER_FACTS = Template("its class names, mean, std and mean_image have the checksum {held}…, these have {given}…")
+
+# cut.py
+TEST_PART_EXISTS = Template("{name} already has a test part of {count} examples: leave out --test-fraction")
+FRACTION_LEAVES_NONE = Template(
+    "--test-fraction {fraction} of {count} examples leaves none for training or none for testing: give a "
+    "number between 0 and 1"
+)
+
+# dataset.py
+OUT_OF_MEMORY = Template("it takes more memory than there is")
+IN_FILE = Template("{path}: {problem}")
+DAMAGED = Template("{path} is damaged: {problem}; " + MAKE_OR_COPY)
+TOO_LARGE = Template("{path} could not be read: " + OUT_OF_MEMORY)
+FOLDER_NO_DATA_SET = Template("{path} is a folder, not a data set: " + MAKE)
+NO_DATA_SET = Template("there is no data set {path}: {hint}; or " + MAKE)
+NO_REGULAR_FILE = Template("{path} is not a regular file: " + MAKE)
+TRUNCATED = Template("{path} is truncated: it ends after {nbytes} bytes; " + MAKE_OR_COPY)
+NO_HDF5 = Template("{path} is not an HDF5 file: " + MAKE)
+NOT_OPENED = Template("{path} could not be opened: {error}")
+NEEDS_MEMORY = Template("{path} needs {gigabytes:.1f} GB of memory, which this host does not have")
+NOT_READ = Template("the data set could not be read")
+LABELS_OUT_OF_RANGE = Template(
+    "{wrong} of {count} {name} labels are out of range: the first is label {label} of example {example}; the "
+    "labels lie in {low} … {high}, but there are {classes} classes, so 0 … {last}, or -1 for no label; "
+    + MAKE
+    + " again"
+)
+EXAMPLES_CHANGED = Template(
+    "the {name} examples changed after they were written: their checksum is {found}…, the file says {noted}…; "
+    + MAKE_OR_COPY
+)
+
+# decoding.py
+DECODING = Template("{what}: {reason}")
+
+# facts.py
+FACTS_CHANGED = Template(
+    "the class names, mean, std or mean_image changed after they were written: their checksum is {found}…, the"
+    " file says {noted}…; " + MAKE_OR_COPY
+)
+STATISTIC_OFF = Template("{key} differs by up to {off:.3g} from that of the training images: " + MAKE_OR_COPY)
+
+# folder.py
+FOLDER_SOURCE = Template("a folder of images: one subfolder a class, under train/ and test/ (or val/) or directly")
+TWO_TEST_FOLDERS = Template("{path} has both test/ and val/: only one can be the test part; move the other away")
+LEFT_OUT = Template("{count} files or folders are not images of a class and were left out: {first}, …")
+UNKNOWN_CLASS = Template("{folder}: the training part has no class of this name; {hint}")
+NO_IMAGES = Template("{folder} has no images: remove it, or add some (of {suffixes})")
+NO_PILLOW = Template("folders of images need Pillow, which is not installed: pip install pillow")
+NO_IMAGE = Template("{file} could not be read as an image")
+PIXEL_TYPE = Template("{file} has pixels of type {mode}: convert it to 8 bits a channel first")
+SIZES_DIFFER = Template(
+    "images differ in size: {first} is {first_size} and {second} is {second_size} (height x width): say --size"
+    " HxW to give all the same size"
+)
+GREY_AMONG_COLOUR = Template("{grey} grey images among {count} became RGB")
+RESIZED = Template("images were resized to {height}x{width}, without keeping their proportions")
+IMAGES = Template("{count} images of {shape}")
+
+# format.py
+TARGET_FOLDER = Template("{path} is a folder: name the .h5 file to write")
+TARGET_EXISTS = Template("{path} exists: give another name, or --force to replace it")
+TARGET_NO_FOLDER = Template("{path}: there is no folder {folder}: make it first")
+TARGET_READ_ONLY = Template("{path}: the folder {folder} is not writable")
+TARGET_NOT_WRITTEN = Template("{path} could not be written: {error}")
+TARGET_UNREADABLE = Template("{path} is not written, because it could not be opened afterwards: {problem}")
+
+# idx.py
+IDX_SOURCE = Template(
+    "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
+)
+SEVERAL_IDX = Template("{path} has IDX files of several data sets: name one of {known}")
+IDX_PAIR = Template("{file} has no {missing} beside it: both {split}-images-… and {split}-labels-… are needed")
+NOT_READ_FILE = Template("{path} could not be read")
+IDX_HEADER = Template(
+    "{path} begins with the bytes {found}; IDX {kind} begin with 00 00 08 0{axes} (unsigned bytes, axes: {axes})"
+)
+IDX_CUT_HEADER = Template("{path} is truncated: it ends within its header, after {nbytes} bytes")
+IDX_LENGTH = Template("{path} is {problem}: its header says {shape} = {count} bytes, and {found} follow")
+
+# make.py
+SHAPES_DIFFER = Template("{name}: test images have the shape {test}, training images {train}: they must be the same")
+NO_CLASSES = Template(
+    "{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
+)
+NO_TEXT = Template("{source}: {what} is {text!r}, which is not printable text: give it another name")
+
+# members.py
+ARCHIVE_DAMAGED = Template("{path} is truncated or damaged, copy it again")
+ENDS_EARLY = Template("it ends before its own size")
+MEMBER_TWICE = Template("{path} has two files named {name}: keep one of them")
+MEMBER_TOO_LARGE = Template("{path}: {name} has {nbytes} bytes; ringtrain reads at most {most}")
+
+# npz.py
+UNDERSTOOD = Template("x_train and y_train (x_test and y_test too), x and y, or images and labels")
+NPZ_SOURCE = Template(".npz with the arrays " + UNDERSTOOD)
+NPZ_NO_ARCHIVE = Template("{path} could not be read: it is not a whole archive; write it with numpy.savez")
+NPZ_PAIR = Template("{path} has only one of {images} and {labels}: give both, or none")
+NPZ_ARRAYS = Template("{path} has the arrays {found}; ringtrain reads " + UNDERSTOOD)
+NPZ_NO_ARRAY = Template("{path}: {name} is not a NumPy array")
+
+# predictions.py
+PREDICTIONS_FAILED = Template("{path} could not be written: {error}; make room there")
+PREDICTIONS_FOLDER = Template("{path} is a folder; name a file that ends in .h5 or .csv")
+PREDICTIONS_EXIST = Template("{path} exists already; name another file, or give --force to replace it")
+PREDICTIONS_REFUSED = Template("{path} cannot be written: {reason}")
+PREDICTIONS_ENDING = Template("{path}: its ending gives the format: name it .h5 or .csv")
+
+# sampler.py
+NOTHING_TO_SAMPLE = Template("cannot sample from {count} examples: at least one is needed")
+BATCH_TOO_SMALL = Template("the batch is {batch}: it must be at least 1")
+BETWEEN_NO_BATCHES = Template(
+    "{examples_seen} examples seen is not between two batches of {batch} in epochs of {count}: the run had "
+    "another --batch or another data set; use the same ones"
+)
+
+# sources.py
+SIZE_NOT_NEEDED = Template("--size is for folders of images; all images of {path} have one size: leave it out")
+SOURCE_UNREADABLE = Template("{path} could not be read: {error}")
+NO_SOURCE = Template("{path} {problem}:\n{known}")
+NONE_OF_THESE = Template("is none of these")
+DOES_NOT_EXIST = Template("does not exist; a source is one of")
+
+# synthetic.py
+SYNTHETIC_CLASSES = Template("synthetic data in {classes:,} classes: at most {most:,}, as in a data set")
+SYNTHETIC_NONE = Template(
+    "synthetic data of {count} images of {shape} in {classes} classes: each of these numbers must be at least 1"
+)
+SYNTHETIC_TOO_LARGE = Template("synthetic data of {shape} takes more memory than there is: use a smaller --batch")
