@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from ringtrain import storage_texts as texts
 from ringtrain.errors import RingtrainError, UsageError
 
 PARTIAL = ".ringtrain-partial"  # ours alone: the folder may be one with other things in it
@@ -64,7 +65,7 @@ def open_regular(path: Path, flags: int, mode: int = 0o666) -> int:
         return descriptor
     os.close(descriptor)
     what = errno.EISDIR if stat.S_ISDIR(kind) else errno.ENXIO
-    raise OSError(what, os.strerror(what) if what == errno.EISDIR else "Not a regular file", str(path))
+    raise OSError(what, os.strerror(what) if what == errno.EISDIR else texts.NO_REGULAR_FILE, str(path))
 
 
 def is_plain(path: Path) -> bool:
@@ -95,18 +96,15 @@ def put_aside(path: Path) -> Path:
 def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
     """The error that tells the user why ``nbytes`` bytes could not be written to ``path``."""
     if error.errno in _FORBIDDEN:
-        return UsageError(f"{path}: writing is not allowed ({error.strerror}); name another with --out")
+        return UsageError(texts.WRITING_REFUSED(path=path, reason=error.strerror))
     if error.errno in _MISPLACED and path.parent.is_dir():
-        return UsageError(f"{path}: {path.parent} takes no new files ({error.strerror}); name another with --out")
+        return UsageError(texts.NO_NEW_FILES(path=path, folder=path.parent, reason=error.strerror))
     if error.errno in _MISPLACED:
-        return UsageError(f"{path}: {path.parent} is not there or is no folder; name another with --out")
+        return UsageError(texts.NO_FOLDER(path=path, folder=path.parent))
     if error.errno in _UNNAMEABLE:
-        return UsageError(f"{path}: {error.strerror}; name another with --out")
-    what = "no room" if error.errno in _FULL else "the disk failed"
-    return RingtrainError(
-        f"{path}: {what} for {nbytes:,} bytes ({error.strerror}); what was saved before is kept: make room, "
-        "then continue from the last checkpoint with --resume auto"
-    )
+        return UsageError(texts.NAME_REFUSED(path=path, reason=error.strerror))
+    what = texts.NO_ROOM if error.errno in _FULL else texts.DISK_FAILED
+    return RingtrainError(texts.NOT_WRITTEN(path=path, problem=what, nbytes=nbytes, reason=error.strerror))
 
 
 def _replace(path: Path, make: Callable[[Path], None], nbytes: int) -> None:

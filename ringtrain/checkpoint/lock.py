@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ringtrain import files
+from ringtrain.checkpoint import texts
 from ringtrain.errors import UsageError
 
 NAME = ".lock"
@@ -41,7 +42,7 @@ class Owner:
         return self.host == socket.gethostname() and self.started == _started(self.process) != ""
 
     def words(self) -> str:
-        return f"process {self.process} on {self.host}, since {self.since}"
+        return texts.OWNER(process=self.process, host=self.host, since=self.since)
 
 
 @dataclass(slots=True)
@@ -90,11 +91,8 @@ def _attempt(folder: Path, last: bool) -> Lock | None:
 
 
 def _taken(folder: Path, owner: Owner | None) -> UsageError:
-    who = f"by {owner.words()}" if owner else "by another process"
-    return UsageError(
-        f"run folder {folder} is in use {who}: one run at a time writes there. Wait for its end, or end it; or name "
-        "another folder with --out"
-    )
+    who = texts.BY_OWNER(owner=owner.words()) if owner else texts.BY_ANOTHER
+    return UsageError(texts.IN_USE(folder=folder, who=who))
 
 
 def _opened(path: Path) -> int:
@@ -121,7 +119,7 @@ def _by_word(folder: Path, descriptor: int, owner: Owner | None) -> Lock:
         raise _taken(folder, owner)
     return Lock(
         _signed(descriptor),
-        f"{folder} is on a file system without locks: a second run in it would be seen on this host only",
+        texts.NO_LOCKS(folder=folder),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ringtrain import files
+from ringtrain.checkpoint import texts
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 
@@ -40,12 +41,16 @@ class RunOutcome:
 
     def words(self) -> str:
         """One line for people."""
-        lost = f", {len(self.lost)} lost on the way" if self.lost else ""
-        line = (
-            f"{self.outcome}: iteration {self.iteration:,} of {self.iterations:,}, {plural(self.ranks, 'rank')}{lost}"
+        lost = texts.LOST(count=len(self.lost)) if self.lost else ""
+        line = texts.OUTCOME(
+            outcome=self.outcome,
+            iteration=self.iteration,
+            iterations=self.iterations,
+            ranks=plural(self.ranks, "rank"),
+            lost=lost,
         )
         if self.exit_code is not None:
-            line += f", exit code {self.exit_code}"
+            line += texts.EXIT_CODE(exit_code=self.exit_code)
         return f"{line}: {_first_line(self.text)}" if self.text else line
 
 
@@ -60,32 +65,28 @@ def read(folder) -> RunOutcome:
     try:
         return _of(json.loads(path.read_bytes()))
     except OSError as error:
-        raise UsageError(
-            f"{path}: {error.strerror}; give the folder of a run of this version, which holds it from its start"
-        ) from error
+        raise UsageError(texts.NO_OUTCOME(path=path, reason=error.strerror)) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UsageError(
-            f"{path} is no outcome of a run: {error}; it was changed, or another program wrote it"
-        ) from error
+        raise UsageError(texts.OUTCOME_MALFORMED(path=path, error=error)) from error
 
 
 def _of(held) -> RunOutcome:
     if not isinstance(held, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError(texts.NO_JSON_OBJECT)
     counts = {key: _count(held, key) for key in ("iteration", "iterations", "ranks")}
     code, word = held["exit_code"], held["outcome"]
     if word not in {RUNNING, *WORDS.values()}:
-        raise ValueError(f"outcome {word!r}")
+        raise ValueError(texts.OUTCOME_FIELD(key="outcome", value=word))
     if code is not None and (type(code) is not int or not 0 <= code <= 255):
-        raise ValueError(f"exit_code {code!r}")
+        raise ValueError(texts.OUTCOME_FIELD(key="exit_code", value=code))
     if type(held["lost"]) is not list or not all(type(rank) is int for rank in held["lost"]):
-        raise ValueError(f"lost {held['lost']!r}")
+        raise ValueError(texts.OUTCOME_FIELD(key="lost", value=held["lost"]))
     return RunOutcome(word, code, **counts, lost=tuple(held["lost"]), text=str(held["text"]))
 
 
 def _count(held: dict, key: str) -> int:
     if type(held[key]) is not int or held[key] < 0:
-        raise ValueError(f"{key} {held[key]!r}")
+        raise ValueError(texts.OUTCOME_FIELD(key=key, value=held[key]))
     return held[key]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from h5py import h5t
 
 from ringtrain import hdf5
-from ringtrain.checkpoint import seal
+from ringtrain.checkpoint import seal, texts
 
 COUNTS = ("iteration", "examples_seen", "epoch")
 SHOWN = ("model_name", "data_name", "data_checksum", "numerics", "version", "fingerprint")  # to people, as they are
@@ -35,10 +35,10 @@ class Reader:
     def fields(self) -> dict:
         """All that a Checkpoint is made from. Raises: CheckpointError; and of what HDF5 finds OSError, KeyError,
         ValueError, TypeError, RuntimeError, MemoryError."""
-        texts = {k: v.tobytes().decode() for k, v in self.arrays(self.group(self.file, "text")).items()}
+        written = {k: v.tobytes().decode() for k, v in self.arrays(self.group(self.file, "text")).items()}
         scalars = {k: v.item() for k, v in self.arrays(self.group(self.file, "scalars")).items()}
         found = {
-            **texts,
+            **written,
             **{name: self.count(name) for name in COUNTS},
             **{name: self.word(name) for name in ("version", "fingerprint")},
             "weights": self.arrays(self.group(self.file, "weights")),
@@ -48,19 +48,19 @@ class Reader:
         }
         for name in SHOWN:
             if not hdf5.is_text(found.get(name, "")):  # what no version may lack is missed when it is made one
-                raise seal.damaged(self.path, f"its {name} is not a text that can be shown: {found[name][:60]!r}")
+                raise seal.damaged(self.path, texts.NAME_NOT_PRINTABLE(name=name, found=found[name][:60]))
         return found
 
     def count(self, name: str) -> int:
         value = hdf5.attribute(self.file, name, [h5t.INTEGER])
         if not isinstance(value, np.integer) or not 0 <= value < 1 << 62:
-            raise seal.damaged(self.path, f"it does not hold what a checkpoint holds: {name} is {value!r}")
+            raise seal.damaged(self.path, texts.VALUE_WRONG(name=name, value=value))
         return int(value)
 
     def best(self) -> float | None:
         value = hdf5.attribute(self.file, "best", [h5t.FLOAT])
         if not isinstance(value, np.floating) or value < 0 or value > 1:
-            raise seal.damaged(self.path, f"it does not hold what a checkpoint holds: best is {value!r}")
+            raise seal.damaged(self.path, texts.VALUE_WRONG(name="best", value=value))
         return None if math.isnan(value) else float(value)
 
     def word(self, name: str) -> str:
@@ -69,9 +69,7 @@ class Reader:
     def bytes_of(self, owner, name: str) -> bytes:
         value = hdf5.attribute(owner, name, [h5t.STRING])
         if not isinstance(value, bytes):
-            raise seal.damaged(
-                self.path, f"it does not hold what a checkpoint holds: {name} of {owner.name} is {value!r}"
-            )
+            raise seal.damaged(self.path, texts.VALUE_WRONG(name=f"{name} of {owner.name}", value=value))
         return bytes(value)
 
     def slots(self, parent: h5py.Group) -> dict:
@@ -83,7 +81,7 @@ class Reader:
     def group(self, parent: h5py.Group, name: str) -> h5py.Group:
         found = self.child(parent, name)
         if not isinstance(found, h5py.Group):
-            raise seal.damaged(self.path, f"{found.name} is not a group")
+            raise seal.damaged(self.path, texts.NO_GROUP(name=found.name))
         return found
 
     def array(self, group: h5py.Group, name: str) -> np.ndarray:
@@ -92,27 +90,27 @@ class Reader:
         array = np.empty(found.shape, found.dtype)
         found.read_direct(array) if array.size else None
         if self.bytes_of(found, "sha256").decode() != digest(found.name, array):
-            raise seal.damaged(self.path, f"the values of {found.name} do not match their sha256")
+            raise seal.damaged(self.path, texts.VALUES_CHANGED(name=found.name))
         return array
 
     def child(self, group: h5py.Group, name: str):
         if not hdf5.is_own(group, name):
-            raise seal.damaged(self.path, f"{group.name}/{name} is missing, or is a link to elsewhere")
+            raise seal.damaged(self.path, texts.MEMBER_MISSING(group=group.name, name=name))
         return group[name]
 
     def accept(self, found) -> None:
         """Refuse what is not written here: above all what reads another file, or claims more than there is."""
         if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiub" or found.dtype.hasobject:
-            raise seal.damaged(self.path, f"{found.name} is not an array of numbers")
+            raise seal.damaged(self.path, texts.NO_NUMBERS(name=found.name))
         if found.shape is None:  # a null dataspace
-            raise seal.damaged(self.path, f"{found.name} has no shape")
+            raise seal.damaged(self.path, texts.NO_SHAPE(name=found.name))
         if hdf5.foreign_storage(found) or found.chunks:
-            raise seal.damaged(self.path, f"the values of {found.name} are not in one piece in this file")
+            raise seal.damaged(self.path, texts.NOT_CONTIGUOUS(name=found.name))
         if hdf5.nbytes_of(found) != found.id.get_storage_size() and hdf5.nbytes_of(found):
-            raise seal.damaged(self.path, f"{found.name} claims more bytes than the file has")
+            raise seal.damaged(self.path, texts.CLAIMS_TOO_MUCH(name=found.name))
         self.spent.append(hdf5.nbytes_of(found))
         if sum(self.spent) > self.size:
-            raise seal.damaged(self.path, f"{found.name} claims more bytes than the file has")
+            raise seal.damaged(self.path, texts.CLAIMS_TOO_MUCH(name=found.name))
 
 
 def digest(name: str, array: np.ndarray) -> str:

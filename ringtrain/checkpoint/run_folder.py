@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain import files
-from ringtrain.checkpoint import lock, outcome, store
+from ringtrain.checkpoint import lock, outcome, store, texts
 from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import CheckpointError, UsageError
 
@@ -78,7 +78,7 @@ class RunFolder:
         """A link would have us write to a file elsewhere, a folder or a pipe in a file's place not at all."""
         own = (self.config, self.log, self.curves, self.outcome, self.best)
         stray = [path for path in own if not files.is_plain(path)]
-        return [f"{path} is no file of its own: it is called {files.put_aside(path).name} now" for path in stray]
+        return [texts.MOVED_ASIDE(path=path, name=files.put_aside(path).name) for path in stray]
 
     def write_text(self, path: Path, text: str) -> None:
         """Replace a file of the folder whole. Raises: RingtrainError, UsageError as ``files.write``."""
@@ -95,7 +95,7 @@ class RunFolder:
         Raises: RingtrainError, UsageError as ``files.write``; what was saved before is still there then.
         """
         if keep < 1:
-            raise UsageError(f"keep {keep}: a run keeps its newest checkpoints, at least 1")
+            raise UsageError(texts.KEEP_TOO_FEW(keep=keep))
         path = self.numbered(checkpoint.iteration)
         if is_best:
             store.save(self.best, checkpoint)
@@ -174,8 +174,7 @@ def create(out: str | None, model_name: str, now: datetime.datetime, resume: boo
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
-            f"run folder {out or runs}: {_file_in_the_way(Path(out or runs) / 'checkpoints')} is a file, where a "
-            "folder is wanted; name another with --out"
+            texts.FILE_IN_THE_WAY(folder=out or runs, file=_file_in_the_way(Path(out or runs) / "checkpoints"))
         ) from error
     except OSError as error:
         raise files.unwritable(error, Path(out or runs), 0) from error
@@ -192,7 +191,7 @@ def find(target, best: bool = False) -> Found:
     """
     path = Path(target)
     if not path.exists():
-        raise CheckpointError(f"{path} is not there: give a checkpoint's file or a run's folder{_beside(path)}")
+        raise CheckpointError(texts.NOT_FOUND(path=path, beside=_beside(path)))
     if not path.is_dir():
         return Found(path, store.load(path))
     folder = RunFolder(folder_of(path))
@@ -222,10 +221,7 @@ def _refuse(folder: RunFolder, resume: bool) -> None:
     held = [path.name for path in (folder.config, folder.log) if path.exists()]
     held += [path.name for path in folder.checkpoints.glob("*.h5")][:1]
     if held and not resume:
-        raise UsageError(
-            f"run folder {folder.path} holds a run already ({', '.join(held)}); go on with it by "
-            "--resume auto, or name another folder with --out"
-        )
+        raise UsageError(texts.HOLDS_A_RUN(folder=folder.path, held=", ".join(held)))
 
 
 def _try_writing(folder: RunFolder) -> None:
@@ -249,19 +245,14 @@ def _first_good(folder: RunFolder, paths: list[Path]) -> Found:
         except CheckpointError as error:
             skipped.append(str(error))
     if skipped:
-        raise CheckpointError(f"no checkpoint of {folder.path} is good: {'; '.join(skipped)}")
-    raise CheckpointError(
-        f"{folder.path} holds no checkpoint: give a run's folder or a checkpoint's file{_beside(folder.path)}"
-    )
+        raise CheckpointError(texts.NONE_IS_GOOD(folder=folder.path, reasons="; ".join(skipped)))
+    raise CheckpointError(texts.NO_CHECKPOINT(folder=folder.path, beside=_beside(folder.path)))
 
 
 def _loaded(path: Path) -> Checkpoint:
     found, numbered = store.load(path), _NUMBERED.fullmatch(path.name)
     if numbered and int(numbered[1]) != found.iteration:
-        raise CheckpointError(
-            f"checkpoint {path} is of iteration {found.iteration}, which its name does not say: it was renamed; give "
-            "the file itself to go on from it"
-        )
+        raise CheckpointError(texts.RENAMED(path=path, iteration=found.iteration))
     return found
 
 
@@ -274,7 +265,7 @@ def folder_of(path: Path) -> Path:
 def _beside(path: Path) -> str:
     """Names the runs that lie beside a path, for an error about it."""
     runs = sorted(each.parent.name for each in path.parent.glob("*/checkpoints") if each.parent != path)
-    return f" (beside it: {', '.join(runs[-5:])})" if runs else ""
+    return texts.BESIDE(runs=", ".join(runs[-5:])) if runs else ""
 
 
 def _is_until(path: Path, iteration: int) -> bool:

@@ -13,6 +13,7 @@ import os
 import re
 from pathlib import Path
 
+from ringtrain.checkpoint import texts
 from ringtrain.errors import CheckpointError
 
 BLOCK = 512  # the smallest user block that HDF5 allows
@@ -36,34 +37,26 @@ def check(path: Path, file) -> None:
     count = _promised(path, head)
     held = os.fstat(file.fileno()).st_size - BLOCK
     if held != count:
-        raise damaged(path, f"{held + BLOCK:,} bytes long, where {count + BLOCK:,} were written")
+        raise damaged(path, texts.OTHER_LENGTH(found=held + BLOCK, written=count + BLOCK))
     if head != _block(count, _digest(file)):
-        raise damaged(path, "its bytes are not those that were written: they do not match its sha256")
+        raise damaged(path, texts.BYTES_CHANGED)
 
 
 def damaged(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {path} is damaged: {what}; use another one (--resume auto takes the newest good one)"
-    )
+    return CheckpointError(texts.DAMAGED(path=path, problem=what))
 
 
 def _promised(path: Path, head: bytes) -> int:
     """The length that the seal says."""
     words = head.decode("ascii", "replace").split()
     if len(head) < BLOCK and _MAGIC.encode().startswith(head[: len(_MAGIC)]):
-        raise damaged(path, f"only {len(head)} bytes long")
+        raise damaged(path, texts.TOO_SHORT(nbytes=len(head)))
     if words[:1] != [_MAGIC]:
-        raise CheckpointError(
-            f"{path} is not a checkpoint of ringtrain: it does not begin with {_MAGIC!r}; give a file of a "
-            "run's checkpoints folder, or the run's folder"
-        )
+        raise CheckpointError(texts.NO_CHECKPOINT_FILE(path=path, magic=_MAGIC))
     if len(words) != 6 or not re.fullmatch("[0-9]{1,18}", words[3]):
-        raise damaged(path, "its first line is not what ringtrain writes")
+        raise damaged(path, texts.FIRST_LINE)
     if words[1] != str(VERSION):
-        raise CheckpointError(
-            f"checkpoint {path} is of format version {words[1]}, and this ringtrain reads version {VERSION}: "
-            "use the ringtrain that wrote it"
-        )
+        raise CheckpointError(texts.OTHER_VERSION(path=path, version=words[1], wanted=VERSION))
     return int(words[3])
 
 

@@ -25,7 +25,7 @@ import h5py
 import numpy as np
 
 from ringtrain import files
-from ringtrain.checkpoint import seal
+from ringtrain.checkpoint import seal, texts
 from ringtrain.checkpoint.reader import Reader, digest
 from ringtrain.errors import CheckpointError
 from ringtrain.hdf5 import open_file
@@ -110,13 +110,11 @@ def load(path: Path) -> Checkpoint:
             with open_file(raw) as file:
                 found = Checkpoint(**Reader(path, file, os.fstat(raw.fileno()).st_size).fields())
     except OSError as error:
-        raise CheckpointError(
-            f"checkpoint {path} cannot be read ({error.strerror or error}); give one that can be read"
-        ) from error
+        raise CheckpointError(texts.UNREADABLE(path=path, reason=error.strerror or error)) from error
     except (KeyError, ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
-        raise seal.damaged(path, f"it does not hold what a checkpoint holds ({error})") from error
+        raise seal.damaged(path, texts.MALFORMED(error=error)) from error
     if found.fingerprint != fingerprint(found.shapes):
-        raise seal.damaged(path, "its fingerprint is not that of its weights")
+        raise seal.damaged(path, texts.OTHER_FINGERPRINT)
     return found
 
 
@@ -128,15 +126,14 @@ def fits(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], source: 
     """
     held = checkpoint.shapes
     differing = [
-        f"{name}: {_said(held, name)} in the checkpoint, {_said(shapes, name)} in the model"
+        texts.SHAPES_DIFFER(name=name, held=_said(held, name), wanted=_said(shapes, name))
         for name in {**shapes, **held}
         if _said(held, name) != _said(shapes, name)
     ]
     if differing:
-        more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
+        more = texts.AND_MORE(count=len(differing) - 3) if len(differing) > 3 else ""
         raise CheckpointError(
-            f"checkpoint {source} is of another model, {checkpoint.model_name!r}: "
-            f"{'; '.join(differing[:3])}{more}; give the model it was made with, or another checkpoint"
+            texts.OTHER_MODEL(source=source, model=checkpoint.model_name, differing="; ".join(differing[:3]), more=more)
         )
 
 
@@ -147,15 +144,10 @@ def is_whole(checkpoint: Checkpoint, scalars: Sequence[str], source: str) -> Non
     """
     for slot, arrays in checkpoint.optimizer.items():
         if {name: np.shape(array) for name, array in arrays.items()} != checkpoint.shapes:
-            raise CheckpointError(
-                f"checkpoint {source} has an optimizer's {slot!r} of other parameters than its weights: it was "
-                "changed; use another one"
-            )
+            raise CheckpointError(texts.OTHER_SLOTS(source=source, slot=slot))
     for name in scalars:
         if not math.isfinite(checkpoint.scalars.get(name, math.nan)):
-            raise CheckpointError(
-                f"checkpoint {source} has no {name} that is a number: it was changed; use another one"
-            )
+            raise CheckpointError(texts.NO_SCALAR(source=source, name=name))
 
 
 def _said(shapes: Mapping, name: str) -> str:

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ringtrain import files
+from ringtrain import files, storage_texts
 from ringtrain.checkpoint import store
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import RingtrainError, UsageError
@@ -30,10 +30,22 @@ def folder(tmp_path, make):
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [
-        (errno.EIO, RingtrainError, "the disk failed for .*Input/output error"),
-        (errno.EDQUOT, RingtrainError, "no room for .*Disk quota exceeded"),
-        (errno.ESTALE, RingtrainError, "the disk failed for .*Stale file handle"),
-        (errno.EROFS, UsageError, "writing is not allowed .*Read-only file system"),
+        (
+            errno.EIO,
+            RingtrainError,
+            storage_texts.NOT_WRITTEN.pattern(problem="the disk failed", reason="Input/output error"),
+        ),
+        (
+            errno.EDQUOT,
+            RingtrainError,
+            storage_texts.NOT_WRITTEN.pattern(problem="no room", reason="Disk quota exceeded"),
+        ),
+        (
+            errno.ESTALE,
+            RingtrainError,
+            storage_texts.NOT_WRITTEN.pattern(problem="the disk failed", reason="Stale file handle"),
+        ),
+        (errno.EROFS, UsageError, storage_texts.WRITING_REFUSED.pattern(reason="Read-only file system")),
     ],
 )
 @pytest.mark.parametrize("deed", ["fsync", "replace"])
@@ -73,9 +85,7 @@ def test_a_rename_that_was_not_done(folder, make, equal, monkeypatch):
         failing(errno.ENOENT)()
 
     monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(
-        UsageError, match=r"/checkpoints takes no new files \(No such file or directory\); name another"
-    ):
+    with pytest.raises(UsageError, match=storage_texts.NO_NEW_FILES.pattern(reason="No such file or directory")):
         folder.save(make(2), keep=2, is_best=True)
     assert equal(store.load(folder.best), make(1))
 
@@ -120,7 +130,9 @@ def test_a_full_disk_and_then_room_on_it(small_disk, make, equal):
     folder = RunFolder(small_disk)
     folder.checkpoints.mkdir()
     saved = 0
-    with pytest.raises(RingtrainError, match=r"no room for [\d,]+ bytes \(No space left on device\); what was saved"):
+    with pytest.raises(
+        RingtrainError, match=storage_texts.NOT_WRITTEN.pattern(problem="no room", reason="No space left on device")
+    ):
         while True:
             folder.save(make(saved + 1), keep=100, is_best=saved % 2 == 0)
             saved += 1

@@ -1,12 +1,14 @@
 """Sealed files of someone else, and run folders in which something else lies where files are wanted."""
 
 import os
+import re
 
 import h5py
 import numpy as np
 import pytest
 
 from ringtrain.checkpoint import seal, store
+from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.checkpoint.run_folder import RunFolder, create, find
 from ringtrain.errors import CheckpointError, UsageError
 
@@ -69,34 +71,79 @@ def committed_type(group):
 
 
 HOSTILE = {
-    "a negative count": (attribute("iteration", np.int64(-1)), "iteration is np.int64\\(-1\\)|iteration is -1"),
-    "a count of more than there can be": (attribute("epoch", np.uint64(1 << 63)), "epoch is"),
-    "many counts": (attribute("epoch", np.zeros(5, "i8")), "epoch is array"),
-    "a reference": (lambda f: f.attrs.create("epoch", f.ref, dtype=h5py.ref_dtype), "epoch is None"),
+    "a negative count": (
+        attribute("iteration", np.int64(-1)),
+        checkpoint_texts.VALUE_WRONG.pattern(name="iteration", value=np.int64(-1)),
+    ),
+    "a count of more than there can be": (
+        attribute("epoch", np.uint64(1 << 63)),
+        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=np.uint64(1 << 63)),
+    ),
+    "many counts": (
+        attribute("epoch", np.zeros(5, "i8")),
+        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=np.zeros(5, "i8")),
+    ),
+    "a reference": (
+        lambda f: f.attrs.create("epoch", f.ref, dtype=h5py.ref_dtype),
+        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=None),
+    ),
     "a region": (
         lambda f: f.attrs.create("epoch", f["weights/fc.bias"].regionref[:2], dtype=h5py.regionref_dtype),
-        "epoch is None",
+        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=None),
     ),
-    "a compound": (attribute("epoch", np.zeros((), [("a", "i8"), ("b", "f4")])), "epoch is None"),
-    "a text of free length": (attribute("version", "0.1"), "version of / is '0.1'"),
-    "a claim in an attribute": (attribute("best", np.zeros(4000), shape=(4000,)), "best is array"),
-    "no number for the best": (attribute("best", 7.0), "best is np.float64\\(7.0\\)|best is 7.0"),
-    "a name that moves the cursor": (text("model_name", b"a\x1b[2Jb"), "its model_name is not a text that can be"),
-    "a name in no encoding": (text("data_name", b"\xff\xfe"), "does not hold what a checkpoint holds"),
-    "a soft link to an external one": (through_a_soft_link, "/weights/fc.bias is missing, or is a link to elsewhere"),
-    "a committed type": (array(committed_type), "is not an array of numbers"),
-    "arrays in an array": (array(lambda g: g.create_dataset("fc.bias", (5,), "(3,)f4")), "is not an array of numbers"),
-    "references": (array(lambda g: g.create_dataset("fc.bias", (5,), h5py.ref_dtype)), "is not an array of numbers"),
-    "opaque bytes": (array(lambda g: g.create_dataset("fc.bias", (5,), "V4")), "is not an array of numbers"),
-    "complex numbers": (array(lambda g: g.create_dataset("fc.bias", (5,), "c8")), "is not an array of numbers"),
+    "a compound": (
+        attribute("epoch", np.zeros((), [("a", "i8"), ("b", "f4")])),
+        checkpoint_texts.VALUE_WRONG.pattern(name="epoch", value=None),
+    ),
+    "a text of free length": (
+        attribute("version", "0.1"),
+        checkpoint_texts.VALUE_WRONG.pattern(name="version of /", value="0.1"),
+    ),
+    "a claim in an attribute": (
+        attribute("best", np.zeros(4000), shape=(4000,)),
+        checkpoint_texts.VALUE_WRONG.pattern(name="best", value=np.zeros(4000)),
+    ),
+    "no number for the best": (
+        attribute("best", 7.0),
+        checkpoint_texts.VALUE_WRONG.pattern(name="best", value=np.float64(7.0)),
+    ),
+    "a name that moves the cursor": (
+        text("model_name", b"a\x1b[2Jb"),
+        checkpoint_texts.NAME_NOT_PRINTABLE.pattern(name="model_name"),
+    ),
+    "a name in no encoding": (text("data_name", b"\xff\xfe"), checkpoint_texts.MALFORMED.pattern()),
+    "a soft link to an external one": (
+        through_a_soft_link,
+        checkpoint_texts.MEMBER_MISSING.pattern(group="/weights", name="fc.bias"),
+    ),
+    "a committed type": (array(committed_type), checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias")),
+    "arrays in an array": (
+        array(lambda g: g.create_dataset("fc.bias", (5,), "(3,)f4")),
+        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
+    ),
+    "references": (
+        array(lambda g: g.create_dataset("fc.bias", (5,), h5py.ref_dtype)),
+        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
+    ),
+    "opaque bytes": (
+        array(lambda g: g.create_dataset("fc.bias", (5,), "V4")),
+        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
+    ),
+    "complex numbers": (
+        array(lambda g: g.create_dataset("fc.bias", (5,), "c8")),
+        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
+    ),
     "an empty space": (array(lambda g: g.create_dataset("fc.bias", dtype="f4")), "."),
     "a product that wraps around": (
         array(lambda g: g.create_dataset("fc.bias", (1 << 31, 1 << 31, 4), "f4", chunks=(1, 1, 1))),
-        "are not in one piece",
+        checkpoint_texts.NOT_CONTIGUOUS.pattern(name="/weights/fc.bias"),
     ),
-    "values that were never written": (array(lambda g: g.create_dataset("fc.bias", (200,), "f4")), "claims more bytes"),
+    "values that were never written": (
+        array(lambda g: g.create_dataset("fc.bias", (200,), "f4")),
+        checkpoint_texts.CLAIMS_TOO_MUCH.pattern(name="/weights/fc.bias"),
+    ),
     "one array by many names": (one_array_by_many_names, "."),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -118,9 +165,9 @@ def test_names_of_parameters_are_nothing_but_names(tmp_path, make, equal, name):
 
 def test_a_state_that_no_run_goes_on_from_is_named(make):
     weights = make().weights
-    with pytest.raises(CheckpointError, match="has an optimizer's 'slot' of other parameters than its weights"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.OTHER_SLOTS.pattern(slot="slot")):
         store.is_whole(make(optimizer={"slot": {"fc.bias": weights["fc.bias"]}}), (), "x.h5")
-    with pytest.raises(CheckpointError, match="has no epoch_loss that is a number"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.NO_SCALAR.pattern(name="epoch_loss")):
         store.is_whole(make(), ("step", "epoch_loss"), "x.h5")
     store.is_whole(make(), ("step",), "x.h5")
 
@@ -128,7 +175,7 @@ def test_a_state_that_no_run_goes_on_from_is_named(make):
 @pytest.mark.parametrize("make_it", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_a_pipe_or_a_device_is_no_checkpoint(tmp_path, make_it):
     make_it(tmp_path / "a.h5")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.UNREADABLE.pattern(path=tmp_path / "a.h5")):
         store.load(tmp_path / "a.h5")
 
 
@@ -146,9 +193,9 @@ def test_a_link_to_nothing_and_a_pipe_are_passed_over_and_named(folder):
     os.mkfifo(folder.checkpoints / "iteration-00000003.h5")
     found = folder.latest()
     assert found.checkpoint.iteration == 2
-    assert ["iteration-00000004.h5 cannot be read (No such" in found.skipped[0], "03.h5" in found.skipped[1]] == [
-        True
-    ] * 2
+    unreadable = checkpoint_texts.UNREADABLE
+    missing = unreadable(path=folder.numbered(4), reason="No such file or directory")
+    assert found.skipped[0] == missing and re.match(unreadable.pattern(path=folder.numbered(3)), found.skipped[1])
     assert [path.name for path in folder.supersede(2)] == [
         "superseded-iteration-00000004.h5",
         "superseded-iteration-00000003.h5",
@@ -159,7 +206,7 @@ def test_a_renamed_one_is_not_the_newest(folder, make):
     folder.numbered(2).rename(folder.numbered(99))
     found = folder.latest()
     assert found.checkpoint.iteration == 1
-    assert "is of iteration 2, which its name does not say" in found.skipped[0]
+    assert re.search(checkpoint_texts.RENAMED.pattern(path=folder.numbered(99), iteration=2), found.skipped[0])
     assert find(folder.numbered(99)).checkpoint.iteration == 2  # asked for by name
 
 
@@ -182,7 +229,8 @@ def test_no_link_leads_out_of_the_folder(folder, tmp_path, name):
     (folder.path / name).unlink(missing_ok=True)
     (folder.path / name).symlink_to(tmp_path / "mine")
     (told,) = folder.claim(resume=True)
-    assert told.endswith(f"{name} is no file of its own: it is called superseded-{os.path.basename(name)} now")
+    new_name = f"superseded-{os.path.basename(name)}"
+    assert told == checkpoint_texts.MOVED_ASIDE(path=folder.path / name, name=new_name)
     assert (tmp_path / "mine").read_text() == "mine" and not os.path.lexists(folder.path / name)
 
 
@@ -191,19 +239,22 @@ def test_a_folder_in_a_files_place_is_kept_and_makes_way(folder, name):
     (folder.path / name).unlink(missing_ok=True)
     (folder.path / name / "mine").mkdir(parents=True)
     (told,) = folder.claim(resume=True)
-    assert "is no file of its own" in told and not os.path.lexists(folder.path / name)
+    assert re.match(checkpoint_texts.MOVED_ASIDE.pattern(path=folder.path / name), told) and not os.path.lexists(
+        folder.path / name
+    )
     assert (folder.path / name).with_name(f"superseded-{os.path.basename(name)}").joinpath("mine").is_dir()
 
 
 def test_a_folder_is_claimed_once(folder):
     folder.claim(resume=True)
-    with pytest.raises(UsageError, match="is in use by process"):
+    with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=folder.path)):
         RunFolder(folder.path).claim(resume=True)
-    with pytest.raises(UsageError, match="is in use by process"):
+    with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=folder.path)):
         RunFolder(folder.path).is_at_work()
     folder.release()
     RunFolder(folder.path).is_at_work()
-    with pytest.raises(UsageError, match="holds a run already"):  # two that began at once, and one was faster
+    # Two that began at once, and one was faster.
+    with pytest.raises(UsageError, match=checkpoint_texts.HOLDS_A_RUN.pattern(folder=folder.path)):
         RunFolder(folder.path).claim(resume=False)
 
 

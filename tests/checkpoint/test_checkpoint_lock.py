@@ -9,7 +9,9 @@ import signal
 
 import pytest
 
+from ringtrain import storage_texts
 from ringtrain.checkpoint import lock
+from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.errors import RingtrainError, UsageError
 
 
@@ -41,8 +43,12 @@ def stranger(tmp_path):
         return
 
 
+def in_use_by(other) -> str:
+    return r"is in use by " + checkpoint_texts.OWNER.pattern(process=other.number)
+
+
 def test_a_second_run_is_refused_by_name_and_at_once(tmp_path, stranger):
-    with pytest.raises(UsageError, match=rf"is in use by process {stranger.number} on .*: one run at a time writes"):
+    with pytest.raises(UsageError, match=in_use_by(stranger)):
         lock.take(tmp_path, sleep=never)
 
 
@@ -69,7 +75,7 @@ def test_a_lock_that_outlives_its_owner_is_waited_for(tmp_path):
 def test_patience_ends(tmp_path):
     held, waited = lock.take(tmp_path), []
     (tmp_path / lock.NAME).write_text("[1]")
-    with pytest.raises(UsageError, match="is in use by another process"):
+    with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(who="by another process")):
         lock.take(tmp_path, patience_s=1, sleep=waited.append)
     assert len(waited) == 10
     held.release()
@@ -84,7 +90,7 @@ def test_a_copy_of_the_owner_keeps_it(tmp_path):
         select.select([go], [], [])
         os._exit(0)
     held.release()
-    with pytest.raises(UsageError, match="is in use"):
+    with pytest.raises(UsageError, match=checkpoint_texts.IN_USE.pattern(folder=tmp_path)):
         lock.take(tmp_path, patience_s=0)
     os.write(gone, b"!")
     os.waitpid(child, 0)
@@ -108,20 +114,22 @@ def refuse(number):
 
 def test_without_locks_a_process_of_this_host_is_seen(tmp_path, stranger, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOLCK))
-    with pytest.raises(UsageError, match=f"by process {stranger.number} on"):
+    with pytest.raises(UsageError, match=in_use_by(stranger)):
         lock.take(tmp_path, sleep=never)
     stranger()
     held = lock.take(tmp_path, sleep=never)
-    assert "is on a file system without locks: a second run in it would be seen on this host only" in held.remark
+    assert held.remark == checkpoint_texts.NO_LOCKS(folder=tmp_path)
     held.release()
 
 
 def test_a_disk_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse(errno.EIO))
-    with pytest.raises(RingtrainError, match=r"\.lock: the disk failed"):
+    with pytest.raises(
+        RingtrainError, match=storage_texts.NOT_WRITTEN.pattern(path=".lock", problem="the disk failed")
+    ):
         lock.take(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(UsageError, match="is not there or is no folder"):
+    with pytest.raises(UsageError, match=storage_texts.NO_FOLDER.pattern(folder=tmp_path / "none")):
         lock.take(tmp_path / "none")
 
 

@@ -1,5 +1,6 @@
 import os
 import random
+import re
 
 import h5py
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringtrain import storage_texts
 from ringtrain.checkpoint import seal, store
+from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.errors import CheckpointError, RingtrainError, UsageError
 
 
@@ -33,7 +36,7 @@ def edit(path, change):
 @pytest.mark.parametrize("name", ["model_name", "data_name", "numerics"])
 def test_no_text_that_is_shown_commands_a_terminal(tmp_path, make, name):
     store.save(tmp_path / "a.h5", make(**{name: "mine \x1b]0;mine\x07"}))
-    with pytest.raises(CheckpointError, match=f"its {name} is not a text that can be shown"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.NAME_NOT_PRINTABLE.pattern(name=name)):
         store.load(tmp_path / "a.h5")
 
 
@@ -130,15 +133,17 @@ def test_a_flipped_bit_of_any_byte_is_found(saved):
 
 def test_every_truncation_is_found(saved):
     whole = saved.read_bytes()
+    lengths = checkpoint_texts.TOO_SHORT.pattern() + "|" + checkpoint_texts.OTHER_LENGTH.pattern()
     for length in [*range(0, len(whole), 13), len(whole) - 1]:
         saved.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=r"damaged: .* bytes long"):
+        with pytest.raises(CheckpointError, match=f"is damaged: ({lengths})"):
             store.load(saved)
 
 
 def test_bytes_behind_the_end_are_found(saved):
+    length = saved.stat().st_size
     saved.write_bytes(saved.read_bytes() + b"\0")
-    with pytest.raises(CheckpointError, match=r"damaged: [\d,]+ bytes long, where [\d,]+ were written"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.OTHER_LENGTH.pattern(found=length + 1, written=length)):
         store.load(saved)
 
 
@@ -166,7 +171,9 @@ def test_swapped_arrays_are_found(saved):
         file.move("aside", other)
 
     edit(saved, swap)
-    with pytest.raises(CheckpointError, match=r"the values of /optimizer/velocity/fc.bias do not match"):
+    with pytest.raises(
+        CheckpointError, match=checkpoint_texts.VALUES_CHANGED.pattern(name="/optimizer/velocity/fc.bias")
+    ):
         store.load(saved)
 
 
@@ -174,40 +181,45 @@ def test_swapped_arrays_are_found(saved):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(CheckpointError, match=r"none\.h5 cannot be read \(No such file or directory\)"):
+    with pytest.raises(
+        CheckpointError,
+        match=checkpoint_texts.UNREADABLE.pattern(path=tmp_path / "none.h5", reason="No such file or directory"),
+    ):
         store.load(tmp_path / "none.h5")
 
 
 def test_a_folder(tmp_path):
-    with pytest.raises(CheckpointError, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(
+        CheckpointError, match=checkpoint_texts.UNREADABLE.pattern(path=tmp_path, reason="Is a directory")
+    ):
         store.load(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x89HDF\r\n\x1a\n" + bytes(2000), b"\xff" * 600])
 def test_another_file(tmp_path, content):
     (tmp_path / "x.h5").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"x\.h5 is not a checkpoint of ringtrain: it does not begin with"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.NO_CHECKPOINT_FILE.pattern(path="x.h5")):
         store.load(tmp_path / "x.h5")
 
 
 def test_another_version_of_the_format(saved):
     whole = saved.read_bytes()
     saved.write_bytes(whole.replace(b"checkpoint 1", b"checkpoint 2", 1))
-    with pytest.raises(CheckpointError, match="format version 2, and this ringtrain reads version 1"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.OTHER_VERSION.pattern(version="2", wanted=1)):
         store.load(saved)
 
 
 def test_a_first_line_of_other_words(saved):
     whole = saved.read_bytes()
     saved.write_bytes(whole.replace(b" bytes ", b" wytes x", 1)[: len(whole)])
-    with pytest.raises(CheckpointError, match="its first line is not what ringtrain writes"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.FIRST_LINE.pattern()):
         store.load(saved)
 
 
 def test_sealed_bytes_that_are_not_hdf5(saved):
     content = b"not HDF5 at all" * 100
     saved.write_bytes(seal.block(memoryview(content)) + content)
-    with pytest.raises(CheckpointError, match=r"a\.h5 cannot be read"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.UNREADABLE.pattern(path=saved)):
         store.load(saved)
 
 
@@ -231,45 +243,48 @@ def replace_bias(make_it):
 FOREIGN = {
     "an external link": (
         replace_weights(lambda: h5py.ExternalLink("/etc/passwd", "/")),
-        "/weights is missing, or is a link",
+        checkpoint_texts.MEMBER_MISSING.pattern(name="weights"),
     ),
-    "a soft link": (replace_weights(lambda: h5py.SoftLink("/optimizer")), "/weights is missing, or is a link"),
-    "no weights": (lambda file: file.pop("weights"), "/weights is missing"),
-    "an array for a group": (replace_weights(lambda: np.ones(3)), "/weights is not a group"),
+    "a soft link": (
+        replace_weights(lambda: h5py.SoftLink("/optimizer")),
+        checkpoint_texts.MEMBER_MISSING.pattern(name="weights"),
+    ),
+    "no weights": (lambda file: file.pop("weights"), checkpoint_texts.MEMBER_MISSING.pattern(name="weights")),
+    "an array for a group": (replace_weights(lambda: np.ones(3)), checkpoint_texts.NO_GROUP.pattern(name="/weights")),
     "a group for an array": (
         replace_bias(lambda group: group.create_group("fc.bias")),
-        "/weights/fc.bias is not an array of numbers",
+        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
     ),
     "objects": (
         replace_bias(lambda group: group.create_dataset("fc.bias", data=["a"], dtype=h5py.string_dtype())),
-        "/weights/fc.bias is not an array of numbers",
+        checkpoint_texts.NO_NUMBERS.pattern(name="/weights/fc.bias"),
     ),
     "another file's bytes": (
         replace_bias(lambda group: group.create_dataset("fc.bias", (8,), "u1", external=[("/etc/passwd", 0, 8)])),
-        "/weights/fc.bias are not in one piece",
+        checkpoint_texts.NOT_CONTIGUOUS.pattern(name="/weights/fc.bias"),
     ),
     "another array's values": (
         replace_bias(lambda group: group.create_virtual_dataset("fc.bias", h5py.VirtualLayout((5,), "f4"))),
-        "/weights/fc.bias are not in one piece",
+        checkpoint_texts.NOT_CONTIGUOUS.pattern(name="/weights/fc.bias"),
     ),
     "compressed zeros": (
         replace_bias(lambda group: group.create_dataset("fc.bias", (1 << 40,), "f4", compression="gzip")),
-        "/weights/fc.bias are not in one piece",
+        checkpoint_texts.NOT_CONTIGUOUS.pattern(name="/weights/fc.bias"),
     ),
     "claims": (
         replace_bias(lambda group: group.create_dataset("fc.bias", (1 << 40,), "f4")),
-        "/weights/fc.bias claims more bytes than the file has",
+        checkpoint_texts.CLAIMS_TOO_MUCH.pattern(name="/weights/fc.bias"),
     ),
-    "no digest": (lambda file: file["weights/fc.bias"].attrs.pop("sha256"), "does not hold what a checkpoint holds"),
-    "no iteration": (lambda file: file.attrs.pop("iteration"), "does not hold what a checkpoint holds"),
+    "no digest": (lambda file: file["weights/fc.bias"].attrs.pop("sha256"), checkpoint_texts.VALUE_WRONG.pattern()),
+    "no iteration": (lambda file: file.attrs.pop("iteration"), checkpoint_texts.VALUE_WRONG.pattern()),
     "a text more": (
         lambda file: file.move("text/config", "text/confog"),
-        "(do not match their sha256|does not hold what a checkpoint holds)",
+        "(" + checkpoint_texts.VALUES_CHANGED.pattern() + "|its contents are not those of a checkpoint)",
     ),
-    "a weight less": (lambda file: file.pop("weights/fc.bias"), "its fingerprint is not that of its weights"),
+    "a weight less": (lambda file: file.pop("weights/fc.bias"), checkpoint_texts.OTHER_FINGERPRINT.pattern()),
     "words for a number": (
         lambda file: file.attrs.create("iteration", "many"),
-        "does not hold what a checkpoint holds",
+        checkpoint_texts.VALUE_WRONG.pattern(),
     ),
 }
 
@@ -288,25 +303,26 @@ def test_sealed_files_that_hold_something_else(saved, what):
 def test_a_full_disk_keeps_what_was_there(saved, make, equal, small_files):
     with small_files(3000), pytest.raises(RingtrainError) as failure:
         store.save(saved, make(8))
-    assert f"a.h5: no room for {saved.stat().st_size:,} bytes" in str(failure.value)
+    wanted = storage_texts.NOT_WRITTEN.pattern(path=saved, problem=storage_texts.NO_ROOM, nbytes=saved.stat().st_size)
+    assert re.match(wanted, str(failure.value))
     assert failure.value.exit_code == 1
     assert equal(store.load(saved), make())
     assert os.listdir(saved.parent) == ["a.h5"]
 
 
 def test_a_folder_that_may_not_be_written(forbidden_folder, make):
-    with pytest.raises(UsageError, match=r"a\.h5: writing is not allowed .*name another with --out"):
+    with pytest.raises(UsageError, match=storage_texts.WRITING_REFUSED.pattern(path="a.h5")):
         store.save(forbidden_folder / "a.h5", make())
 
 
 def test_a_folder_that_is_not_there(tmp_path, make):
-    with pytest.raises(UsageError, match=r"none is not there or is no folder"):
+    with pytest.raises(UsageError, match=storage_texts.NO_FOLDER.pattern(folder=tmp_path / "none")):
         store.save(tmp_path / "none" / "a.h5", make())
 
 
 def test_a_folder_in_its_place(tmp_path, make):
     (tmp_path / "a.h5").mkdir()
-    with pytest.raises(UsageError, match=r"a\.h5: Is a directory; name another with --out"):
+    with pytest.raises(UsageError, match=storage_texts.NAME_REFUSED.pattern(path="a.h5", reason="Is a directory")):
         store.save(tmp_path / "a.h5", make())
 
 
@@ -322,15 +338,17 @@ def test_parameters_that_differ_are_named(make):
     del shapes["norm.größe"]
     with pytest.raises(CheckpointError) as refusal:
         store.fits(make(), shapes, "runs/a.h5")
-    assert str(refusal.value) == (
-        "checkpoint runs/a.h5 is of another model, 'mlp': fc.bias: (5,) in the checkpoint, (10,) in the model; "
-        "new.weight: absent in the checkpoint, (2, 2) in the model; "
-        "norm.größe: () in the checkpoint, absent in the model; give the model it was made with, or another checkpoint"
+    differing = [("fc.bias", (5,), (10,)), ("new.weight", "absent", (2, 2)), ("norm.größe", (), "absent")]
+    listed = (checkpoint_texts.SHAPES_DIFFER(name=name, held=held, wanted=wanted) for name, held, wanted in differing)
+    assert str(refusal.value) == checkpoint_texts.OTHER_MODEL(
+        source="runs/a.h5", model="mlp", differing="; ".join(listed), more=""
     )
 
 
 def test_of_many_that_differ_three_are_named(make):
-    with pytest.raises(CheckpointError, match="and 6 more; give the model"):
+    with pytest.raises(
+        CheckpointError, match=checkpoint_texts.OTHER_MODEL.pattern(more=checkpoint_texts.AND_MORE(count=6))
+    ):
         store.fits(make(), {f"layer{k}.weight": (k,) for k in range(5)}, "a.h5")
 
 

@@ -1,9 +1,12 @@
 import datetime
 import os
+import re
 
 import pytest
 
+from ringtrain import storage_texts
 from ringtrain.checkpoint import store
+from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.checkpoint.run_folder import RunFolder, create, find
 from ringtrain.errors import CheckpointError, RingtrainError, UsageError
 from ringtrain.files import PARTIAL
@@ -47,7 +50,7 @@ def test_a_folder_that_exists_is_taken(tmp_path):
 @pytest.mark.parametrize("held", ["config.toml", "log.jsonl", "checkpoints/iteration-00000007.h5"])
 def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(folder, held):
     (folder.path / held).write_text("")
-    message = rf"run holds a run already \({os.path.basename(held)}\); go on with it by --resume auto, or name"
+    message = checkpoint_texts.HOLDS_A_RUN.pattern(folder=folder.path, held=os.path.basename(held))
     with pytest.raises(UsageError, match=message):
         create(str(folder.path), "mlp", NOW, resume=False)
     assert create(str(folder.path), "mlp", NOW, resume=True).path == folder.path
@@ -57,18 +60,18 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(folder, held):
 @pytest.mark.parametrize("out", ["file", "file/below/it"])
 def test_a_file_in_the_way(tmp_path, out):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"run folder .*file is a file, where a folder is wanted; name another"):
+    with pytest.raises(UsageError, match=checkpoint_texts.FILE_IN_THE_WAY.pattern(file=tmp_path / "file")):
         create(str(tmp_path / out), "mlp", NOW, resume=False)
 
 
 def test_a_file_where_the_checkpoints_would_be(tmp_path):
     (tmp_path / "checkpoints").write_text("")
-    with pytest.raises(UsageError, match=r"checkpoints is a file, where a folder is wanted"):
+    with pytest.raises(UsageError, match=checkpoint_texts.FILE_IN_THE_WAY.pattern(file=tmp_path / "checkpoints")):
         create(str(tmp_path), "mlp", NOW, resume=False)
 
 
 def test_a_folder_that_may_not_be_made(forbidden_folder):
-    with pytest.raises(UsageError, match=r"run: writing is not allowed .*name another with --out"):
+    with pytest.raises(UsageError, match=storage_texts.WRITING_REFUSED.pattern(path="run")):
         create(str(forbidden_folder / "run"), "mlp", NOW, resume=False)
 
 
@@ -80,7 +83,7 @@ def test_a_folder_that_is_there_and_may_not_be_written(forbidden_folder):
     (forbidden_folder / "checkpoints").mkdir()
     forbidden_folder.chmod(0o555)
     os.seteuid(me)
-    with pytest.raises(UsageError, match="writing is not allowed"):
+    with pytest.raises(UsageError, match=storage_texts.WRITING_REFUSED.pattern()):
         create(str(forbidden_folder), "mlp", NOW, resume=False)
 
 
@@ -142,7 +145,7 @@ def test_a_copy_serves_where_a_file_can_have_one_name(folder, make, equal, monke
 
 
 def test_keeping_none_is_refused(folder, make):
-    with pytest.raises(UsageError, match="keep 0: a run keeps its newest checkpoints, at least 1"):
+    with pytest.raises(UsageError, match=checkpoint_texts.KEEP_TOO_FEW.pattern(keep=0)):
         folder.save(make(), keep=0, is_best=False)
 
 
@@ -166,8 +169,14 @@ def test_damaged_ones_are_passed_over_and_named(folder, make, equal):
     found = folder.latest()
     assert (found.path, found.checkpoint.iteration) == (folder.numbered(1), 1)
     assert len(found.skipped) == 2
-    assert "iteration-00000003.h5 is damaged: its bytes" in found.skipped[0]
-    assert "iteration-00000002.h5 is damaged: only 0 bytes long" in found.skipped[1]
+    assert re.search(
+        checkpoint_texts.DAMAGED.pattern(path=folder.numbered(3), problem=checkpoint_texts.BYTES_CHANGED),
+        found.skipped[0],
+    )
+    assert re.search(
+        checkpoint_texts.DAMAGED.pattern(path=folder.numbered(2), problem=checkpoint_texts.TOO_SHORT(nbytes=0)),
+        found.skipped[1],
+    )
 
 
 def test_the_best_one_is_the_last_resort(folder, make):
@@ -180,13 +189,16 @@ def test_the_best_one_is_the_last_resort(folder, make):
 def test_none_is_good(folder, make):
     folder.save(make(1), keep=1, is_best=False)
     damage(folder.numbered(1))
-    with pytest.raises(CheckpointError, match=r"no checkpoint of .*run is good: .*iteration-00000001.h5 is damaged"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.NONE_IS_GOOD.pattern(folder=folder.path)):
         folder.latest()
 
 
 def test_none_is_there_but_beside_it(folder, make):
     (folder.path.parent / "other" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match=r"run holds no checkpoint: .*\(beside it: other\)"):
+    with pytest.raises(
+        CheckpointError,
+        match=checkpoint_texts.NO_CHECKPOINT.pattern(folder="run", beside=checkpoint_texts.BESIDE(runs="other")),
+    ):
         folder.latest()
 
 
@@ -219,12 +231,15 @@ def test_the_newest_serves_where_there_is_no_best_one(folder, make):
 def test_a_file_that_is_named_and_damaged_is_not_passed_over(folder, make):
     folder.save(make(1), keep=2, is_best=True)
     damage(folder.save(make(2), keep=2, is_best=False))
-    with pytest.raises(CheckpointError, match=r"iteration-00000002\.h5 is damaged"):
+    with pytest.raises(CheckpointError, match=checkpoint_texts.DAMAGED.pattern(path=folder.numbered(2))):
         find(folder.numbered(2))
 
 
 def test_a_name_of_nothing(folder):
-    with pytest.raises(CheckpointError, match=r"rum is not there: give a checkpoint's file .*\(beside it: run\)"):
+    with pytest.raises(
+        CheckpointError,
+        match=checkpoint_texts.NOT_FOUND.pattern(path="rum", beside=checkpoint_texts.BESIDE(runs="run")),
+    ):
         find(folder.path.parent / "rum")
 
 
@@ -276,5 +291,7 @@ def test_putting_aside_where_nothing_may_be_written(forbidden_folder, make):
     RunFolder(forbidden_folder).save(make(2), keep=1, is_best=False)
     RunFolder(forbidden_folder).checkpoints.chmod(0o555)
     os.seteuid(me)
-    with pytest.raises(UsageError, match=r"superseded-iteration-00000002.h5: writing is not allowed"):
+    with pytest.raises(
+        UsageError, match=storage_texts.WRITING_REFUSED.pattern(path="superseded-iteration-00000002.h5")
+    ):
         RunFolder(forbidden_folder).supersede(1)
