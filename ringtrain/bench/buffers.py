@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ringtrain.bench import texts
 from ringtrain.bench.memory import check_device_memory, check_memory
 from ringtrain.collectives.host import HOST
 from ringtrain.exchange.native import check_native
@@ -154,7 +155,7 @@ class HostBuffers(Buffers):
         np.copyto(target, source)
 
     def lacking(self, numbers: NumberType, op: str) -> str | None:
-        return "the mean of whole numbers is none: use sum" if op == "mean" and numbers.integral else None
+        return texts.MEAN_OF_INTEGERS if op == "mean" and numbers.integral else None
 
     def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
         return numbers.combine(op), HOST
@@ -240,8 +241,8 @@ class DeviceBuffers(Buffers):
 
     def lacking(self, numbers: NumberType, op: str) -> str | None:
         if numbers.name not in DEVICE_TYPES:
-            return f"a device adds {' and '.join(DEVICE_TYPES)}, and this is {numbers.name}"
-        return None if op == "sum" else f"a device all-reduces sums, and this is {op}"
+            return texts.TYPE_NOT_ON_DEVICE(known=" and ".join(DEVICE_TYPES), dtype=numbers.name)
+        return None if op == "sum" else texts.OPERATION_NOT_ON_DEVICE(op=op)
 
     def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
         ops = self.ops(numbers.storage)

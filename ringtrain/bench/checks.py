@@ -17,6 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ringtrain.bench import texts
 from ringtrain.bench.trials import Job, Trial
 from ringtrain.errors import RingtrainError
 from ringtrain.exchange.numbers import TYPES, UFUNCS, NumberType
@@ -185,8 +186,7 @@ def self_test(job: Job, trial: Trial, seed: int) -> bool:
         noticed = sum(job.transport.gather_json(found))
         if noticed != 1:
             raise RingtrainError(
-                f"the {kind} check of {trial.name}, {job.op} of {job.numbers.name}, saw {noticed} wrong elements "
-                f"where one byte of one was flipped: its verdicts are worth nothing; please report this"
+                texts.SELF_TEST_FAILED(kind=kind, trial=trial.name, op=job.op, dtype=job.numbers.name, found=noticed)
             )
     return True
 

@@ -1,5 +1,6 @@
 """Names as users list them."""
 
+from ringtrain.bench import texts
 from ringtrain.errors import UsageError, nearest
 
 
@@ -8,5 +9,5 @@ def choose(names: str, known, what: str) -> list[str]:
     chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
     for name in chosen:
         if name not in known:
-            raise UsageError(f"unknown {what} {name!r}: {nearest(name, known)}, or all")
+            raise UsageError(texts.UNKNOWN_NAME(what=what, name=name, hint=nearest(name, known)))
     return list(dict.fromkeys(chosen))

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from ringtrain.bench import texts
 from ringtrain.bench.buffers import CPU, NO_WAY
 from ringtrain.bench.rows import COLUMNS, KEY, OK
 from ringtrain.errors import RingtrainError, UsageError
@@ -28,7 +29,7 @@ def _write(path, write: Callable[[TextIO], object]) -> None:
     try:
         _replace(path, write)
     except OSError as error:
-        raise RingtrainError(f"{path} could not be written: {error.strerror}") from None
+        raise RingtrainError(texts.NOT_WRITTEN(path=path, reason=error.strerror)) from None
 
 
 def _replace(path, write: Callable[[TextIO], object]) -> None:
@@ -66,12 +67,12 @@ def read_json(path) -> dict:
     try:
         found = parse_json(read_text(path, LARGEST_BYTES))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(texts.UNREADABLE(path=path, reason=error.strerror)) from None
     except ValueError as error:
-        raise UsageError(f"{path} is not JSON ({error}): give a file that bench-allreduce --json wrote") from None
+        raise UsageError(texts.NO_JSON(path=path, error=error)) from None
     rows = found.get("rows") if isinstance(found, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= COMPARED for row in rows):
-        raise UsageError(f"{path} has no rows of bench-allreduce: give a file that its --json wrote")
+        raise UsageError(texts.NO_ROWS(path=path))
     for number, row in enumerate(rows):
         row.setdefault("wire_dtype", row["dtype"])
         row.setdefault("device", CPU)
@@ -83,12 +84,12 @@ def read_json(path) -> dict:
 def _check_row(row: dict, where: str) -> None:
     for name in KEY:
         if not isinstance(row[name], str | int):
-            raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a name or a number")
+            raise UsageError(texts.ROW_NAME(where=where, name=name, value=row[name]))
     for name in ("algorithm", "status"):
         if not isinstance(row[name], str):
-            raise UsageError(f"{where}: {name} is {row[name]!r}, wanted a word")
+            raise UsageError(texts.ROW_WORD(where=where, name=name, value=row[name]))
     if row["status"] == OK and not _are_times(row["samples_s"]):
-        raise UsageError(f"{where}: samples_s is {row['samples_s']!r:.60}, wanted a list of seconds, each more than 0")
+        raise UsageError(texts.ROW_TIMES(where=where, value=row["samples_s"]))
 
 
 def _are_times(samples) -> bool:
@@ -101,11 +102,11 @@ def check_writable(path) -> None:
     """Before hours of measuring. Raises UsageError."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no folder {folder}")
+        raise UsageError(texts.NO_FOLDER(path=path, folder=folder))
     there = Path(path).exists()
     try:
         open(path, "a").close()
         if not there:  # it is the sweep's to make
             Path(path).unlink()
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        raise UsageError(texts.READ_ONLY(path=path, reason=error.strerror)) from None

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 import ringtrain
+from ringtrain.bench import texts
 from ringtrain.exchange.guarded import bare
 from ringtrain.exchange.machine import cpu_model
 from ringtrain.humanize import plural
@@ -59,7 +60,7 @@ def make_header(transport: Transport, start: str) -> dict:
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "library": transport.describe(),
         "transport": name_of(transport),
-        "transport_why": "rows say what carried each" if transport.size > 1 else "there is one rank",
+        "transport_why": texts.ROWS_SAY if transport.size > 1 else texts.ONE_RANK,
         "ranks": transport.size,
         "nodes": transport.nodes,
         "hosts": {host: sum(p["host"] == host for p in placements) for host in hosts},
@@ -78,5 +79,5 @@ def make_header(transport: Transport, start: str) -> dict:
 def before_a_call(protocol: Mapping) -> str:
     """What becomes of buffers and caches before each timed call, by a header's ``protocol``; one of an earlier version
     does not say that buffers are written, since they were not."""
-    written = "every rank writes its buffer" if protocol.get("fresh") else "buffers stay as the last one left them"
-    return f"{written}, and caches are emptied" if protocol.get("cold_bytes") else written
+    written = texts.WRITES_BUFFER if protocol.get("fresh") else texts.KEEPS_BUFFER
+    return texts.EMPTIES_CACHES(written=written) if protocol.get("cold_bytes") else written

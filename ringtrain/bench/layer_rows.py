@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
+from ringtrain.bench import texts
 from ringtrain.bench.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
 from ringtrain.humanize import format_bytes, format_rate
 from ringtrain.nn import wiring
@@ -130,13 +131,15 @@ def summary_lines(total: dict, header: dict) -> list[str]:
     """``header``: batch, ranks, held_bytes and peak_bytes."""
     iteration, ranks = total["iteration_s"], header["ranks"]
     lines = [
-        f"an iteration takes {_milli(iteration)} ms without its exchange: {total['images_per_s']:.4g} images/s",
-        f"memory of a rank: {format_bytes(header['held_bytes'])} of weights, gradients and optimizer, "
-        f"{format_bytes(header['peak_bytes'])} at most in all",
+        texts.ITERATION(iteration=_milli(iteration), rate=total["images_per_s"]),
+        texts.MEMORY(held=format_bytes(header["held_bytes"]), peak=format_bytes(header["peak_bytes"])),
     ]
     if ranks > 1:
         lines.append(
-            f"to exchange {format_bytes(total['exchange_bytes'])} a rank sends {format_bytes(total['sent_bytes'])} at "
-            f"least: it takes as long as all else at {format_rate(total['sent_bytes'] / iteration)}"
+            texts.EXCHANGE(
+                nbytes=format_bytes(total["exchange_bytes"]),
+                sent=format_bytes(total["sent_bytes"]),
+                rate=format_rate(total["sent_bytes"] / iteration),
+            )
         )
     return lines

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringtrain.bench import texts
 from ringtrain.errors import ModelError
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
@@ -129,10 +130,7 @@ class Rig:
 def classes_of(graph: Graph) -> int:
     shape = graph.shapes[graph.output]
     if len(shape) != 1:
-        raise ModelError(
-            f"layer {graph.output!r}, the last, gives {shapes.text(shape)}; its loss wants one vector: end the model "
-            "in a Linear or a GlobalAvgPool"
-        )
+        raise ModelError(texts.NO_VECTOR(layer=graph.output, shape=shapes.text(shape)))
     return shape[0]
 
 

@@ -5,6 +5,7 @@ import re
 import socket
 from pathlib import Path
 
+from ringtrain.bench import texts
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.humanize import format_bytes, plural
 from ringtrain.transport.base import Transport
@@ -32,9 +33,13 @@ def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> 
         if least is not None and nbytes * len(there) > least:
             raise everywhere(
                 UsageError(
-                    f"buffers of {format_bytes(nbytes)} on {plural(len(there), 'rank')} are "
-                    f"{format_bytes(nbytes * len(there))}, and "
-                    f"host {name} has {format_bytes(least)} of memory left: make -e smaller, or start fewer ranks on it"
+                    texts.HOST_FULL(
+                        nbytes=format_bytes(nbytes),
+                        ranks=plural(len(there), "rank"),
+                        wanted=format_bytes(nbytes * len(there)),
+                        host=name,
+                        free=format_bytes(least),
+                    )
                 )
             )
 
@@ -47,9 +52,11 @@ def check_device_memory(transport: Transport, nbytes: int, free_bytes: int, devi
         if nbytes * len(there) > min(there):
             raise everywhere(
                 UsageError(
-                    f"buffers of {format_bytes(nbytes)} on {plural(len(there), 'rank')} are "
-                    f"{format_bytes(nbytes * len(there))}, and "
-                    f"their device has {format_bytes(min(there))} of memory left: make -e smaller, or start fewer "
-                    "ranks on it"
+                    texts.DEVICE_FULL(
+                        nbytes=format_bytes(nbytes),
+                        ranks=plural(len(there), "rank"),
+                        wanted=format_bytes(nbytes * len(there)),
+                        free=format_bytes(min(there)),
+                    )
                 )
             )

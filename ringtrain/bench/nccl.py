@@ -3,11 +3,10 @@
 import base64
 from collections.abc import Callable
 
+from ringtrain.bench import texts
 from ringtrain.bench.buffers import DEVICE_TYPES, DeviceBuffers
 from ringtrain.bench.trials import Job, Refusal
 from ringtrain.transport.waiting import peers
-
-INSTALL = "pip install nvidia-nccl-cu13, for a CuPy of CUDA 12 nvidia-nccl-cu12"
 
 
 class Nccl:
@@ -47,7 +46,7 @@ class Nccl:
             self._library, self._stream = self._load()
             lacking = ""
         except ImportError as error:
-            lacking = f"NCCL is not to be had: {error}: {INSTALL}"
+            lacking = texts.NO_NCCL(error=error)
         told = transport.gather_json([lacking, self._buffers.runtime.facts.uuid])
         first = next((lacking for lacking, _ in told if lacking), None) or _shared([device for _, device in told])
         if first:
@@ -68,7 +67,7 @@ def _shared(devices: list[str]) -> str:
     for device in dict.fromkeys(devices):
         ranks = [rank for rank, own in enumerate(devices) if own == device]
         if len(ranks) > 1:
-            return f"NCCL wants a device for each rank, and {peers(ranks)} have one between them"
+            return texts.SHARED_DEVICE(ranks=peers(ranks))
     return ""
 
 
@@ -82,5 +81,5 @@ def load_from_cupy() -> tuple:
         warnings.simplefilter("ignore")  # CuPy says in words what ImportError says here
         from cupy.cuda import nccl
     if not nccl.available:
-        raise ImportError("CuPy does not find libnccl")
+        raise ImportError(texts.NO_LIBNCCL)
     return nccl, cupy.cuda.Stream(non_blocking=True)

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
+from ringtrain.bench import texts
 from ringtrain.bench.buffers import Buffers
 from ringtrain.bench.calibration import ALPHA_BYTES, ALPHA_ROUNDS
 from ringtrain.bench.links import ping_pong, repeated, room, slowest_s
@@ -52,12 +53,12 @@ def sick(rows: list[dict], hosts: Sequence[str]) -> list[str]:
         return []
     found = [_comparison(rows, groups, name) for name in names]
     slow, late = max(found, key=lambda one: one["slower"]), max(found, key=lambda one: one["later"])
-    texts = []
+    lines = []
     if slow["slower"] > STANDS_OUT:
-        texts.append(f"{slow['name']} has the slow links: {slow['slower']:.1f} times slower than those of the others")
+        lines.append(texts.SLOW_LINKS(name=slow["name"], times=slow["slower"]))
     if late["later"] > STANDS_OUT:
-        texts.append(f"{late['name']} has the late messages: {late['later']:.1f} times the latency of the others")
-    return texts
+        lines.append(texts.LATE_MESSAGES(name=late["name"], times=late["later"]))
+    return lines
 
 
 def _comparison(rows: list[dict], groups: Sequence[str], name: str) -> dict:

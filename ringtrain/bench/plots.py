@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.bench import texts
 from ringtrain.bench.bounds import MAPPED_BY_DEVICES
 from ringtrain.bench.files import check_writable
 from ringtrain.bench.header import before_a_call
@@ -27,11 +28,11 @@ def check_plot(path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("--plot needs matplotlib: pip install 'ringtrain[plot]'") from None
+        raise UsageError(texts.NO_MATPLOTLIB) from None
     known = FigureCanvasAgg(Figure()).get_supported_filetypes()
     ending = Path(path).suffix.lstrip(".")
     if ending not in known:
-        raise UsageError(f"--plot {path}: no picture is of kind {ending!r}; {nearest(ending, known)}")
+        raise UsageError(texts.NO_PICTURE_KIND(path=path, ending=ending, hint=nearest(ending, known)))
 
 
 def draw(header: dict, rows: list[dict], path) -> None:

@@ -6,6 +6,7 @@ Every row has every key; what does not apply is None. Units: ``…_s`` seconds, 
 
 from collections.abc import Sequence
 
+from ringtrain.bench import texts
 from ringtrain.bench.buffers import NO_WAY
 from ringtrain.bench.checks import Verdict
 from ringtrain.bench.statistics import ratio, summary
@@ -107,7 +108,7 @@ def with_verdict(row: dict, verdict: Verdict | None) -> dict:
     if verdict is None:
         return row
     judged = {name: getattr(verdict, name) for name in JUDGED}
-    reason = f"{verdict.wrong:,} wrong elements" if verdict.wrong else None
+    reason = texts.WRONG_ELEMENTS(wrong=verdict.wrong) if verdict.wrong else None
     return {**row, **judged, "status": WRONG if verdict.wrong else row["status"], "reason": reason or row["reason"]}
 
 
@@ -126,7 +127,7 @@ def fastest(found: Sequence[dict]) -> dict:
     best, *others = sorted(found, key=lambda row: (row["status"] != WRONG, row["median_s"]))
     if not others or best["status"] == WRONG:
         return best
-    beaten = (f"{row['median_s'] / best['median_s']:.2f} times as fast as in {row['memory']} memory" for row in others)
+    beaten = (texts.BEATEN(times=row["median_s"] / best["median_s"], memory=row["memory"]) for row in others)
     return {**best, "reason": ", ".join(beaten)}
 
 

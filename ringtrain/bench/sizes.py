@@ -3,6 +3,7 @@
 import math
 import re
 
+from ringtrain.bench import texts
 from ringtrain.errors import UsageError
 from ringtrain.exchange.buckets import make_buckets
 
@@ -15,24 +16,24 @@ def parse_bytes(text: str) -> int:
     """ "64K", "1.5MiB" or "4096", as nccl-tests and people write them. Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match:
-        raise UsageError(f"{text!r} is not a size in bytes: write it as 4096, 64K, 1.5M or 2G (of 1024)")
+        raise UsageError(texts.NO_SIZE(size=text))
     nbytes = float(match[1]) * UNITS[match[2].upper()]
     if nbytes > LARGEST:
-        raise UsageError(f"a buffer of {text} is more than this can address: at most {LARGEST >> 30}G")
+        raise UsageError(texts.TOO_LARGE(size=text, most=LARGEST >> 30))
     return int(nbytes)
 
 
 def swept(first: int, last: int, factor: float) -> list[int]:
     """From ``first`` to ``last`` bytes, each ``factor`` times the one before. Raises UsageError."""
     if first > last:
-        raise UsageError(f"the sweep begins at {first:,} bytes and ends at {last:,}: -b must not be more than -e")
+        raise UsageError(texts.BEGINS_AFTER_END(first=first, last=last))
     if not 1 < factor < math.inf:
-        raise UsageError(f"-f {factor:g}: each size is that many times the one before, so it must be more than 1")
+        raise UsageError(texts.FACTOR_TOO_SMALL(factor=factor))
     if first < 1:
-        raise UsageError("the sweep begins at 0 bytes, which no factor makes larger: -b must be at least 1")
+        raise UsageError(texts.BEGINS_AT_ZERO)
     count = math.log(last / first) / math.log(factor)
     if count > MOST_SIZES:
-        raise UsageError(f"-f {factor:.12g} makes {count:,.0f} sizes, and {MOST_SIZES:,} are many: make it larger")
+        raise UsageError(texts.TOO_MANY_SIZES(factor=factor, count=count, most=MOST_SIZES))
     sizes, size = [], float(first)
     while size <= last:
         sizes.append(int(size))

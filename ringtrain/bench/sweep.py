@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, product
 
-from ringtrain.bench import checks, rows
+from ringtrain.bench import checks, rows, texts
 from ringtrain.bench.bounds import Bounds
 from ringtrain.bench.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
 from ringtrain.bench.fits import fits
@@ -231,7 +231,7 @@ class _Bench:
     def measure(self, ready: _Ready) -> list[dict]:
         """The rows of all contenders on one job, in the order asked for."""
         entries = list(chain.from_iterable(ready.entries.values()))
-        what = f"{ready.job.nbytes:,} bytes of {ready.job.numbers.name}"
+        what = texts.MEASURING(nbytes=ready.job.nbytes, dtype=ready.job.numbers.name)
         told = partial(self._watcher.progress, what)
         samples = measure(self._transport, entries, self._asked.protocol, told)
         sent = zip(*self._transport.gather_json([trial.bytes_sent for _, trial in entries]), strict=True)
@@ -245,7 +245,7 @@ class _Bench:
     def _judge(self, job: Job, trial: Trial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:
             return None
-        self._watcher.progress(f"checking {trial.name} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
+        self._watcher.progress(texts.CHECKING(trial=trial.name, nbytes=job.nbytes, dtype=job.numbers.name), 0, 1)
         proved = [trial.name, job.numbers.name, job.op]
         if proved not in self.tested and checks.self_test(job, trial, self._asked.protocol.seed):
             self.tested.append(proved)

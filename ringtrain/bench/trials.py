@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ringtrain.bench import texts
 from ringtrain.bench.buffers import NO_WAY, Buffers
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
@@ -144,7 +145,7 @@ def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wir
     except RingtrainError as error:
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:
-        raise Refusal(f"{algorithm} sends no messages on one node: a wire of {wire.name} would round nothing")
+        raise Refusal(texts.WIRE_UNUSED(algorithm=algorithm, wire=wire.name))
     return reduction
 
 
@@ -156,9 +157,9 @@ def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None, wa
 
 def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival]) -> None:
     if job.numbers.name != "float32":  # said here too: what is bfloat16 to us is uint16 to others
-        raise Refusal(f"a wire of {wire.name} carries float32, and this is {job.numbers.name}")
+        raise Refusal(texts.WIRE_TYPE(wire=wire.name, dtype=job.numbers.name))
     if algorithm == NATIVE or algorithm in rivals:
-        raise Refusal(f"{algorithm} sends a buffer as it is: a wire of {wire.name} is for schedules")
+        raise Refusal(texts.WIRE_NOT_HERE(algorithm=algorithm, wire=wire.name))
 
 
 def _native(job: Job) -> Callable[[], None]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 
+from ringtrain.bench import texts
 from ringtrain.bench.fit import model_of
 from ringtrain.bench.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.sweep import Result
@@ -43,8 +44,7 @@ def barred(table: Table) -> list[str]:
         if not row.correct:
             found.setdefault((row.algorithm, row.dtype, row.op), row.bytes)
     return [
-        f"{algorithm} was not right, or not the same on all ranks, at {format_bytes(nbytes)} of {dtype} {op}: "
-        "auto takes it at no size"
+        texts.BARRED(algorithm=algorithm, size=format_bytes(nbytes), dtype=dtype, op=op)
         for (algorithm, dtype, op), nbytes in found.items()
     ]
 
@@ -54,10 +54,10 @@ def doubts(result: Result) -> list[str]:
     measured = [row for row in result.rows if row["status"] != REFUSED]
     noisy = sum(row["cv"] > NOISY_CV for row in measured)
     crowded = result.header["crowded"]
-    lines = [f"{crowded}: the scheduler was measured too"] if crowded else []
+    lines = [texts.SCHEDULER_MEASURED(crowded=crowded)] if crowded else []
     if noisy > len(measured) / 2:
-        told = f"{noisy} of {len(measured)} rows vary by more than {NOISY_CV:.0%}, even in their quietest pass"
-        lines.append(f"{told}: tune again when the machine is idle")
+        told = texts.NOISY_ROWS(noisy=noisy, rows=len(measured), most=NOISY_CV)
+        lines.append(texts.TUNE_AGAIN(doubt=told))
     return lines
 
 
@@ -93,4 +93,4 @@ def _changes(name_at: Callable[[int], str], low: int, high: int, halvings: int) 
         yield from _changes(name_at, low, middle, halvings - 1)
         yield from _changes(name_at, middle, high, halvings - 1)
     elif before != after:
-        yield f"{before} gives way to {after} at {format_bytes(high)}"
+        yield texts.GIVES_WAY(before=before, after=after, size=format_bytes(high))

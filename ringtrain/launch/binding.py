@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ringtrain.errors import DeviceError
+from ringtrain.launch import texts
 
 MASK = "CUDA_VISIBLE_DEVICES"
 # What a scheduler says of the devices of a task, where it says so and does not set the mask itself.
@@ -48,28 +49,30 @@ def bind(environ: Mapping[str, str], visible: int, local_rank: int) -> Binding:
     mask = environ.get(MASK)
     if not visible:
         raise DeviceError(_blind(environ, mask))
-    of = f" of {MASK}={mask}" if mask is not None else ""
+    of = texts.OF_MASK(variable=MASK, mask=mask) if mask is not None else ""
     if visible == 1:
-        return Binding(0, 1, f"the one that it sees{of}")
-    return Binding(local_rank % visible, visible, f"local rank {local_rank} modulo the {visible} that it sees{of}")
+        return Binding(0, 1, texts.ONLY_DEVICE(of=of))
+    return Binding(local_rank % visible, visible, texts.BY_LOCAL_RANK(local_rank=local_rank, visible=visible, of=of))
 
 
 def _blind(environ: Mapping[str, str], mask: str | None) -> str:
     if mask is not None:
-        told = f"{MASK} is {mask!r}, which names none that is here: unset it, or name devices that nvidia-smi -L lists"
+        told = texts.MASK_NAMES_NONE(variable=MASK, mask=mask)
     elif any(name in environ for name in GIVEN):
-        told = "the job has some, and this task was given none: srun --gpus-per-task=1, or --gpus-per-node"
+        told = texts.TASK_HAS_NONE
     elif any(name.startswith("SLURM_") for name in environ):
-        told = "ask Slurm for them: --gpus-per-task=1 or --gpus-per-node of srun, salloc or sbatch"
+        told = texts.ASK_SLURM
     else:
-        told = "nvidia-smi -L lists those of this machine; a container wants --gpus all"
-    return f"--device cuda: this process sees no GPU: {told}; or use --device cpu"
+        told = texts.SEE_NVIDIA_SMI
+    return texts.NO_GPU(hint=told)
 
 
 def table(everyone: Sequence[Bound]) -> list[str]:
     """Who computes on what, a line a rank; and which ranks have one device between them."""
     lines = [
-        f"rank {one.rank}: node {one.node}, local rank {one.local_rank}, device {one.index}, {one.name}, {one.uuid}"
+        texts.BOUND(
+            rank=one.rank, node=one.node, local_rank=one.local_rank, index=one.index, name=one.name, uuid=one.uuid
+        )
         for one in everyone
     ]
     return [*lines, *(_shared(ranks) for ranks in sharing(everyone))]
@@ -84,10 +87,7 @@ def sharing(everyone: Sequence[Bound]) -> list[list[int]]:
 
 
 def _shared(ranks: list[int]) -> str:
-    return (
-        f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} have one device, its time and its memory, between "
-        "them: start as many ranks as there are GPUs"
-    )
+    return texts.SHARED_DEVICE(ranks=", ".join(map(str, ranks[:-1])), last=ranks[-1])
 
 
 def to_json(one: Bound) -> dict:

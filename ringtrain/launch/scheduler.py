@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
+from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
 from ringtrain.launch.job_end import NUMBERS, Ask, ask_squeue, job_end
 from ringtrain.parsing import whole_number
@@ -92,12 +93,12 @@ def scheduler(visit: Visit) -> list[Line]:
         return [Line(FAIL, "batch system", problem)]
     if told is None:
         by = read_launch(visit.environ).by
-        return [Line(OK, "batch system", f"none; ranks are started by {by}" if by else "none")]
+        return [Line(OK, "batch system", texts.STARTED_BY(launcher=by) if by else "none")]
     job = Job(**told)
     findings = _findings(job, transport.nodes, transport.size, min(cores))
     if findings:
-        texts, advice = (dict.fromkeys(said) for said in zip(*findings, strict=True))
-        return [Line(WARN, "batch system", "; ".join([_words(job), *texts]), "; ".join(advice))]
+        found, advice = (dict.fromkeys(said) for said in zip(*findings, strict=True))
+        return [Line(WARN, "batch system", "; ".join([_words(job), *found]), "; ".join(advice))]
     return [Line(OK, "batch system", _words(job))]
 
 
@@ -112,8 +113,8 @@ def _read(environ: Mapping[str, str]) -> tuple[str, dict | None]:
 
 def _words(job: Job) -> str:
     given = [plural(count, word) for count, word in ((job.nodes, "node"), (job.tasks, "task")) if count is not None]
-    left = "" if job.left_s is None else f", {_span(job.left_s)} left"
-    return f"{job.by} job {job.number}{': ' if given else ''}{', '.join(given)}{left}"
+    left = "" if job.left_s is None else texts.LEFT(span=_span(job.left_s))
+    return texts.JOB(by=job.by, number=job.number, colon=": " if given else "", given=", ".join(given), left=left)
 
 
 def _span(seconds: float) -> str:
@@ -125,12 +126,14 @@ def _findings(job: Job, nodes: int, size: int, cores: int) -> list[tuple[str, st
     """(what is wrong, what to do)"""
     found = []
     if job.nodes is not None and nodes < job.nodes:
-        found.append((f"ranks are on {nodes} of them", "start ranks on all: mpirun without --host, or srun"))
+        found.append((texts.NODES_UNUSED(nodes=nodes), texts.USE_ALL_NODES))
     elif job.tasks is not None and size < job.tasks:
-        found.append((f"there {'is' if size == 1 else 'are'} {plural(size, 'rank')}", "start as many by mpirun, srun"))
+        found.append(
+            (texts.TASKS_UNUSED(verb="is" if size == 1 else "are", ranks=plural(size, "rank")), texts.START_AS_MANY)
+        )
     if job.cores is not None and cores < job.cores:
-        text = f"a task has {plural(job.cores, 'core')}, and a rank runs on {cores}"
-        found.append((text, f"mpirun --map-by slot:PE={job.cores}, or srun --cpus-per-task={job.cores}"))
+        text = texts.CORES_UNUSED(cores=plural(job.cores, "core"), used=cores)
+        found.append((text, texts.GIVE_CORES(cores=job.cores)))
     if job.left_s is not None and job.left_s < SOON_S:
-        found.append(("it ends soon", "ask for more time: --time of Slurm"))
+        found.append((texts.ENDS_SOON, texts.MORE_TIME))
     return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.errors import ConfigError, nearest
+from ringtrain.launch import texts
 
 BATCH = Path(__file__).with_name("batch")
 NAMES = {"train": "ringtrain", "bench": "ringtrain-bench"}
@@ -56,20 +57,20 @@ class Job:
 def check(job: Job) -> None:
     """Raises ConfigError for what sbatch would refuse, or a shell would take for more than a name."""
     if job.kind not in NAMES:
-        raise ConfigError(f"there is no script {job.kind!r}; {nearest(job.kind, NAMES)}")
+        raise ConfigError(texts.NO_SCRIPT(kind=job.kind, hint=nearest(job.kind, NAMES)))
     if job.time is not None and not _TIME.fullmatch(job.time):
-        raise ConfigError(f"--time {job.time}: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00")
+        raise ConfigError(texts.TIME_MALFORMED(time=job.time))
     if job.memory is not None and not _MEMORY.fullmatch(job.memory):
-        raise ConfigError(f"--mem {job.memory}: wanted a number and K, M, G or T, as 64G; 0 for all of a node's")
+        raise ConfigError(texts.MEMORY_MALFORMED(memory=job.memory))
     named = {option: getattr(job, option) for option in ("partition", "account", "qos", "name", "venv", "container")}
     for option, value in [*named.items(), *(("module", module) for module in job.modules)]:
         if value is not None and not _NAME.fullmatch(value):
-            raise ConfigError(f"--{option} {value!r}: wanted a name without blanks and without signs of the shell")
+            raise ConfigError(texts.NAME_MALFORMED(option=option, value=value))
     if job.container is not None and job.venv is not None:
         raise ConfigError("--container holds what --venv would bring: give one of them")
     for line in job.sbatch:
         if not line.startswith("-") or "\n" in line:
-            raise ConfigError(f"--sbatch {line!r}: wanted one option of sbatch, as --sbatch=--constraint=a100")
+            raise ConfigError(texts.SBATCH_MALFORMED(line=line))
 
 
 def script(job: Job) -> str:

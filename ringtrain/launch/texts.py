@@ -118,3 +118,45 @@ STAGING_SLOW = Template(
 
 # doctor.timeout
 TIMED_OUT = Template("the check of {name} has not ended after {seconds:g} s, in {place}")
+
+# slurm.py
+NO_SCRIPT = Template("there is no script {kind!r}; {hint}")
+TIME_MALFORMED = Template("--time {time}: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00")
+MEMORY_MALFORMED = Template("--mem {memory}: wanted a number and K, M, G or T, as 64G; 0 for all of a node's")
+NAME_MALFORMED = Template("--{option} {value!r}: wanted a name without blanks and shell characters")
+SBATCH_MALFORMED = Template("--sbatch {line!r}: wanted one option of sbatch, as --sbatch=--constraint=a100")
+
+# job_end.py
+END_MALFORMED = Template(
+    "{variable} is {value!r}; wanted the second at which the job ends, counted from 1970: $(($(date +%s) + "
+    "SECONDS)) at the top of the job's script"
+)
+
+# binding.py
+OF_MASK = Template(" of {variable}={mask}")
+ONLY_DEVICE = Template("the only visible one{of}")
+BY_LOCAL_RANK = Template("local rank {local_rank} modulo the {visible} visible ones{of}")
+MASK_NAMES_NONE = Template(
+    "{variable} is {mask!r}, which names no device of this machine: unset it, or name devices that nvidia-smi -L lists"
+)
+TASK_HAS_NONE = Template("the job has some, but this task got none: srun --gpus-per-task=1, or --gpus-per-node")
+ASK_SLURM = Template("ask Slurm for them: --gpus-per-task=1 or --gpus-per-node of srun, salloc or sbatch")
+SEE_NVIDIA_SMI = Template("nvidia-smi -L lists those of this machine; a container needs --gpus all")
+NO_GPU = Template("--device cuda: this process sees no GPU: {hint}; or use --device cpu")
+BOUND = Template("rank {rank}: node {node}, local rank {local_rank}, device {index}, {name}, {uuid}")
+SHARED_DEVICE = Template(
+    "ranks {ranks} and {last} share one device, its time and its memory: start as many ranks as there are GPUs"
+)
+
+# scheduler.py
+STARTED_BY = Template("none; {launcher} starts the ranks")
+LEFT = Template(", {span} left")
+JOB = Template("{by} job {number}{colon}{given}{left}")
+NODES_UNUSED = Template("ranks are on {nodes} of them")
+USE_ALL_NODES = Template("start ranks on all: mpirun without --host, or srun")
+TASKS_UNUSED = Template("there {verb} {ranks}")
+START_AS_MANY = Template("start as many by mpirun, srun")
+CORES_UNUSED = Template("a task has {cores}, but a rank runs on {used}")
+GIVE_CORES = Template("mpirun --map-by slot:PE={cores}, or srun --cpus-per-task={cores}")
+ENDS_SOON = Template("it ends soon")
+MORE_TIME = Template("ask for more time: --time of Slurm")

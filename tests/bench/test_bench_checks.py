@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.bench import checks
+from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.buffers import HostBuffers
 from ringtrain.bench.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
 from ringtrain.bench.trials import Job, Trial, prepare
@@ -142,5 +143,8 @@ def test_the_self_test_passes_for_a_right_one_and_stops_where_the_check_is_blind
 
     in_world(2, body)
     monkeypatch.setattr(checks, "_wrong", lambda *_: 0)
-    with pytest.raises(RingtrainError, match="exact check of star, sum of float32, saw 0 wrong elements"):
+    with pytest.raises(
+        RingtrainError,
+        match=bench_texts.SELF_TEST_FAILED.pattern(kind="exact", trial="star", op="sum", dtype="float32", found=0),
+    ):
         in_world(2, body)

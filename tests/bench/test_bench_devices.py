@@ -1,12 +1,14 @@
 """Buffers in the memory of devices that are not there: every row that there is, and every refusal."""
 
 import json
+import re
 import threading
 
 import numpy as np
 import pytest
 
 from ringtrain.bench import copies, files, plots, rows, tables
+from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.buffers import DeviceBuffers
 from ringtrain.bench.copies import Copies, mapped_bound_s
 from ringtrain.bench.nccl import Nccl
@@ -83,7 +85,7 @@ def test_text_files_and_pictures_say_what_device(result, tmp_path):
     text = "\n".join(tables.header_lines(result.header))
     assert "# buffers on 3 devices, host; messages staged\n" in text
     assert "# staged links inside a node: alpha " in text and "# copies on the device, all ranks at once: " in text
-    assert ", from a neighbour's " in text
+    assert re.search(bench_texts.PEER_COPIES.pattern(), text)
     files.write_json(tmp_path / "a.json", result.header, result.rows)
     files.write_csv(tmp_path / "a.csv", result.rows)
     again = files.read_json(tmp_path / "a.json")
@@ -132,9 +134,9 @@ def test_both_ways_are_rows():
 def test_what_a_device_does_not_add_is_refused():
     found = swept(2, algorithms=("ring",), dtypes=("bfloat16", "float64"), ops=("sum", "max"), sizes=(64,)).rows
     assert {row["reason"] for row in by(found, dtype="bfloat16")} == {
-        "a device adds float32 and float64, and this is bfloat16"
+        bench_texts.TYPE_NOT_ON_DEVICE(known="float32 and float64", dtype="bfloat16")
     }
-    assert by(found, dtype="float64", op="max")[0]["reason"] == "a device all-reduces sums, and this is max"
+    assert by(found, dtype="float64", op="max")[0]["reason"] == bench_texts.OPERATION_NOT_ON_DEVICE(op="max")
     assert by(found, dtype="float64", op="sum")[0]["status"] == "ok"
 
 
@@ -164,7 +166,9 @@ def test_a_device_that_adds_wrongly_is_seen():
 
 
 def test_more_than_the_device_has_is_refused():
-    with pytest.raises(UsageError, match=r"buffers of 8 GiB on 1 rank are 8 GiB, and their device has 8 GiB of memory"):
+    with pytest.raises(
+        UsageError, match=bench_texts.DEVICE_FULL.pattern(nbytes="8 GiB", ranks="1 rank", wanted="8 GiB", free="8 GiB")
+    ):
         swept(1, sizes=(1 << 33,))
 
 
@@ -252,18 +256,13 @@ def test_nccl_takes_part():
 
 def test_nccl_is_refused_where_it_cannot_run():
     def absent():
-        raise ImportError("CuPy does not find libnccl")
+        raise ImportError(bench_texts.NO_LIBNCCL)
 
     (row,) = by(with_nccl(2, absent), algorithm="nccl")
-    assert row["status"] == "refused" and row["reason"] == (
-        "NCCL is not to be had: CuPy does not find libnccl: pip install nvidia-nccl-cu13, for a CuPy of CUDA 12 "
-        "nvidia-nccl-cu12"
-    )
+    assert row["status"] == "refused" and row["reason"] == bench_texts.NO_NCCL(error=bench_texts.NO_LIBNCCL)
     device = HostRuntime()
     shared = with_nccl(2, lambda: (FakeNccl(2), Stream()), make=lambda inner, ways: buffers_of(inner, ways, device))
-    assert by(shared, algorithm="nccl")[0]["reason"] == (
-        "NCCL wants a device for each rank, and ranks 0, 1 have one between them"
-    )
+    assert by(shared, algorithm="nccl")[0]["reason"] == (bench_texts.SHARED_DEVICE(ranks="ranks 0, 1"))
 
 
 def test_every_algorithm_has_a_row():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.layer_rows import COLUMNS, cells, layer_rows, plain_lines, summary_lines, totals
 from ringtrain.bench.layers import (
     BACKWARD,
@@ -177,11 +178,11 @@ def test_the_last_lines_speak_of_the_exchange_where_there_is_one():
         "memory of a rank: 3 MiB of weights, gradients and optimizer, 5 MiB at most in all",
     ]
     assert summary_lines(total, {**header, "ranks": 2})[2] == (
-        "to exchange 1 MiB a rank sends 1 MiB at least: it takes as long as all else at 2.097 MB/s"
+        bench_texts.EXCHANGE(nbytes="1 MiB", sent="1 MiB", rate="2.097 MB/s")
     )
 
 
 def test_a_net_that_ends_in_an_image_is_refused():
     text = 'input = { shape = [8, 8, 3] }\nlayers = [{ name = "c", kind = "Conv2D", channels = 4, kernel = 3 }]'
-    with pytest.raises(ModelError, match=r"layer 'c', the last, gives 6x6x4; its loss wants one vector: end the model"):
+    with pytest.raises(ModelError, match=bench_texts.NO_VECTOR.pattern(layer="c", shape="6x6x4")):
         rig_of(spec.parse(text, "net").graph())

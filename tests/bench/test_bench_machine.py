@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.caches import UNKNOWN_BYTES, scrub_bytes
 from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Layout, Link
@@ -28,7 +29,9 @@ def test_sizes_as_people_write_them(text, nbytes):
 
 @pytest.mark.parametrize("text", ["", "K", "-4", "1e6", "100E", "4 furlongs", "9999999G", "9" * 400 + "G"])
 def test_what_is_no_size(text):
-    with pytest.raises(UsageError, match=r"is not a size in bytes|is more than this can address"):
+    with pytest.raises(
+        UsageError, match=f"{bench_texts.NO_SIZE.pattern(size=text)}|{bench_texts.TOO_LARGE.pattern(size=text)}"
+    ):
         parse_bytes(text)
 
 
@@ -37,9 +40,11 @@ def test_a_sweep_of_sizes():
     assert swept(5, 5, 2) == [5]
     assert whole_elements([1, 5, 7, 4096], 4) == [4, 4096]
     for wrong in ((2, 1, 2), (1, 2, 1), (1, 2, 0.5), (1, 2, math.nan), (1, 2, math.inf), (0, 2, 2)):
-        with pytest.raises(UsageError, match=r"-b|-f"):
+        with pytest.raises(UsageError, match="-b|-f"):
             swept(*wrong)
-    with pytest.raises(UsageError, match=r"-f 1\.0001 makes 69,318 sizes, and 1,000 are many"):
+    with pytest.raises(
+        UsageError, match=bench_texts.TOO_MANY_SIZES.pattern(factor=1.0001, count=69318.18373414558, most=1000)
+    ):
         swept(1, 1024, 1.0001)
 
 
@@ -90,8 +95,8 @@ def test_the_worst_pair_and_the_sick_rank():
     assert (found["latency"]["first"], found["latency"]["second"]) == (2, 3)
     assert (found["bandwidth"]["first"], found["bandwidth"]["second"]) == (1, 2)
     assert sick(rows, ["a"] * 4) == [
-        "rank 2 has the slow links: 4.0 times slower than those of the others",
-        "rank 3 has the late messages: 2.0 times the latency of the others",
+        bench_texts.SLOW_LINKS(name="rank 2", times=4),
+        bench_texts.LATE_MESSAGES(name="rank 3", times=2),
     ]
     assert sick(rows[:1], ["a", "a"]) == []  # of two, who would it be?
 
@@ -107,7 +112,7 @@ def test_a_sick_host_is_named_by_its_links_to_others():
             row["bytes_per_s"] = 9000.0  # inside it all is well
         elif "b" in touched:
             row["bytes_per_s"] = 30.0
-    assert sick(rows, hosts) == ["b has the slow links: 3.0 times slower than those of the others"]
+    assert sick(rows, hosts) == [bench_texts.SLOW_LINKS(name="b", times=3)]
 
 
 def test_ranks_that_share_cores_are_counted_by_host():
@@ -149,7 +154,8 @@ def test_buffers_that_do_not_fit_are_refused_with_the_figures(tmp_path):
     assert available_bytes(tmp_path / "none") is None
     world = LoopbackWorld(3)
     world.run(lambda transport: check_memory(transport, (1 << 20) // 3, meminfo))
-    wanted = f"buffers of 512 KiB on 3 ranks are 1.5 MiB, and host {socket.gethostname()} has 1 MiB of memory left"
+    host = socket.gethostname()
+    wanted = bench_texts.HOST_FULL.pattern(nbytes="512 KiB", ranks="3 ranks", wanted="1.5 MiB", host=host, free="1 MiB")
     with pytest.raises(UsageError, match=wanted) as raised:
         LoopbackWorld(3).run(lambda transport: check_memory(transport, 1 << 19, meminfo))
     assert raised.value.everywhere

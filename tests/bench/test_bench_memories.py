@@ -1,9 +1,12 @@
 """Where buffers lie while they are all-reduced, and who has written them before."""
 
+import re
+
 import numpy as np
 import pytest
 
 from ringtrain.bench import files, gates, tables, timing
+from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.buffers import HostBuffers
 from ringtrain.bench.sweep import Sweep, sweep
 from ringtrain.bench.timing import Protocol
@@ -46,8 +49,8 @@ def mpi_takes(monkeypatch):
 @pytest.mark.parametrize(
     ("shared", "ordinary", "memory", "reason"),
     [
-        (3.0, 2.0, "ordinary", "1.50 times as fast as in shared memory"),
-        (2.0, 5.0, "shared", "2.50 times as fast as in ordinary memory"),
+        (3.0, 2.0, "ordinary", bench_texts.BEATEN(times=1.5, memory="shared")),
+        (2.0, 5.0, "shared", bench_texts.BEATEN(times=2.5, memory="ordinary")),
     ],
 )
 def test_all_are_compared_with_the_mpi_in_the_memory_where_it_is_faster(mpi_takes, shared, ordinary, memory, reason):
@@ -79,7 +82,9 @@ def test_what_is_wrong_in_one_memory_hides_behind_no_other(mpi_takes, monkeypatc
 
     monkeypatch.setattr(Loopback, "native_allreduce", silent_where_shared)
     (row,) = swept(algorithms=("mpi",)).rows
-    assert (row["status"], row["memory"]) == ("wrong", "shared") and "wrong elements" in row["reason"]
+    assert (row["status"], row["memory"]) == ("wrong", "shared") and re.search(
+        bench_texts.WRONG_ELEMENTS.pattern(), row["reason"]
+    )
 
 
 @pytest.mark.parametrize(("size", "nodes", "memories"), [(1, 1, ("ordinary",)), (3, 3, ("ordinary",))])
@@ -168,9 +173,21 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
 @pytest.mark.parametrize(
     ("then", "now", "told"),
     [
-        ({}, Protocol(), r"buffers stay as the last one left them; in this sweep every rank writes its buffer\. Give"),
-        (Protocol(), Protocol(cold_bytes=9), "in this sweep every rank writes its buffer, and caches"),
-        (Protocol(), Protocol(fresh=False), "Before each of its iterations every rank writes its buffer; in"),
+        (
+            {},
+            Protocol(),
+            bench_texts.OTHER_RULE.pattern(then=bench_texts.KEEPS_BUFFER, now=bench_texts.WRITES_BUFFER),
+        ),
+        (
+            Protocol(),
+            Protocol(cold_bytes=9),
+            bench_texts.OTHER_RULE.pattern(now=bench_texts.EMPTIES_CACHES(written=bench_texts.WRITES_BUFFER)),
+        ),
+        (
+            Protocol(),
+            Protocol(fresh=False),
+            bench_texts.OTHER_RULE.pattern(then=bench_texts.WRITES_BUFFER, now=bench_texts.KEEPS_BUFFER),
+        ),
     ],
 )
 def test_sweeps_of_different_rules_are_not_compared(tmp_path, then, now, told):

@@ -3,6 +3,7 @@
 import pytest
 
 from ringtrain.bench import fit, gates, plots, regret, tune
+from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.rows import label, quieter
 from ringtrain.bench.sweep import Result, Sweep, sweep
 from ringtrain.bench.timing import Protocol
@@ -66,9 +67,7 @@ def test_a_wrong_algorithm_does_not_win(monkeypatch):
     table = tune.table_from(swept(algorithms=("mpi", "ring")), PAIR)
     lines = tune.choice_lines(table, anywhere(PAIR, "float32"), [64, 4096], "float32", "sum", whole=True)
     assert "mpi" not in "".join(lines)
-    assert tune.barred(table) == [
-        "mpi was not right, or not the same on all ranks, at 64 B of float32 sum: auto takes it at no size"
-    ]
+    assert tune.barred(table) == [bench_texts.BARRED(algorithm="mpi", size="64 B", dtype="float32", op="sum")]
 
 
 def test_the_same_bits_on_all_ranks_are_part_of_being_right():
@@ -121,8 +120,8 @@ def test_a_busy_machine_is_told():
     rows = [{"status": "ok", "cv": cv} for cv in (0.5, 0.5, 0.01)] + [{"status": "refused", "cv": None}]
     told = tune.doubts(Result({"crowded": "4 ranks on 2 cores"}, rows))
     assert told == [
-        "4 ranks on 2 cores: the scheduler was measured too",
-        "2 of 3 rows vary by more than 10%, even in their quietest pass: tune again when the machine is idle",
+        bench_texts.SCHEDULER_MEASURED(crowded="4 ranks on 2 cores"),
+        bench_texts.TUNE_AGAIN(doubt=bench_texts.NOISY_ROWS(noisy=2, rows=3, most=0.1)),
     ]
     assert tune.doubts(Result({"crowded": None}, rows[2:])) == []
 

@@ -1,11 +1,13 @@
 """Sweeps over wires that round: rows, checks that know of it, refusals."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from ringtrain.bench import files, gates, plots, tables
+from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.bound import bound_s
 from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Link
 from ringtrain.bench.checks import KINDS, count_wrong, make_pattern, spoil
@@ -75,12 +77,15 @@ def test_a_bound_of_fewer_bytes():
 def test_refusals_have_their_reason():
     asked = {"wires": ("bfloat16",), "sizes": (64,), "algorithms": ("mpi", "ring", "recursive-doubling", "rival")}
     rivals = {"rival": lambda job: lambda: None}
-    native, unowned = "mpi sends a buffer as it is: a wire of bfloat16", "'recursive-doubling' cannot use a wire"
+    native, unowned = (
+        bench_texts.WIRE_NOT_HERE(algorithm="mpi", wire="bfloat16"),
+        "'recursive-doubling' cannot use a wire",
+    )
     for op, dtype, wanted in (
         ("sum", "float32", [native, None, unowned]),
         ("max", "float32", [native, "a wire of bfloat16 carries sums, and this is max", unowned]),
-        ("sum", "bfloat16", ["a wire of bfloat16 carries float32, and this is bfloat16"] * 4),
-        ("mean", "int32", ["a wire of bfloat16 carries float32, and this is int32"] * 4),
+        ("sum", "bfloat16", [bench_texts.WIRE_TYPE(wire="bfloat16", dtype="bfloat16")] * 4),
+        ("mean", "int32", [bench_texts.WIRE_TYPE(wire="bfloat16", dtype="int32")] * 4),
     ):
         rows = swept(2, **asked, ops=(op,), dtypes=(dtype,), rivals=rivals).rows
         for row, reason in zip(rows, wanted, strict=False):
@@ -144,7 +149,9 @@ def test_tables_and_pictures_tell_them_apart(result, tmp_path):
     text = tables.line(refused, columns)
     assert text.split()[5:9] == ["bfloat16", "mpi", "-", "refused:"]
     fits = tables.fit_lines(result.header["fits"])
-    assert any("float32 sum over a wire of float16, in place" in line for line in fits)
+    assert any(
+        re.search(bench_texts.FIT.pattern(what="float32 sum over a wire of float16, in place"), line) for line in fits
+    )
     assert [label(row) for row in by(result.rows, algorithm="tree", bytes=100)] == [
         "tree",
         "tree (float16)",

@@ -1,8 +1,11 @@
 """What batch systems say of a job, and where ranks do not fit what it was given."""
 
+import re
+
 import pytest
 
 from ringtrain.launch import scheduler
+from ringtrain.launch import texts as launch_texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
 from ringtrain.launch.scheduler import Job, expand, read_job
 from tests.fakes.visits import line_of
@@ -70,33 +73,50 @@ def test_a_world_of_the_whole_job_is_well(job):
 
 def test_nodes_or_tasks_without_ranks_are_a_warning(job):
     line = job(4, 1)
-    assert line.status == WARN and line.text.endswith("; ranks are on 1 of them") and "without --host" in line.advice
+    assert (
+        line.status == WARN
+        and line.text.endswith("; ranks are on 1 of them")
+        and re.search(launch_texts.USE_ALL_NODES.pattern(), line.advice)
+    )
     line = job(2, 2)
-    assert line.status == WARN and line.text.endswith("; there are 2 ranks") and "by mpirun, srun" in line.advice
+    assert (
+        line.status == WARN
+        and line.text.endswith("; there are 2 ranks")
+        and re.search(launch_texts.START_AS_MANY.pattern(), line.advice)
+    )
 
 
 def test_fewer_cores_than_a_task_was_given_are_a_warning(job):
     line = job(4, 2, SLURM_CPUS_PER_TASK="8")
-    assert line.status == WARN and line.text.endswith("; a task has 8 cores, and a rank runs on 4")
-    assert "slot:PE=8" in line.advice and job(4, 2, SLURM_CPUS_PER_TASK="4").status == OK
+    assert line.status == WARN and line.text.endswith("; " + launch_texts.CORES_UNUSED(cores="8 cores", used=4))
+    assert (
+        re.search(launch_texts.GIVE_CORES.pattern(cores=8), line.advice)
+        and job(4, 2, SLURM_CPUS_PER_TASK="4").status == OK
+    )
 
 
 def test_an_end_that_is_near_is_a_warning(job):
     line = job(4, 2, SLURM_JOB_END_TIME="119")
-    assert line.status == WARN and line.text.endswith("1 min left; it ends soon") and "--time" in line.advice
+    assert (
+        line.status == WARN
+        and line.text.endswith("1 min left; it ends soon")
+        and re.search(launch_texts.MORE_TIME.pattern(), line.advice)
+    )
     assert job(4, 2, SLURM_JOB_END_TIME="120").status == OK
 
 
 def test_an_end_that_is_no_time_is_a_failure(job):
     line = job(4, 2, RINGTRAIN_JOB_END="soon")
-    assert line.status == FAIL and "RINGTRAIN_JOB_END is 'soon'; it wants the second" in line.text
+    assert line.status == FAIL and re.search(
+        launch_texts.END_MALFORMED.pattern(variable="RINGTRAIN_JOB_END", value="soon"), line.text
+    )
 
 
 def test_all_that_is_wrong_is_one_line(job):
     line = job(4, 1, SLURM_JOB_END_TIME="0", SLURM_CPUS_PER_TASK="8")
-    assert line.text.endswith(
-        "0 min left; ranks are on 1 of them; a task has 8 cores, and a rank runs on 4; it ends soon"
-    )
+    cores = launch_texts.CORES_UNUSED(cores="8 cores", used=4)
+    found = (launch_texts.NODES_UNUSED(nodes=1), cores, launch_texts.ENDS_SOON)
+    assert line.text.endswith("; ".join(["0 min left", *found]))
     assert line.advice.count(";") == 2
 
 
@@ -111,7 +131,7 @@ def test_outside_of_a_job_the_launcher_is_told(tmp_path):
     assert line_of(scheduler.scheduler, tmp_path, 2) == Line(OK, "batch system", "none")
     environ = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
     line = line_of(scheduler.scheduler, tmp_path, 2, environ=environ)
-    assert line == Line(OK, "batch system", "none; ranks are started by mpirun")
+    assert line == Line(OK, "batch system", launch_texts.STARTED_BY(launcher="mpirun"))
 
 
 def test_a_list_of_nodes_that_cannot_be_read_is_none(tmp_path):
