@@ -38,7 +38,8 @@ OTHER_RULE = Template(
 )
 NO_LONGER_OK = Template("{row}: was ok, is {status}: {reason}")
 SLOWER = Template("{row}: {ratio:.2f} times the earlier time [{low:.2f},{high:.2f}], allowed {most:.2f}")
-TOO_
+TOO_SLOW = Template("{algorithm}: busbw of at most {busbw:.3g} GB/s, wanted {wanted:.3g}")
+
 # header.py
 ROWS_SAY = Template("rows say what carried each")
 ONE_RANK = Template("there is one rank")

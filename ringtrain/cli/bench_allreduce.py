@@ -5,6 +5,7 @@ from math import isfinite
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.cli.progress import Progress
 from ringtrain.cli.values import OfRank, Share, Size
 
@@ -76,7 +77,7 @@ def _bench(transport, flags: dict) -> int:
     complaints = together(transport, lambda: _complaints(flags, old, result.rows))
     if transport.rank == 0:
         for complaint in complaints:
-            click.echo(f"ringtrain: {complaint}", err=True)
+            click.echo(texts.FROM(text=complaint), err=True)
     close()
     return 1 if complaints else 0
 
@@ -118,7 +119,7 @@ def _tuned(transport, flags: dict, asked):
         return asked
     found = find_tuning(transport, flags["tuning"])
     if transport.rank == 0 and found.remark:
-        click.echo(f"ringtrain: {found.remark}", err=True)
+        click.echo(texts.FROM(text=found.remark), err=True)
     return replace(asked, tuning=found.table)
 
 
@@ -132,7 +133,7 @@ def _asked(flags: dict, ranks: int):
 
     dtypes = choose(flags["dtypes"], TYPES, "type")
     if flags["device"] == "cuda" and flags["guard"]:
-        raise UsageError("--guard watches the all-reduces of host memory: leave it out with --device cuda")
+        raise UsageError(texts.GUARD_ON_DEVICE)
     return Sweep(
         sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
         algorithms=_algorithms(flags),
@@ -155,10 +156,10 @@ def _protocol(flags: dict, ranks: int):
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:
-        raise UsageError(f"--skew delays rank {late_rank}, and the ranks are 0 to {ranks - 1}")
+        raise UsageError(texts.NO_SUCH_RANK(rank=late_rank, last=ranks - 1))
     for flag in ("budget_s", "min_busbw"):
         if flags[flag] is not None and not isfinite(flags[flag]):
-            raise UsageError(f"--{flag.replace('_', '-')} {flags[flag]}: wanted a number")
+            raise UsageError(texts.NO_NUMBER(flag=f"--{flag.replace('_', '-')}", value=flags[flag]))
     return Protocol(
         repeats=flags["iterations"],
         warm_up=flags["warm_up"],
@@ -179,15 +180,13 @@ def _algorithms(flags: dict) -> list[str]:
 
     names = [name.strip() for name in flags["algorithms"].split(",")]
     if flags["device"] == "cpu" and NCCL in names:
-        raise UsageError(f"{NCCL} all-reduces the memory of devices: give --device cuda, or leave it out")
+        raise UsageError(texts.NCCL_ON_HOST(nccl=NCCL))
     others = [name for name in names if name != NCCL]
     chosen = reductions.choose(",".join(others)) if others else []
     if flags["device"] == "cuda" and (NCCL in names or names == ["all"]):
         chosen.append(NCCL)
     if flags["tuning"] is not None and reductions.AUTO not in chosen:
-        raise UsageError(
-            f"--tuning {flags['tuning']} is what auto chooses by: name auto in --algorithm, or leave it out"
-        )
+        raise UsageError(texts.TUNING_WITHOUT_AUTO(path=flags["tuning"]))
     return chosen
 
 
@@ -200,7 +199,7 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
         first, last, factor = (SWEPT | given).values()
         return swept(first, last, factor)
     if given:
-        raise UsageError("--sizes-of takes the sizes from a model: leave out -b, -e and -f")
+        raise UsageError(texts.SIZES_OF)
     from ringtrain.exchange.allreduce import BUCKET_BYTES
     from ringtrain.nn import spec
     from ringtrain.nn.arena import lay_out
@@ -241,7 +240,7 @@ def _watcher(rank: int, flags: dict):
 
     def measured(rows: list[dict]) -> None:
         while unwritten:  # of a size before this one: what is wrong at the end is told as an error
-            click.echo(f"ringtrain: the rows so far are not in their files: {unwritten.pop()}", err=True)
+            click.echo(texts.ROWS_NOT_WRITTEN(error=unwritten.pop()), err=True)
         so_far.rows += rows
         _say(tables.line(row, columns) for row in rows)
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.cli.variants import folders_of, variants_of
 
 PLAIN_WIDTH = 120  # of a file or a pipe
@@ -63,12 +64,12 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, paths: dict) -> Non
     from ringtrain.report.runs import read_run
 
     if not folders:
-        raise UsageError("nothing to compare: give folders of runs, or --sync A,B with options of training after --")
+        raise UsageError(texts.NOTHING_TO_COMPARE)
     for folder in folders:
         if folder.startswith("-"):
-            raise UsageError(f"{folder} is not a run's folder: options of training go with --sync or --variant")
+            raise UsageError(texts.NO_RUN_FOLDER(folder=folder))
     if out is not None:
-        raise UsageError(f"--out {out} is where variants are trained: give --sync or --variant, or leave it out")
+        raise UsageError(texts.OUT_WITHOUT_VARIANTS(out=out))
     places = [Path(folder).resolve() for folder in folders]
     runs = [read_run(folder, name) for folder, name in zip(folders, _names(places), strict=True)]
     _check_paths(paths)
@@ -123,7 +124,7 @@ def _check_files(out: str | None, asked: list, paths: dict) -> None:
     _check_paths(paths)
     there = [folder for folder in (folders_of(out, asked) if out else []) if Path(folder).exists()]
     if there:
-        raise UsageError(f"{there[0]} is there already: name another folder with --out, or compare what is in {out}")
+        raise UsageError(texts.VARIANT_EXISTS(folder=there[0], out=out))
 
 
 def _folder(out: str | None) -> str:
@@ -136,7 +137,7 @@ def _folder(out: str | None) -> str:
 
 def _tell_begin(variant, asked: list) -> None:
     number = [other.name for other in asked].index(variant.name) + 1
-    click.echo(f"\n== variant {number} of {len(asked)}: {variant.name}")
+    click.echo(texts.VARIANT(number=number, count=len(asked), name=variant.name))
 
 
 def _read(ran: list) -> list:
@@ -160,18 +161,18 @@ def _keep(ran: list, path: Path) -> None:
     from ringtrain.report.comparison import notes_of, rows_of
 
     if ran[-1].problem is not None:
-        click.echo(f"ringtrain: variant {ran[-1].variant.name!r}: {ran[-1].problem}", err=True)
+        click.echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, problem=ran[-1].problem), err=True)
     runs = _read(ran)
     rows = rows_of(runs)
     try:
         _write(path, _json(rows, notes_of(runs, rows)))
     except RingtrainError as error:
-        click.echo(f"ringtrain: {error}", err=True)
+        click.echo(texts.FROM(text=error), err=True)
 
 
 def _left_out(asked: list, ran: list) -> list[str]:
     names = [variant.name for variant in asked[len(ran) :]]
-    return [f"not run: {', '.join(names)}"] if names else []
+    return [texts.NOT_RUN(names=", ".join(names))] if names else []
 
 
 def _code(asked: list, ran: list) -> int:
@@ -202,7 +203,7 @@ def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None 
     notes = [*notes_of(runs, rows), *(more or [])]
     _show(rows)
     for note in notes:
-        click.echo(f"note: {note}")
+        click.echo(texts.NOTE(note=note))
     if paths["json_path"] is not None:
         _write(paths["json_path"], _json(rows, notes))
     if paths["csv_path"] is not None:
@@ -244,9 +245,9 @@ def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | Non
     except UsageError as error:
         if asked_for:
             raise
-        click.echo(f"note: no picture: {error}")
+        click.echo(texts.NO_PICTURE(error=error))
     else:
-        click.echo(f"the picture is in {path}")
+        click.echo(texts.PICTURE(path=path))
 
 
 def _json(rows: list[dict], notes: list[str]) -> str:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.cli.hints import Group
 from ringtrain.parsing import whole_number
 
@@ -28,7 +29,7 @@ class ImageSize(click.ParamType):
         match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", value) if isinstance(value, str) else None
         sides = tuple(whole_number(side or match[1]) for side in match.groups()) if match else (None,)
         if None in sides:
-            self.fail(f"{value!r} is not a height and a width: write it as in 32x48, or 32 for 32x32", param, ctx)
+            self.fail(texts.NO_SIZE(value=value), param, ctx)
         return sides
 
 
@@ -53,9 +54,9 @@ def make(source, out, **options):
     with _progress() as progress:
         content = make_dataset(source, out, progress=progress, **options)
     for note in content.notes:
-        click.echo(f"note: {note}")
+        click.echo(texts.NOTE(note=note))
     parts = ", ".join(f"{part.count:,} {name}" for name, part in content.parts())
-    click.echo(f"{out}: {content.name}, {parts} examples in {len(content.classes)} classes")
+    click.echo(texts.MADE(out=out, name=content.name, parts=parts, classes=len(content.classes)))
 
 
 @data.command()
@@ -94,8 +95,8 @@ def check(file):
         problems = check_file(file, progress)
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise DataError(f"{file} has {count}:\n" + "\n".join(f"  - {p}" for p in problems))
-    click.echo(f"{file} is good")
+        raise DataError(texts.PROBLEMS(file=file, count=count, problems="\n".join(f"  - {p}" for p in problems)))
+    click.echo(texts.GOOD(file=file))
 
 
 def _table(header, rows):

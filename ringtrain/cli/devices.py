@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.transport.base import Transport
 
 MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
@@ -59,7 +60,7 @@ def device_buffers(transport: Transport, cuda: Cuda):
     names = dict.fromkeys([choice.way, STAGED, *([DIRECT] if tried else [])])
     ipc = Ipc(transport, runtime)
     ways = {name: OnDevice(transport, runtime, name, ipc=ipc) for name in names}
-    told = f"{choice.words}; ranks of a node do not map one another's: {ipc.why}" if ipc.why else choice.words
+    told = texts.NOT_MAPPED(choice=choice.words, why=ipc.why) if ipc.why else choice.words
     return DeviceBuffers(runtime, partial(cuda.ops, runtime), ways), told
 
 

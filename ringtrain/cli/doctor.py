@@ -2,6 +2,8 @@
 
 import click
 
+from ringtrain.cli import texts
+
 
 @click.command()
 @click.option(
@@ -79,7 +81,7 @@ def _give_up(visit, words: str) -> None:
 
     from ringtrain.errors import StalledError
 
-    click.echo(f"ringtrain doctor: rank {visit.transport.rank} on {visit.host}: {words}", err=True)
+    click.echo(texts.DOCTOR_STUCK(rank=visit.transport.rank, host=visit.host, words=words), err=True)
     if visit.transport.size > 1:
         visit.transport.abort(StalledError.exit_code)
     os._exit(StalledError.exit_code)

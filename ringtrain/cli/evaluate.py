@@ -32,9 +32,14 @@ def evaluate(target, split, best, as_json, **given):
 
 
 def _words(trained, split: str, score) -> str:
-    return (
-        f"{trained.path} (model {trained.model.name}, iteration {trained.iteration:,})\n"
-        f"{split} loss {score.loss:.4f}, accuracy {100 * score.accuracy:.2f} % of {score.examples:,} examples"
+    return texts.SCORE(
+        path=trained.path,
+        model=trained.model.name,
+        iteration=trained.iteration,
+        split=split,
+        loss=score.loss,
+        percent=100 * score.accuracy,
+        examples=score.examples,
     )
 
 

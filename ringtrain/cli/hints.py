@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.errors import nearest
 
 # ringtrain's option, and what torchrun, timm, Keras, Lightning, Horovod, nccl-tests and others call it. Where one has
@@ -78,7 +79,7 @@ class Group(click.Group):
     def get_command(self, ctx, name):
         found = super().get_command(ctx, name)
         if found is None:
-            raise click.UsageError(f"no command {name!r}; {nearest(name, self.commands)}", ctx)
+            raise click.UsageError(texts.UNKNOWN_COMMAND(name=name, hint=nearest(name, self.commands)), ctx)
         return found
 
 
@@ -88,7 +89,7 @@ def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
     if context is None:
         return error.format_message()
     text = hint(error, arguments) or error.format_message()
-    return f"{text}\n{context.get_usage()}\nTry '{context.command_path} --help' for help."
+    return texts.USAGE(text=text, usage=context.get_usage(), command=context.command_path)
 
 
 def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
@@ -99,7 +100,7 @@ def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
     command = error.ctx.command
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
     told = None if asked in known else _elsewhere(asked.replace("_", "-"), known, command.name)
-    return told and f"No such option '{asked}': {told}"
+    return told and texts.UNKNOWN_OPTION(asked=asked, hint=told)
 
 
 def _asked(error: click.ClickException, arguments: Sequence[str]) -> str | None:
@@ -122,10 +123,10 @@ def _elsewhere(asked: str, known: set[str], command: str) -> str | None:
             return told
     for name, others in NAMES.items():
         if asked in others and name in known:
-            return f"use {name}"
+            return texts.USE(option=name)
     for name, others in VALUED.items():
         if asked in others and name.split()[0] in known:
-            return f"use {name}"
+            return texts.USE(option=name)
     if asked in RANKS:
-        return f"ranks are mpirun's: mpirun -np 2 ringtrain {command}"
+        return texts.RANKS(command=command)
     return None

@@ -9,6 +9,7 @@ import os
 import click
 
 from ringtrain import __version__
+from ringtrain.cli import texts
 from ringtrain.cli.hints import in_words
 from ringtrain.cli.world import end_with
 from ringtrain.errors import RingtrainError, UsageError, naming_packages, nearest
@@ -41,7 +42,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx, name):
         if name not in COMMANDS:
-            raise click.UsageError(f"no command {name!r}; {nearest(name, COMMANDS)}", ctx)
+            raise click.UsageError(texts.UNKNOWN_COMMAND(name=name, hint=nearest(name, COMMANDS)), ctx)
         return getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
 
     def format_commands(self, ctx, formatter):
@@ -99,8 +100,8 @@ def _check_given(arguments: list[str]) -> None:
         if flag in MAY_BE_EMPTY or (place and arguments[place - 1] in MAY_BE_EMPTY):
             continue
         if flag.startswith("--") and equals and not value:
-            raise UsageError(f"{flag} is empty: {UNSET}")
+            raise UsageError(texts.EMPTY(argument=flag, why=UNSET))
         if not argument:
             before = arguments[place - 1] if place else ""
             named = before if before.startswith("-") and before != "--" else f"argument {place + 1}"
-            raise UsageError(f"{named} is empty: {UNSET}")
+            raise UsageError(texts.EMPTY(argument=named, why=UNSET))

@@ -4,6 +4,7 @@ import re
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.config import RECIPE_KEYS, config_fields, default_of, kind_of
 from ringtrain.parsing import epochs
 
@@ -60,7 +61,7 @@ class Numbers(click.ParamType):
         try:
             return [int(part) for part in value.split(",")]
         except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers like 4000,5000", param, ctx)
+            self.fail(texts.NO_INTEGERS(value=value), param, ctx)
 
 
 class Iterations(click.ParamType):
@@ -72,7 +73,7 @@ class Iterations(click.ParamType):
         try:
             return value if isinstance(value, int) or epochs(value) is not None else int(value)
         except ValueError:
-            self.fail(f"{value!r} is neither a number of iterations like 400 nor of epochs like 5ep", param, ctx)
+            self.fail(texts.NO_ITERATIONS(value=value), param, ctx)
 
 
 class ManyIterations(click.ParamType):

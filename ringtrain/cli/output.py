@@ -5,6 +5,7 @@ import io
 import os
 import sys
 
+from ringtrain.cli import texts
 from ringtrain.errors import OutputClosed, OutputError
 
 
@@ -22,7 +23,7 @@ class Output(io.FileIO):
             self._failed = True
             if error.errno == errno.EPIPE:
                 raise OutputClosed from None
-            raise OutputError(f"standard output cannot be written: {error.strerror}") from None
+            raise OutputError(texts.OUTPUT_FAILED(reason=error.strerror)) from None
 
 
 def prepare_streams() -> None:

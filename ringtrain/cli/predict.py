@@ -30,7 +30,7 @@ def predict(target, out, split, layer, best, force, **given):
         predicted = predict(transport, trained, out, layer, force)
         if transport.rank == 0:
             tell_skipped(trained.skipped)
-            right = "" if predicted.accuracy is None else f", accuracy {100 * predicted.accuracy:.2f} %"
-            click.echo(f"{out}: {predicted.examples:,} examples{right}")
+            right = "" if predicted.accuracy is None else texts.ACCURACY(percent=100 * predicted.accuracy)
+            click.echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right))
 
     return in_world(action)

@@ -4,6 +4,8 @@ import time
 
 import click
 
+from ringtrain.cli import texts
+
 PROGRESS_EVERY_S = 5.0
 
 
@@ -16,4 +18,4 @@ class Progress:
     def __call__(self, what: str, done: int, total: int) -> None:
         if self._clock() - self._told > PROGRESS_EVERY_S:
             self._told = self._clock()
-            click.echo(f"# {what}: {done} of {total} done", err=True)
+            click.echo(texts.PROGRESS(what=what, done=done, total=total), err=True)

@@ -2,6 +2,7 @@
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.cli.hints import Group
 from ringtrain.cli.options import Numbers
 from ringtrain.collectives.catalogue import GOALS
@@ -51,7 +52,7 @@ def list_schedules():
         proof = verify(made)
         rows.append((name, proof.rounds, max(proof.messages), f"{max(proof.sent) / made.chunks:.4g} n"))
     _print_table(("schedule", "rounds", "messages a rank", "bytes a rank"), rows)
-    click.echo("at most, of 8 ranks on 2 nodes; n is the buffer. Any pair: hierarchical:INNER:OUTER")
+    click.echo(texts.AT_MOST)
 
 
 @schedule.command()
@@ -65,12 +66,12 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     if rank is None:
-        _limit(topology, SHOWN, "showing all ranks", "name one with --rank")
+        _limit(topology, SHOWN, texts.SHOWING_ALL, texts.NAME_ONE)
     elif not 0 <= rank < topology.size:
-        raise UsageError(f"--rank {rank}: there are ranks 0 to {topology.size - 1}")
+        raise UsageError(texts.NO_RANK(rank=rank, last=topology.size - 1))
     click.echo(f"{made!r}: {made.goal}")
     for one in range(topology.size) if rank is None else [rank]:
-        click.echo(f"rank {one}: sends at most {made.wire(one)} chunks; the buffer has {made.chunks}")
+        click.echo(texts.SENDS(rank=one, sent=made.wire(one), chunks=made.chunks))
         for number, step in enumerate(made.steps(one)):
             click.echo(f"  {number:3}  {line(step, one)}")
     click.echo(collectives_texts.LEGEND)
@@ -89,12 +90,12 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     from ringtrain.collectives.verify import verify as prove
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
-    _limit(topology, VERIFIED, "a proof", "prove it for fewer")
+    _limit(topology, VERIFIED, texts.A_PROOF, texts.PROVE_FEWER)
     in_tree = _shards_of(name, shards)
     proof = prove(made, rounds=rounded) if in_tree is None else _proved(order, made, rounded, in_tree)
     click.echo(f"{made!r} is proved: {made.goal}" + (", over messages that are rounded" if rounded else ""))
     if in_tree is not None:
-        where = ", by messages and in memory that the ranks share" if name == CANONICAL else ""
+        where = texts.BOTH_WAYS if name == CANONICAL else ""
         click.echo(f"shards             {in_tree}, added in one tree{where}")
     click.echo(f"rounds             {proof.rounds}")
     click.echo(f"messages a rank    {_range(proof.messages)}")
@@ -139,17 +140,17 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
-    _limit(topology, MOST_RANKS, "a prediction", "predict for fewer")
+    _limit(topology, MOST_RANKS, texts.A_PREDICTION, texts.PREDICT_FEWER)
     fabric, rows, travels = _fabric(**rates), [], ROUNDED if rounded else 1.0
     if min(sizes or [0]) < 0:
-        raise UsageError(f"--bytes {min(sizes)}: wanted 0 or more")
+        raise UsageError(texts.NEGATIVE_BYTES(nbytes=min(sizes)))
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
         told = predict(made, topology, nbytes, fabric, travels)
         share = travels * least_s(made, topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
         rows.append(
             (f"{nbytes:,}", f"{1e6 * told.seconds:,.1f}", f"{max(told.interface):,.0f}", f"{100 * share:.1f} %")
         )
-    click.echo(f"{made!r} on nodes of {', '.join(map(str, topology.counts))} ranks")
+    click.echo(texts.ON_NODES(schedule=repr(made), counts=", ".join(map(str, topology.counts))))
     _print_table(("bytes", "microseconds", "bytes an interface sends", "of bound"), rows)
 
 
@@ -162,10 +163,10 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     from ringtrain.collectives.draw import MOST_RANKS, picture, table
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
-    _limit(topology, MOST_RANKS, "a drawing", "draw fewer")
+    _limit(topology, MOST_RANKS, texts.A_DRAWING, texts.DRAW_FEWER)
     if output:
         picture(made, topology, output)
-        click.echo(f"{made!r} is drawn in {output}")
+        click.echo(texts.DRAWN(schedule=repr(made), output=output))
         return
     click.echo(f"{made!r}")
     titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
@@ -186,9 +187,9 @@ def _make(name, ranks, nodes, goal, pieces, rounded, shards):
     elif shards is None:
         made = make_schedule(name, topology, goal, rounded)
     else:
-        raise UsageError(f"--shards {shards} is of {CANONICAL}, and of `ringtrain schedule verify`: leave it out")
+        raise UsageError(texts.SHARDS_NOT_HERE(shards=shards, canonical=CANONICAL))
     if pieces > 1:
-        _limit(topology, VERIFIED, "pipelining here", "leave --pieces out")
+        _limit(topology, VERIFIED, texts.PIPELINING, texts.NO_PIECES)
         made = pipelined(made, pieces)
     return made, topology
 
@@ -200,7 +201,7 @@ def _canonical(topology, goal: str, rounded: bool, shards: int):
 
     if rounded or goal != ALL_REDUCE:
         what = "--rounded" if rounded else f"--goal {goal}"
-        raise UsageError(f"{CANONICAL!r} adds whole gradients, all of them: leave {what} out")
+        raise UsageError(texts.WHOLE_GRADIENTS(canonical=CANONICAL, option=what))
     return canonical(topology.size, shards)
 
 
@@ -214,7 +215,7 @@ def _proved(order, made, rounded: bool, shards: int):
     from ringtrain.errors import UsageError
 
     if rounded:
-        raise UsageError(f"--shards {shards} are added without being rounded on their way: leave --rounded out")
+        raise UsageError(texts.SHARDS_NOT_ROUNDED(shards=shards))
     if made.name == CANONICAL:  # what is done in memory that ranks share is a plan of its own
         order.prove_fused(plan(made.size, shards), shards)
     return order.prove(made, shards)
@@ -224,7 +225,7 @@ def _limit(topology, most: int, what: str, instead: str) -> None:
     from ringtrain.errors import UsageError
 
     if topology.size > most:
-        raise UsageError(f"{topology.size} ranks are too many for {what}: at most {most}; {instead}")
+        raise UsageError(texts.TOO_MANY_RANKS(ranks=topology.size, what=what, most=most, instead=instead))
 
 
 def _fabric(alpha_us, gbit_s, local_alpha_us, local_gb_s, add_gb_s, message_us):
@@ -233,7 +234,7 @@ def _fabric(alpha_us, gbit_s, local_alpha_us, local_gb_s, add_gb_s, message_us):
 
     for flag, rate in (("--gbit-s", gbit_s), ("--local-gb-s", local_gb_s), ("--add-gb-s", add_gb_s)):
         if not rate > 0:
-            raise UsageError(f"{flag} {rate:g}: wanted a rate above 0")
+            raise UsageError(texts.NO_RATE(flag=flag, rate=rate))
     return Fabric(
         alpha_s=1e-6 * alpha_us,
         beta_s=8e-9 / gbit_s,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.cli.options import Sectioned
 
 SECTIONS = {
@@ -57,12 +58,12 @@ def slurm(output, force, words, **given):
     job, remarks = _check_flags(job)
     text = script(job)
     for remark in remarks:
-        click.echo(f"ringtrain: {remark}", err=True)
+        click.echo(texts.FROM(text=remark), err=True)
     if output is None:
         click.echo(text, nl=False)
     else:
         _write(output, text, force)
-        click.echo(f"{output} is written: submit it with sbatch {output}")
+        click.echo(texts.SCRIPT_WRITTEN(output=output))
 
 
 def _kind_and_flags(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -77,7 +78,7 @@ def _write(path: Path, text: str, force: bool) -> None:
     from ringtrain.errors import UsageError
 
     if os.path.lexists(path) and not force:
-        raise UsageError(f"{path} is there already: name another with --output, or replace it with --force")
+        raise UsageError(texts.SCRIPT_EXISTS(path=path))
     files.write(path, text.encode())
     path.chmod(0o755)
 
@@ -117,7 +118,7 @@ def _check_run(job, params: dict):
     if config.device == "cuda" and job.gpus is None:
         raise ConfigError("--device cuda, and the job asks for no GPUs: give --gpus, how many of a node")
     if config.data is None and not config.synthetic and model.name != "digits":
-        raise ConfigError(f"model {model.name!r} has no data set of its own: give --data F.h5, or --synthetic")
+        raise ConfigError(texts.NO_DATA_SET(model=model.name))
     if config.elastic is not None and job.launcher == "srun":
         raise ConfigError("--elastic wants Open MPI's mpirun, and ranks are to be started by srun: leave one out")
     examples = _checked_data(config, model, graph)
@@ -184,10 +185,10 @@ def _check_options(config, model):
 
 def _remarks(job, config):
     if job.gpus is not None and config.device == "cpu":
-        yield "the job asks for GPUs, and the run would leave them alone: add --device cuda"
+        yield texts.GPUS_UNUSED
     if _is_far(config):
-        yield f"there is no {config.data} here: see that the nodes have it"
+        yield texts.NOT_HERE(path=config.data)
     if config.elastic is not None:
-        yield "--elastic: ranks are started by `mpirun --with-ft ulfm`, which wants Open MPI 5 on the nodes"
+        yield texts.ELASTIC_NEEDS
     if job.container is not None and not os.path.exists(job.container):
-        yield f"there is no {job.container} here: see that the nodes have it"
+        yield texts.NOT_HERE(path=job.container)

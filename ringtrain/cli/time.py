@@ -4,6 +4,8 @@ import sys
 
 import click
 
+from ringtrain.cli import texts
+
 BAR = 12  # characters
 
 
@@ -69,9 +71,7 @@ def _asked(ranks: int, name: str, given: dict):
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
     check_options(config)
     if config.batch < ranks:
-        raise UsageError(
-            f"--batch {config.batch} is smaller than the {ranks} ranks it is divided among; use a larger one"
-        )
+        raise UsageError(texts.BATCH_TOO_SMALL(batch=config.batch, ranks=ranks))
     return config, model
 
 
@@ -108,11 +108,18 @@ def _header_lines(header: dict) -> list[str]:
 
     images, ranks = plural(header["batch"], "image"), plural(header["ranks"], "rank")
     timed, first = plural(header["iterations"], "iteration"), header["warm_up"] + 1
-    crowd = f"; {header['crowded']}: the scheduler is measured" if header["crowded"] else ""
+    crowd = texts.CROWDED(crowded=header["crowded"]) if header["crowded"] else ""
     return [
-        f"ringtrain {header['ringtrain']} time {header['model']}: {images} on {ranks}, "
-        f"{header['dtype']}, {header['ops']}, {header['device']}",
-        f"medians of {timed} after {first}; cores by rank: {' | '.join(header['binding'])}{crowd}",
+        texts.HEADER(
+            version=header["ringtrain"],
+            model=header["model"],
+            images=images,
+            ranks=ranks,
+            dtype=header["dtype"],
+            ops=header["ops"],
+            device=header["device"],
+        ),
+        texts.HEADER_PROTOCOL(timed=timed, first=first, binding=" | ".join(header["binding"]), crowded=crowd),
     ]
 
 
@@ -150,9 +157,9 @@ def _show_table(rows: list[dict], total: dict) -> None:
     table.add_column("", no_wrap=True, min_width=BAR)
     *shown, bottom = cells(rows, total)
     most = max(row["share"] for row in rows)
-    for row, texts in zip(rows, shown, strict=True):
+    for row, words in zip(rows, shown, strict=True):
         bar = "█" * round(BAR * row["share"] / most) if most else ""
-        table.add_row(*texts, f"[cyan]{bar}[/cyan]", style=None if row["kind"] else "dim", end_section=row is rows[-1])
+        table.add_row(*words, f"[cyan]{bar}[/cyan]", style=None if row["kind"] else "dim", end_section=row is rows[-1])
     table.add_row(*bottom, "", style="bold")
     console = Console()
     endless = Console(width=10_000)

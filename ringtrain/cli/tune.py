@@ -4,6 +4,7 @@ import os
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.cli.progress import Progress
 from ringtrain.cli.values import Size, Sizes
 
@@ -64,8 +65,8 @@ def _tune(transport, flags: dict) -> int:
             click.echo("\n".join(choice_lines(table, here, asked.sizes, dtype, op, whole=False)))
     if transport.rank == 0:
         for line in [*barred(table), *doubts(result)]:
-            click.echo(f"ringtrain: {line}", err=True)
-        click.echo(f"written to {kept[0][0].path}")
+            click.echo(texts.FROM(text=line), err=True)
+        click.echo(texts.TUNED(path=kept[0][0].path))
     return 0
 
 
@@ -88,9 +89,9 @@ def _asked(transport, flags: dict):
     dtypes, ops = choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation")
     names = reductions.choose(flags["algorithms"])
     if reductions.AUTO in names:
-        raise UsageError("auto is what is tuned: name the candidates it is to choose among, or all")
+        raise UsageError(texts.TUNES_AUTO)
     if transport.size == 1:
-        raise UsageError("one rank has nothing to exchange: start it as `mpirun -np 4 ringtrain tune`")
+        raise UsageError(texts.ONE_RANK)
     protocol = Protocol(
         repeats=flags["iterations"], warm_up=flags["warm_up"], budget_s=flags["budget_s"], seed=flags["seed"]
     )
@@ -126,15 +127,15 @@ def _open(flags: dict, machine: dict, layout) -> tuple:
         place.path.parent.mkdir(parents=True, exist_ok=True)
     folder = place.path.absolute().parent
     if not folder.is_dir():
-        raise UsageError(f"{place.path} cannot be written: there is no folder {folder}")
+        raise UsageError(texts.NO_TUNING_FOLDER(path=place.path, folder=folder))
     if place.path.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"{place.path} cannot be written: it is a folder, or its folder is not to be written to")
+        raise UsageError(texts.TUNING_READ_ONLY(path=place.path))
     tuning = Tuning(machine)
     if place.path.exists() and not flags["fresh"]:
         tuning = read(place)
         check_machine(tuning, place, machine)
     told = "; ".join(f"{name} {value}" for name, value in machine.items())
-    click.echo(f"tuning {layout.words()} (layout {layout.name}) of machine {digest(machine)}: {told}")
+    click.echo(texts.TUNING(layout=layout.words(), name=layout.name, machine=digest(machine), facts=told))
     return place, tuning
 
 
@@ -176,9 +177,11 @@ def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
 
     place = place_of(flags["tuning"], os.environ)
     tuning = read(place)
-    click.echo(f"{place.path}: machine {digest(tuning.machine)}, {'; '.join(tuning.machine.values())}")
+    click.echo(
+        texts.TUNING_FILE(path=place.path, machine=digest(tuning.machine), facts="; ".join(tuning.machine.values()))
+    )
     for name, table in tuning.tables.items():
-        click.echo(f"layout {name}, measured {table.at}")
+        click.echo(texts.TUNED_LAYOUT(name=name, at=table.at))
         for dtype, op in pairs:
             here = anywhere(table.layout, dtype)
             click.echo("\n".join(choice_lines(table, here, flags["explain"], dtype, op, whole=True)))
@@ -195,4 +198,4 @@ def _explain_here(transport, flags: dict, pairs: list[tuple[str, str]]) -> None:
         if transport.rank == 0:
             click.echo("\n".join(choice_lines(found.table, here, flags["explain"], dtype, op, whole=True)))
     if transport.rank == 0 and found.remark:
-        click.echo(f"ringtrain: {found.remark}", err=True)
+        click.echo(texts.FROM(text=found.remark), err=True)

@@ -4,6 +4,7 @@ import re
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.parsing import whole_number
 
 
@@ -39,7 +40,7 @@ class Share(click.ParamType):
     def convert(self, value, param, ctx):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", value) if isinstance(value, str) else None
         if not match:
-            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
+            self.fail(texts.NO_SHARE(value=value), param, ctx)
         return float(match[1]) / (100 if match[2] else 1)
 
 
@@ -55,8 +56,9 @@ class OfRank(click.ParamType):
         rank = match and whole_number(match[1])
         if rank is None or not self._above < float(match[2]) <= self._most:
             self.fail(
-                f"{value!r} is not a rank and its {self._what}, more than {self._above:g} and at most {self._most:g}: "
-                f"write it as {self._example}",
+                texts.NO_RANK_VALUE(
+                    value=value, what=self._what, above=self._above, most=self._most, example=self._example
+                ),
                 param,
                 ctx,
             )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from ringtrain.cli import texts
+
 
 def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: tuple[str, ...]) -> list:
     """All that is to be trained, without folders. Raises UsageError, naming the one that is wrong."""
@@ -16,7 +18,7 @@ def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: 
     named += [_named(text) for text in variants]
     for k, (name, _) in enumerate(named):
         if name in [other for other, _ in named[:k]]:
-            raise UsageError(f"variant {name!r} is there twice: give one of them other options or another name")
+            raise UsageError(texts.VARIANT_TWICE(name=name))
     return [_variant(name, [*common, *words]) for name, words in named]
 
 
@@ -30,7 +32,7 @@ def _named(text: str) -> tuple[str, list[str]]:
 
     name, colon, options = text.partition(":")
     if not colon or not name.strip():
-        raise UsageError(f'--variant {text!r} has no name: write it as "large: --batch 256 --lr 0.1"')
+        raise UsageError(texts.VARIANT_NO_NAME(variant=text))
     return name.strip(), _words(name.strip(), options)
 
 
@@ -40,10 +42,10 @@ def _words(name: str, text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"variant {name!r}: {text!r} is no list of options ({error})") from None
+        raise UsageError(texts.VARIANT_NO_OPTIONS(name=name, options=text, error=error)) from None
     if not words:
-        where = f"--variant {name!r} has no options" if name else "--sync has nothing before or after a comma"
-        raise UsageError(f"{where}: leave it out, or say what to train with")
+        where = texts.VARIANT_EMPTY(name=name) if name else texts.SYNC_EMPTY
+        raise UsageError(texts.NOTHING_TO_TRAIN(where=where))
     return words
 
 
@@ -57,9 +59,9 @@ def _variant(name: str, words: list[str]):
     try:
         flags = dict(train.make_context("train", words).params)
     except click.ClickException as error:
-        raise UsageError(f"variant {name!r}: {hint(error, words) or error.format_message()}") from None
+        raise UsageError(texts.VARIANT_OPTION(name=name, error=hint(error, words) or error.format_message())) from None
     if flags["out"] is not None:
-        raise UsageError(f"variant {name!r}: --out {flags['out']} is given by compare: put --out before the --")
+        raise UsageError(texts.VARIANT_OUT(name=name, out=flags["out"]))
     return Variant(name, flags.pop("run_file"), given(flags))
 
 

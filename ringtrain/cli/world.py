@@ -6,6 +6,7 @@ import traceback
 
 import click
 
+from ringtrain.cli import texts
 from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, UsageError, naming_packages
 from ringtrain.transport.launcher import read_launch
 
@@ -39,7 +40,7 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     from ringtrain.transport.world import World
 
     activity.lost = roll_of(os.environ)
-    with activity.held("starting the MPI and finding the other ranks"):
+    with activity.held(texts.STARTING):
         try:
             world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
         except TransportError as error:  # of this rank, which is to tell it: the others may have met
@@ -52,15 +53,15 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     except RingtrainError as error:
         code = error.exit_code
         if not error.everywhere and world.transport.size > 1:
-            _tell_error(f"ringtrain: rank {world.transport.rank}: ", error)
+            _tell_error(error, texts.FROM_RANK(rank=world.transport.rank, text=error))
             world.transport.abort(code)
         elif world.transport.rank == 0:
-            _tell_error("ringtrain: ", error)
+            _tell_error(error, texts.FROM(text=error))
     except KeyboardInterrupt:
         code = 130
         world.transport.abort(code)
     except BaseException:
-        _tell(f"ringtrain: rank {world.transport.rank} failed:\n{traceback.format_exc()}")
+        _tell(texts.RANK_FAILED(rank=world.transport.rank, traceback=traceback.format_exc()))
         world.transport.abort(1)
         raise
     world.end(code, _meet(world.transport))
@@ -76,7 +77,7 @@ def _meet(transport) -> bool:
     except RankLostError:
         return True
     except RingtrainError as error:
-        _tell(f"ringtrain: rank {transport.rank}: {error}")
+        _tell(texts.FROM_RANK(rank=transport.rank, text=error))
         transport.abort(error.exit_code)
     return False
 
@@ -91,7 +92,7 @@ class Ender:
     def end(self, error: RingtrainError) -> None:
         from ringtrain.transport.tolerance import end_job
 
-        os.write(2, f"ringtrain: rank {self.rank}: {error}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{texts.FROM_RANK(rank=self.rank, text=error)}\n".encode(errors="backslashreplace"))
         self._activity.before_end(error)
         if self.world is None and isinstance(error, RankLostError):
             end_job()  # a rank that ended by itself would be waited for by the others
@@ -114,7 +115,7 @@ def deadline_of(environ) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e9:
-        raise UsageError(f"RINGTRAIN_DEADLINE_S is {given!r}: wanted a number of seconds, more than 0")
+        raise UsageError(texts.NO_DEADLINE(value=given))
     return seconds
 
 
@@ -137,7 +138,8 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
         except RingtrainError:
             pass  # there is no world to be had, and that is the error
     if alone or launch.rank == 0:
-        _tell_error(f"ringtrain: rank {launch.rank}: " if launch.rank else "ringtrain: ", error)
+        own = launch.rank
+        _tell_error(error, texts.FROM_RANK(rank=own, text=error) if own else texts.FROM(text=error))
     return error.exit_code
 
 
@@ -148,12 +150,12 @@ def _raise(error: RingtrainError) -> None:
 def tell_skipped(skipped) -> None:
     """Of checkpoints that were passed over for an older one: a note for each, beside what the command prints."""
     for text in skipped:
-        _tell(f"ringtrain: passed over: {text}")
+        _tell(texts.SKIPPED(reason=text))
 
 
-def _tell_error(who: str, error: RingtrainError) -> None:
+def _tell_error(error: RingtrainError, message: str) -> None:
     if not isinstance(error, OutputClosed):
-        _tell(f"{who}{error}")
+        _tell(message)
 
 
 def _tell(message: str) -> None:

@@ -40,7 +40,7 @@ def test_a_sweep_of_sizes():
     assert swept(5, 5, 2) == [5]
     assert whole_elements([1, 5, 7, 4096], 4) == [4, 4096]
     for wrong in ((2, 1, 2), (1, 2, 1), (1, 2, 0.5), (1, 2, math.nan), (1, 2, math.inf), (0, 2, 2)):
-        with pytest.raises(UsageError, match="-b|-f"):
+        with pytest.raises(UsageError, match=r"-b|-f"):
             swept(*wrong)
     with pytest.raises(
         UsageError, match=bench_texts.TOO_MANY_SIZES.pattern(factor=1.0001, count=69318.18373414558, most=1000)

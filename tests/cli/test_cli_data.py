@@ -1,5 +1,7 @@
 """ringtrain data, as a user types it."""
 
+import re
+
 import h5py
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from click.testing import CliRunner
 
 from ringtrain.cli.data import data
 from ringtrain.cli.main import run
+from ringtrain.data import texts as data_texts
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def test_make_refuses_an_existing_file_unless_forced(source, tmp_path, capfd):
     out = tmp_path / "o.h5"
     assert ringtrain(capfd, "make", source, "-o", out)[0] == 0
     code, _, complaint = ringtrain(capfd, "make", source, "-o", out)
-    assert code == 2 and "exists: give another name, or --force to replace it" in complaint
+    assert code == 2 and re.search(data_texts.TARGET_EXISTS.pattern(), complaint)
     assert ringtrain(capfd, "make", source, "-o", out, "--force")[0] == 0
 
 
@@ -81,7 +84,10 @@ def test_notes_of_a_reader_are_shown(tmp_path, capfd):
         image.new(mode, (3, 5)).save(tmp_path / "f" / name / "1.png")
     code, text, _ = ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "o.h5", "--size", "4x6")
     assert code == 0 and "note: 1 grey images among 2 became RGB\nnote: images were resized to 4x6" in text
-    assert "resized to 4x4" in ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "p.h5", "--size", "4")[1]
+    assert re.search(
+        data_texts.RESIZED.pattern(),
+        ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "p.h5", "--size", "4")[1],
+    )
 
 
 @pytest.mark.parametrize("size", ["0", "0x4", "4x", "x4", "4x4x4", "axb", "-1x3"])

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.world import in_worlds
+from ringtrain.data import texts as data_texts
 from ringtrain.errors import OutputClosed, TransportError
 
 FULL = "ringtrain: standard output cannot be written: No space left on device\n"
@@ -77,9 +79,9 @@ def test_each_rank_does_what_is_of_the_files_that_it_sees(rank, tmp_path):
     done = started(["data", "check", "digits"], subprocess.PIPE, **world)
     assert (done.returncode, done.stdout, done.stderr) == (0, "digits is good\n", "")
     for arguments, code, words in (
-        (["data", "check", str(tmp_path / "damaged.h5")], 2, "is not an HDF5 file"),
+        (["data", "check", str(tmp_path / "damaged.h5")], 2, data_texts.NO_HDF5(path=tmp_path / "damaged.h5")),
         (["outcome", str(tmp_path)], 2, "outcome.json: No such file"),
-        (["slurm", "-o", str(tmp_path / "damaged.h5")], 2, "is there already"),
+        (["slurm", "-o", str(tmp_path / "damaged.h5")], 2, cli_texts.SCRIPT_EXISTS(path=tmp_path / "damaged.h5")),
         (["slurm", "--timme", "1"], 2, "No such option '--timme'"),
     ):
         done = started(arguments, subprocess.PIPE, **world)

@@ -1,11 +1,13 @@
 """ringtrain schedule: what people see of schedules, and what they are told when they ask for what cannot be."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 from click.testing import CliRunner
 
+from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run as run_command
 from ringtrain.cli.schedule import schedule
 from ringtrain.collectives import texts as collectives_texts
@@ -32,9 +34,7 @@ def test_list_has_every_schedule():
 
 def test_show_prints_the_steps_of_every_rank_or_of_one():
     output = run("show", "ring", "--ranks", 3)
-    assert (
-        "ring(ranks=3, chunks=3): all-reduce" in output and "rank 2: sends at most 4 chunks; the buffer has 3" in output
-    )
+    assert "ring(ranks=3, chunks=3): all-reduce" in output and cli_texts.SENDS(chunks=3, sent=4, rank=2) in output
     assert "  0  →1 0:1  ←2 +2:3\n" in output
     output = run("show", "ring", "--ranks", 1000, "--rank", 999)
     assert "rank 998" not in output and "→0 999:1000" in output
@@ -82,7 +82,7 @@ def test_cost_predicts():
     output = run(
         "cost", "ring", "--nodes", 2, "--bytes", "1000,1000000", "--gbit-s", 8, "--alpha-us", 0, "--message-us", 0
     )
-    assert "ring(ranks=2, chunks=2) on nodes of 1, 1 ranks" in output
+    assert cli_texts.ON_NODES(schedule="ring(ranks=2, chunks=2)", counts="1, 1") in output
     # 1 MB: two halves over 1 GB/s, and half a buffer added at 10 GB/s
     assert cells(output, "1,000,000") == ["1,000,000", "1,050.0", "1,000,000", "95.2 %"]
     assert cells(run("cost", "ring", "-n", 1, "--bytes", 8), "8") == ["8", "0.0", "0", "100.0 %"]
@@ -93,47 +93,58 @@ def test_draw_makes_tables_and_pictures(tmp_path):
     assert "│ 0:1 += 4:5 │ 1:2 += 3:4 │" in output and collectives_texts.LEGEND in output
     wide = run("draw", "tree", "-n", 32)
     assert "rank 31" in wide and "…" not in wide
-    assert "is drawn in" in run("draw", "tree", "-o", tmp_path / "tree.svg")
+    assert re.search(cli_texts.DRAWN.pattern(), run("draw", "tree", "-o", tmp_path / "tree.svg"))
     assert (tmp_path / "tree.svg").read_text().count("<svg") == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["verify", "rign"], collectives_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
-        (["verify", "ring", "--ranks", "0"], collectives_texts.NO_RANKS(size=0)),
-        (["verify", "ring", "--ranks", "3", "--nodes", "4"], collectives_texts.TOO_MANY_NODES(size=3, nodes=4)),
-        (["verify", "ring", "-n", "3", "--nodes", "0"], collectives_texts.TOO_MANY_NODES(size=3, nodes=0)),
-        (["verify", "ring", "--nodes", "4,0,2"], collectives_texts.EMPTY_NODE(node=1)),
-        (["verify", "ring", "--nodes", "4,x"], "'4,x' is not a list of whole numbers"),
+        (["verify", "rign"], re.escape("unknown algorithm 'rign': did you mean 'ring'?")),
+        (["verify", "ring", "--ranks", "0"], "there are 0 ranks: at least 1 is needed"),
+        (["verify", "ring", "--ranks", "3", "--nodes", "4"], "3 ranks cannot run on 4 nodes: wanted 1 to 3 nodes"),
+        (["verify", "ring", "-n", "3", "--nodes", "0"], "3 ranks cannot run on 0 nodes"),
+        (["verify", "ring", "--nodes", "4,0,2"], "node 1 has no ranks"),
+        (["verify", "ring", "--nodes", "4,x"], cli_texts.NO_INTEGERS.pattern(value="4,x")),
+        (["verify", "ring", "-n", "4", "--nodes", "2,3"], "nodes of 2, 3 ranks have 5 together, not 4"),
         (
-            ["verify", "ring", "-n", "4", "--nodes", "2,3"],
-            collectives_texts.NODES_DISAGREE(counts="2, 3", total=5, ranks=4),
+            ["verify", "ring", "-n", "129"],
+            cli_texts.TOO_MANY_RANKS.pattern(ranks=129, what="a proof", most=128, instead="prove it for fewer"),
         ),
-        (["verify", "ring", "-n", "129"], "129 ranks are too many for a proof: at most 128; prove it for fewer"),
-        (["cost", "ring", "-n", "513"], "513 ranks are too many for a prediction: at most 512"),
-        (["draw", "ring", "-n", "33"], "33 ranks are too many for a drawing: at most 32"),
-        (["show", "ring", "-n", "33"], "33 ranks are too many for showing all ranks: at most 32; name one with --rank"),
-        (["show", "ring", "-n", "3", "--rank", "3"], "--rank 3: there are ranks 0 to 2"),
-        (["show", "ring", "-n", "129", "--rank", "3", "--pieces", "2"], "129 ranks are too many for pipelining here"),
-        (["cost", "ring", "--gbit-s", "0"], "--gbit-s 0: wanted a rate above 0"),
-        (["cost", "ring", "--alpha-us", "-1"], collectives_texts.NOT_A_TIME(name="alpha_s", value=-1e-06)),
-        (["cost", "ring", "--bytes", "-5"], "--bytes -5: wanted 0 or more"),
-        (["draw", "ring", "-o", "ring.pdf"], collectives_texts.NOT_A_PICTURE(path="ring.pdf", formats=".svg or .png")),
+        (["cost", "ring", "-n", "513"], cli_texts.TOO_MANY_RANKS.pattern(ranks=513, what="a prediction", most=512)),
+        (["draw", "ring", "-n", "33"], cli_texts.TOO_MANY_RANKS.pattern(ranks=33, what="a drawing", most=32)),
         (
-            ["verify", "hierarchical", "--goal", "all-gather"],
-            collectives_texts.NO_HALVES(name="hierarchical", goal="all-gather", halves=", ".join(HALVES)),
+            ["show", "ring", "-n", "33"],
+            cli_texts.TOO_MANY_RANKS.pattern(
+                ranks=33, what="showing all ranks", most=32, instead="name one with --rank"
+            ),
         ),
-        (["verify", "canonical", "-n", "9"], collectives_texts.TOO_FEW_SHARDS(size=9, shards=8)),
-        (["verify", "canonical", "--rounded"], "'canonical' adds whole gradients, all of them: leave --rounded out"),
-        (["verify", "canonical", "--goal", "all-gather"], "leave --goal all-gather out"),
-        (["verify", "ring", "--shards", "8", "--rounded"], "--shards 8 are added without being rounded on their way"),
-        (["show", "ring", "--shards", "8"], "--shards 8 is of canonical, and of `ringtrain schedule verify`: leave"),
+        (["show", "ring", "-n", "3", "--rank", "3"], cli_texts.NO_RANK.pattern(rank=3, last=2)),
+        (
+            ["show", "ring", "-n", "129", "--rank", "3", "--pieces", "2"],
+            cli_texts.TOO_MANY_RANKS.pattern(ranks=129, what="pipelining here"),
+        ),
+        (["cost", "ring", "--gbit-s", "0"], cli_texts.NO_RATE.pattern(flag="--gbit-s", rate=0.0)),
+        (["cost", "ring", "--alpha-us", "-1"], re.escape("alpha_s is -1e-06: wanted a number of seconds, 0 or more")),
+        (["cost", "ring", "--bytes", "-5"], cli_texts.NEGATIVE_BYTES.pattern(nbytes=-5)),
+        (["draw", "ring", "-o", "ring.pdf"], re.escape("ring.pdf is no picture that can be drawn")),
+        (["verify", "hierarchical", "--goal", "all-gather"], "'hierarchical' is not made of two halves"),
+        (["verify", "canonical", "-n", "9"], "9 ranks cannot have a shard each of 8"),
+        (
+            ["verify", "canonical", "--rounded"],
+            cli_texts.WHOLE_GRADIENTS.pattern(canonical="canonical", option="--rounded"),
+        ),
+        (
+            ["verify", "canonical", "--goal", "all-gather"],
+            cli_texts.WHOLE_GRADIENTS.pattern(option="--goal all-gather"),
+        ),
+        (["verify", "ring", "--shards", "8", "--rounded"], cli_texts.SHARDS_NOT_ROUNDED.pattern(shards=8)),
+        (["show", "ring", "--shards", "8"], cli_texts.SHARDS_NOT_HERE.pattern(shards=8, canonical="canonical")),
     ],
-)  # fmt: skip
+)
 def test_refusals(capsys, arguments, message):
     assert run_command(["schedule", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_no_mpi_is_needed():

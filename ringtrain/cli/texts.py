@@ -1,0 +1,140 @@
+"""The errors and notes that a user sees of this room, each with named fields."""
+
+from ringtrain.template import Template
+
+# bench_allreduce.py
+GUARD_ON_DEVICE = Template("--guard checks all-reduces in host memory: leave it out with --device cuda")
+NO_SUCH_RANK = Template("--skew delays rank {rank}, but the ranks are 0 to {last}")
+NO_NUMBER = Template("{flag} {value}: wanted a number")
+NCCL_ON_HOST = Template("{nccl} reduces device memory: give --device cuda, or leave {nccl} out")
+TUNING_WITHOUT_AUTO = Template("--tuning {path} is for auto: name auto in --algorithm, or leave --tuning out")
+SIZES_OF = Template("--sizes-of takes the sizes from a model: leave out -b, -e and -f")
+ROWS_NOT_WRITTEN = Template("ringtrain: the rows so far are not in their files: {error}")
+
+# compare.py
+NOTHING_TO_COMPARE = Template("nothing to compare: give folders of runs, or --sync A,B with training options after --")
+NO_RUN_FOLDER = Template("{folder} is not the folder of a run: training options need --sync or --variant")
+OUT_WITHOUT_VARIANTS = Template(
+    "--out {out} is the folder for trained variants: give --sync or --variant, or leave it out"
+)
+VARIANT_EXISTS = Template("{folder} exists already: name another folder with --out, or compare the runs in {out}")
+VARIANT = Template("\n== variant {number} of {count}: {name}")
+VARIANT_FAILED = Template("ringtrain: variant {name!r}: {problem}")
+NOT_RUN = Template("not run: {names}")
+NO_PICTURE = Template("note: no picture: {error}")
+PICTURE = Template("the picture is in {path}")
+
+# data.py
+NO_SIZE = Template("{value!r} is not a height and a width: write it as in 32x48, or 32 for 32x32")
+MADE = Template("{out}: {name}, {parts} examples in {classes} classes")
+PROBLEMS = Template("{file} has {count}:\n{problems}")
+GOOD = Template("{file} is good")
+
+# devices.py
+NOT_MAPPED = Template("{choice}; ranks of a node do not map each other's buffers: {why}")
+
+# doctor.py
+DOCTOR_STUCK = Template("ringtrain doctor: rank {rank} on {host}: {words}")
+
+# evaluate.py
+SCORE = Template(
+    "{path} (model {model}, iteration {iteration:,})\n{split} loss {loss:.4f}, accuracy {percent:.2f} % of "
+    "{examples:,} examples"
+)
+
+# hints.py
+UNKNOWN_COMMAND = Template("no command {name!r}; {hint}")
+USAGE = Template("{text}\n{usage}\nTry '{command} --help' for help.")
+UNKNOWN_OPTION = Template("No such option '{asked}': {hint}")
+USE = Template("use {option}")
+RANKS = Template("mpirun starts the ranks: mpirun -np 2 ringtrain {command}")
+
+# main.py
+EMPTY = Template("{argument} is empty: {why}")
+
+# options.py
+NO_INTEGERS = Template("{value!r} is not a list of integers like 4000,5000")
+NO_ITERATIONS = Template("{value!r} is neither a number of iterations like 400 nor of epochs like 5ep")
+
+# output.py
+OUTPUT_FAILED = Template("standard output cannot be written: {reason}")
+
+# predict.py
+ACCURACY = Template(", accuracy {percent:.2f} %")
+PREDICTED = Template("{out}: {examples:,} examples{accuracy}")
+
+# progress.py
+PROGRESS = Template("# {what}: {done} of {total} done")
+
+# schedule.py
+AT_MOST = Template("at most, of 8 ranks on 2 nodes; n is the buffer. Any pair: hierarchical:INNER:OUTER")
+SHOWING_ALL = Template("showing all ranks")
+NAME_ONE = Template("name one with --rank")
+NO_RANK = Template("--rank {rank}: the ranks are 0 to {last}")
+SENDS = Template("rank {rank}: sends at most {sent} chunks; the buffer has {chunks}")
+A_PROOF = Template("a proof")
+PROVE_FEWER = Template("prove it for fewer")
+BOTH_WAYS = Template(", by messages and in memory that the ranks share")
+A_PREDICTION = Template("a prediction")
+PREDICT_FEWER = Template("predict for fewer")
+NEGATIVE_BYTES = Template("--bytes {nbytes}: wanted 0 or more")
+ON_NODES = Template("{schedule} on nodes of {counts} ranks")
+A_DRAWING = Template("a drawing")
+DRAW_FEWER = Template("draw fewer")
+DRAWN = Template("{schedule} is drawn in {output}")
+SHARDS_NOT_HERE = Template("--shards {shards} is for {canonical} and for `ringtrain schedule verify`: leave it out")
+PIPELINING = Template("pipelining here")
+NO_PIECES = Template("leave --pieces out")
+WHOLE_GRADIENTS = Template("{canonical!r} adds whole gradients, all of them: leave {option} out")
+SHARDS_NOT_ROUNDED = Template("--shards {shards} adds gradients without rounding: leave --rounded out")
+TOO_MANY_RANKS = Template("{ranks} ranks are too many for {what}: at most {most}; {instead}")
+NO_RATE = Template("{flag} {rate:g}: wanted a rate above 0")
+
+# slurm.py
+SCRIPT_WRITTEN = Template("{output} is written: submit it with sbatch {output}")
+SCRIPT_EXISTS = Template("{path} exists already: name another with --output, or replace it with --force")
+NO_DATA_SET = Template("model {model!r} has no data set of its own: give --data F.h5, or --synthetic")
+GPUS_UNUSED = Template("the job asks for GPUs, but the run does not use them: add --device cuda")
+NOT_HERE = Template("there is no {path} here: make sure that the nodes have it")
+ELASTIC_NEEDS = Template("--elastic: `mpirun --with-ft ulfm` starts the ranks, which needs Open MPI 5 on the nodes")
+
+# time.py
+BATCH_TOO_SMALL = Template("--batch {batch} is smaller than the number of ranks, {ranks}; use a larger one")
+CROWDED = Template("; {crowded}: times include the scheduler's")
+HEADER = Template("ringtrain {version} time {model}: {images} on {ranks}, {dtype}, {ops}, {device}")
+HEADER_PROTOCOL = Template("medians of {timed} after {first}; cores by rank: {binding}{crowded}")
+
+# tune.py
+TUNED = Template("written to {path}")
+TUNES_AUTO = Template("this command tunes auto: name the candidates that it chooses among, or all")
+ONE_RANK = Template("one rank has nothing to exchange: start it as `mpirun -np 4 ringtrain tune`")
+NO_TUNING_FOLDER = Template("{path} cannot be written: there is no folder {folder}")
+TUNING_READ_ONLY = Template("{path} cannot be written: it is a folder, or its folder is not writable")
+TUNING = Template("tuning {layout} (layout {name}) of machine {machine}: {facts}")
+TUNING_FILE = Template("{path}: machine {machine}, {facts}")
+TUNED_LAYOUT = Template("layout {name}, measured {at}")
+
+# values.py
+NO_SHARE = Template("{value!r} is not a share: write it as 5% or 0.05")
+NO_RANK_VALUE = Template(
+    "{value!r} is not a rank and its {what}, above {above:g} and at most {most:g}: write it as {example}"
+)
+
+# variants.py
+VARIANT_TWICE = Template("variant {name!r} is there twice: give one of them other options or another name")
+VARIANT_NO_NAME = Template('--variant {variant!r} has no name: write it as "large: --batch 256 --lr 0.1"')
+VARIANT_NO_OPTIONS = Template("variant {name!r}: {options!r} is not a list of options ({error})")
+VARIANT_EMPTY = Template("--variant {name!r} has no options")
+SYNC_EMPTY = Template("--sync has nothing before or after a comma")
+NOTHING_TO_TRAIN = Template("{where}: leave it out, or add options")
+VARIANT_OPTION = Template("variant {name!r}: {error}")
+VARIANT_OUT = Template("variant {name!r}: compare names the folders, not --out {out}: put --out before the --")
+
+# world.py
+STARTING = Template("starting the MPI and finding the other ranks")
+FROM_RANK = Template("ringtrain: rank {rank}: {text}")
+FROM = Template("ringtrain: {text}")
+NOTE = Template("note: {note}")
+RANK_FAILED = Template("ringtrain: rank {rank} failed:\n{traceback}")
+NO_DEADLINE = Template("RINGTRAIN_DEADLINE_S is {value!r}: wanted a number of seconds above 0")
+SKIPPED = Template("ringtrain: passed over: {reason}")
