@@ -420,7 +420,7 @@ def test_names_that_are_too_long(train, flags):
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(train):
     train(out="run", iterations=2)
-    with pytest.raises(UsageError, match=r"holds a run already.*--resume auto"):
+    with pytest.raises(UsageError, match=checkpoint_texts.HOLDS_A_RUN.pattern()):
         train(out="run", iterations=2)
 
 

@@ -8,6 +8,7 @@ import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 
 from ringtrain.errors import ConfigError, DeviceError, DeviceFullError
+from ringtrain.launch import texts as launch_texts
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.compatibility_texts import FEWER_BITS, REFUSED, UNUSED
 from ringtrain.ops import texts as ops_texts
@@ -65,7 +66,7 @@ def test_each_rank_opens_its_own_and_the_table_says_so(monkeypatch):
         "rank 0: node 0, local rank 0, device 0, H200, GPU-0",
         "rank 1: node 0, local rank 1, device 1, H200, GPU-1",
         "rank 2: node 0, local rank 2, device 0, H200, GPU-0",
-        "ranks 0 and 2 have one device, its time and its memory, between them: start as many ranks as there are GPUs",
+        launch_texts.SHARED_DEVICE(ranks=0, last=2),
         "messages go staged",
     )
     assert device.ops.precision == "float32"

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 from small_runs import DROPOUT_NET
 
+from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.train import texts
@@ -94,7 +95,7 @@ def test_another_start_in_its_folder_is_refused(train, first):
     train(model="net.toml", out="second", iterations=2)
     train(resume=first, iterations=5)
     for other in (first, "second"):  # the same, where there is a checkpoint; another, where there is none
-        with pytest.raises(UsageError, match="run folder run holds a run already"):
+        with pytest.raises(UsageError, match=checkpoint_texts.HOLDS_A_RUN.pattern(folder="run")):
             train(resume=other)
         strip()
 
