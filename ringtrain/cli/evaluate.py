@@ -4,6 +4,8 @@ import json
 
 import click
 
+from ringtrain.cli import texts
+
 
 @click.command()
 @click.argument("target")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from ringtrain.cli import texts
+
 
 @click.command()
 @click.argument("target")

@@ -297,7 +297,7 @@ def test_an_archive_that_is_cut_short_is_told_as_one(tmp_path):
 
 def test_names_that_are_no_text(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 2, 2), np.uint8), y=np.arange(2))
-    with pytest.raises(DataError, match=r"name is 'a.udcff', which is not text"):
+    with pytest.raises(DataError, match=data_texts.NO_TEXT.pattern(what="name")):
         make_dataset(tmp_path / "a.npz", tmp_path / "a.h5", name="a\udcff")
     assert not (tmp_path / "a.h5").exists()
 

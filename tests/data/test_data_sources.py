@@ -13,6 +13,7 @@ from data_makers import content
 from PIL import Image
 
 from ringtrain.data import members, pickle_texts
+from ringtrain.data import texts as data_texts
 from ringtrain.data.check import check_file
 from ringtrain.data.content import make_part
 from ringtrain.data.cut import cut_test

@@ -15,6 +15,7 @@ from small_runs import DROPOUT_NET, everywhere
 
 from ringtrain import config_texts, optim_texts
 from ringtrain.checkpoint import store
+from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config import FORMER_KEYS
