@@ -74,7 +74,9 @@ def test_each_rank_opens_its_own_and_the_table_says_so(monkeypatch):
 
 def test_a_process_without_a_device_ends_all(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES is '', which names none"):
+    with pytest.raises(
+        DeviceError, match=launch_texts.MASK_NAMES_NONE.pattern(variable="CUDA_VISIBLE_DEVICES", mask="")
+    ):
         opened(2, 0)
 
 
