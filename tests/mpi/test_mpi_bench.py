@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from ringtrain.bench import texts as bench_texts
 from ringtrain.exchange import allreduce_texts
 from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport import texts as transport_texts
@@ -47,7 +48,7 @@ def test_a_sweep_of_warm_buffers_is_compared_with_none_of_written_ones(mpirun, t
     path = tmp_path / "a.json"
     done = mpirun(2, arguments("-e", "1K", "--algorithm", "mpi,mapped", "--warm", "--json", path))
     assert done.returncode == 0, done.stderr
-    assert "# before an iteration, buffers stay as the last one left them\n" in done.stdout
+    assert f"# {bench_texts.BEFORE(before=bench_texts.KEEPS_BUFFER)}\n" in done.stdout
     done = mpirun(2, arguments("-e", "1K", "--algorithm", "mpi,mapped", "--compare", path))
     assert done.returncode == 2 and done.stderr.count("Give the same --warm and --cold, or measure it anew") == 1
 
