@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 from statistics import median
 
+from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
 from ringtrain.bench.statistics import summary
@@ -64,7 +65,7 @@ def _doubts(good: Sequence[dict]) -> list[str]:
     """What made launches unreliable: noise, where most were noisy; all else where one was."""
     noisy = sum(row["cv"] > NOISY_CV for row in good)
     told = (
-        [f"cv above {NOISY_CV:.0%} in {noisy} of {plural(len(good), 'launch', 'launches')}"]
+        [texts.NOISY(most=NOISY_CV, noisy=noisy, launches=plural(len(good), "launch", "launches"))]
         if 2 * noisy > len(good)
         else []
     )
@@ -88,11 +89,22 @@ def _facts(header: dict, rows: Sequence[dict]) -> list[str]:
     loads = [launch["load"] for launch in launches]
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
     lines = [
-        f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')} ({hosts}); {header['cpu']}; "
-        f"{header['library']}; {header['at']}, load {min(loads):.1f} to {max(loads):.1f}.",
-        f"{plural(len(launches), 'launch', 'launches')} of {protocol['repeats']} iterations; before each, "
-        f"{before_a_call(protocol)}.",
-        f"Times as fast as `{NATIVE}`, whose own times are in µs: least, **median**, greatest of the launches.",
+        texts.MACHINE(
+            ranks=plural(header["ranks"], "rank"),
+            nodes=plural(header["nodes"], "node"),
+            hosts=hosts,
+            cpu=header["cpu"],
+            library=header["library"],
+            at=header["at"],
+            low=min(loads),
+            high=max(loads),
+        ),
+        texts.LAUNCHES(
+            launches=plural(len(launches), "launch", "launches"),
+            repeats=protocol["repeats"],
+            before=before_a_call(protocol),
+        ),
+        texts.FIGURES(native=NATIVE),
     ]
     doubts = dict.fromkeys(why for row in rows for why in row["unreliable"] or [])
     return lines + ([f"{DOUBT}: unreliable: {'; '.join(doubts)}."] if doubts else [])

@@ -81,6 +81,3 @@ OTHER_SLOTS = Template(
     " use another one"
 )
 NO_SCALAR = Template("checkpoint {source} has no finite number {name}: it was changed; use another one")
-
-# trial.py
-READ_DIFFERS = Template("the file read differs from the file written")

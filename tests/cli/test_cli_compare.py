@@ -109,10 +109,16 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
         ((".",), report_texts.NO_RUN.pattern(folder=".", why=report_texts.NO_LOG(log="log.jsonl"))),
         (("a", "--", "--lr"), cli_texts.NO_RUN_FOLDER.pattern(folder="--lr")),
         (("a", "--out", "o"), cli_texts.OUT_WITHOUT_VARIANTS.pattern(out="o")),
-        (("--sync", "allreduce,shardd"), cli_texts.VARIANT_OPTION.pattern(name="shardd") + "Invalid value for '--sync'"),
+        (
+            ("--sync", "allreduce,shardd"),
+            cli_texts.VARIANT_OPTION.pattern(name="shardd") + "Invalid value for '--sync'",
+        ),
         (("--sync", "allreduce,,delayed"), cli_texts.SYNC_EMPTY.pattern()),
         (("--sync", "allreduce,allreduce"), cli_texts.VARIANT_TWICE.pattern(name="allreduce")),
-        (("--sync", "allreduce --lr x"), cli_texts.VARIANT_OPTION.pattern(name="allreduce --lr x") + "Invalid value for '--lr'"),
+        (
+            ("--sync", "allreduce --lr x"),
+            cli_texts.VARIANT_OPTION.pattern(name="allreduce --lr x") + "Invalid value for '--lr'",
+        ),
         (("--sync", "allreduce", "--", "--out", "o"), cli_texts.VARIANT_OUT.pattern(name="allreduce", out="o")),
         (("--variant", "large"), cli_texts.VARIANT_NO_NAME.pattern(variant="large")),
         (("--variant", "large:"), cli_texts.NOTHING_TO_TRAIN.pattern(where="--variant 'large' has no options")),
@@ -120,7 +126,10 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
             ("--variant", "large: --lr '1"),
             cli_texts.VARIANT_NO_OPTIONS.pattern(error="No closing quotation", options=" --lr '1", name="large"),
         ),
-        (("--sync", "allreduce", "--plot", "p.pgn", *QUICK), report_texts.UNKNOWN_PICTURE.pattern(path="p.pgn", ending="pgn")),
+        (
+            ("--sync", "allreduce", "--plot", "p.pgn", *QUICK),
+            report_texts.UNKNOWN_PICTURE.pattern(path="p.pgn", ending="pgn"),
+        ),
         (("--sync", "allreduce", "--json", "no/c.json", *QUICK), bench_texts.NO_FOLDER.pattern(path="no/c.json")),
         (
             ("--sync", "averaging --average-every 0", *QUICK),

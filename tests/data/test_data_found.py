@@ -104,7 +104,7 @@ def test_flags_of_many_digits():
         resolve(("flags", {"batch": -(10**400)}))
 
 
-@pytest.mark.parametrize("words", [["data", "make", "s", "-o", "o", "--size"], ["bench-allreduce", "--slow"]])
+@pytest.mark.parametrize("words", [["data", "make", "s", "-o", "o", "--size"], ["bench-allreduce", "--skew"]])
 @pytest.mark.parametrize("value", [f"32x{'9' * 5000}", f"{'9' * 5000}:2", "x", "32x0", "032x32", "²x3", "²:2"])
 def test_pairs_of_numbers_of_many_digits(capsys, words, value):
     assert run([*words, value]) == 2

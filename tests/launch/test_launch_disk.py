@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.checkpoint import texts as checkpoint_texts
-from ringtrain.checkpoint import trial
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import format_seconds
 from ringtrain.launch import texts
@@ -61,14 +59,7 @@ def test_a_place_of_one_node_alone_is_a_warning(tmp_path, monkeypatch):
 def test_a_file_in_the_folders_place_is_a_failure(tmp_path):
     (tmp_path / "runs").touch()
     line = looked(tmp_path, path=lambda rank: tmp_path / "runs/a")["run folder"]
-    assert line.status == FAIL and line.text == f"{tmp_path / 'runs'}: Not a directory"
-
-
-def test_the_trial_of_hdf5(tmp_path, monkeypatch):
-    assert trial.try_hdf5(tmp_path / "a.h5") == ""
-    assert "No such file" in trial.try_hdf5(tmp_path / "none/a.h5")
-    monkeypatch.setattr(trial.np, "array_equal", lambda a, b: False)
-    assert trial.try_hdf5(tmp_path / "a.h5") == checkpoint_texts.READ_DIFFERS
+    assert line.status == FAIL and line.text == texts.FOLDER_REFUSED(place=tmp_path / "runs", why="Not a directory")
 
 
 @pytest.mark.parametrize("seconds, status", [(1e-4, OK), (0.2, WARN)])
