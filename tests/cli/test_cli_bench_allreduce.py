@@ -93,7 +93,10 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--algorithm", "rign"), re.escape("unknown algorithm 'rign': did you mean 'ring'?")),
+        (
+            ("--algorithm", "rign"),
+            re.escape(allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
+        ),
         (("--algorithm", "nccl"), cli_texts.NCCL_ON_HOST.pattern(nccl="nccl")),
         (("--device", "cuda", "--guard"), cli_texts.GUARD_ON_DEVICE.pattern()),
         (("-d", "float31"), bench_texts.UNKNOWN_NAME.pattern(what="type", name="float31")),
@@ -109,7 +112,14 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
             ("--skew", "0:1e400"),
             cli_texts.NO_RANK_VALUE.pattern(value="0:1e400", what="delay in seconds", above=0, most=60),
         ),
-        (("--algorithm", "hierarchical:rign:ring"), "unknown algorithm 'rign' within nodes"),
+        (
+            ("--algorithm", "hierarchical:rign:ring"),
+            re.escape(
+                collectives_texts.UNKNOWN_PART(
+                    part="rign", place=collectives_texts.WITHIN_NODES, name="hierarchical:rign:ring", hint=""
+                )
+            ),
+        ),
         (("-b", "1000G", "-e", "1000G"), bench_texts.HOST_FULL.pattern()),
         (("-e", "100E"), bench_texts.NO_SIZE.pattern(size="100E")),
         (("-f", "nan"), bench_texts.FACTOR_TOO_SMALL.pattern(factor=float("nan"))),

@@ -100,13 +100,19 @@ def test_draw_makes_tables_and_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["verify", "rign"], re.escape("unknown algorithm 'rign': did you mean 'ring'?")),
-        (["verify", "ring", "--ranks", "0"], "there are 0 ranks: at least 1 is needed"),
-        (["verify", "ring", "--ranks", "3", "--nodes", "4"], "3 ranks cannot run on 4 nodes: wanted 1 to 3 nodes"),
-        (["verify", "ring", "-n", "3", "--nodes", "0"], "3 ranks cannot run on 0 nodes"),
-        (["verify", "ring", "--nodes", "4,0,2"], "node 1 has no ranks"),
+        (["verify", "rign"], re.escape(collectives_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?"))),
+        (["verify", "ring", "--ranks", "0"], re.escape(collectives_texts.NO_RANKS(size=0))),
+        (
+            ["verify", "ring", "--ranks", "3", "--nodes", "4"],
+            re.escape(collectives_texts.TOO_MANY_NODES(size=3, nodes=4)),
+        ),
+        (["verify", "ring", "-n", "3", "--nodes", "0"], re.escape(collectives_texts.TOO_MANY_NODES(size=3, nodes=0))),
+        (["verify", "ring", "--nodes", "4,0,2"], re.escape(collectives_texts.EMPTY_NODE(node=1))),
         (["verify", "ring", "--nodes", "4,x"], cli_texts.NO_INTEGERS.pattern(value="4,x")),
-        (["verify", "ring", "-n", "4", "--nodes", "2,3"], "nodes of 2, 3 ranks have 5 together, not 4"),
+        (
+            ["verify", "ring", "-n", "4", "--nodes", "2,3"],
+            re.escape(collectives_texts.NODES_DISAGREE(counts="2, 3", total=5, ranks=4)),
+        ),
         (
             ["verify", "ring", "-n", "129"],
             cli_texts.TOO_MANY_RANKS.pattern(ranks=129, what="a proof", most=128, instead="prove it for fewer"),
@@ -125,11 +131,17 @@ def test_draw_makes_tables_and_pictures(tmp_path):
             cli_texts.TOO_MANY_RANKS.pattern(ranks=129, what="pipelining here"),
         ),
         (["cost", "ring", "--gbit-s", "0"], cli_texts.NO_RATE.pattern(flag="--gbit-s", rate=0.0)),
-        (["cost", "ring", "--alpha-us", "-1"], re.escape("alpha_s is -1e-06: wanted a number of seconds, 0 or more")),
+        (["cost", "ring", "--alpha-us", "-1"], re.escape(collectives_texts.NOT_A_TIME(name="alpha_s", value=-1e-06))),
         (["cost", "ring", "--bytes", "-5"], cli_texts.NEGATIVE_BYTES.pattern(nbytes=-5)),
-        (["draw", "ring", "-o", "ring.pdf"], re.escape("ring.pdf is no picture that can be drawn")),
-        (["verify", "hierarchical", "--goal", "all-gather"], "'hierarchical' is not made of two halves"),
-        (["verify", "canonical", "-n", "9"], "9 ranks cannot have a shard each of 8"),
+        (
+            ["draw", "ring", "-o", "ring.pdf"],
+            re.escape(collectives_texts.NOT_A_PICTURE(path="ring.pdf", formats=".svg or .png")),
+        ),
+        (
+            ["verify", "hierarchical", "--goal", "all-gather"],
+            re.escape(collectives_texts.NO_HALVES(name="hierarchical", goal="all-gather", halves=", ".join(HALVES))),
+        ),
+        (["verify", "canonical", "-n", "9"], re.escape(collectives_texts.TOO_FEW_SHARDS(size=9, shards=8))),
         (
             ["verify", "canonical", "--rounded"],
             cli_texts.WHOLE_GRADIENTS.pattern(canonical="canonical", option="--rounded"),

@@ -11,8 +11,8 @@ import pytest
 
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
-from ringtrain.launch import texts as launch_texts
 from ringtrain.exchange import compatibility_texts as option_texts
+from ringtrain.launch import texts as launch_texts
 from ringtrain.optim_texts import ONE_STEP
 
 FAR = ("--model", "lenet", "--data", "far.h5")
@@ -138,12 +138,24 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
             ["-N2", "--gpus", "4", "--", "--model", "resnet20", "--data", "far.h5", "--device", "cuda"],
             re.escape("--batch 128 is 4 ghost batches of 32, fewer than the 8 ranks"),
         ),
-        (["-N4", "--ranks-per-node", "4", "--", "--reproducible"], re.escape("in --shards 8, and there are 16 ranks")),
-        (["--", "--reproducible", "--sync", "gossip"], re.escape("--reproducible does not go with --sync gossip")),
-        (["--", "--ops", "numpy", "--reproducible"], re.escape("--ops numpy multiplies by NumPy's BLAS")),
-        (["--", "--precision", "bfloat16"], re.escape("--precision bfloat16 is of --device cuda")),
+        (["-N4", "--ranks-per-node", "4", "--", "--reproducible"], re.escape("--shards 8, and there are 16 ranks")),
+        (
+            ["--", "--reproducible", "--sync", "gossip"],
+            re.escape(f"--reproducible {option_texts.REPRODUCIBLE(other='--sync gossip')}"),
+        ),
+        (
+            ["--", "--ops", "numpy", "--reproducible"],
+            re.escape(f"--ops numpy {option_texts.ORDER_OPS(other='--reproducible')}"),
+        ),
+        (
+            ["--", "--precision", "bfloat16"],
+            re.escape(option_texts.UNUSED(option="--precision bfloat16", users="--device cuda", given="--device cpu")),
+        ),
         (["--", "--batch-norm", "sync"], "is for networks with batch normalisation, and model 'digits' has none"),
-        (["--", "--trust", "0.1"], re.escape("trust = 0.1 is of lars")),
+        (
+            ["--", "--trust", "0.1"],
+            re.escape(option_texts.UNUSED(option="--trust 0.1", users="--optimizer lars", given="--optimizer adamw")),
+        ),
         (
             ["--", "--warmup", "100000", "--epochs", "1"],
             re.escape("--warmup 100000: a warm-up of 100,000 iterations lasts as long"),

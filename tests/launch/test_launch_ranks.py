@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ringtrain.bench import texts as bench_texts
 from ringtrain.errors import TransportError
 from ringtrain.launch import texts
 from ringtrain.launch.doctor import ranks
@@ -79,4 +80,4 @@ def test_the_node_with_slow_links_is_named(tmp_path, monkeypatch, hosts, name):
     line = line_of(ranks.links, tmp_path, 4, nodes=[0, 1, 2, 2], hosts=hosts)
     assert (line.status, line.advice) == (WARN, texts.LINKS_LEAVE)
     found = texts.LINKS(latency="1 µs", rate="1 GB/s", pairs="3 pairs")
-    assert line.text.startswith(texts.LINKS_SICK(links=found, sick=f"{name} has the slow links: 5.0 times slower"))
+    assert line.text.startswith(texts.LINKS_SICK(links=found, sick=bench_texts.SLOW_LINKS(name=name, times=5)))

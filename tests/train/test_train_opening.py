@@ -8,9 +8,9 @@ import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 
 from ringtrain.errors import ConfigError, DeviceError, DeviceFullError
-from ringtrain.launch import texts as launch_texts
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.compatibility_texts import FEWER_BITS, REFUSED, UNUSED
+from ringtrain.launch import texts as launch_texts
 from ringtrain.ops import texts as ops_texts
 from ringtrain.resolve import resolve
 from ringtrain.train import texts
