@@ -409,5 +409,5 @@ def test_a_tuning_whose_times_no_float_holds_is_refused():
     row = {"algorithm": "ring", "dtype": "float32", "op": "sum", "bytes": 1024, "median_s": 1e-3, "correct": True}
     model = {"algorithm": "ring", "dtype": "float32", "op": "sum", "from_bytes": 0.0, "start_s": 1e-6}
     table = {"ranks": 2, "nodes": 1, "at": "2026-01-31", "rows": [row], "models": [{**model, "s_per_byte": 1e308}]}
-    with pytest.raises(UsageError, match=r"1x2.models\[0\].s_per_byte is 1e\+308; it wants a number, .*1e15"):
+    with pytest.raises(UsageError, match=r"1x2.models\[0\].s_per_byte is 1e\+308; .*1e15"):
         table_of("t", "1x2", table)
