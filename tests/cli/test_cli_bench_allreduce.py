@@ -100,7 +100,12 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("--algorithm", "nccl"), cli_texts.NCCL_ON_HOST.pattern(nccl="nccl")),
         (("--device", "cuda", "--guard"), cli_texts.GUARD_ON_DEVICE.pattern()),
         (("-d", "float31"), bench_texts.UNKNOWN_NAME.pattern(what="type", name="float31")),
-        (("-o", "summ"), bench_texts.UNKNOWN_NAME.pattern(what="operation", name="summ")),
+        (
+            ("-o", "summ"),
+            bench_texts.UNKNOWN_NAME.pattern(
+                what="operation", name="summ", hint="did you mean 'sum'? known: max, mean, min, sum"
+            ),
+        ),
         (("-b", "lots"), bench_texts.NO_SIZE.pattern(size="lots")),
         (("-e", "99999G"), bench_texts.TOO_LARGE.pattern()),
         (("-b", "2M", "-e", "1M"), bench_texts.BEGINS_AFTER_END.pattern()),
@@ -129,7 +134,10 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("--max-regress", "much"), cli_texts.NO_SHARE.pattern(value="much")),
         (("--sizes-of", "lenet", "-e", "1M"), cli_texts.SIZES_OF.pattern()),
         (("--sizes-of", "lenett"), re.escape("did you mean 'lenet'?")),
-        (("--compare", "none.json"), bench_texts.UNREADABLE.pattern(path="none.json")),
+        (
+            ("--compare", "none.json"),
+            bench_texts.UNREADABLE.pattern(path="none.json", reason="No such file or directory"),
+        ),
         (("--seed", "-1"), "Invalid value for '--seed'"),
         (("--json", "none/a.json"), bench_texts.NO_FOLDER.pattern()),
     ],

@@ -35,8 +35,11 @@ USED = (train, time, slurm, tune, bench_allreduce, evaluate)
         ("train --batch-size=32", cli_texts.UNKNOWN_OPTION.pattern(asked="--batch-size", hint="use --batch")),
         ("train --gpu 0", cli_texts.UNKNOWN_OPTION.pattern(asked="--gpu", hint="use --device cuda")),
         ("train --amp", cli_texts.UNKNOWN_OPTION.pattern(asked="--amp", hint="use --precision bfloat16")),
-        ("train --workers 4", cli_texts.UNKNOWN_OPTION.pattern(asked="--workers")),
-        ("train -j 4", cli_texts.UNKNOWN_OPTION.pattern(asked="-j")),
+        (
+            "train --workers 4",
+            cli_texts.UNKNOWN_OPTION.pattern(asked="--workers") + "there are none: the data set lies in memory",
+        ),
+        ("train -j 4", cli_texts.UNKNOWN_OPTION.pattern(asked="-j") + "there are none: the data set lies in memory"),
         (
             "train -np 2",
             cli_texts.UNKNOWN_OPTION.pattern(asked="-np", hint=cli_texts.RANKS(command="train")),
@@ -53,7 +56,7 @@ USED = (train, time, slurm, tune, bench_allreduce, evaluate)
         ("train --lrr 3", re.escape("No such option '--lrr'")),
         ("train -lr=0.1", cli_texts.UNKNOWN_OPTION.pattern(asked="-lr", hint="use --lr")),
         ("train --batch_size 3", cli_texts.UNKNOWN_OPTION.pattern(asked="--batch_size", hint="use --batch")),
-        ("train --local_rank 0", cli_texts.UNKNOWN_OPTION.pattern(asked="--local_rank")),
+        ("train --local_rank 0", cli_texts.UNKNOWN_OPTION.pattern(asked="--local_rank") + "the MPI numbers the ranks"),
         ("slurm --np 3", cli_texts.UNKNOWN_OPTION.pattern(asked="--np", hint="use --ranks-per-node")),
         ("data shwo digits", cli_texts.UNKNOWN_COMMAND.pattern(name="shwo", hint="known: check, info, make")),
         ("models info", cli_texts.UNKNOWN_COMMAND.pattern(name="info", hint="known: list, show")),

@@ -73,7 +73,12 @@ def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
             re.escape(allreduce_texts.UNKNOWN_ALGORITHM(name="rign", hint="did you mean 'ring'?")),
         ),
         (("-d", "float31"), bench_texts.UNKNOWN_NAME.pattern(what="type", name="float31")),
-        (("-o", "mean"), bench_texts.UNKNOWN_NAME.pattern(what="operation", name="mean")),
+        (
+            ("-o", "mean"),
+            bench_texts.UNKNOWN_NAME.pattern(
+                what="operation", name="mean", hint="did you mean 'min'? known: max, min, sum"
+            ),
+        ),
         (("-b", "lots"), bench_texts.NO_SIZE.pattern(size="lots")),
         (("-n", "2"), "Invalid value for '-n'"),
         (("--explain", "64K,lots"), bench_texts.NO_SIZE.pattern(size="lots")),
