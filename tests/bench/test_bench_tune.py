@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringtrain.bench import fit, gates, plots, regret, tune
+from ringtrain.bench import fit, gates, plots, tune
 from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.rows import label, quieter
 from ringtrain.bench.sweep import Result, Sweep, sweep
@@ -181,30 +181,3 @@ def row(name, nbytes, samples):
         "median_s": sorted(samples)[len(samples) // 2],
         "samples_s": samples,
     }
-
-
-def test_regret_is_against_the_best_candidate():
-    rows = [
-        row("auto:ring", 8, [1.2] * 4),
-        row("ring", 8, [1.2] * 4),
-        row("mpi", 8, [1.0] * 4),
-        row("auto:mpi", 4, [1.0] * 4),
-        row("mpi", 4, [1.0] * 4),
-        row("ring", 4, [3.0] * 4),
-        {"algorithm": "star", "bytes": 8, "status": "refused"},
-    ]
-    found = regret.regrets(rows)
-    assert [(own["bytes"], own["chosen"], own["best"]) for own in found] == [
-        (4, "auto:mpi", "mpi"),
-        (8, "auto:ring", "mpi"),
-    ]
-    assert [own["regret"] for own in found] == [own["regret_by_halves"] for own in found] == pytest.approx([1.0, 1.2])
-    total = regret.summary(found)
-    assert total["regret"] == pytest.approx({"mean": 1.1, "worst": 1.2})
-
-
-def test_by_halves_luck_is_no_merit():
-    """Two equals whose noise differs: each is best where it is picked, and not where it is timed."""
-    rows = [row("auto:a", 4, [1.0] * 4), row("a", 4, [0.5, 1.5, 0.5, 1.5]), row("b", 4, [1.5, 0.5, 1.5, 0.5])]
-    (found,) = regret.regrets(rows)
-    assert found["regret_by_halves"] == pytest.approx(1 / 1.5)
