@@ -67,7 +67,7 @@ def claim_problem(array: h5py.Dataset) -> str | None:
     stored = array.id.get_storage_size()
     most = stored * (MOST_EXPANDED if array.chunks else 1)
     if claimed > most:
-        return texts.CLAIMS_TOO_MUCH(claimed=claimed, stored=stored)
+        return texts.STORED_LESS(claimed=claimed, stored=stored)
     if array.chunks and math.prod(array.chunks) * array.dtype.itemsize > max(claimed, 1 << 24):
         return texts.CHUNKS_TOO_LARGE(elements=math.prod(array.chunks))
     return None

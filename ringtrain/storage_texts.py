@@ -20,5 +20,5 @@ VALUES_ELSEWHERE = Template("keeps its values in another file, which ringtrain d
 FILTER_NEEDS_CODE = Template(
     "was written with the filter {code}, which needs code from elsewhere: write it with gzip or none"
 )
-CLAIMS_TOO_MUCH = Template("claims {claimed:,} bytes, but {stored:,} are stored")
+STORED_LESS = Template("claims {claimed:,} bytes, but {stored:,} are stored")
 CHUNKS_TOO_LARGE = Template("has chunks of {elements:,} elements, more than the array has")

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ringtrain.bench import fit
 from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration
 from ringtrain.bench.crossovers import crossovers
+from ringtrain.bench.fit import fit, hold_out, judged
 from ringtrain.bench.rows import REFUSED
 from ringtrain.bench.work import Work, least_work, work_of
 from ringtrain.collectives.catalogue import check_name, make_schedule
@@ -45,9 +45,9 @@ def fabric_of(calibration: Calibration) -> Fabric:
 def _fitted(made: Sequence[dict], known: Fabric, topology: Topology) -> dict:
     points = {name: own for name, own in _points(made).items() if len(own) > 1}
     work = {name: work_by_name(name, topology, _share(made[0])) for name in points}
-    models = {name: fit.fit(work[name], fit.hold_out(own)[0], known) for name, own in points.items()}
+    models = {name: fit(work[name], hold_out(own)[0], known) for name, own in points.items()}
     return {
-        "models": {name: fit.judged(work[name], own, known) for name, own in points.items()},
+        "models": {name: judged(work[name], own, known) for name, own in points.items()},
         "crossovers": crossovers(models, points),
     }
 

@@ -1,4 +1,4 @@
-"""Sums that are compressed: to a strategy what :class:`ringtrain.exchange.summing.Summing` is, with a residual."""
+"""Error feedback: sums of compressed gradients, and the residual that each rank keeps for later iterations."""
 
 from dataclasses import dataclass
 

@@ -12,7 +12,7 @@ from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.rows import COLUMNS
 from ringtrain.bench.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
-from ringtrain.collectives import catalogue
+from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.ring import ring
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.exchange import allreduce_texts, reductions
@@ -116,7 +116,7 @@ def test_what_a_schedule_or_the_mpi_cannot_do_is_refused(monkeypatch):
     def unknown(self, span, op="sum", source=None):
         raise KeyError("e")
 
-    monkeypatch.setitem(catalogue.SCHEDULES, "fussy", fussy)
+    monkeypatch.setitem(schedules.SCHEDULES, "fussy", fussy)
     monkeypatch.setattr("ringtrain.transport.loopback.Loopback.native_allreduce", unknown)
     rows = swept(2, algorithms=("mpi", "fussy", "ring"), dtypes=("float16",), sizes=(64,)).rows
     assert [row["status"] for row in rows] == ["refused", "refused", "ok"]
@@ -126,7 +126,7 @@ def test_what_a_schedule_or_the_mpi_cannot_do_is_refused(monkeypatch):
 
 
 def test_a_schedule_joins_by_being_in_the_catalogue(monkeypatch):
-    monkeypatch.setitem(catalogue.SCHEDULES, "another", lambda topology: ring(topology.size))
+    monkeypatch.setitem(schedules.SCHEDULES, "another", lambda topology: ring(topology.size))
     (row,) = swept(2, algorithms=("another",), sizes=(64,)).rows
     assert (row["algorithm"], row["status"], row["wrong"]) == ("another", "ok", 0)
 

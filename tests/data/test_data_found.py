@@ -210,7 +210,7 @@ def test_an_array_that_is_only_claimed_is_refused(data_set):
         del file["train/images"]
         file.create_dataset("train/images", (1 << 20, 4, 5, 3), "u1", chunks=(1024, 4, 5, 3))
     with pytest.raises(
-        DataError, match="train/images " + storage_texts.CLAIMS_TOO_MUCH.pattern(claimed=62_914_560, stored=0)
+        DataError, match="train/images " + storage_texts.STORED_LESS.pattern(claimed=62_914_560, stored=0)
     ):
         open_dataset(data_set)
 

@@ -56,11 +56,11 @@ HOSTILE = {
     "a filter of others": (foreign_filter, "images " + storage_texts.FILTER_NEEDS_CODE.pattern(code=32015)),
     "a bomb of zeros": (
         images(shape=(1 << 20, 4, 5, 3), chunks=(512, 4, 5, 3), compression="gzip"),
-        storage_texts.CLAIMS_TOO_MUCH.pattern(claimed=62_914_560),
+        storage_texts.STORED_LESS.pattern(claimed=62_914_560),
     ),
     "a shape of nothing": (
         images(shape=(1 << 40, 4, 5, 3), chunks=(1, 4, 5, 3)),
-        storage_texts.CLAIMS_TOO_MUCH.pattern(stored=0),
+        storage_texts.STORED_LESS.pattern(stored=0),
     ),
     "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
     "texts": (images(dtype=h5py.string_dtype()), data_texts.OTHER_TYPE.pattern(dtype="object", wanted="uint8")),

@@ -402,7 +402,8 @@ def test_no_colour_where_none_is_wanted(pty, run, iteration, monkeypatch):
 
 def test_heavy_libraries_are_loaded_where_they_are_used():
     program = (
-        "import sys; from ringtrain.report import events, plots, rates, sinks, terminal, words; "
+        "import sys; from ringtrain.report import events, plots, rates, sinks; "
+        "from ringtrain.report.screen import terminal, words; "
         "print([name for name in ('rich', 'matplotlib', 'numpy', 'h5py') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
