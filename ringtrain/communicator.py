@@ -16,6 +16,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, check_algorithm
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.allreduce.tuning_file import find_tuning
+from ringtrain.allreduce.tuning_table import Table
+from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.door import texts
 from ringtrain.door.arrays import lend
 from ringtrain.door.memory import STAGING_BYTES, Memory
@@ -24,11 +29,6 @@ from ringtrain.door.repeated import Repeated
 from ringtrain.door.request import Request, agree, apart, check, check_result, check_writable, type_name
 from ringtrain.errors import UsageError
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.numbers import TYPES
-from ringtrain.exchange.reductions import ALGORITHMS, AUTO, check_algorithm
-from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.tuning_file import find_tuning
-from ringtrain.exchange.wires import NONE, check_wire
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import connect
 

@@ -17,6 +17,9 @@ import numpy as np
 import tomli_w
 from PIL import Image
 
+from ringtrain.allreduce.machine import Layout
+from ringtrain.allreduce.tuning_file import Place, fitting, read
+from ringtrain.allreduce.tuning_table import Model, Row, Table, Tuning
 from ringtrain.bench.files import COMPARED, read_json
 from ringtrain.checkpoint import seal, store
 from ringtrain.data.check import check_file
@@ -26,9 +29,6 @@ from ringtrain.data.format import write_dataset
 from ringtrain.data.make import make_dataset
 from ringtrain.data.sources import read_source
 from ringtrain.errors import RingtrainError
-from ringtrain.exchange.machine import Layout
-from ringtrain.exchange.tuning import Model, Row, Table, Tuning
-from ringtrain.exchange.tuning_file import Place, fitting, read
 from ringtrain.nn import spec
 from ringtrain.report.comparison import notes_of, rows_of
 from ringtrain.report.comparison_table import csv_text, plain_lines

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
+from ringtrain.allreduce import texts as allreduce_texts
+from ringtrain.allreduce.catalogue import ALGORITHMS
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.allreduce.machine import look
+from ringtrain.allreduce.tuning_table import Row, Table, Tuning
 from ringtrain.door import plan, texts
 from ringtrain.errors import UsageError
-from ringtrain.exchange import allreduce_texts
-from ringtrain.exchange.machine import look
-from ringtrain.exchange.numbers import TYPES
-from ringtrain.exchange.reductions import ALGORITHMS
-from ringtrain.exchange.tuning import Row, Table, Tuning
 from ringtrain.transport.loopback import Loopback, LoopbackHandle, LoopbackWorld
 
 

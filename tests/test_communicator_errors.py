@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator, communicator
+from ringtrain.allreduce import texts as allreduce_texts
+from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.door import texts
 from ringtrain.errors import MismatchError, StalledError, TransportError, UsageError
-from ringtrain.exchange import allreduce_texts, monitor_texts
+from ringtrain.exchange import monitor_texts
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.numbers import TYPES
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.arrays import halves

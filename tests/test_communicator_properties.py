@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtrain import Communicator
-from ringtrain.exchange.numbers import TYPES
-from ringtrain.exchange.reductions import ALGORITHMS
+from ringtrain.allreduce.catalogue import ALGORITHMS
+from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.transport.loopback import LoopbackWorld
 
 NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}

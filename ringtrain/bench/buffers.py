@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ringtrain.allreduce.catalogue import AUTO, NATIVE, check_native
+from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.bench import texts
 from ringtrain.bench.memory import check_device_memory, check_memory
 from ringtrain.collectives.host import HOST
-from ringtrain.exchange.native import check_native
-from ringtrain.exchange.numbers import NumberType
-from ringtrain.exchange.reductions import AUTO, NATIVE
-from ringtrain.exchange.shared import MAPPED
+from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.transport.base import Transport
 
 NO_WAY = ""  # of what sends no messages, or has no choice
@@ -91,7 +90,7 @@ class Buffers(ABC):
 
     @abstractmethod
     def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
-        """(combine, device) for :func:`ringtrain.exchange.reductions.prepare`."""
+        """(combine, device) for :func:`ringtrain.allreduce.catalogue.prepare`."""
 
     @abstractmethod
     def check_native(self, numbers: NumberType, op: str) -> None:

@@ -16,9 +16,9 @@ more ranks than cores costs the pair some of its time.
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench.buffers import Buffers
 from ringtrain.bench.links import exchange, ping_pong, repeated, room, slowest_s, stream, sustained_s
-from ringtrain.exchange.numbers import TYPES
 from ringtrain.transport.base import Transport
 
 ALPHA_BYTES = 8

@@ -17,11 +17,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from ringtrain.allreduce.dtypes import TYPES, UFUNCS, NumberType
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.trials import Job, Trial
 from ringtrain.errors import RingtrainError
-from ringtrain.exchange.numbers import TYPES, UFUNCS, NumberType
-from ringtrain.exchange.wires import NONE
 
 PERIOD = 65521  # elements; prime
 BLOCK = 16 * PERIOD

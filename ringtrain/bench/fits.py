@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration
 from ringtrain.bench.crossovers import crossovers
 from ringtrain.bench.fit import fit, hold_out, judged
@@ -12,7 +13,6 @@ from ringtrain.collectives.catalogue import check_name, make_schedule
 from ringtrain.collectives.cost import MOST_RANKS, Fabric
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
-from ringtrain.exchange.numbers import TYPES
 
 GROUP = ("dtype", "wire_dtype", "op", "placement")
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 
 import ringtrain
+from ringtrain.allreduce.machine import cpu_model
 from ringtrain.bench import texts
 from ringtrain.exchange.guarded import bare
-from ringtrain.exchange.machine import cpu_model
 from ringtrain.humanize import plural
 from ringtrain.transport.base import Transport
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from itertools import chain
 from statistics import median
 
+from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
 from ringtrain.bench.statistics import summary
-from ringtrain.exchange.reductions import NATIVE
 from ringtrain.humanize import format_bytes, plural
 
 DOUBT = "†"

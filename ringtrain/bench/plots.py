@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench import texts
 from ringtrain.bench.bounds import MAPPED_BY_DEVICES
 from ringtrain.bench.files import check_writable
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.rows import REFUSED, asked_name, label
 from ringtrain.errors import UsageError, nearest
-from ringtrain.exchange.reductions import NATIVE
 from ringtrain.humanize import format_bytes, format_rate, plural
 
 # Source: Okabe & Ito, Color universal design, 2008, without its black and its yellow; purple and brown.

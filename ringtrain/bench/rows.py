@@ -6,14 +6,14 @@ Every row has every key; what does not apply is None. Units: ``…_s`` seconds, 
 
 from collections.abc import Sequence
 
+from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.buffers import NO_WAY
 from ringtrain.bench.checks import Verdict
 from ringtrain.bench.statistics import ratio, summary
 from ringtrain.bench.timing import Protocol, Samples
 from ringtrain.bench.trials import Job, name_of
-from ringtrain.exchange.reductions import AUTO
-from ringtrain.exchange.wires import NONE
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10

@@ -5,6 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, product
 
+from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
+from ringtrain.allreduce.dtypes import TYPES, NumberType
+from ringtrain.allreduce.tuning_table import Table
+from ringtrain.allreduce.wire_formats import NONE, compiled_wire
 from ringtrain.bench import checks, rows, texts
 from ringtrain.bench.bounds import Bounds
 from ringtrain.bench.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
@@ -18,10 +22,6 @@ from ringtrain.collectives.execute import segment_for
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.collectives.wire import Wire
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.numbers import TYPES, NumberType
-from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
-from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.wires import NONE, compiled_wire
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
+from ringtrain.allreduce.catalogue import NATIVE
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.pairs import sick, worst
 from ringtrain.bench.rows import REFUSED
-from ringtrain.exchange.reductions import NATIVE
-from ringtrain.exchange.wires import NONE
 from ringtrain.humanize import format_bytes, format_rate, format_seconds, percent, plural
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ringtrain.allreduce import catalogue
+from ringtrain.allreduce.catalogue import AUTO, NATIVE, auto_name
+from ringtrain.allreduce.dtypes import NumberType
+from ringtrain.allreduce.tuning_table import Table
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.buffers import NO_WAY, Buffers
 from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.exchange import reductions
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.numbers import NumberType
-from ringtrain.exchange.reductions import AUTO, NATIVE, auto_name
-from ringtrain.exchange.shared import MAPPED
-from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.wires import NONE
 from ringtrain.transport.base import Handle, Transport
 
 DEADLINE_S = 120.0
@@ -127,7 +127,7 @@ def prepare(
         raise Refusal(lacking)
     if algorithm == AUTO:
         what = (job.target, job.nbytes, job.numbers.name, _summed(job.op))
-        choice = reductions.decide(job.transport, *what, tuning, wire is not None)
+        choice = catalogue.decide(job.transport, *what, tuning, wire is not None)
         chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:
@@ -141,7 +141,7 @@ def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wir
     combine, device = job.buffers.combining(job.numbers, job.op)
     how = {"op": _summed(job.op), "tag": tag, "segment_bytes": segment_bytes, "wire": wire, "guard": job.guard}
     try:
-        reduction = reductions.prepare(job.buffers.by(way), job.target, algorithm, combine, device=device, **how)
+        reduction = catalogue.prepare(job.buffers.by(way), job.target, algorithm, combine, device=device, **how)
     except RingtrainError as error:
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 
+from ringtrain.allreduce.auto import Choice, Here, take
+from ringtrain.allreduce.machine import Layout
+from ringtrain.allreduce.tuning_table import Model, Row, Table
 from ringtrain.bench import texts
 from ringtrain.bench.fit import model_of
 from ringtrain.bench.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.sweep import Result
-from ringtrain.exchange.choice import Choice, Here, take
-from ringtrain.exchange.machine import Layout
-from ringtrain.exchange.tuning import Model, Row, Table
 from ringtrain.humanize import format_bytes, format_seconds
 
 HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice changes

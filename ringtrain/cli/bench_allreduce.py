@@ -112,8 +112,8 @@ def _guarded(transport, asked):
 
 def _tuned(transport, flags: dict, asked):
     """The sweep with what its ``auto`` chooses by, if that takes part. Raises UsageError, on all ranks."""
-    from ringtrain.exchange.reductions import AUTO
-    from ringtrain.exchange.tuning_file import find_tuning
+    from ringtrain.allreduce.catalogue import AUTO
+    from ringtrain.allreduce.tuning_file import find_tuning
 
     if AUTO not in asked.algorithms:
         return asked
@@ -125,11 +125,11 @@ def _tuned(transport, flags: dict, asked):
 
 def _asked(flags: dict, ranks: int):
     """The sweep that the flags ask for. Raises UsageError."""
+    from ringtrain.allreduce.dtypes import OPS, TYPES
+    from ringtrain.allreduce.wire_formats import WIRES
     from ringtrain.bench.choose import choose
     from ringtrain.bench.sweep import Sweep
     from ringtrain.errors import UsageError
-    from ringtrain.exchange.numbers import OPS, TYPES
-    from ringtrain.exchange.wires import WIRES
 
     dtypes = choose(flags["dtypes"], TYPES, "type")
     if flags["device"] == "cuda" and flags["guard"]:
@@ -174,18 +174,18 @@ def _protocol(flags: dict, ranks: int):
 
 def _algorithms(flags: dict) -> list[str]:
     """Raises UsageError."""
+    from ringtrain.allreduce import catalogue
     from ringtrain.bench.buffers import NCCL
     from ringtrain.errors import UsageError
-    from ringtrain.exchange import reductions
 
     names = [name.strip() for name in flags["algorithms"].split(",")]
     if flags["device"] == "cpu" and NCCL in names:
         raise UsageError(texts.NCCL_ON_HOST(nccl=NCCL))
     others = [name for name in names if name != NCCL]
-    chosen = reductions.choose(",".join(others)) if others else []
+    chosen = catalogue.choose(",".join(others)) if others else []
     if flags["device"] == "cuda" and (NCCL in names or names == ["all"]):
         chosen.append(NCCL)
-    if flags["tuning"] is not None and reductions.AUTO not in chosen:
+    if flags["tuning"] is not None and catalogue.AUTO not in chosen:
         raise UsageError(texts.TUNING_WITHOUT_AUTO(path=flags["tuning"]))
     return chosen
 

@@ -44,11 +44,11 @@ def tune(**flags):
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────
 def _tune(transport, flags: dict) -> int:
+    from ringtrain.allreduce.catalogue import consider
+    from ringtrain.allreduce.machine import look
     from ringtrain.bench.sweep import sweep
     from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
     from ringtrain.exchange.guarded import bare
-    from ringtrain.exchange.machine import look
-    from ringtrain.exchange.reductions import consider
     from ringtrain.train.together import on_root, together
 
     asked = together(transport, lambda: _asked(transport, flags))
@@ -71,24 +71,24 @@ def _tune(transport, flags: dict) -> int:
 
 
 def _storage(name: str):
-    from ringtrain.exchange.numbers import TYPES
+    from ringtrain.allreduce.dtypes import TYPES
 
     return TYPES[name].storage
 
 
 def _asked(transport, flags: dict):
     """The sweep to make. Raises UsageError."""
+    from ringtrain.allreduce import catalogue
+    from ringtrain.allreduce.dtypes import TYPES
     from ringtrain.bench.choose import choose
     from ringtrain.bench.sizes import swept
     from ringtrain.bench.sweep import Sweep
     from ringtrain.bench.timing import Protocol
     from ringtrain.errors import UsageError
-    from ringtrain.exchange import reductions
-    from ringtrain.exchange.numbers import TYPES
 
     dtypes, ops = choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation")
-    names = reductions.choose(flags["algorithms"])
-    if reductions.AUTO in names:
+    names = catalogue.choose(flags["algorithms"])
+    if catalogue.AUTO in names:
         raise UsageError(texts.TUNES_AUTO)
     if transport.size == 1:
         raise UsageError(texts.ONE_RANK)
@@ -109,7 +109,7 @@ def _asked(transport, flags: dict):
 
 def _running(transport, dtypes: list[str]) -> list[str]:
     """What runs here on some of the types; collective."""
-    from ringtrain.exchange.reductions import ALGORITHMS, consider
+    from ringtrain.allreduce.catalogue import ALGORITHMS, consider
 
     found = [consider(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
     return [name for name in ALGORITHMS if any(name in own for own in found)]
@@ -117,10 +117,10 @@ def _running(transport, dtypes: list[str]) -> list[str]:
 
 def _open(flags: dict, machine: dict, layout) -> tuple:
     """(where the file is, what it holds); all that could fail after a minute is tried now. Raises UsageError."""
+    from ringtrain.allreduce.machine import digest
+    from ringtrain.allreduce.tuning_file import check_machine, place_of, read
+    from ringtrain.allreduce.tuning_table import Tuning
     from ringtrain.errors import UsageError
-    from ringtrain.exchange.machine import digest
-    from ringtrain.exchange.tuning import Tuning
-    from ringtrain.exchange.tuning_file import check_machine, place_of, read
 
     place = place_of(flags["tuning"], os.environ)
     if not place.asked_by:
@@ -154,8 +154,8 @@ def _watcher(rank: int):
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
 def _explain(transport, flags: dict) -> int:
     """Under mpirun of this layout, by what would be used; in one process of every layout that the file holds."""
+    from ringtrain.allreduce.dtypes import TYPES
     from ringtrain.bench.choose import choose
-    from ringtrain.exchange.numbers import TYPES
     from ringtrain.train.together import on_root, together
 
     dtypes, ops = together(
@@ -170,10 +170,10 @@ def _explain(transport, flags: dict) -> int:
 
 
 def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
+    from ringtrain.allreduce.catalogue import anywhere
+    from ringtrain.allreduce.machine import digest
+    from ringtrain.allreduce.tuning_file import place_of, read
     from ringtrain.bench.tune import choice_lines
-    from ringtrain.exchange.machine import digest
-    from ringtrain.exchange.reductions import anywhere
-    from ringtrain.exchange.tuning_file import place_of, read
 
     place = place_of(flags["tuning"], os.environ)
     tuning = read(place)
@@ -188,9 +188,9 @@ def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
 
 
 def _explain_here(transport, flags: dict, pairs: list[tuple[str, str]]) -> None:
+    from ringtrain.allreduce.catalogue import consider
+    from ringtrain.allreduce.tuning_file import find_tuning
     from ringtrain.bench.tune import choice_lines
-    from ringtrain.exchange.reductions import consider
-    from ringtrain.exchange.tuning_file import find_tuning
 
     found = find_tuning(transport, flags["tuning"])
     for dtype, op in pairs:

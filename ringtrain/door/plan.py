@@ -7,14 +7,14 @@ from itertools import count
 
 import numpy as np
 
+from ringtrain.allreduce import catalogue
+from ringtrain.allreduce.catalogue import check_native
+from ringtrain.allreduce.tuning_table import Table
+from ringtrain.allreduce.wire_formats import compiled_wire
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
 from ringtrain.door.request import MEAN, Request
-from ringtrain.exchange import reductions
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.native import check_native
-from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.wires import compiled_wire
 from ringtrain.transport.base import Transport
 
 KEPT = 64
@@ -48,10 +48,10 @@ class Workshop:
 
     def prepare(self, request: Request, span: np.ndarray) -> Prepared:
         """Collective. Raises UsageError where the algorithm does not do this."""
-        if request.algorithm == reductions.NATIVE:
+        if request.algorithm == catalogue.NATIVE:
             check_native(self._transport, request.numbers, request.reduction)
         tag = next(tag for tag in count() if tag not in self._tags)
-        reduction = reductions.prepare(
+        reduction = catalogue.prepare(
             self._transport,
             span,
             request.algorithm,

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from ringtrain.allreduce.tuning_table import Table
 from ringtrain.config import TrainConfig
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.meter import BucketTraffic
 from ringtrain.exchange.scaling import LossScale
-from ringtrain.exchange.tuning import Table
 from ringtrain.exchange.update import Kept
 from ringtrain.transport.base import Transport
 

@@ -12,6 +12,7 @@ depend on none of this.
 
 from collections.abc import Sequence
 
+from ringtrain.allreduce.catalogue import AUTO, check_algorithm, schedule_for
 from ringtrain.collectives.canonical import NAME, canonical, plan
 from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.mapped import Mapped
@@ -19,13 +20,12 @@ from ringtrain.collectives.order import prove, qualifying
 from ringtrain.collectives.reduction import NATIVE, Nothing, Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shards import share
+from ringtrain.collectives.shared_memory import MAPPED, is_shared, unavailable
 from ringtrain.errors import ConfigError, ScheduleError
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.folding import Folding
-from ringtrain.exchange.reductions import AUTO, check_algorithm, schedule_for
-from ringtrain.exchange.shared import MAPPED, is_shared, unavailable
 from ringtrain.exchange.summing import Summing
 from ringtrain.transport.base import Transport
 

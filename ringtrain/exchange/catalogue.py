@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, server, sharded
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange, Kit
-from ringtrain.exchange.reductions import AUTO
 from ringtrain.template import Template
 
 

@@ -7,14 +7,14 @@ rules are made from that. What depends on the model, the data, the ranks or the 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ringtrain.allreduce.catalogue import AUTO, check_algorithm
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.collectives.canonical import NAME as CANONICAL
 from ringtrain.collectives.catalogue import FLAT
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.catalogue import DATA, STRATEGIES
-from ringtrain.exchange.reductions import AUTO, check_algorithm
-from ringtrain.exchange.wires import NONE
 from ringtrain.ops.precision import HALVES
 from ringtrain.template import Template
 

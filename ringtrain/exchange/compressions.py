@@ -1,11 +1,11 @@
 """Every way to compress by its name."""
 
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.config import TrainConfig
 from ringtrain.exchange.compressing import Compressing, Compression
 from ringtrain.exchange.powersgd import PowerSGD
 from ringtrain.exchange.summing import Summing
 from ringtrain.exchange.topk import TopK
-from ringtrain.exchange.wires import NONE
 from ringtrain.transport.base import Transport
 
 METHODS = {

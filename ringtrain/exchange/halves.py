@@ -3,6 +3,7 @@ their owners, and what owners made of them is gathered."""
 
 from collections.abc import Sequence
 
+from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.reduction import Reduction
@@ -10,7 +11,6 @@ from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule,
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.pieces import Piece, join
-from ringtrain.exchange.reductions import AUTO
 from ringtrain.transport.base import Transport
 
 

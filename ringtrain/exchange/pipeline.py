@@ -30,6 +30,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.exchange import routing, texts
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
@@ -38,7 +39,6 @@ from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.halves import schedule_name
 from ringtrain.exchange.mail import Mail
 from ringtrain.exchange.pieces import Piece, common
-from ringtrain.exchange.reductions import AUTO
 from ringtrain.exchange.routing import Route
 from ringtrain.exchange.summing import Summing, settings
 from ringtrain.exchange.update import STEP, Update, check_names

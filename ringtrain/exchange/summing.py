@@ -6,7 +6,11 @@ alone.
 
 from collections.abc import Sequence
 
+from ringtrain.allreduce.catalogue import AUTO, check_algorithm, prepare
+from ringtrain.allreduce.tuning_table import Table
+from ringtrain.allreduce.wire_formats import NONE, make_wire, rehearse
 from ringtrain.collectives.reduction import Nothing, Reduction
+from ringtrain.collectives.shared_memory import or_messages
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.beside import two_orders
@@ -15,10 +19,6 @@ from ringtrain.exchange.flight import Flight
 from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves
 from ringtrain.exchange.pieces import Piece
-from ringtrain.exchange.reductions import AUTO, check_algorithm, prepare
-from ringtrain.exchange.shared import or_messages
-from ringtrain.exchange.tuning import Table
-from ringtrain.exchange.wires import NONE, make_wire, rehearse
 from ringtrain.humanize import format_bytes
 from ringtrain.transport.base import Transport
 
@@ -26,13 +26,13 @@ BUCKET_BYTES = 4 << 20
 
 
 class Summing:
-    """algorithm:     a name among the algorithms (:mod:`ringtrain.exchange.reductions`); ``auto`` chooses by bucket
+    """algorithm:     a name among the algorithms (:mod:`ringtrain.allreduce.catalogue`); ``auto`` chooses by bucket
     tuning:        what ``auto`` chooses by, on rank 0; None where nothing was measured
     bucket_bytes:  what is exchanged together, about
     segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next; None: as suits
                    the nodes
     deadline_s:    how long to wait for others that make no progress, before StalledError
-    wire:          what numbers travel as: a name of :mod:`ringtrain.exchange.wires`
+    wire:          what numbers travel as: a name of :mod:`ringtrain.allreduce.wire_formats`
     guard:         watches the all-reduces; None for none
     overlap:       none: buckets start when all are final; else as they become final
 

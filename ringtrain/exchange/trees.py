@@ -8,10 +8,10 @@ from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.rooted import Rooted
 from ringtrain.collectives.schedule import Schedule
+from ringtrain.collectives.shared_memory import topology_of
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.shared import topology_of
 from ringtrain.transport.base import Transport
 
 Tree = Callable[[int, Sequence[int]], Rooted]  # (server, members)

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from ringtrain.allreduce.tuning_table import Table
 from ringtrain.config import TrainConfig
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.batches import Batches
@@ -18,7 +19,6 @@ from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.scaling import LossScale
-from ringtrain.exchange.tuning import Table
 from ringtrain.lr import LearningRate
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena

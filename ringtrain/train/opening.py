@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringtrain import __version__
+from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.allreduce.tuning_file import Found, find_tuning
 from ringtrain.config import TrainConfig
 from ringtrain.errors import UsageError
 from ringtrain.exchange.guarded import bare
-from ringtrain.exchange.reductions import AUTO
-from ringtrain.exchange.tuning_file import Found, find_tuning
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.resolve import to_table

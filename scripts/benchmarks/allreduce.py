@@ -35,6 +35,8 @@ from contestants import (
 )
 
 from ringtrain import Communicator
+from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
+from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.bench import files, plots, tables
 from ringtrain.bench.buffers import HostBuffers
 from ringtrain.bench.choose import choose
@@ -45,8 +47,6 @@ from ringtrain.bench.timing import Protocol
 from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
 from ringtrain.exchange.guarded import bare
-from ringtrain.exchange.reductions import ALGORITHMS, AUTO, NATIVE
-from ringtrain.exchange.tuning_file import find_tuning
 
 TORCH = "torch==2.13.0"
 ROOT = Path(__file__).parents[2]

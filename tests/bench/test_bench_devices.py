@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.bench import copies, files, plots, rows, tables
 from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.buffers import DeviceBuffers
@@ -16,7 +17,6 @@ from ringtrain.bench.sweep import Sweep, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.device import DIRECT, STAGED, OnDevice
 from ringtrain.transport.ipc import Ipc
 from ringtrain.transport.loopback import LoopbackWorld

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ringtrain.allreduce import catalogue
+from ringtrain.allreduce import texts as allreduce_texts
+from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.bench import files, gates, plots, tables
 from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.rows import COLUMNS
@@ -15,8 +18,6 @@ from ringtrain.bench.timing import Protocol
 from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.ring import ring
 from ringtrain.errors import ScheduleError, TransportError, UsageError
-from ringtrain.exchange import allreduce_texts, reductions
-from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 
@@ -132,7 +133,7 @@ def test_a_schedule_joins_by_being_in_the_catalogue(monkeypatch):
 
 
 def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkeypatch):
-    class Shared(reductions.Native):
+    class Shared(catalogue.Native):
         """Nobody tells what it sends."""
 
         algorithm = transport = "shared"
@@ -144,8 +145,8 @@ def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkey
             raise TransportError("shared memory cannot be had here")
         return own(transport, buffer, algorithm, combine, **how)
 
-    own = reductions.prepare
-    monkeypatch.setattr(reductions, "prepare", prepare)
+    own = catalogue.prepare
+    monkeypatch.setattr(catalogue, "prepare", prepare)
     result = swept(4, algorithms=("mpi", "ring", "shared", "windows"), sizes=(64, 2000))
     shared, windows = (by(result.rows, algorithm=name)[0] for name in ("shared", "windows"))
     assert (shared["status"], shared["transport"], shared["wire_bytes"]) == ("ok", "shared", None)

@@ -2,6 +2,11 @@
 
 import pytest
 
+from ringtrain.allreduce import texts as allreduce_texts
+from ringtrain.allreduce.auto import Here
+from ringtrain.allreduce.catalogue import anywhere
+from ringtrain.allreduce.machine import Layout
+from ringtrain.allreduce.tuning_table import Model, Row, Table, predict_s
 from ringtrain.bench import fit, gates, plots, tune
 from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.rows import label, quieter
@@ -9,11 +14,6 @@ from ringtrain.bench.sweep import Result, Sweep, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.bench.work import Work
 from ringtrain.collectives.cost import Fabric
-from ringtrain.exchange import allreduce_texts
-from ringtrain.exchange.choice import Here
-from ringtrain.exchange.machine import Layout
-from ringtrain.exchange.reductions import anywhere
-from ringtrain.exchange.tuning import Model, Row, Table, predict_s
 from ringtrain.transport.loopback import LoopbackWorld
 
 PAIR = Layout("1x2", 2, 1)

@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from ringtrain.allreduce.catalogue import ALGORITHMS
+from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench import files, gates, plots, tables
 from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.bound import bound_s
@@ -14,8 +16,6 @@ from ringtrain.bench.checks import KINDS, count_wrong, make_pattern, spoil
 from ringtrain.bench.rows import COLUMNS, label
 from ringtrain.bench.sweep import Result, Sweep, sweep
 from ringtrain.bench.timing import Protocol
-from ringtrain.exchange.numbers import TYPES
-from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport.loopback import LoopbackWorld
 
 QUICK = Protocol(repeats=3, warm_up=1)

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from ringtrain.allreduce import texts as allreduce_texts
+from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.files import write_json
 from ringtrain.cli import texts as cli_texts
@@ -13,8 +15,6 @@ from ringtrain.cli.main import run
 from ringtrain.cli.progress import PROGRESS_EVERY_S, Progress
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError
-from ringtrain.exchange import allreduce_texts
-from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.awareness import Choice
 from tests.fakes.arithmetic import Arithmetic

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
+from ringtrain.allreduce import texts as allreduce_texts
+from ringtrain.allreduce.machine import Layout
+from ringtrain.allreduce.tuning_table import Row, Table, Tuning
 from ringtrain.bench import texts as bench_texts
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
-from ringtrain.exchange import allreduce_texts
 from ringtrain.exchange import compatibility_texts as texts
-from ringtrain.exchange.machine import Layout
-from ringtrain.exchange.tuning import Row, Table, Tuning
 
 MACHINE = {"cpu": "Some CPU", "cores": "2", "library": "Some MPI 1", "transport": "messages"}
 

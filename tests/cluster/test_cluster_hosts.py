@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.cost import Fabric, cost
 from ringtrain.collectives.topology import filled
-from ringtrain.exchange.reductions import ALGORITHMS
 from tests.cluster.conftest import PATIENCE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mpi]

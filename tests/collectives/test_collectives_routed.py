@@ -8,13 +8,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from ringtrain.allreduce.catalogue import prepare
+from ringtrain.allreduce.wire_formats import make_wire
 from ringtrain.collectives import routed, texts
 from ringtrain.collectives.mapped import COMING
 from ringtrain.collectives.routed import portions
 from ringtrain.collectives.topology import placed
 from ringtrain.errors import StalledError, TransportError, UsageError
-from ringtrain.exchange.reductions import prepare
-from ringtrain.exchange.wires import make_wire
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
@@ -59,7 +59,7 @@ def test_pieces_are_few_and_not_small():
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("algorithm", ["routed", "routed:sliced", "routed:butterfly"])
 def test_sums_are_exact_and_replicas_equal(layout, algorithm, monkeypatch):
-    monkeypatch.setattr("ringtrain.exchange.shared.LEAST_BYTES", 64)
+    monkeypatch.setattr("ringtrain.collectives.shared_memory.LEAST_BYTES", 64)
     counts, size = [0, 1, len(layout), 997], len(layout)
 
     def body(t):
@@ -87,7 +87,7 @@ def test_messages_that_end_late_change_nothing(monkeypatch):
     """Pieces come back in any order, while others begin."""
     import random
 
-    monkeypatch.setattr("ringtrain.exchange.shared.LEAST_BYTES", 64)
+    monkeypatch.setattr("ringtrain.collectives.shared_memory.LEAST_BYTES", 64)
 
     def body(t):
         rng = random.Random(t.rank)
@@ -107,7 +107,7 @@ def test_messages_that_end_late_change_nothing(monkeypatch):
 
 def test_moves_are_those_of_this_run(monkeypatch):
     """Whoever looks for the rank that is behind must not find it ahead, by what it did the time before."""
-    monkeypatch.setattr("ringtrain.exchange.shared.LEAST_BYTES", 64)
+    monkeypatch.setattr("ringtrain.collectives.shared_memory.LEAST_BYTES", 64)
 
     def body(t):
         run = prepare(t, t.allocate(1000, "f8"), "routed", add)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.pipelined import pipelined
@@ -12,7 +13,6 @@ from ringtrain.collectives.plan import ADD, LOCAL, ROUND, SEND, STAGES, TAKE, ma
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.collectives.wire import Wire
-from ringtrain.exchange.wires import TYPES, make_wire
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.later import Later

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ringtrain import config_texts, parsing, storage_texts
+from ringtrain.allreduce.tuning_table import table_of
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
 from ringtrain.config import TrainConfig
@@ -29,7 +30,6 @@ from ringtrain.data.members import read_members
 from ringtrain.data.sources import read_source
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, RingtrainError, UsageError, nearest, plain
-from ringtrain.exchange.tuning import table_of
 from ringtrain.lr import LearningRate
 from ringtrain.nn import spec
 from ringtrain.nn import texts as nn_texts

@@ -5,18 +5,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce.catalogue import prepare, schedule_for
+from ringtrain.allreduce.wire_formats import WIRES, make_wire
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.config import config_fields
 from ringtrain.errors import CheckpointError, StalledError, UsageError
-from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.exchange import texts as exchange_texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, trained_runs
-from ringtrain.exchange.reductions import prepare, schedule_for
-from ringtrain.exchange.wires import WIRES, make_wire
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.config import TrainConfig
 from ringtrain.errors import ConfigError, UsageError
-from ringtrain.exchange import allreduce_texts, texts
 from ringtrain.exchange import compatibility_texts as opt_texts
+from ringtrain.exchange import texts
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import make_exchange

@@ -6,16 +6,16 @@ import re
 import numpy as np
 import pytest
 
+from ringtrain.allreduce import machine as machines
+from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce.auto import NEAR, SMALL_BYTES, Here, estimate, take
+from ringtrain.allreduce.catalogue import ALGORITHMS, anywhere, check_algorithm, consider, decide, prepare
+from ringtrain.allreduce.machine import Layout, cpu_model, differences, digest, layout_of, look
+from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, place_of, read
+from ringtrain.allreduce.tuning_table import Model, Row, Table, Tuning, parse
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import UsageError
-from ringtrain.exchange import allreduce_texts as texts
-from ringtrain.exchange import machine as machines
 from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.choice import NEAR, SMALL_BYTES, Here, estimate, take
-from ringtrain.exchange.machine import Layout, cpu_model, differences, digest, layout_of, look
-from ringtrain.exchange.reductions import ALGORITHMS, anywhere, check_algorithm, consider, decide, prepare
-from ringtrain.exchange.tuning import Model, Row, Table, Tuning, parse
-from ringtrain.exchange.tuning_file import VARIABLE, find_tuning, place_of, read
 from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter

@@ -7,13 +7,13 @@ import threading
 import numpy as np
 import pytest
 
+from ringtrain.allreduce.catalogue import ALGORITHMS, Native, prepare
 from ringtrain.errors import MismatchError, StalledError, TransportError
 from ringtrain.exchange import diagnosis, watchdog
 from ringtrain.exchange import monitor_texts as texts
 from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.pauses import PAUSED_S
-from ringtrain.exchange.reductions import ALGORITHMS, Native, prepare
 from ringtrain.exchange.turns import SILENCE_TURNS
 from ringtrain.exchange.watchdog import EVERY_S, Watchdog
 from ringtrain.exchange.watched import SMALL_BYTES

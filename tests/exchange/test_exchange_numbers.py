@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from ringtrain.allreduce.dtypes import OPS, TYPES
 from ringtrain.bench.choose import choose
 from ringtrain.errors import UsageError
-from ringtrain.exchange.numbers import OPS, TYPES
 
 
 @pytest.mark.parametrize("name", TYPES)

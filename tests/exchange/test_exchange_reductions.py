@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, choose, prepare
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.fused import verify_fused
+from ringtrain.collectives.shared_memory import Unavailable, fused_plan, or_messages
 from ringtrain.errors import UsageError
-from ringtrain.exchange import allreduce_texts as texts
-from ringtrain.exchange.reductions import ALGORITHMS, check_algorithm, choose, prepare
-from ringtrain.exchange.shared import Unavailable, fused_plan, or_messages
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import recording
 

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from ringtrain.allreduce import texts as allreduce_texts
+from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.bench import texts as bench_texts
-from ringtrain.exchange import allreduce_texts
-from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport import texts as transport_texts
 from tests.fakes.clock import until
 from tests.mpi.conftest import PATIENCE_S

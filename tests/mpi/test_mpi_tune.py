@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from ringtrain.exchange import allreduce_texts
-from ringtrain.exchange.machine import cpu_model
+from ringtrain.allreduce import texts as allreduce_texts
+from ringtrain.allreduce.machine import cpu_model
 
 pytestmark = pytest.mark.mpi
 

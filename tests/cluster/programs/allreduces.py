@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from ringtrain.exchange.reductions import prepare
+from ringtrain.allreduce.catalogue import prepare
 from ringtrain.transport.world import connect
 
 algorithm, nbytes, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

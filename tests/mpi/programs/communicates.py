@@ -4,8 +4,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ringtrain import Communicator
+from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.errors import UsageError
-from ringtrain.exchange.reductions import ALGORITHMS
 from ringtrain.transport import texts as transport_texts
 
 world = MPI.COMM_WORLD

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ringtrain.allreduce.catalogue import prepare
 from ringtrain.collectives.shards import add_up
 from ringtrain.exchange.canonical import Canonical
-from ringtrain.exchange.reductions import prepare
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.transport.device import STAGED, OnDevice

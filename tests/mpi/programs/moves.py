@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from ringtrain.allreduce.catalogue import prepare
+from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.execute import Execution
 from ringtrain.collectives.topology import even
 from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.reductions import prepare
-from ringtrain.exchange.wires import TYPES, make_wire
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps

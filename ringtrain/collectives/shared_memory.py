@@ -51,7 +51,7 @@ def prepare_shared(
     device,
     wire: Wire | None,
 ) -> Reduction:
-    """As :func:`ringtrain.exchange.reductions.prepare`. ``routed`` on one node is ``mapped``. Raises Unavailable."""
+    """As :func:`ringtrain.allreduce.catalogue.prepare`. ``routed`` on one node is ``mapped``. Raises Unavailable."""
     why = unavailable(transport, buffer, algorithm, [tag])
     if why is not None:
         raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))

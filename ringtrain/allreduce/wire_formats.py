@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 
+from ringtrain.allreduce import texts as texts
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
-from ringtrain.exchange import allreduce_texts as texts
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 

@@ -18,9 +18,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringtrain.exchange import allreduce_texts as texts
-from ringtrain.exchange.machine import Layout
-from ringtrain.exchange.tuning import Model, Table, predict_s
+from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce.machine import Layout
+from ringtrain.allreduce.tuning_table import Model, Table, predict_s
 from ringtrain.humanize import format_bytes, format_seconds
 
 SMALL_BYTES = 32 << 10

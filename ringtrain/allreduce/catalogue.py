@@ -1,5 +1,5 @@
 """Every way to all-reduce, by its name: the schedules of the catalogue over messages, the fused plans in shared memory,
-and the MPI's own. ``auto`` is the one among them that :mod:`ringtrain.exchange.choice` takes for the buffer's size.
+and the MPI's own. ``auto`` is the one among them that :mod:`ringtrain.allreduce.auto` takes for the buffer's size.
 
 Whoever all-reduces (training, the benchmark, the Python door) asks here, and so has the same names and the same ways.
 """
@@ -9,18 +9,17 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
+from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce.auto import Choice, Here, take
+from ringtrain.allreduce.dtypes import NumberType
+from ringtrain.allreduce.machine import Layout, layout_of
+from ringtrain.allreduce.tuning_table import Table
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.host import HOST
 from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.wire import Wire
-from ringtrain.errors import UsageError, nearest
-from ringtrain.exchange import allreduce_texts as texts
-from ringtrain.exchange.choice import Choice, Here, take
-from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.machine import Layout, layout_of
-from ringtrain.exchange.shared import (
+from ringtrain.collectives.shared_memory import (
     MAPPED,
     ROUTED,
     check_shared,
@@ -29,7 +28,9 @@ from ringtrain.exchange.shared import (
     topology_of,
     unavailable,
 )
-from ringtrain.exchange.tuning import Table
+from ringtrain.collectives.wire import Wire
+from ringtrain.errors import RankLostError, TransportError, UsageError, nearest
+from ringtrain.exchange.guard import Guard
 from ringtrain.transport.base import Transport
 
 AUTO = "auto"
@@ -62,7 +63,8 @@ def prepare(
     tag:           tells its messages from those of others in flight
     segment_bytes: where messages are cut; None: as suits the nodes
     device:        what computes: combine and wire are of it (:class:`ringtrain.collectives.execute.Execution`)
-    wire:          how messages are packed (:mod:`ringtrain.exchange.wires`); None: they are not. Every rank ends with
+    wire:          how messages are packed (:mod:`ringtrain.allreduce.wire_formats`); None: they are not. Every rank
+                   ends with
                    the same bits, all of them numbers of the wire
     dtype:         the type's name where the array does not tell: bfloat16, kept as uint16
     tuning:        what ``auto`` chooses by, on rank 0: the others follow it
@@ -222,3 +224,16 @@ def schedule_for(algorithm: str, transport: Transport, rounded: bool = False) ->
     check_name(algorithm, rounded)
     nodes = topology_of(transport) if needs_nodes(algorithm) else transport.size
     return make_schedule(algorithm, nodes, rounded=rounded)
+
+
+def check_native(transport: Transport, numbers: NumberType, op: str) -> None:
+    """Collective: one element is tried. Raises UsageError, where ``op`` is sum, max or min."""
+    # Open MPI has no such type, takes the bits for whole numbers, adds those, and reports success.
+    if numbers.name == "bfloat16":
+        raise UsageError(texts.NO_BFLOAT16)
+    try:
+        transport.native_allreduce(np.zeros(1, numbers.storage), op)
+    except RankLostError:
+        raise
+    except (TransportError, KeyError) as error:  # KeyError: mpi4py found no MPI type for the elements
+        raise UsageError(texts.NOT_REDUCED(dtype=numbers.name, op=op, error=error)) from error

@@ -14,9 +14,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce.machine import FIELDS, Layout
 from ringtrain.errors import UsageError
-from ringtrain.exchange import allreduce_texts as texts
-from ringtrain.exchange.machine import FIELDS, Layout
 
 FORMAT = 1
 TITLE = "ringtrain tuning"

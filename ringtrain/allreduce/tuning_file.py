@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain.allreduce import texts as texts
+from ringtrain.allreduce.machine import Layout, differences, look
+from ringtrain.allreduce.tuning_table import Table, Tuning, parse, table_of
 from ringtrain.errors import UsageError, everywhere, plain
-from ringtrain.exchange import allreduce_texts as texts
-from ringtrain.exchange.machine import Layout, differences, look
-from ringtrain.exchange.tuning import Table, Tuning, parse, table_of
 from ringtrain.parsing import parse_json, read_text
 from ringtrain.transport.base import Transport
 

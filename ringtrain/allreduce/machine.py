@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.exchange import allreduce_texts as texts
+from ringtrain.allreduce import texts as texts
 from ringtrain.exchange.guarded import bare
 from ringtrain.humanize import plural
 from ringtrain.transport.base import Transport
