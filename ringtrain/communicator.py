@@ -28,7 +28,7 @@ from ringtrain.door.plan import Plan, Plans, Prepared, Workshop, make_plan
 from ringtrain.door.repeated import Repeated
 from ringtrain.door.request import Request, agree, apart, check, check_result, check_writable, type_name
 from ringtrain.errors import UsageError
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import connect
 

@@ -12,8 +12,8 @@ from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.door import texts
 from ringtrain.errors import MismatchError, StalledError, TransportError, UsageError
-from ringtrain.exchange import monitor_texts
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor import texts as monitor_texts
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.arrays import halves

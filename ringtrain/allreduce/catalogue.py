@@ -30,7 +30,7 @@ from ringtrain.collectives.shared_memory import (
 )
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RankLostError, TransportError, UsageError, nearest
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
 AUTO = "auto"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.exchange.guarded import bare
 from ringtrain.humanize import plural
+from ringtrain.monitor.guarded_transport import bare
 from ringtrain.transport.base import Transport
 
 FIELDS = ("cpu", "cores", "library", "transport")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import ringtrain
 from ringtrain.allreduce.machine import cpu_model
 from ringtrain.bench import texts
-from ringtrain.exchange.guarded import bare
 from ringtrain.humanize import plural
+from ringtrain.monitor.guarded_transport import bare
 from ringtrain.transport.base import Transport
 
 PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "UCX_", "FI_", "I_MPI_", "MPICH_", "MV2_", "OMP_", "OPENBLAS_", "NUMBA_")

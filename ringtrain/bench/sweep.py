@@ -21,7 +21,7 @@ from ringtrain.bench.trials import Entry, Job, Refusal, Rival, Trial, prepare
 from ringtrain.collectives.execute import segment_for
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.collectives.wire import Wire
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
 

@@ -18,7 +18,7 @@ from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Handle, Transport
 
 DEADLINE_S = 120.0

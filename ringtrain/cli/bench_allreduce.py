@@ -86,7 +86,7 @@ def _placed(transport, asked, flags: dict):
     """The transport, the sweep and its buffers, on a device or in host memory, there under a guard where one is wanted;
     and what gives back what was made for it. Raises DeviceError."""
     from ringtrain.bench.buffers import HostBuffers
-    from ringtrain.exchange.guarded import bare
+    from ringtrain.monitor.guarded_transport import bare
 
     if flags["device"] == "cuda":
         from ringtrain.cli.devices import real_cuda, with_device
@@ -103,8 +103,8 @@ def _nothing() -> None:
 
 def _guarded(transport, asked):
     """The transport and the sweep under a guard."""
-    from ringtrain.exchange.guard import Guard
-    from ringtrain.exchange.guarded import Guarded
+    from ringtrain.monitor.guard import Guard
+    from ringtrain.monitor.guarded_transport import Guarded
 
     guard = Guard(transport)
     return Guarded(transport, guard), replace(asked, guard=guard)

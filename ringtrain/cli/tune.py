@@ -48,7 +48,7 @@ def _tune(transport, flags: dict) -> int:
     from ringtrain.allreduce.machine import look
     from ringtrain.bench.sweep import sweep
     from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
-    from ringtrain.exchange.guarded import bare
+    from ringtrain.monitor.guarded_transport import bare
     from ringtrain.train.together import on_root, together
 
     asked = together(transport, lambda: _asked(transport, flags))

@@ -13,7 +13,7 @@ from ringtrain.transport.launcher import read_launch
 
 def in_world(action) -> int:
     """``action(transport)`` on every rank; its exit code. Its collectives are watched; what it times it takes
-    :func:`ringtrain.exchange.guarded.bare`."""
+    :func:`ringtrain.monitor.guarded_transport.bare`."""
     return in_worlds(lambda world: action(world.enter()))
 
 
@@ -24,7 +24,7 @@ def in_worlds(action) -> int:
     that rank, which then aborts the others: they may be waiting for it. A rank that does not come, or whose file system
     does not answer, ends all of them with 4.
     """
-    from ringtrain.exchange.lookout import Lookout
+    from ringtrain.monitor.hang_detector import Lookout
     from ringtrain.transport.activity import Activity
 
     activity = Activity(deadline_of(os.environ))
@@ -34,7 +34,7 @@ def in_worlds(action) -> int:
 
 
 def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
-    from ringtrain.exchange.guarded import watched
+    from ringtrain.monitor.guarded_transport import watched
     from ringtrain.transport.activity import no_words
     from ringtrain.transport.roll import roll_of
     from ringtrain.transport.world import World

@@ -14,7 +14,7 @@ from ringtrain.allreduce.wire_formats import compiled_wire
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
 from ringtrain.door.request import MEAN, Request
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
 KEPT = 64

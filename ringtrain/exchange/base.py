@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.config import TrainConfig
-from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.meter import BucketTraffic
 from ringtrain.exchange.scaling import LossScale
 from ringtrain.exchange.update import Kept
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
 Cut = tuple[int, int]  # examples start:stop of a batch

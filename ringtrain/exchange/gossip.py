@@ -26,11 +26,11 @@ import time
 from ringtrain.exchange import tags, texts
 from ringtrain.exchange.base import Exchange, Kit, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.guard import DEADLINE_S
 from ringtrain.exchange.means import take_mean
 from ringtrain.exchange.pairing import partners
 from ringtrain.exchange.summing import Summing, settings
 from ringtrain.exchange.update import Update, check_names, everything
+from ringtrain.monitor.guard import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
 

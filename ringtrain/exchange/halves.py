@@ -9,8 +9,8 @@ from ringtrain.collectives.execute import Execution, segment_for
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule, bounds
 from ringtrain.exchange.buckets import Bucket
-from ringtrain.exchange.guard import Guard
 from ringtrain.exchange.pieces import Piece, join
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
 

@@ -29,11 +29,11 @@ from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight, traffic_of
-from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.update import STEP, Update, check_names, everything
 from ringtrain.humanize import format_bytes
+from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.nn.base import Workspace
 from ringtrain.transport.base import Transport
 

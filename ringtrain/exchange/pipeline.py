@@ -35,13 +35,13 @@ from ringtrain.exchange import routing, texts
 from ringtrain.exchange.base import Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.group import Group
-from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.halves import schedule_name
 from ringtrain.exchange.mail import Mail
 from ringtrain.exchange.pieces import Piece, common
 from ringtrain.exchange.routing import Route
 from ringtrain.exchange.summing import Summing, settings
 from ringtrain.exchange.update import STEP, Update, check_names
+from ringtrain.monitor.guarded_transport import Guarded
 from ringtrain.nn import segments
 
 ACCUMULATE, EACH = "accumulate", "each"

@@ -39,11 +39,11 @@ from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.division import buckets_of, divide, roles_of, say_load, say_servers
 from ringtrain.exchange.ends import Ends
 from ringtrain.exchange.flight import Flight
-from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.mean_state import MeanState
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.trees import Trees, tree_of
 from ringtrain.exchange.update import Update, check_names, everything
+from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.transport.base import Transport
 
 

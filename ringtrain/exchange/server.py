@@ -35,12 +35,12 @@ from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.coming import Coming
 from ringtrain.exchange.division import buckets_of, divide, pieces_of, roles_of, say_load, say_servers
 from ringtrain.exchange.flight import Flight, traffic_of
-from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.pieces import Piece, common
 from ringtrain.exchange.pushing import Pushing
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.trees import Trees, tree_of
 from ringtrain.exchange.update import Update, check_names
+from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.transport.base import Transport
 
 

@@ -26,13 +26,13 @@ from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import make_buckets
 from ringtrain.exchange.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.flight import Flight, traffic_of
-from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves, schedule_name
 from ringtrain.exchange.pieces import common, elements
 from ringtrain.exchange.scaling import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.summing import BUCKET_BYTES
 from ringtrain.exchange.update import Update, check_names
 from ringtrain.humanize import format_bytes
+from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.transport.base import Transport
 
 

@@ -16,10 +16,10 @@ from ringtrain.exchange.base import Kit
 from ringtrain.exchange.beside import two_orders
 from ringtrain.exchange.buckets import Bucket, make_buckets
 from ringtrain.exchange.flight import Flight
-from ringtrain.exchange.guard import DEADLINE_S, Guard
 from ringtrain.exchange.halves import Halves
 from ringtrain.exchange.pieces import Piece
 from ringtrain.humanize import format_bytes
+from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20

@@ -11,7 +11,7 @@ from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import topology_of
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets import Bucket
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
 Tree = Callable[[int, Sequence[int]], Rooted]  # (server, members)

@@ -16,10 +16,10 @@ from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.guarded import Guarded
 from ringtrain.exchange.scaling import LossScale
 from ringtrain.lr import LearningRate
+from ringtrain.monitor.guard import Guard
+from ringtrain.monitor.guarded_transport import Guarded
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph

@@ -11,7 +11,7 @@ from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.tuning_file import Found, find_tuning
 from ringtrain.config import TrainConfig
 from ringtrain.errors import UsageError
-from ringtrain.exchange.guarded import bare
+from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.resolve import to_table

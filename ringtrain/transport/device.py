@@ -11,11 +11,11 @@ import numpy as np
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.board import Rows
 from ringtrain.transport.direct import Direct
 from ringtrain.transport.ipc import Ipc, grown
 from ringtrain.transport.mapped import Lane
 from ringtrain.transport.memory import ALIGNMENT, cut
+from ringtrain.transport.rows import Rows
 from ringtrain.transport.staged import Staged
 from ringtrain.transport.staging import PIECE_BYTES, Engine
 from ringtrain.transport.sums import Sums

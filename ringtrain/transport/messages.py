@@ -19,7 +19,6 @@ from mpi4py import MPI
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.board import Rows
 from ringtrain.transport.handles import PersistentHandle, ReduceHandle, has_lost, telling
 from ringtrain.transport.launcher import choose_local_ranks, number_nodes
 from ringtrain.transport.links import Links
@@ -29,6 +28,7 @@ from ringtrain.transport.nameless import Fence
 from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
 from ringtrain.transport.relay import Relay, relayed
 from ringtrain.transport.remote import RemoteTally
+from ringtrain.transport.rows import Rows
 from ringtrain.transport.shared import share
 from ringtrain.transport.tolerance import end_job, frailty, let_out, tolerant
 from ringtrain.transport.waiting import SPIN_S, Patience

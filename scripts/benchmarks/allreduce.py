@@ -46,7 +46,7 @@ from ringtrain.bench.sweep import Sweep, Watcher, sweep
 from ringtrain.bench.timing import Protocol
 from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
-from ringtrain.exchange.guarded import bare
+from ringtrain.monitor.guarded_transport import bare
 
 TORCH = "torch==2.13.0"
 ROOT = Path(__file__).parents[2]

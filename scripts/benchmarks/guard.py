@@ -16,7 +16,7 @@ import numpy as np
 
 from ringtrain.allreduce.catalogue import prepare
 from ringtrain.allreduce.machine import cpu_model
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.world import connect
 
 SIZES = (1 << 12, 1 << 15, 1 << 20, 1 << 24)

@@ -13,7 +13,7 @@ from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor.guard import Guard
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps

@@ -9,15 +9,14 @@ import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS, Native, prepare
 from ringtrain.errors import MismatchError, StalledError, TransportError
-from ringtrain.exchange import diagnosis, watchdog
-from ringtrain.exchange import monitor_texts as texts
-from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.guarded import Guarded
-from ringtrain.exchange.pauses import PAUSED_S
-from ringtrain.exchange.turns import SILENCE_TURNS
-from ringtrain.exchange.watchdog import EVERY_S, Watchdog
-from ringtrain.exchange.watched import SMALL_BYTES
-from ringtrain.transport.board import Board, Entry, Row
+from ringtrain.monitor import diagnosis, watchdog
+from ringtrain.monitor import texts as texts
+from ringtrain.monitor.flight_recorder import Board, Entry, Row
+from ringtrain.monitor.guard import Guard
+from ringtrain.monitor.guarded_reduction import SMALL_BYTES
+from ringtrain.monitor.guarded_transport import Guarded
+from ringtrain.monitor.reporter_election import SILENCE_TURNS
+from ringtrain.monitor.watchdog import EVERY_S, PAUSED_S, Watchdog
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.clock import STEP_S, Clock, until
 

@@ -10,11 +10,11 @@ import pytest
 
 from ringtrain.cli.world import deadline_of
 from ringtrain.errors import RankLostError, UsageError
-from ringtrain.exchange import lookout as lookouts
-from ringtrain.exchange import monitor_texts as texts
-from ringtrain.exchange import stacks
-from ringtrain.exchange.lookout import EVERY_S, Lookout
-from ringtrain.exchange.pauses import PAUSED_S
+from ringtrain.monitor import hang_detector as lookouts
+from ringtrain.monitor import stack_dump
+from ringtrain.monitor import texts as texts
+from ringtrain.monitor.hang_detector import EVERY_S, Lookout
+from ringtrain.monitor.watchdog import PAUSED_S
 from ringtrain.transport.activity import Activity
 from tests.fakes.clock import Clock
 
@@ -140,7 +140,7 @@ def test_stacks_say_who_and_where(activity):
     assert began.wait(20)
     activity.iteration, activity.layer, activity.collective = 47, lambda: "conv2", lambda: "in collective 9, a dance"
     activity.at("backward")
-    told = stacks.compose(activity, 5)
+    told = stack_dump.compose(activity, 5)
     ended.set()
     thread.join()
     first, second, *_ = told.splitlines()
@@ -152,7 +152,7 @@ def test_stacks_say_who_and_where(activity):
 
 
 def test_a_rank_that_does_nothing_yet_says_so(activity):
-    assert stacks.whereabouts(activity) == texts.BEFORE_FIRST
+    assert stack_dump.whereabouts(activity) == texts.BEFORE_FIRST
     activity.layer = lambda: "conv2"
     activity.at("the update")
     assert activity.words() == "the update"
@@ -160,7 +160,7 @@ def test_a_rank_that_does_nothing_yet_says_so(activity):
 
 def test_the_thread_shows_stacks_when_it_is_asked_and_leaves_signals_as_they_were(monkeypatch):
     shown = threading.Event()
-    monkeypatch.setattr(stacks, "show", lambda activity, rank: shown.set())
+    monkeypatch.setattr(stack_dump, "show", lambda activity, rank: shown.set())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with Lookout(Activity(), 0, None) as lookout:
         lookout.listen()
@@ -193,7 +193,7 @@ def test_threads_that_the_mpi_starts_do_not_take_the_signal():
 
 
 def test_the_thread_ends_what_takes_too_long(monkeypatch):
-    monkeypatch.setattr(stacks, "show", lambda activity, rank: None)
+    monkeypatch.setattr(stack_dump, "show", lambda activity, rank: None)
     told, ended = [], threading.Event()
 
     def end(error):

@@ -3,11 +3,11 @@
 import pytest
 
 from ringtrain.errors import StalledError
-from ringtrain.exchange import diagnosis
-from ringtrain.exchange import monitor_texts as texts
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor import diagnosis
+from ringtrain.monitor import texts as texts
+from ringtrain.monitor.flight_recorder import Board, Row
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.board import Board, Row
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.waiting import placed, wait_for
 
@@ -113,7 +113,7 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
 
 def test_the_one_that_is_told_of_shows_its_stack_once(monkeypatch):
     shown = []
-    monkeypatch.setattr("ringtrain.exchange.guard.stacks.show", lambda activity, rank: shown.append(rank))
+    monkeypatch.setattr("ringtrain.monitor.guard.stacks.show", lambda activity, rank: shown.append(rank))
 
     def body(t):
         guard = Guard(t, 20.0, turn_s=0.0)

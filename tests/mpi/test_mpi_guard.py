@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from ringtrain.exchange import monitor_texts as texts
+from ringtrain.monitor import texts as texts
 from ringtrain.transport import texts as transport_texts
 from tests.mpi.conftest import PATIENCE_S
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.exchange import monitor_texts as texts
+from ringtrain.monitor import texts as texts
 from ringtrain.train import texts as train_texts
 from ringtrain.transport import texts as transport_texts
 from tests.mpi.conftest import PATIENCE_S

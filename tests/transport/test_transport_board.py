@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from ringtrain.monitor.flight_recorder import CALLS, RING, TEXT_BYTES, Board, make_call
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.board import CALLS, RING, TEXT_BYTES, Board, make_call
 from ringtrain.transport.loopback import LoopbackWorld
 
 SUM, MAX = make_call("all-reduce of 5 float32 by ring (sum)"), make_call("all-reduce of 5 float32 by ring (max)")

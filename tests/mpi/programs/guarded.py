@@ -13,8 +13,8 @@ import numpy as np
 
 from ringtrain.allreduce.catalogue import prepare
 from ringtrain.cli.world import in_world
-from ringtrain.exchange.guard import Guard
-from ringtrain.exchange.guarded import Guarded, bare
+from ringtrain.monitor.guard import Guard
+from ringtrain.monitor.guarded_transport import Guarded, bare
 from tests.fakes.clock import until
 
 GOOD, ITERATION, TICK_S = 5, 7, 0.25

@@ -20,7 +20,6 @@ import hashlib
 import sys
 import threading
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,20 +39,6 @@ ROW_BYTES = 8 * WORDS
 SHIFT = 32
 LOW = (1 << SHIFT) - 1
 LOW_HALF = 0 if sys.byteorder == "little" else 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Memory of a board.
-
-    rows: [size, bytes of a row], uint8; each rank writes its own alone
-    near: the ranks whose rows are seen as they are written; those of others arrive within about a second
-    gap:  whose rows cannot be seen here, and why; empty where all can
-    """
-
-    rows: np.ndarray
-    near: Sequence[int]
-    gap: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ def steady() -> int:
 
 
 class Watched(Reduction):
-    """A handle under a :class:`~ringtrain.exchange.guard.Guard`.
+    """A handle under a :class:`~ringtrain.monitor.guard.Guard`.
 
     fingerprint: of the call
     word:        of the collective that is under way; 0 for none

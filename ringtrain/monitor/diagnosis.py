@@ -3,9 +3,9 @@ collectives of every rank. Texts for people, from rows alone."""
 
 from collections.abc import Callable, Sequence
 
-from ringtrain.exchange import monitor_texts as texts
+from ringtrain.monitor import texts as texts
+from ringtrain.monitor.flight_recorder import Entry, Row
 from ringtrain.template import Template
-from ringtrain.transport.board import Entry, Row
 from ringtrain.transport.waiting import peers, placed
 
 TOLD = 8  # the last collectives that are written

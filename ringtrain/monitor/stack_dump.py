@@ -7,7 +7,7 @@ import threading
 import traceback
 from types import FrameType
 
-from ringtrain.exchange import monitor_texts as texts
+from ringtrain.monitor import texts as texts
 from ringtrain.transport.activity import Activity
 
 WATCHERS = ("lookout", "watchdog")  # threads that do nothing but watch

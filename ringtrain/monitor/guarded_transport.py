@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from ringtrain.collectives.reduction import NATIVE
-from ringtrain.exchange import monitor_texts as texts
-from ringtrain.exchange.guard import Guard
+from ringtrain.monitor import texts as texts
+from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.board import Rows
 from ringtrain.transport.mapped import Lane
+from ringtrain.transport.rows import Rows
 from ringtrain.transport.tally import Tally
 
 

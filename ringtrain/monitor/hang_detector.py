@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 
 from ringtrain.errors import RankLostError, RingtrainError, StalledError
-from ringtrain.exchange import monitor_texts as texts
-from ringtrain.exchange import stacks
-from ringtrain.exchange.pauses import Pauses
+from ringtrain.monitor import stack_dump
+from ringtrain.monitor import texts as texts
+from ringtrain.monitor.hard_timeout import SHOW, Backstop
+from ringtrain.monitor.watchdog import Pauses
 from ringtrain.transport.activity import Activity, Unlimited
-from ringtrain.transport.backstop import SHOW, Backstop
 
 EVERY_S = 0.25
 
@@ -76,7 +76,7 @@ class Lookout:
             if self._ending.is_set():
                 return
             if asked is not None:
-                stacks.show(self._activity, self._rank)
+                stack_dump.show(self._activity, self._rank)
             self._look_and_end()
 
     def _look_and_end(self) -> None:
@@ -84,7 +84,7 @@ class Lookout:
         if error is not None:
             self._told = True
             if isinstance(error, StalledError):
-                stacks.show(self._activity, self._rank)
+                stack_dump.show(self._activity, self._rank)
             self._end(error)
 
     def look(self) -> StalledError | RankLostError | None:

@@ -16,14 +16,14 @@ import numpy as np
 
 from ringtrain.collectives.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
-from ringtrain.exchange import diagnosis, stacks
-from ringtrain.exchange import monitor_texts as texts
-from ringtrain.exchange.turns import LOOK_S, SEEN_S, TURN_S, Turns
-from ringtrain.exchange.watchdog import Watchdog
-from ringtrain.exchange.watched import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
+from ringtrain.monitor import diagnosis, stack_dump
+from ringtrain.monitor import texts as texts
+from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, Board, Call, Row, make_call
+from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
+from ringtrain.monitor.reporter_election import LOOK_S, SEEN_S, TURN_S, Turns
+from ringtrain.monitor.watchdog import Watchdog
 from ringtrain.transport.activity import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.board import EVERYTHING, SHIFT, Board, Call, Row, make_call
 
 LONGEST_LOOK_S = 0.25
 WRITTEN_S, CARRIED_S = 0.6, 2.0  # by when all ranks of this node, and those of others, have brought theirs to the board
@@ -237,7 +237,7 @@ class Guard:
         self._write_stage()
         if not self._turns.taken and not self._shown and self._is_awaited(self.board.told_number()):
             self._shown = True
-            stacks.show(self._activity, self._rank)
+            stack_dump.show(self._activity, self._rank)
         error = None if self._turns.taken else self._error(self.board.inside())
         if error is not None:
             self._activity.before_end(error)

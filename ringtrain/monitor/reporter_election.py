@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from ringtrain.transport.board import EVERYTHING, Board
+from ringtrain.monitor.flight_recorder import EVERYTHING, Board
 
 SEEN_S = 0.05  # by when a store is surely seen on this node
 LOOK_S = SEEN_S / 5  # between two looks of one who waits for the board to change
