@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str):
     if name == "Communicator":
-        from ringtrain.communicator import Communicator
+        from ringtrain.api.communicator import Communicator
 
         return Communicator
     raise AttributeError(f"module 'ringtrain' has no attribute {name!r}")

@@ -11,7 +11,7 @@ from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.machine import look
 from ringtrain.allreduce.tuning_table import Row, Table, Tuning
-from ringtrain.door import plan, texts
+from ringtrain.api import plan, texts
 from ringtrain.errors import UsageError
 from ringtrain.transport.loopback import Loopback, LoopbackHandle, LoopbackWorld
 
@@ -41,8 +41,8 @@ def counting(monkeypatch):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Of 100 float64."""
-    monkeypatch.setattr("ringtrain.communicator.STAGING_BYTES", 800)
-    monkeypatch.setattr("ringtrain.door.memory.STAGING_BYTES", 800)
+    monkeypatch.setattr("ringtrain.api.communicator.STAGING_BYTES", 800)
+    monkeypatch.setattr("ringtrain.api.memory.STAGING_BYTES", 800)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ringtrain import Communicator, communicator
+from ringtrain import Communicator
 from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.door import texts
+from ringtrain.api import communicator, texts
 from ringtrain.errors import MismatchError, StalledError, TransportError, UsageError
 from ringtrain.monitor import texts as monitor_texts
 from ringtrain.monitor.guard import Guard

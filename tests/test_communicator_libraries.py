@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.door import texts
-from ringtrain.door.arrays import lend
+from ringtrain.api import texts
+from ringtrain.api.libraries.lend import lend
 from ringtrain.errors import UsageError
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.arrays import Lender, cupy_like, halves

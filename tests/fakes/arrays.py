@@ -4,8 +4,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ringtrain.door import arrays
-from ringtrain.door.loan import Loan
+from ringtrain.api.borrow import Loan
 from ringtrain.ops import bfloat16
 
 
@@ -97,5 +96,5 @@ def halves(monkeypatch) -> type:
         return Loan(array.bits, "bfloat16", lambda host: Halves(bfloat16.decode(host)))
 
     Halves.__module__ = "halves"
-    monkeypatch.setitem(arrays.BY_LIBRARY, "halves", lend)
+    monkeypatch.setitem(lend.BY_LIBRARY, "halves", lend)
     return Halves

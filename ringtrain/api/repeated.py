@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringtrain.door import texts
-from ringtrain.door.loan import Loan
-from ringtrain.door.plan import Prepared
+from ringtrain.api import texts
+from ringtrain.api.borrow import Loan
+from ringtrain.api.plan import Prepared
 from ringtrain.errors import UsageError
 
 

@@ -11,9 +11,9 @@ from ringtrain.allreduce import catalogue
 from ringtrain.allreduce.catalogue import check_native
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import compiled_wire
+from ringtrain.api.request import MEAN, Request
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.wire import Wire
-from ringtrain.door.request import MEAN, Request
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 

@@ -21,12 +21,12 @@ from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, check_wire
-from ringtrain.door import texts
-from ringtrain.door.arrays import lend
-from ringtrain.door.memory import STAGING_BYTES, Memory
-from ringtrain.door.plan import Plan, Plans, Prepared, Workshop, make_plan
-from ringtrain.door.repeated import Repeated
-from ringtrain.door.request import Request, agree, apart, check, check_result, check_writable, type_name
+from ringtrain.api import texts
+from ringtrain.api.libraries.lend import lend
+from ringtrain.api.memory import STAGING_BYTES, Memory
+from ringtrain.api.plan import Plan, Plans, Prepared, Workshop, make_plan
+from ringtrain.api.repeated import Repeated
+from ringtrain.api.request import Request, agree, apart, check, check_result, check_writable, type_name
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport

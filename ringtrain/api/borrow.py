@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.door import texts
+from ringtrain.api import texts
 from ringtrain.errors import UsageError
 
 

@@ -2,15 +2,15 @@
 
 import sys
 
-from ringtrain.door import of_numpy
-from ringtrain.door.loan import Loan
+from ringtrain.api.borrow import Loan
+from ringtrain.api.libraries import from_numpy
 
 
 def lend(array) -> Loan:
     """A copy of the device's memory."""
     cupy = sys.modules["cupy"]  # it has made the array
     device, host = array.device, array.get()
-    loan = of_numpy.lend(host)
+    loan = from_numpy.lend(host)
 
     def upload(fresh):
         with device:

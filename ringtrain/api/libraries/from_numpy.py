@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringtrain.door.loan import Loan
+from ringtrain.api.borrow import Loan
 
 
 def lend(array: np.ndarray) -> Loan:

@@ -8,8 +8,8 @@ import numpy as np
 from ringtrain.allreduce.catalogue import check_algorithm
 from ringtrain.allreduce.dtypes import OPS, TYPES, NumberType
 from ringtrain.allreduce.wire_formats import NONE, check_wire
-from ringtrain.door import texts
-from ringtrain.door.loan import Loan
+from ringtrain.api import texts
+from ringtrain.api.borrow import Loan
 from ringtrain.errors import UsageError, everywhere, nearest
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers

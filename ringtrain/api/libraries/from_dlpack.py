@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ringtrain.door import texts
-from ringtrain.door.loan import Loan, article, unreadable
+from ringtrain.api import texts
+from ringtrain.api.borrow import Loan, article, unreadable
 from ringtrain.errors import UsageError
 
 CPU = 1  # kDLCPU among DLPack's kinds of devices

@@ -4,8 +4,8 @@ import sys
 
 import numpy as np
 
-from ringtrain.door import texts
-from ringtrain.door.loan import Loan, unreadable
+from ringtrain.api import texts
+from ringtrain.api.borrow import Loan, unreadable
 from ringtrain.errors import UsageError
 
 

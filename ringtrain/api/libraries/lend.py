@@ -2,23 +2,24 @@
 
 import numpy as np
 
-from ringtrain.door import of_cupy, of_dlpack, of_jax, of_numpy, of_torch, texts
-from ringtrain.door.loan import Loan, article
+from ringtrain.api import texts
+from ringtrain.api.borrow import Loan, article
+from ringtrain.api.libraries import from_cupy, from_dlpack, from_jax, from_numpy, from_torch
 from ringtrain.errors import UsageError
 
-BY_LIBRARY = {"torch": of_torch.lend, "cupy": of_cupy.lend, "jax": of_jax.lend, "jaxlib": of_jax.lend}
+BY_LIBRARY = {"torch": from_torch.lend, "cupy": from_cupy.lend, "jax": from_jax.lend, "jaxlib": from_jax.lend}
 
 
 def lend(array) -> Loan:
     """The array as the host sees it. Raises UsageError for what is no array."""
     if isinstance(array, np.ndarray):
-        return of_numpy.lend(array)
+        return from_numpy.lend(array)
     if isinstance(array, np.generic):
-        return of_numpy.lend_scalar(array)
+        return from_numpy.lend_scalar(array)
     for kind in type(array).__mro__:
         library = kind.__module__.partition(".")[0]
         if library in BY_LIBRARY:
             return BY_LIBRARY[library](array)
         if "__dlpack__" in vars(kind):
-            return of_dlpack.lend(array)
+            return from_dlpack.lend(array)
     raise UsageError(texts.NOT_AN_ARRAY(thing=article(array)))

@@ -4,8 +4,9 @@ import sys
 
 import numpy as np
 
-from ringtrain.door import of_numpy, texts
-from ringtrain.door.loan import Loan, unreadable
+from ringtrain.api import texts
+from ringtrain.api.borrow import Loan, unreadable
+from ringtrain.api.libraries import from_numpy
 
 
 def lend(array) -> Loan:
@@ -18,6 +19,6 @@ def lend(array) -> Loan:
         seen = np.asarray(array)
     except (TypeError, RuntimeError) as error:
         raise unreadable(array, error, texts.TRACED) from error
-    loan = of_numpy.lend(seen)
+    loan = from_numpy.lend(seen)
     sharding = array.sharding
     return Loan(loan.host, loan.dtype, lambda host: jax.device_put(loan.like(host), sharding))

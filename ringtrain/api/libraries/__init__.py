@@ -1,0 +1,1 @@
+"""Arrays of other libraries as memory to reduce: one library a file."""
