@@ -21,7 +21,7 @@ from ringtrain.allreduce.machine import Layout
 from ringtrain.allreduce.tuning_file import Place, fitting, read
 from ringtrain.allreduce.tuning_table import Model, Row, Table, Tuning
 from ringtrain.bench.files import COMPARED, read_json
-from ringtrain.checkpoint import seal, store
+from ringtrain.config.resolve import read_run_file, recipe_layer, resolve, to_table
 from ringtrain.data.check import check_file
 from ringtrain.data.content import Content, Part
 from ringtrain.data.dataset import open_dataset
@@ -35,7 +35,7 @@ from ringtrain.report.comparison_table import csv_text, plain_lines
 from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
 from ringtrain.report.runs import read_run
 from ringtrain.report.sinks import cut
-from ringtrain.resolve import read_run_file, recipe_layer, resolve, to_table
+from ringtrain.storage.checkpoint import seal, store
 from tests.data import source_makers as made
 
 LONGEST = 20_000  # characters of a message

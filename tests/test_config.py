@@ -1,9 +1,9 @@
 import pytest
 
-from ringtrain import config_texts as texts
-from ringtrain.config import FORMER_KEYS, TrainConfig, config_fields
+from ringtrain.config import texts as texts
+from ringtrain.config.record import FORMER_KEYS, TrainConfig, config_fields
+from ringtrain.config.resolve import for_continuation, parse_toml, read_run_file, resolve, to_table
 from ringtrain.errors import ConfigError
-from ringtrain.resolve import for_continuation, parse_toml, read_run_file, resolve, to_table
 
 
 def test_later_layers_win():

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from ringtrain import optim_texts as texts
 from ringtrain.errors import ConfigError
-from ringtrain.lr import POLICIES, LearningRate, iterations_in, scaled
+from ringtrain.optim import texts as texts
+from ringtrain.optim.lr import POLICIES, LearningRate, iterations_in, scaled
 
 KNOWN = [
     (LearningRate(0.1), {0: 0.1, 10**6: 0.1}),

@@ -9,8 +9,8 @@ from ringtrain.errors import ConfigError
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim import OPTIMIZERS, AdamW, Hyper, Run, make_optimizer, runs
-from ringtrain.optim_texts import UNKNOWN_OPTIMIZER
+from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, Hyper, Run, make_optimizer, runs
+from ringtrain.optim.texts import UNKNOWN_OPTIMIZER
 
 ZERO = Fill("constant")
 TABLE = (

@@ -8,7 +8,7 @@ import pytest
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim import OPTIMIZERS, Hyper, make_optimizer, runs
+from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer, runs
 
 ZERO = Fill("constant")
 TABLE = (

@@ -21,7 +21,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
-from ringtrain.optim import Optimizer
+from ringtrain.optim.optimizers import Optimizer
 from ringtrain.transport.base import Transport
 
 FORWARD, BACKWARD = "forward", "backward"

@@ -130,7 +130,7 @@ def _check_files(out: str | None, asked: list, paths: dict) -> None:
 def _folder(out: str | None) -> str:
     import datetime
 
-    from ringtrain.checkpoint.run_folder import RUNS, make_unused
+    from ringtrain.storage.run_folder.run_folder import RUNS, make_unused
 
     return out if out is not None else str(make_unused(RUNS, "compare", datetime.datetime.now()))
 
@@ -257,6 +257,6 @@ def _json(rows: list[dict], notes: list[str]) -> str:
 
 
 def _write(path, text: str) -> None:
-    from ringtrain import files
+    from ringtrain.storage import files
 
     files.write(Path(path), text.encode())

@@ -35,9 +35,9 @@ def show(name, batch):
     Activation bytes are of a batch in float32, gradient bytes what ranks exchange in an iteration. A ReLU
     "in conv1" is computed together with that layer and has no array of its own.
     """
+    from ringtrain.config.resolve import recipe_layer, resolve
     from ringtrain.errors import plain
     from ringtrain.nn import spec
-    from ringtrain.resolve import recipe_layer, resolve
 
     model, console = spec.load(name), _console()
     resolve(recipe_layer(name, model.recipe))

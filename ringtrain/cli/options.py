@@ -5,7 +5,7 @@ import re
 import click
 
 from ringtrain.cli import texts
-from ringtrain.config import RECIPE_KEYS, config_fields, default_of, kind_of
+from ringtrain.config.record import RECIPE_KEYS, config_fields, default_of, kind_of
 from ringtrain.parsing import epochs
 
 # Of `ringtrain train --help`; a field that none of them names is among the other options.

@@ -11,7 +11,7 @@ def outcome(run):
     For scripts: mpirun's own status is 0 after ranks have died and the others went on (--elastic). A run that still
     says `running` has ended without a word, if it has ended: 1.
     """
-    from ringtrain.checkpoint.outcome import KILLED, read
+    from ringtrain.storage.run_folder.outcome import KILLED, read
 
     found = read(run)
     click.echo(found.words())

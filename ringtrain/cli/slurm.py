@@ -74,8 +74,8 @@ def _kind_and_flags(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _write(path: Path, text: str, force: bool) -> None:
-    from ringtrain import files
     from ringtrain.errors import UsageError
+    from ringtrain.storage import files
 
     if os.path.lexists(path) and not force:
         raise UsageError(texts.SCRIPT_EXISTS(path=path))

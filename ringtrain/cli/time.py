@@ -62,10 +62,10 @@ def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json
 
 def _asked(ranks: int, name: str, given: dict):
     """(configuration, model). Raises UsageError."""
+    from ringtrain.config.resolve import recipe_layer, resolve
     from ringtrain.errors import UsageError
     from ringtrain.exchange.compatibility import check_options
     from ringtrain.nn import spec
-    from ringtrain.resolve import recipe_layer, resolve
 
     model = spec.load(name)
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
@@ -79,7 +79,7 @@ def _rig(transport, config, graph, ops):
     """The net on this rank's share of the batch. Raises UsageError."""
     from ringtrain.bench.layers import Rig
     from ringtrain.data.sampler import share
-    from ringtrain.optim import make_optimizer
+    from ringtrain.optim.optimizers import make_optimizer
     from ringtrain.train.recipe import hyper_of
 
     hyper = hyper_of(config)

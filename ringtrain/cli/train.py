@@ -5,7 +5,7 @@ import sys
 import click
 
 from ringtrain.cli.options import SECTIONS, Sectioned, flags_of, given
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 
 
 @click.command(cls=Sectioned, sections=SECTIONS)

@@ -140,7 +140,7 @@ def _open(flags: dict, machine: dict, layout) -> tuple:
 
 
 def _keep(place, tuning, table) -> None:
-    from ringtrain import files
+    from ringtrain.storage import files
 
     files.write(place.path, tuning.with_table(table).text().encode())
 

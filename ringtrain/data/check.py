@@ -18,7 +18,7 @@ from ringtrain.data.dataset import (
 from ringtrain.data.facts import Facts, read_facts, seal_problems, statistic_problems
 from ringtrain.data.layout import layout_problems
 from ringtrain.errors import DataError
-from ringtrain.hdf5 import is_own
+from ringtrain.storage.hdf5 import is_own
 
 
 def check_file(path, progress: Progress = silent) -> list[str]:

@@ -22,7 +22,7 @@ from ringtrain.data.facts import Facts, facts_checksum, is_sealed, read_facts, s
 from ringtrain.data.heaps import heap_problem
 from ringtrain.data.layout import layout_problems
 from ringtrain.errors import DataError, nearest, plain
-from ringtrain.hdf5 import is_own, open_file
+from ringtrain.storage.hdf5 import is_own, open_file
 
 DIGITS = Path(__file__).with_name("digits.h5")
 VERIFY_BYTES = 256 << 20

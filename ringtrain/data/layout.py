@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 from h5py.h5t import FLOAT, INTEGER, STRING
 
-from ringtrain import hdf5
 from ringtrain.data import texts
 from ringtrain.errors import nearest
+from ringtrain.storage import hdf5
 
 FORMAT, VERSION = "ringtrain-dataset", 1
 

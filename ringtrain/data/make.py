@@ -3,13 +3,13 @@
 import dataclasses
 from pathlib import Path
 
-from ringtrain import hdf5
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, silent
 from ringtrain.data.cut import cut_test
 from ringtrain.data.format import check_target, write_dataset
 from ringtrain.data.sources import Size, read_source
 from ringtrain.errors import DataError
+from ringtrain.storage import hdf5
 
 
 def make_dataset(

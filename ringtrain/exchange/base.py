@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ringtrain.allreduce.tuning_table import Table
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.exchange.meter import BucketTraffic
 from ringtrain.exchange.scaling import LossScale
 from ringtrain.exchange.update import Kept

@@ -11,7 +11,7 @@ from ringtrain.allreduce.catalogue import AUTO, check_algorithm
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.collectives.canonical import NAME as CANONICAL
 from ringtrain.collectives.catalogue import FLAT
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.catalogue import DATA, STRATEGIES

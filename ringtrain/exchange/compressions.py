@@ -1,7 +1,7 @@
 """Every way to compress by its name."""
 
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.exchange.compressing import Compressing, Compression
 from ringtrain.exchange.powersgd import PowerSGD
 from ringtrain.exchange.summing import Summing

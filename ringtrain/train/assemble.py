@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from ringtrain.allreduce.tuning_table import Table
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.batches import Batches
 from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
@@ -17,7 +17,6 @@ from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.scaling import LossScale
-from ringtrain.lr import LearningRate
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import Guarded
 from ringtrain.nn import shapes
@@ -27,7 +26,8 @@ from ringtrain.nn.initial import initialise
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec, available
 from ringtrain.ops.base import Ops
-from ringtrain.optim import make_optimizer
+from ringtrain.optim.lr import LearningRate
+from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.train import norms, texts
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.feed import Feed

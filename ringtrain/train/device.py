@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.launch.binding import Bound, bind, table, to_json
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops

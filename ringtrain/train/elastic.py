@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ringtrain.checkpoint.run_folder import Found
 from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
+from ringtrain.storage.run_folder.run_folder import Found
 from ringtrain.train.ending import Ending
 from ringtrain.train.journey import ANEW, CHECKPOINT, MEMORY, REPLACE, Journey, wanted
 from ringtrain.train.resume import Origin, go_on

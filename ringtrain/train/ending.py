@@ -4,9 +4,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from ringtrain.checkpoint import outcome
-from ringtrain.checkpoint.outcome import DONE, FAILED, RUNNING, WORDS, RunOutcome
 from ringtrain.errors import RingtrainError
+from ringtrain.storage.run_folder import outcome
+from ringtrain.storage.run_folder.outcome import DONE, FAILED, RUNNING, WORDS, RunOutcome
 from ringtrain.train.signals import INTERRUPTED_AGAIN
 from ringtrain.train.state import Progress
 

@@ -3,13 +3,13 @@
 import sys
 from dataclasses import fields
 
-from ringtrain.checkpoint import outcome
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
 from ringtrain.report import words
 from ringtrain.report.events import Ended
 from ringtrain.report.runs import read_run
 from ringtrain.report.terminal import terminal
+from ringtrain.storage.run_folder import outcome
 from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.journey import Journey

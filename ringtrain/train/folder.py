@@ -7,13 +7,13 @@ from pathlib import Path
 
 import tomli_w
 
-from ringtrain import files
-from ringtrain.checkpoint import run_folder
-from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.config.resolve import to_table
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import JsonLines, Sink, is_log, last_iteration
 from ringtrain.report.terminal import terminal
-from ringtrain.resolve import to_table
+from ringtrain.storage import files
+from ringtrain.storage.run_folder import run_folder
+from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.ending import Ending

@@ -1,7 +1,7 @@
 """What a run says of itself before its first iteration."""
 
 from ringtrain import __version__
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.data.sampler import largest_share
 from ringtrain.exchange.base import Exchange
 from ringtrain.ops.base import Ops

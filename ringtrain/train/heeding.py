@@ -4,7 +4,7 @@ import datetime
 import time
 from collections.abc import Callable
 
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import Interrupted, everywhere
 from ringtrain.launch.job_end import ask_squeue, job_end
 from ringtrain.train import texts

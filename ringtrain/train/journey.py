@@ -3,10 +3,10 @@
 import time
 from dataclasses import dataclass, field, replace
 
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, RingtrainError
 from ringtrain.report.events import RanksLost
-from ringtrain.resolve import resolve
 from ringtrain.train import texts
 from ringtrain.train.ending import Ending
 from ringtrain.train.resume import Origin, own_layers

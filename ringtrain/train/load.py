@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from ringtrain.checkpoint import run_folder, store
-from ringtrain.checkpoint.run_folder import Found
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import FLAGS, for_continuation, parse_toml, resolve
 from ringtrain.data.batches import evaluation_batches
 from ringtrain.data.dataset import DataSet, Split
 from ringtrain.errors import DataError, everywhere
@@ -15,7 +14,9 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.resolve import FLAGS, for_continuation, parse_toml, resolve
+from ringtrain.storage.checkpoint import store
+from ringtrain.storage.run_folder import run_folder
+from ringtrain.storage.run_folder.run_folder import Found
 from ringtrain.train import texts
 from ringtrain.train.assemble import check_images, read_data
 from ringtrain.train.device import open_device

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.norm import BatchNorm

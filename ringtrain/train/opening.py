@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from ringtrain import __version__
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.tuning_file import Found, find_tuning
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import to_table
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.resolve import to_table
 from ringtrain.train import reproducible, texts
 from ringtrain.train.assemble import Assembly, assemble, read_data
 from ringtrain.train.device import open_device

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import FLAGS
 from ringtrain.data.augment import Augment, Centre
 from ringtrain.data.sampler import Sampler
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
-from ringtrain.lr import LearningRate, iterations_in, scaled
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.optim import Hyper
-from ringtrain.resolve import FLAGS
+from ringtrain.optim.lr import LearningRate, iterations_in, scaled
+from ringtrain.optim.optimizers import Hyper
 from ringtrain.train import texts
 
 STEPPED = ("step", "multistep")  # policies that read lr_steps

@@ -1,6 +1,6 @@
 """``--reproducible``: what is fixed besides the order in which gradients are added, and what is said of it."""
 
-from ringtrain.config import FIXED_WHERE_REPRODUCIBLE, TrainConfig
+from ringtrain.config.record import FIXED_WHERE_REPRODUCIBLE, TrainConfig
 from ringtrain.errors import ConfigError, everywhere
 from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops

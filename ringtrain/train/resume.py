@@ -7,16 +7,17 @@ from pathlib import Path
 
 import tomli_w
 
-from ringtrain import files
-from ringtrain.checkpoint import run_folder, store
-from ringtrain.checkpoint.run_folder import Found, RunFolder
-from ringtrain.config import FIXED_ON_RESUME, TrainConfig
+from ringtrain.config.record import FIXED_ON_RESUME, TrainConfig
+from ringtrain.config.resolve import FLAGS, for_continuation, parse_toml, read_run_file, recipe_layer, resolve
 from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.compatibility import check_options, without_former
 from ringtrain.nn import spec
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.resolve import FLAGS, for_continuation, parse_toml, read_run_file, recipe_layer, resolve
+from ringtrain.storage import files
+from ringtrain.storage.checkpoint import store
+from ringtrain.storage.run_folder import run_folder
+from ringtrain.storage.run_folder.run_folder import Found, RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.recipe import length_of

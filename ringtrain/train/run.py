@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 
-from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
 from ringtrain.exchange.base import Traffic
 from ringtrain.humanize import plural
@@ -14,6 +13,7 @@ from ringtrain.ops.base import Ops
 from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
+from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.evaluate import BrokenOff, Score

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringtrain.checkpoint.run_folder import RunFolder
-from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import CheckpointSaved, Iteration, Note
 from ringtrain.report.sinks import Sink
+from ringtrain.storage.checkpoint.store import Checkpoint
+from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.heeding import JobEnd

@@ -8,13 +8,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain
 
-from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import Compiled, Failed, Note
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.sinks import Many, Sink
 from ringtrain.report.trace import write
+from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly, spread_from_root
 from ringtrain.train.ending import Ending

@@ -8,10 +8,10 @@ import numpy as np
 import tomli_w
 
 from ringtrain import __version__
-from ringtrain.checkpoint.store import Checkpoint, fingerprint
+from ringtrain.config.resolve import to_table
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.base import Ops
-from ringtrain.resolve import to_table
+from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assemble import Assembly
 from ringtrain.transport.base import Transport
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError
 from ringtrain.parsing import whole_number
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write

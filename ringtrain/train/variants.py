@@ -13,12 +13,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import resolve
 from ringtrain.data.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.parsing import whole_number
-from ringtrain.resolve import resolve
 from ringtrain.train import texts
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.train.device import open_device

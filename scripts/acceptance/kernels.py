@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from files import write_rows
 
+from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.errors import DeviceError, RingtrainError
 from ringtrain.nn import spec
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.runtime import Matrix
-from ringtrain.resolve import recipe_layer, resolve
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.transport.awareness import STAGED, Choice
 from ringtrain.transport.world import connect, on_device

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from worlds import LIMIT_S, POLL_S, Leftovers, World, losses, records, scratch, send, tagged
 
-from ringtrain.checkpoint import outcome
+from ringtrain.storage.run_folder import outcome
 
 ENDS_S, SAME, EARLY, LATEST_S = 10.0, 1e-9, 0.3, 0.03
 OPENING, PREPARING, TRAINING, OVER = "before its folder", "before iteration 1", "training", "over"

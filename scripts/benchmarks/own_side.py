@@ -5,10 +5,10 @@ import math
 import numpy as np
 from same_work import Work
 
+from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.nn import spec
 from ringtrain.nn.initial import normals, uniforms
 from ringtrain.ops.keys import mix, name_key
-from ringtrain.resolve import recipe_layer, resolve
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.train.device import open_device
 from ringtrain.transport.world import connect

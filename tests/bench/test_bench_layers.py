@@ -22,7 +22,7 @@ from ringtrain.errors import ModelError
 from ringtrain.nn import spec
 from ringtrain.nn.layers import ReLU
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.random import default_rng  # here, and not while a test may read no files
 
-from ringtrain.checkpoint.store import Checkpoint, fingerprint
+from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 
 
 def make_checkpoint(iteration: int = 7, **changed) -> Checkpoint:

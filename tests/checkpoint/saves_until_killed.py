@@ -12,7 +12,7 @@ import sys
 
 from conftest import make_checkpoint
 
-from ringtrain.checkpoint.run_folder import RunFolder
+from ringtrain.storage.run_folder.run_folder import RunFolder
 
 DEEDS = ("open", "os.rename", "os.link", "os.remove")
 

@@ -6,10 +6,11 @@ import subprocess
 
 import pytest
 
-from ringtrain import files, storage_texts
-from ringtrain.checkpoint import store
-from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.storage import files
+from ringtrain.storage import texts as storage_texts
+from ringtrain.storage.checkpoint import store
+from ringtrain.storage.run_folder.run_folder import RunFolder
 
 
 def failing(number):

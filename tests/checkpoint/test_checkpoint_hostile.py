@@ -7,10 +7,10 @@ import h5py
 import numpy as np
 import pytest
 
-from ringtrain.checkpoint import seal, store
-from ringtrain.checkpoint import texts as checkpoint_texts
-from ringtrain.checkpoint.run_folder import RunFolder, create, find
 from ringtrain.errors import CheckpointError, UsageError
+from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage.checkpoint import seal, store
+from ringtrain.storage.run_folder.run_folder import RunFolder, create, find
 
 
 @pytest.fixture

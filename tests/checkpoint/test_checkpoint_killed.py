@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import ringtrain
-from ringtrain.checkpoint.run_folder import create
-from ringtrain.files import PARTIAL
+from ringtrain.storage.files import PARTIAL
+from ringtrain.storage.run_folder.run_folder import create
 
 NOW = datetime.datetime(2026, 1, 31)
 PROGRAM = Path(__file__).with_name("saves_until_killed.py")

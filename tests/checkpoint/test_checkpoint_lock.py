@@ -9,10 +9,10 @@ import signal
 
 import pytest
 
-from ringtrain import storage_texts
-from ringtrain.checkpoint import lock
-from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage import texts as storage_texts
+from ringtrain.storage.run_folder import lock
 
 
 def never(seconds):

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from ringtrain.checkpoint import outcome
-from ringtrain.checkpoint import texts as checkpoint_texts
-from ringtrain.checkpoint.outcome import RunOutcome
 from ringtrain.cli.main import run
 from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
+from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage.run_folder import outcome
+from ringtrain.storage.run_folder.outcome import RunOutcome
 from ringtrain.train.ending import Ending
 
 DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringtrain import storage_texts
-from ringtrain.checkpoint import seal, store
-from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.errors import CheckpointError, RingtrainError, UsageError
+from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage import texts as storage_texts
+from ringtrain.storage.checkpoint import seal, store
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from ringtrain import storage_texts
-from ringtrain.checkpoint import store
-from ringtrain.checkpoint import texts as checkpoint_texts
-from ringtrain.checkpoint.run_folder import RunFolder, create, find
 from ringtrain.errors import CheckpointError, RingtrainError, UsageError
-from ringtrain.files import PARTIAL
+from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage import texts as storage_texts
+from ringtrain.storage.checkpoint import store
+from ringtrain.storage.files import PARTIAL
+from ringtrain.storage.run_folder.run_folder import RunFolder, create, find
 
 NOW = datetime.datetime(2026, 1, 31, 23, 59, 58)
 

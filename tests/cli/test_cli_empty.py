@@ -7,11 +7,11 @@ import pytest
 
 from ringtrain.cli.main import run
 from ringtrain.cli.texts import EMPTY
-from ringtrain.config import TrainConfig, config_fields, kind_of
+from ringtrain.config.record import TrainConfig, config_fields, kind_of
+from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError
 from ringtrain.launch import texts as launch_texts
 from ringtrain.parsing import UNSET
-from ringtrain.resolve import resolve
 
 TEXTS = [name for name, spec in config_fields(TrainConfig).items() if kind_of(spec) is str]
 

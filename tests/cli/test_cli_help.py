@@ -16,7 +16,7 @@ from ringtrain.cli.slurm import slurm
 from ringtrain.cli.time import time
 from ringtrain.cli.train import train
 from ringtrain.cli.tune import tune
-from ringtrain.config import RECIPE_KEYS, TrainConfig, config_fields, default_of
+from ringtrain.config.record import RECIPE_KEYS, TrainConfig, config_fields, default_of
 
 USED = (train, time, slurm, tune, bench_allreduce, evaluate)
 

@@ -13,7 +13,7 @@ from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.launch import texts as launch_texts
-from ringtrain.optim_texts import ONE_STEP
+from ringtrain.optim.texts import ONE_STEP
 
 FAR = ("--model", "lenet", "--data", "far.h5")
 

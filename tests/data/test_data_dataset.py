@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from data_makers import content, part
 
-from ringtrain import storage_texts
 from ringtrain.data import dataset, facts
 from ringtrain.data import texts as data_texts
 from ringtrain.data.check import check_file
@@ -22,6 +21,7 @@ from ringtrain.data.format import write_dataset
 from ringtrain.data.statistics import statistics
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import DataError, nearest
+from ringtrain.storage import texts as storage_texts
 
 
 # ── good files ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,11 +13,13 @@ import h5py
 import numpy as np
 import pytest
 
-from ringtrain import config_texts, parsing, storage_texts
+from ringtrain import parsing
 from ringtrain.allreduce.tuning_table import table_of
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
-from ringtrain.config import TrainConfig
+from ringtrain.config import texts as config_texts
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import read_run_file, resolve
 from ringtrain.data import cifar, npz
 from ringtrain.data import texts as data_texts
 from ringtrain.data.check import check_file
@@ -30,14 +32,14 @@ from ringtrain.data.members import read_members
 from ringtrain.data.sources import read_source
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, RingtrainError, UsageError, nearest, plain
-from ringtrain.lr import LearningRate
 from ringtrain.nn import spec
 from ringtrain.nn import texts as nn_texts
+from ringtrain.optim.lr import LearningRate
 from ringtrain.parsing import LARGEST_NUMBER, parse_json, parse_toml, read_text, whole_number
 from ringtrain.report.events import record
 from ringtrain.report.records import parse, read_record
 from ringtrain.report.sinks import cut
-from ringtrain.resolve import read_run_file, resolve
+from ringtrain.storage import texts as storage_texts
 from ringtrain.train.variants import Variant, same_threads
 from ringtrain.transport.launcher import ALONE, Launch, read_launch
 from tests.readers import EVENTS, PYTHON, data_sets

@@ -10,7 +10,6 @@ import h5py
 import numpy as np
 import pytest
 
-from ringtrain import hdf5, storage_texts
 from ringtrain.data import pickles
 from ringtrain.data import texts as data_texts
 from ringtrain.data.check import check_file
@@ -18,6 +17,8 @@ from ringtrain.data.dataset import open_dataset
 from ringtrain.data.pickle_texts import PICKLE_BROKEN, PICKLE_ENDS, PICKLE_TAKES_MEMORY
 from ringtrain.data.pickles import load_plain
 from ringtrain.errors import DataError
+from ringtrain.storage import hdf5
+from ringtrain.storage import texts as storage_texts
 
 
 def images(**how):

@@ -10,7 +10,7 @@ from ringtrain.allreduce.catalogue import prepare, schedule_for
 from ringtrain.allreduce.wire_formats import WIRES, make_wire
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import SCHEDULES
-from ringtrain.config import config_fields
+from ringtrain.config.record import config_fields
 from ringtrain.errors import CheckpointError, StalledError, UsageError
 from ringtrain.exchange import texts as exchange_texts
 from ringtrain.exchange.allreduce import AllReduce
@@ -20,7 +20,7 @@ from ringtrain.exchange.clip import clip, trained_runs
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps

@@ -5,7 +5,7 @@ import pytest
 
 from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.collectives import texts as collectives_texts
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
@@ -17,7 +17,7 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport, delaying

@@ -20,7 +20,7 @@ from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.loopback import LoopbackWorld
 
 PAIR = Layout("1x2", 2, 1)

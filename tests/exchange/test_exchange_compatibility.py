@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from ringtrain.config import TrainConfig, config_fields
+from ringtrain.config.record import TrainConfig, config_fields
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.catalogue import AROUND, DATA, STRATEGIES

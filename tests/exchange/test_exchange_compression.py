@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ringtrain.config import config_fields
+from ringtrain.config.record import config_fields
+from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
@@ -19,8 +20,7 @@ from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
-from ringtrain.resolve import resolve
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying

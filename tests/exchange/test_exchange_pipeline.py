@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ringtrain.config.resolve import resolve
 from ringtrain.errors import CheckpointError, ConfigError, UsageError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
@@ -14,8 +15,7 @@ from ringtrain.exchange.pipeline import Pipeline
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
-from ringtrain.resolve import resolve
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.loopback import LoopbackWorld
 
 TEXT = """

@@ -17,7 +17,7 @@ from ringtrain.exchange.store import Store
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.loopback import LoopbackWorld

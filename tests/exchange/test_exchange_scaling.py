@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from test_exchange_strategies import bound
 
+from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.scaling import GROW_AFTER, LARGEST, START, LossScale, unscale
 from ringtrain.exchange.sharded import Sharded
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.resolve import resolve
 from ringtrain.transport.loopback import LoopbackWorld
 
 

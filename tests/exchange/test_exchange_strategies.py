@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.config import config_fields
+from ringtrain.config.record import config_fields
+from ringtrain.config.resolve import resolve
 from ringtrain.errors import CheckpointError, ConfigError, StalledError, UsageError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
@@ -22,8 +23,7 @@ from ringtrain.exchange.update import Update
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import OPTIMIZERS, Hyper, make_optimizer
-from ringtrain.resolve import resolve
+from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from nn_support import Net, chain, make_pass, reference
 
+from ringtrain.config.resolve import resolve
 from ringtrain.nn import spec
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.describe import total
 from ringtrain.nn.layers import Flatten, Linear
-from ringtrain.resolve import resolve
 
 # Caffe's examples and models, He et al. 2016, Simonyan & Zisserman 2015 (table 2: 138 million); resnet20 has its three
 # projections (2,560 weights and 224 scales) besides.

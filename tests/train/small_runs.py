@@ -4,9 +4,9 @@ import os
 import threading
 from dataclasses import replace
 
+from ringtrain.config.resolve import resolve
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.resolve import resolve
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.transport.loopback import LoopbackWorld
 

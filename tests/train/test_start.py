@@ -13,23 +13,24 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, everywhere
 
-from ringtrain import config_texts, optim_texts
-from ringtrain.checkpoint import store
-from ringtrain.checkpoint import texts as checkpoint_texts
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.config import FORMER_KEYS
+from ringtrain.config import texts as config_texts
+from ringtrain.config.record import FORMER_KEYS
+from ringtrain.config.resolve import parse_toml
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.launch.job_end import NUMBERS
 from ringtrain.nn import texts as nn_texts
 from ringtrain.ops import texts as ops_texts
 from ringtrain.ops.machine import MachineOps
+from ringtrain.optim import texts as optim_texts
 from ringtrain.report import texts as report_texts
 from ringtrain.report.comparison import rows_of
 from ringtrain.report.records import parse
 from ringtrain.report.runs import read_run
-from ringtrain.resolve import parse_toml
+from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage.checkpoint import store
 from ringtrain.train import fitting, texts
 from ringtrain.train import start as begin
 from ringtrain.train.load import load, score_of

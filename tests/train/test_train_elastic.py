@@ -13,10 +13,7 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, everywhere, on_ranks, run_of
 
-from ringtrain.checkpoint import lock, outcome
-from ringtrain.checkpoint.run_folder import RunFolder
-from ringtrain.checkpoint.store import Checkpoint
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import CheckpointError, ConfigError, Interrupted, RankLostError, StalledError, UsageError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange import texts as exchange_texts
@@ -24,6 +21,9 @@ from ringtrain.exchange.compatibility import check_options
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
 from ringtrain.report.sinks import JsonLines, cut
 from ringtrain.report.words import lost
+from ringtrain.storage.checkpoint.store import Checkpoint
+from ringtrain.storage.run_folder import lock, outcome
+from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts as train_texts
 from ringtrain.train.elastic import Elastic, newest_first
 from ringtrain.train.ending import Ending

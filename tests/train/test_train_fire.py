@@ -10,12 +10,13 @@ import tomllib
 import pytest
 from small_runs import DROPOUT_NET, everywhere
 
-from ringtrain import config_texts, files
-from ringtrain.checkpoint import store
-from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.cli.world import tell_skipped
+from ringtrain.config import texts as config_texts
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
 from ringtrain.nn import texts as nn_texts
+from ringtrain.storage import files
+from ringtrain.storage.checkpoint import store
+from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.evaluate import Evaluator, Score
 from ringtrain.train.load import load

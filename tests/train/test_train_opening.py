@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses, run_of
 
+from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, DeviceError, DeviceFullError
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.compatibility_texts import FEWER_BITS, REFUSED, UNUSED
 from ringtrain.launch import texts as launch_texts
 from ringtrain.ops import texts as ops_texts
-from ringtrain.resolve import resolve
 from ringtrain.train import texts
 from ringtrain.train.device import Cuda, open_device, real_cuda
 from ringtrain.train.fitting import rehearse

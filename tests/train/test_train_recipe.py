@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET
 
+from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.data.sampler import Sampler
 from ringtrain.data.synthetic import synthetic
 from ringtrain.errors import ConfigError
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim_texts import NOT_RISING_IN_ITERATIONS, ONE_STEP, RISING_STEPS
+from ringtrain.optim.texts import NOT_RISING_IN_ITERATIONS, ONE_STEP, RISING_STEPS
 from ringtrain.report import texts as report_texts
 from ringtrain.report import words
-from ringtrain.resolve import recipe_layer, resolve
 from ringtrain.train import texts
 from ringtrain.train.assemble import assemble
 from ringtrain.train.header import header

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_runs import DROPOUT_NET
 
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, DivergedError, ReplicaError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.exchange.compatibility import check_options

@@ -6,9 +6,9 @@ import tomllib
 import pytest
 from small_runs import DROPOUT_NET
 
-from ringtrain.checkpoint import texts as checkpoint_texts
-from ringtrain.checkpoint.run_folder import RunFolder
 from ringtrain.errors import CheckpointError, UsageError
+from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.resume import go_on
 from ringtrain.train.start import start

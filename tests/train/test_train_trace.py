@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from small_runs import BATCH_NORM_NET, everywhere, run_of
 
 from ringtrain.cli.options import flags_of, given
-from ringtrain.config import TrainConfig
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.report.trace import DEVICE, LOOP
-from ringtrain.resolve import resolve
 from ringtrain.train import texts
 from ringtrain.train.start import start
 from ringtrain.train.tracing import Tracing, path_of, window_of

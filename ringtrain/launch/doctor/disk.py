@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ringtrain import files
 from ringtrain.errors import RingtrainError
 from ringtrain.humanize import format_rate, format_seconds
 from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit, from_first
+from ringtrain.storage import files
 
 GIB = 1 << 30
 BLOCK, MOST_BYTES, BUDGET_S = 4 << 20, 64 << 20, 1.0

@@ -9,7 +9,7 @@ from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.world import connect
 

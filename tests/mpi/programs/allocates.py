@@ -6,10 +6,10 @@ of compiled kernels count; numba does not report the size of the second.
 
 import sys
 
+from ringtrain.config.resolve import resolve
 from ringtrain.data.gather import Gather
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.resolve import resolve
 from ringtrain.train.assemble import assemble, open_data
 from ringtrain.transport.world import connect
 from tests.allocations import Count, counted

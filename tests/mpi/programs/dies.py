@@ -18,7 +18,7 @@ PLACES = {
     "update": "ringtrain.exchange.applying.Applying.finish",
     "accounting": "ringtrain.train.run.Run._account",
     "evaluation": "ringtrain.train.evaluate.Evaluator.score",
-    "saving": "ringtrain.checkpoint.run_folder.RunFolder.save",
+    "saving": "ringtrain.storage.run_folder.run_folder.RunFolder.save",
     "ending": "ringtrain.train.run.Run._end",
     "shrunk": "ringtrain.transport.survival._gathered",
     "calming": "ringtrain.transport.survival._calm",

@@ -31,7 +31,7 @@ def starting():
 
 
 def saving():
-    from ringtrain.checkpoint import store
+    from ringtrain.storage.checkpoint import store
 
     store.save = give_it_away
 

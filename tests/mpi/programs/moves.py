@@ -16,7 +16,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim import Hyper, make_optimizer
+from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.links import Links
 from ringtrain.transport.loopback import LoopbackWorld
 from ringtrain.transport.world import connect

@@ -13,8 +13,8 @@ import os
 import re
 from pathlib import Path
 
-from ringtrain.checkpoint import texts
 from ringtrain.errors import CheckpointError
+from ringtrain.storage import texts
 
 BLOCK = 512  # the smallest user block that HDF5 allows
 VERSION = 1

@@ -14,8 +14,8 @@ import h5py
 import numpy as np
 from h5py import h5t
 
-from ringtrain import hdf5
-from ringtrain.checkpoint import seal, texts
+from ringtrain.storage import hdf5, texts
+from ringtrain.storage.checkpoint import seal
 
 COUNTS = ("iteration", "examples_seen", "epoch")
 SHOWN = ("model_name", "data_name", "data_checksum", "numerics", "version", "fingerprint")  # to people, as they are

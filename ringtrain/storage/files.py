@@ -11,8 +11,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from ringtrain import storage_texts as texts
 from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.storage import texts as texts
 
 PARTIAL = ".ringtrain-partial"  # ours alone: the folder may be one with other things in it
 ASIDE = "superseded-"  # how the name of what is put aside begins

@@ -18,9 +18,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringtrain import files
-from ringtrain.checkpoint import texts
 from ringtrain.errors import UsageError
+from ringtrain.storage import files, texts
 
 NAME = ".lock"
 PATIENCE_S = 20.0  # for a lock whose owner is gone, until the file system gives it back

@@ -18,10 +18,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain import files
-from ringtrain.checkpoint import lock, outcome, store, texts
-from ringtrain.checkpoint.store import Checkpoint
 from ringtrain.errors import CheckpointError, UsageError
+from ringtrain.storage import files, texts
+from ringtrain.storage.checkpoint import store
+from ringtrain.storage.checkpoint.store import Checkpoint
+from ringtrain.storage.run_folder import lock, outcome
 
 RUNS = Path("runs")
 _NUMBERED = re.compile(r"iteration-([0-9]{8,})\.h5")

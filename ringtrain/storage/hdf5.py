@@ -12,7 +12,7 @@ from collections.abc import Collection
 import h5py
 from h5py import h5a, h5d, h5l, h5pl, h5z
 
-from ringtrain import storage_texts as texts
+from ringtrain.storage import texts as texts
 
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
 MOST_EXPANDED = 1100  # deflate makes at most 1032 bytes of one; what is missing would be read as zeros, however many

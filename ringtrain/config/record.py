@@ -1,6 +1,7 @@
 """What a run is told: one frozen record, from which the flags of the command line are made.
 
-Every field is a flag and a key of a TOML run file. :mod:`ringtrain.resolve` lays the sources of them over one another.
+Every field is a flag and a key of a TOML run file. :mod:`ringtrain.config.resolve` lays the sources of them over one
+another.
 """
 
 from dataclasses import MISSING, dataclass, field, fields

@@ -10,10 +10,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringtrain import files
-from ringtrain.checkpoint import texts
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
+from ringtrain.storage import files, texts
 
 NAME = "outcome.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"

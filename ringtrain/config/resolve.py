@@ -9,9 +9,17 @@ import re
 import shlex
 from dataclasses import asdict
 
-from ringtrain import config_texts as texts
 from ringtrain import parsing
-from ringtrain.config import FORMER_KEYS, OF_ONE_START, RECIPE_KEYS, TrainConfig, config_fields, default_of, kind_of
+from ringtrain.config import texts as texts
+from ringtrain.config.record import (
+    FORMER_KEYS,
+    OF_ONE_START,
+    RECIPE_KEYS,
+    TrainConfig,
+    config_fields,
+    default_of,
+    kind_of,
+)
 from ringtrain.errors import ConfigError, nearest
 
 FLAGS = "flags"  # the source of what the command line says

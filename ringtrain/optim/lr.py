@@ -17,9 +17,9 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from ringtrain import optim_texts as texts
 from ringtrain import parsing
 from ringtrain.errors import ConfigError, nearest
+from ringtrain.optim import texts as texts
 
 
 @dataclass(frozen=True, slots=True)

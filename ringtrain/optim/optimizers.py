@@ -34,8 +34,8 @@ from itertools import count
 
 import numpy as np
 
-from ringtrain import optim_texts as texts
 from ringtrain.errors import ConfigError, nearest
+from ringtrain.optim import texts as texts
 
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
 

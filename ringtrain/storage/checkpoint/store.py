@@ -7,7 +7,7 @@
     /optimizer/SLOT  likewise
 
 Every data set carries the sha256 of its name, type, shape and values, made from the arrays as they were in
-memory; the file as a whole carries a seal (see :mod:`ringtrain.checkpoint.seal`). The file is composed in
+memory; the file as a whole carries a seal (see :mod:`ringtrain.storage.checkpoint.seal`). The file is composed in
 memory, so a full disk is met by a plain write, and not within the HDF5 library; the price is memory for a
 second copy on rank 0.
 """
@@ -24,11 +24,11 @@ from urllib.parse import quote
 import h5py
 import numpy as np
 
-from ringtrain import files
-from ringtrain.checkpoint import seal, texts
-from ringtrain.checkpoint.reader import Reader, digest
 from ringtrain.errors import CheckpointError
-from ringtrain.hdf5 import open_file
+from ringtrain.storage import files, texts
+from ringtrain.storage.checkpoint import seal
+from ringtrain.storage.checkpoint.reader import Reader, digest
+from ringtrain.storage.hdf5 import open_file
 
 Arrays = Mapping[str, np.ndarray]
 _PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%")  # in a name, written as they are
@@ -87,7 +87,7 @@ def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint: afterwards the file holds it whole; if that fails, it holds what it held before.
 
-    Raises: RingtrainError, UsageError as :func:`ringtrain.files.write`.
+    Raises: RingtrainError, UsageError as :func:`ringtrain.storage.files.write`.
     """
     image = io.BytesIO()
     with h5py.File(image, "w", userblock_size=seal.BLOCK, **_OPEN) as file:

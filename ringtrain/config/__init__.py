@@ -1,0 +1,1 @@
+"""The configuration of a run, and how its sources are laid over one another."""

@@ -1,0 +1,1 @@
+"""Checkpoint files, their seal and their reader."""
