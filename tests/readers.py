@@ -20,7 +20,7 @@ from PIL import Image
 from ringtrain.allreduce.machine import Layout
 from ringtrain.allreduce.tuning_file import Place, fitting, read
 from ringtrain.allreduce.tuning_table import Model, Row, Table, Tuning
-from ringtrain.bench.files import COMPARED, read_json
+from ringtrain.bench.sweep.files import COMPARED, read_json
 from ringtrain.config.resolve import read_run_file, recipe_layer, resolve, to_table
 from ringtrain.data.check import check_file
 from ringtrain.data.content import Content, Part

@@ -164,8 +164,8 @@ class Communicator:
 
         Memory of three times the size or more is held until the communicator is closed. Raises UsageError.
         """
-        from ringtrain.bench.sweep import Sweep, sweep
-        from ringtrain.bench.timing import Protocol
+        from ringtrain.bench.measure.timing import Protocol
+        from ringtrain.bench.sweep.sweep import Sweep, sweep
 
         self._check_open()
         given = lend(array)

@@ -8,9 +8,9 @@ from ringtrain.allreduce.auto import Choice, Here, take
 from ringtrain.allreduce.machine import Layout
 from ringtrain.allreduce.tuning_table import Model, Row, Table
 from ringtrain.bench import texts
-from ringtrain.bench.fit import model_of
-from ringtrain.bench.rows import NOISY_CV, OK, REFUSED
-from ringtrain.bench.sweep import Result
+from ringtrain.bench.measure.rows import NOISY_CV, OK, REFUSED
+from ringtrain.bench.model.fit import model_of
+from ringtrain.bench.sweep.sweep import Result
 from ringtrain.humanize import format_bytes, format_seconds
 
 HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice changes

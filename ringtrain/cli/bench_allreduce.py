@@ -63,7 +63,7 @@ def bench_allreduce(**flags):
 
 
 def _bench(transport, flags: dict) -> int:
-    from ringtrain.bench.sweep import sweep
+    from ringtrain.bench.sweep.sweep import sweep
     from ringtrain.train.together import on_root, together
 
     asked = together(transport, lambda: _asked(flags, transport.size))
@@ -85,7 +85,7 @@ def _bench(transport, flags: dict) -> int:
 def _placed(transport, asked, flags: dict):
     """The transport, the sweep and its buffers, on a device or in host memory, there under a guard where one is wanted;
     and what gives back what was made for it. Raises DeviceError."""
-    from ringtrain.bench.buffers import HostBuffers
+    from ringtrain.bench.measure.buffers import HostBuffers
     from ringtrain.monitor.guarded_transport import bare
 
     if flags["device"] == "cuda":
@@ -127,8 +127,8 @@ def _asked(flags: dict, ranks: int):
     """The sweep that the flags ask for. Raises UsageError."""
     from ringtrain.allreduce.dtypes import OPS, TYPES
     from ringtrain.allreduce.wire_formats import WIRES
-    from ringtrain.bench.choose import choose
-    from ringtrain.bench.sweep import Sweep
+    from ringtrain.bench.sweep.sizes import choose
+    from ringtrain.bench.sweep.sweep import Sweep
     from ringtrain.errors import UsageError
 
     dtypes = choose(flags["dtypes"], TYPES, "type")
@@ -150,8 +150,8 @@ def _asked(flags: dict, ranks: int):
 
 def _protocol(flags: dict, ranks: int):
     """How to measure. Raises UsageError."""
-    from ringtrain.bench.caches import scrub_bytes
-    from ringtrain.bench.timing import Protocol
+    from ringtrain.bench.measure.timing import Protocol
+    from ringtrain.bench.sweep.sizes import scrub_bytes
     from ringtrain.errors import UsageError
 
     late_rank, late_s = flags["skew"] or (None, 0.0)
@@ -175,7 +175,7 @@ def _protocol(flags: dict, ranks: int):
 def _algorithms(flags: dict) -> list[str]:
     """Raises UsageError."""
     from ringtrain.allreduce import catalogue
-    from ringtrain.bench.buffers import NCCL
+    from ringtrain.bench.measure.buffers import NCCL
     from ringtrain.errors import UsageError
 
     names = [name.strip() for name in flags["algorithms"].split(",")]
@@ -191,7 +191,7 @@ def _algorithms(flags: dict) -> list[str]:
 
 
 def _sizes(flags: dict, itemsize: int) -> list[int]:
-    from ringtrain.bench.sizes import of_buckets, swept
+    from ringtrain.bench.sweep.sizes import of_buckets, swept
     from ringtrain.errors import UsageError
 
     given = {name: flags[name] for name in SWEPT if flags[name] is not None}
@@ -209,9 +209,9 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
 
 def _prepare_files(flags: dict, protocol) -> dict | None:
     """The earlier sweep, if one is to be compared with; all that could fail after hours is tried now."""
-    from ringtrain.bench.files import check_writable
-    from ringtrain.bench.gates import earlier
-    from ringtrain.bench.plots import check_plot
+    from ringtrain.bench.sweep.files import check_writable
+    from ringtrain.bench.sweep.gates import earlier
+    from ringtrain.bench.sweep.plots import check_plot
 
     for path in (flags["json_path"], flags["csv_path"]):
         if path is not None:
@@ -224,8 +224,8 @@ def _prepare_files(flags: dict, protocol) -> dict | None:
 def _watcher(rank: int, flags: dict):
     """Rank 0 tells: a size's rows as soon as they are there, and where a long one is. The files have them then, too:
     whoever ends a sweep early keeps what was measured."""
-    from ringtrain.bench import tables
-    from ringtrain.bench.sweep import Result, Watcher
+    from ringtrain.bench.sweep import tables
+    from ringtrain.bench.sweep.sweep import Result, Watcher
     from ringtrain.errors import RingtrainError
 
     if rank != 0:
@@ -256,13 +256,13 @@ def _say(lines) -> None:
 
 
 def _tell_end(result) -> None:
-    from ringtrain.bench import tables
+    from ringtrain.bench.sweep import tables
 
     _say([*tables.fit_lines(result.header["fits"]), tables.verdict_line(result.rows, result.header["self_test"])])
 
 
 def _write(flags: dict, result) -> None:
-    from ringtrain.bench.plots import draw
+    from ringtrain.bench.sweep.plots import draw
 
     _write_tables(flags, result)
     if flags["plot_path"] is not None:
@@ -270,7 +270,7 @@ def _write(flags: dict, result) -> None:
 
 
 def _write_tables(flags: dict, result) -> None:
-    from ringtrain.bench.files import write_csv, write_json
+    from ringtrain.bench.sweep.files import write_csv, write_json
 
     if flags["json_path"] is not None:
         write_json(flags["json_path"], result.header, result.rows)
@@ -279,7 +279,7 @@ def _write_tables(flags: dict, result) -> None:
 
 
 def _complaints(flags: dict, old: dict | None, rows: list[dict]) -> list[str]:
-    from ringtrain.bench import gates
+    from ringtrain.bench.sweep import gates
 
     found = gates.wrong(rows)
     if old is not None:

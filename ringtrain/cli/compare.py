@@ -186,7 +186,7 @@ def _code(asked: list, ran: list) -> int:
 # ── telling ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _check_paths(paths: dict) -> None:
     """All that could fail after hours is tried now. Raises UsageError."""
-    from ringtrain.bench.files import check_writable
+    from ringtrain.bench.sweep.files import check_writable
     from ringtrain.report.comparison_plot import check_picture
 
     for path in filter(None, paths.values()):

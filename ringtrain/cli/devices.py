@@ -33,8 +33,8 @@ def with_device(transport: Transport, asked, cuda: Cuda, load_nccl: Callable | N
     made for it. Collective. Raises DeviceError."""
     from dataclasses import replace
 
-    from ringtrain.bench.buffers import NCCL
-    from ringtrain.bench.nccl import Nccl, load_from_cupy
+    from ringtrain.bench.measure.buffers import NCCL
+    from ringtrain.bench.measure.nccl import Nccl, load_from_cupy
 
     buffers, told = device_buffers(transport, cuda)
     if transport.rank == 0:
@@ -47,7 +47,7 @@ def device_buffers(transport: Transport, cuda: Cuda):
     """(buffers, a line for people). Collective. Raises DeviceError."""
     from functools import partial
 
-    from ringtrain.bench.buffers import DeviceBuffers
+    from ringtrain.bench.measure.buffers import DeviceBuffers
     from ringtrain.train.together import together
     from ringtrain.transport.awareness import YES
     from ringtrain.transport.device import DIRECT, STAGED, OnDevice

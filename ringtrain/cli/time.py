@@ -33,8 +33,8 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
 
 
 def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
-    from ringtrain.bench.layer_rows import layer_rows, totals
-    from ringtrain.bench.layers import keys_of, measure
+    from ringtrain.bench.layers.layer_rows import layer_rows, totals
+    from ringtrain.bench.layers.layers import keys_of, measure
     from ringtrain.train.device import open_device
     from ringtrain.train.together import agree, on_root, take_turns, together
 
@@ -77,7 +77,7 @@ def _asked(ranks: int, name: str, given: dict):
 
 def _rig(transport, config, graph, ops):
     """The net on this rank's share of the batch. Raises UsageError."""
-    from ringtrain.bench.layers import Rig
+    from ringtrain.bench.layers.layers import Rig
     from ringtrain.data.sampler import share
     from ringtrain.optim.optimizers import make_optimizer
     from ringtrain.train.recipe import hyper_of
@@ -88,7 +88,7 @@ def _rig(transport, config, graph, ops):
 
 
 def _check_file(path: str | None) -> None:
-    from ringtrain.bench.files import check_writable
+    from ringtrain.bench.sweep.files import check_writable
 
     if path is not None:
         check_writable(path)
@@ -96,7 +96,7 @@ def _check_file(path: str | None) -> None:
 
 def _header(transport, config, iterations: int, warm_up: int) -> dict:
     from ringtrain.bench.header import make_header
-    from ringtrain.bench.timing import START
+    from ringtrain.bench.measure.timing import START
 
     names = ("model", "batch", "dtype", "precision", "ops", "optimizer")
     told = {name: getattr(config, name) for name in names}
@@ -134,7 +134,7 @@ def _peak_bytes() -> int:
 def _show(rows: list[dict], total: dict, header: dict) -> None:
     import os
 
-    from ringtrain.bench.layer_rows import plain_lines, summary_lines
+    from ringtrain.bench.layers.layer_rows import plain_lines, summary_lines
     from ringtrain.report.terminal import is_live
 
     if is_live(sys.stdout, os.environ):
@@ -149,7 +149,7 @@ def _show_table(rows: list[dict], total: dict) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ringtrain.bench.layer_rows import COLUMNS, cells
+    from ringtrain.bench.layers.layer_rows import COLUMNS, cells
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, (title, unit, _) in enumerate(COLUMNS):

@@ -46,7 +46,7 @@ def tune(**flags):
 def _tune(transport, flags: dict) -> int:
     from ringtrain.allreduce.catalogue import consider
     from ringtrain.allreduce.machine import look
-    from ringtrain.bench.sweep import sweep
+    from ringtrain.bench.sweep.sweep import sweep
     from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
     from ringtrain.monitor.guarded_transport import bare
     from ringtrain.train.together import on_root, together
@@ -80,10 +80,9 @@ def _asked(transport, flags: dict):
     """The sweep to make. Raises UsageError."""
     from ringtrain.allreduce import catalogue
     from ringtrain.allreduce.dtypes import TYPES
-    from ringtrain.bench.choose import choose
-    from ringtrain.bench.sizes import swept
-    from ringtrain.bench.sweep import Sweep
-    from ringtrain.bench.timing import Protocol
+    from ringtrain.bench.measure.timing import Protocol
+    from ringtrain.bench.sweep.sizes import choose, swept
+    from ringtrain.bench.sweep.sweep import Sweep
     from ringtrain.errors import UsageError
 
     dtypes, ops = choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation")
@@ -146,7 +145,7 @@ def _keep(place, tuning, table) -> None:
 
 
 def _watcher(rank: int):
-    from ringtrain.bench.sweep import Watcher
+    from ringtrain.bench.sweep.sweep import Watcher
 
     return Watcher(progress=Progress()) if rank == 0 else Watcher()
 
@@ -155,7 +154,7 @@ def _watcher(rank: int):
 def _explain(transport, flags: dict) -> int:
     """Under mpirun of this layout, by what would be used; in one process of every layout that the file holds."""
     from ringtrain.allreduce.dtypes import TYPES
-    from ringtrain.bench.choose import choose
+    from ringtrain.bench.sweep.sizes import choose
     from ringtrain.train.together import on_root, together
 
     dtypes, ops = together(

@@ -14,7 +14,7 @@ class Size(click.ParamType):
     name = "bytes"
 
     def convert(self, value, param, ctx):
-        from ringtrain.bench.sizes import parse_bytes
+        from ringtrain.bench.sweep.sizes import parse_bytes
         from ringtrain.errors import UsageError
 
         try:

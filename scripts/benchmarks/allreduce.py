@@ -37,13 +37,12 @@ from contestants import (
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.tuning_file import find_tuning
-from ringtrain.bench import files, plots, tables
-from ringtrain.bench.buffers import HostBuffers
-from ringtrain.bench.choose import choose
-from ringtrain.bench.launches import markdown, merged
-from ringtrain.bench.sizes import parse_bytes, swept
-from ringtrain.bench.sweep import Sweep, Watcher, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep import files, plots, tables
+from ringtrain.bench.sweep.launches import markdown, merged
+from ringtrain.bench.sweep.sizes import choose, parse_bytes, swept
+from ringtrain.bench.sweep.sweep import Sweep, Watcher, sweep
 from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare

@@ -3,8 +3,8 @@ others calls it, and torch's gloo. Each works in memory of the kind that its use
 
 import numpy as np
 
-from ringtrain.bench.buffers import ORDINARY, SHARED
-from ringtrain.bench.trials import Refusal
+from ringtrain.bench.measure.buffers import ORDINARY, SHARED
+from ringtrain.bench.measure.trials import Refusal
 
 COMMUNICATOR = "communicator"  # Communicator.allreduce(array, out=array) of any array
 PREPARED = "prepared"  # Communicator.prepare(array), of an array of Communicator.empty
@@ -16,7 +16,7 @@ MEMORIES = {COMMUNICATOR: (ORDINARY,), PREPARED: (PREPARED,), GLOO: (TENSOR, SHA
 
 
 def by_communicator(communicator):
-    """A rival (:data:`ringtrain.bench.trials.Rival`): one call for all, which copies by pieces."""
+    """A rival (:data:`ringtrain.bench.measure.trials.Rival`): one call for all, which copies by pieces."""
 
     def prepare(job):
         _check_type(job)
@@ -45,7 +45,7 @@ def by_preparing(communicator):
 
 
 def memory_of(communicator):
-    """An allocation of bytes for :class:`ringtrain.bench.buffers.HostBuffers`."""
+    """An allocation of bytes for :class:`ringtrain.bench.measure.buffers.HostBuffers`."""
     return lambda nbytes: communicator.empty(-(-nbytes // 8), "float64").view(np.uint8)[:nbytes]
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from ringtrain.bench import links
+from ringtrain.bench.measure import round_trips
 
 
 @pytest.fixture
 def short_streams(monkeypatch):
     """Threads of one process have no link whose speed would have to be found out."""
-    monkeypatch.setattr(links, "STREAM_S", 0.002)
+    monkeypatch.setattr(round_trips, "STREAM_S", 0.002)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce.dtypes import OPS, TYPES
-from ringtrain.bench import checks
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.buffers import HostBuffers
-from ringtrain.bench.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
-from ringtrain.bench.trials import Job, Trial, prepare
+from ringtrain.bench.measure import checks
+from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
+from ringtrain.bench.measure.trials import Job, Trial, prepare
 from ringtrain.errors import RingtrainError
 from ringtrain.transport.loopback import LoopbackWorld
 

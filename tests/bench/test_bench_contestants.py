@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.bench.buffers import HostBuffers
-from ringtrain.bench.sweep import Sweep, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.transport.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
-from ringtrain.bench import copies, files, plots, rows, tables
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.buffers import DeviceBuffers
-from ringtrain.bench.copies import Copies, mapped_bound_s
-from ringtrain.bench.nccl import Nccl
-from ringtrain.bench.sweep import Sweep, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure import rows
+from ringtrain.bench.measure.buffers import DeviceBuffers
+from ringtrain.bench.measure.nccl import Nccl
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.model import copies
+from ringtrain.bench.model.copies import Copies, mapped_bound_s
+from ringtrain.bench.sweep import files, plots, tables
+from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.transport.device import DIRECT, STAGED, OnDevice
@@ -31,7 +33,7 @@ SIZES = (4, 100, 20_000)
 def small_copies(monkeypatch):
     small = {"RATE_BYTES": (1 << 12,), "STREAM_BYTES": (1 << 18,), "REPEATS": 2, "ALPHA_ROUNDS": 2}
     for name, value in small.items():
-        monkeypatch.setattr(f"ringtrain.bench.calibration.{name}", value)
+        monkeypatch.setattr(f"ringtrain.bench.model.calibration.{name}", value)
     monkeypatch.setattr(copies, "COPY_BYTES", 1 << 16)
     monkeypatch.setattr(copies, "REPEATS", 2)
 

@@ -2,11 +2,19 @@
 
 import pytest
 
-from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Link
-from ringtrain.bench.crossovers import crossovers, predicted_crossings
-from ringtrain.bench.fit import Model, Regime, fit, hold_out, judged
-from ringtrain.bench.fits import fabric_of, work_by_name
-from ringtrain.bench.work import Work, least_work, work_of
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, Link
+from ringtrain.bench.model.fit import (
+    Model,
+    Regime,
+    crossovers,
+    fabric_of,
+    fit,
+    hold_out,
+    judged,
+    predicted_crossings,
+    work_by_name,
+)
+from ringtrain.bench.model.work import Work, least_work, work_of
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.cost import Fabric
 from ringtrain.collectives.topology import Topology, even

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ringtrain.bench.sweep import Sweep, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.transport.loopback import Loopback, LoopbackHandle, LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")

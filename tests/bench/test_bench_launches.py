@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.bench import files, plots
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.launches import markdown, merged
-from ringtrain.bench.rows import COLUMNS
-from ringtrain.bench.sweep import Sweep, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure.rows import COLUMNS
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep import files, plots
+from ringtrain.bench.sweep.launches import markdown, merged
+from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.transport.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")

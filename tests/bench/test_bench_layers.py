@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.layer_rows import COLUMNS, cells, layer_rows, plain_lines, summary_lines, totals
-from ringtrain.bench.layers import (
+from ringtrain.bench.layers.layer_rows import COLUMNS, cells, layer_rows, plain_lines, summary_lines, totals
+from ringtrain.bench.layers.layers import (
     BACKWARD,
     BETWEEN,
     FORWARD,

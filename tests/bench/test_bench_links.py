@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from ringtrain.bench import links
-from ringtrain.bench.links import WINDOW, stream, sustained_s
+from ringtrain.bench.measure import round_trips
+from ringtrain.bench.measure.round_trips import WINDOW, stream, sustained_s
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import recording
 
@@ -45,7 +45,7 @@ def taking(monkeypatch, seconds_of):
         action()
         return seconds_of(played[-1])
 
-    monkeypatch.setattr(links, "timed", timed)
+    monkeypatch.setattr(round_trips, "timed", timed)
     return played
 
 
@@ -74,4 +74,4 @@ def test_the_least_disturbed_of_several_counts(monkeypatch):
 def test_a_link_that_is_never_slow_is_not_streamed_through_for_ever(monkeypatch):
     played = taking(monkeypatch, lambda count: 1e-9 * count)
     assert sustained(played) == pytest.approx(1e-9)
-    assert max(played) == 2 * links.MOST_MESSAGES
+    assert max(played) == 2 * round_trips.MOST_MESSAGES

@@ -6,13 +6,12 @@ import socket
 import pytest
 
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.bound import bound_s
-from ringtrain.bench.caches import UNKNOWN_BYTES, scrub_bytes
-from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Layout, Link
 from ringtrain.bench.header import crowded, ranges, relevant
-from ringtrain.bench.memory import available_bytes, check_memory
-from ringtrain.bench.pairs import sick, worst
-from ringtrain.bench.sizes import of_buckets, parse_bytes, swept, whole_elements
+from ringtrain.bench.measure.memory import available_bytes, check_memory
+from ringtrain.bench.model.bounds import bound_s
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, Layout, Link
+from ringtrain.bench.sweep.pairs import sick, worst
+from ringtrain.bench.sweep.sizes import UNKNOWN_BYTES, of_buckets, parse_bytes, scrub_bytes, swept, whole_elements
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_rate, format_seconds, percent, plural
 from ringtrain.nn import spec

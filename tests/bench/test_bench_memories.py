@@ -5,11 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from ringtrain.bench import files, gates, tables, timing
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.buffers import HostBuffers
-from ringtrain.bench.sweep import Sweep, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure import timing
+from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep import files, gates, tables
+from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.cli.tune import _asked as tuned
 from ringtrain.cli.tune import tune
 from ringtrain.errors import UsageError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.bench.statistics import ratio, summary
+from ringtrain.bench.measure.statistics import ratio, summary
 
 
 def test_figures_of_known_samples():

@@ -10,11 +10,11 @@ import pytest
 from ringtrain.allreduce import catalogue
 from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.catalogue import ALGORITHMS
-from ringtrain.bench import files, gates, plots, tables
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.rows import COLUMNS
-from ringtrain.bench.sweep import Result, Sweep, Watcher, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure.rows import COLUMNS
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep import files, gates, plots, tables
+from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.ring import ring
 from ringtrain.errors import ScheduleError, TransportError, UsageError
@@ -207,7 +207,7 @@ def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
 
 
 def test_what_is_beyond_memory_is_refused_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr("ringtrain.bench.bounds.calibrate", None)  # nothing may have begun
+    monkeypatch.setattr("ringtrain.bench.model.bounds.calibrate", None)  # nothing may have begun
     with pytest.raises(
         UsageError, match=bench_texts.HOST_FULL.pattern(nbytes="2.147e+09 GiB", ranks="1 rank", wanted="2.147e+09 GiB")
     ):

@@ -7,12 +7,14 @@ from ringtrain.allreduce.auto import Here
 from ringtrain.allreduce.catalogue import anywhere
 from ringtrain.allreduce.machine import Layout
 from ringtrain.allreduce.tuning_table import Model, Row, Table, predict_s
-from ringtrain.bench import fit, gates, plots, tune
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.rows import label, quieter
-from ringtrain.bench.sweep import Result, Sweep, sweep
-from ringtrain.bench.timing import Protocol
-from ringtrain.bench.work import Work
+from ringtrain.bench import tune
+from ringtrain.bench.measure.rows import label, quieter
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.model import fit
+from ringtrain.bench.model.work import Work
+from ringtrain.bench.sweep import gates, plots
+from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.cost import Fabric
 from ringtrain.transport.loopback import LoopbackWorld
 

@@ -8,14 +8,14 @@ import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.bench import files, gates, plots, tables
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.bound import bound_s
-from ringtrain.bench.calibration import BETWEEN, INSIDE, Calibration, Link
-from ringtrain.bench.checks import KINDS, count_wrong, make_pattern, spoil
-from ringtrain.bench.rows import COLUMNS, label
-from ringtrain.bench.sweep import Result, Sweep, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure.checks import KINDS, count_wrong, make_pattern, spoil
+from ringtrain.bench.measure.rows import COLUMNS, label
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.model.bounds import bound_s
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, Link
+from ringtrain.bench.sweep import files, gates, plots, tables
+from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.transport.loopback import LoopbackWorld
 
 QUICK = Protocol(repeats=3, warm_up=1)

@@ -8,7 +8,7 @@ import pytest
 from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.files import write_json
+from ringtrain.bench.sweep.files import write_json
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.devices import Cuda
 from ringtrain.cli.main import run
@@ -53,8 +53,8 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
     choice = Choice("staged", "one rank sends nothing", ())
     made = Cuda(lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice)
     monkeypatch.setattr("ringtrain.cli.devices.real_cuda", lambda transport: made)
-    monkeypatch.setattr("ringtrain.bench.nccl.load_from_cupy", no_nccl)
-    monkeypatch.setattr("ringtrain.bench.copies.COPY_BYTES", 1 << 16)
+    monkeypatch.setattr("ringtrain.bench.measure.nccl.load_from_cupy", no_nccl)
+    monkeypatch.setattr("ringtrain.bench.model.copies.COPY_BYTES", 1 << 16)
     path = tmp_path / "out.json"
     code, out, err = ringtrain(capfd, *TINY, "--device", "cuda", "--json", path)
     assert code == 0, err
@@ -153,7 +153,7 @@ def test_files_that_cannot_be_written_now_may_be_later(capfd, tmp_path, monkeypa
             raise RingtrainError(f"{path} could not be written: No space left on device")
         write_json(path, header, rows)
 
-    monkeypatch.setattr("ringtrain.bench.files.write_json", full)
+    monkeypatch.setattr("ringtrain.bench.sweep.files.write_json", full)
     code, _, err = ringtrain(capfd, *TINY, "--json", tmp_path / "a.json")
     assert code == 0 and json.loads((tmp_path / "a.json").read_text())["rows"]
     told = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce.dtypes import OPS, TYPES
-from ringtrain.bench.choose import choose
+from ringtrain.bench.sweep.sizes import choose
 from ringtrain.errors import UsageError
 
 

@@ -3,7 +3,7 @@
 import resource
 from pathlib import Path
 
-from ringtrain.bench.memory import available_bytes, told_bytes
+from ringtrain.bench.measure.memory import available_bytes, told_bytes
 from ringtrain.launch import texts
 from ringtrain.launch.doctor.cgroup import read_limits
 from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit, scarcest

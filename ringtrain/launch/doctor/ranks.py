@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringtrain.bench.buffers import HostBuffers
-from ringtrain.bench.pairs import measure_pairs, sick
+from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.sweep.pairs import measure_pairs, sick
 from ringtrain.errors import TransportError
 from ringtrain.humanize import format_rate, format_seconds, plural
 from ringtrain.launch import texts

@@ -3,9 +3,9 @@
 import json
 import sys
 
-from ringtrain.bench import calibration, copies
-from ringtrain.bench.sweep import Sweep, sweep
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.model import calibration, copies
+from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.cli.devices import Cuda, with_device
 from ringtrain.transport.awareness import YES, Choice, Rung
 from ringtrain.transport.world import connect

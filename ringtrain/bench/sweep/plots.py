@@ -6,10 +6,10 @@ import numpy as np
 
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench import texts
-from ringtrain.bench.bounds import MAPPED_BY_DEVICES
-from ringtrain.bench.files import check_writable
 from ringtrain.bench.header import before_a_call
-from ringtrain.bench.rows import REFUSED, asked_name, label
+from ringtrain.bench.measure.rows import REFUSED, asked_name, label
+from ringtrain.bench.model.bounds import MAPPED_BY_DEVICES
+from ringtrain.bench.sweep.files import check_writable
 from ringtrain.errors import UsageError, nearest
 from ringtrain.humanize import format_bytes, format_rate, plural
 

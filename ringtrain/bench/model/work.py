@@ -1,5 +1,5 @@
 """What an all-reduce has to do, counted apart for links inside a node and links between nodes: what the times of
-:mod:`ringtrain.bench.fit` are made of.
+:mod:`ringtrain.bench.model.fit` are made of.
 
 Of a schedule it is counted from the steps. Whoever does not say what it does (the MPI's own all-reduce, memory that
 ranks share) is taken to do the least that is possible.

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
-from ringtrain.bench.buffers import NO_WAY
-from ringtrain.bench.checks import Verdict
-from ringtrain.bench.statistics import ratio, summary
-from ringtrain.bench.timing import Protocol, Samples
-from ringtrain.bench.trials import Job, name_of
+from ringtrain.bench.measure.buffers import NO_WAY
+from ringtrain.bench.measure.checks import Verdict
+from ringtrain.bench.measure.statistics import ratio, summary
+from ringtrain.bench.measure.timing import Protocol, Samples
+from ringtrain.bench.measure.trials import Job, name_of
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10

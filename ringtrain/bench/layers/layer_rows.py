@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from ringtrain.bench import texts
-from ringtrain.bench.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
+from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, ITERATION, LOSS, UPDATE, Key
 from ringtrain.humanize import format_bytes, format_rate
 from ringtrain.nn import wiring
 from ringtrain.nn.graph import Graph

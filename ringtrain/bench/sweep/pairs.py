@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 from ringtrain.bench import texts
-from ringtrain.bench.buffers import Buffers
-from ringtrain.bench.calibration import ALPHA_BYTES, ALPHA_ROUNDS
-from ringtrain.bench.links import ping_pong, repeated, room, slowest_s
+from ringtrain.bench.measure.buffers import Buffers
+from ringtrain.bench.measure.round_trips import ping_pong, repeated, room, slowest_s
+from ringtrain.bench.model.calibration import ALPHA_BYTES, ALPHA_ROUNDS
 
 RATE_BYTES = 1 << 22  # well beyond what a network takes at once before it slows down
 REPEATS = 7

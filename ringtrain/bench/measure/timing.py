@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ringtrain.bench.trials import Entry, Job
+from ringtrain.bench.measure.trials import Entry, Job
 from ringtrain.transport.base import Transport
 
 START = "barrier"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TextIO
 
 from ringtrain.bench import texts
-from ringtrain.bench.buffers import CPU, NO_WAY
-from ringtrain.bench.rows import COLUMNS, KEY, OK
+from ringtrain.bench.measure.buffers import CPU, NO_WAY
+from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.parsing import parse_json, read_text
 

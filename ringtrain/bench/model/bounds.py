@@ -1,10 +1,29 @@
 """What each row of a sweep is held to: messages to the links, mapped memory to the copies of a device."""
 
-from ringtrain.bench.bound import bound_s
-from ringtrain.bench.buffers import CPU, NO_WAY, Buffers
-from ringtrain.bench.calibration import calibrate
-from ringtrain.bench.copies import mapped_bound_s, measure_copies
-from ringtrain.bench.trials import Trial
+import math
+
+from ringtrain.bench.measure.buffers import CPU, NO_WAY, Buffers
+from ringtrain.bench.measure.trials import Trial
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, calibrate
+from ringtrain.bench.model.copies import mapped_bound_s, measure_copies
+
+
+def bound_s(calibration: Calibration, ranks: int, nodes: int, nbytes: int, wire: float = 1.0) -> float:
+    """0 for one rank, which need not do anything. ``wire``: what share of the buffer's bytes travels."""
+    if ranks == 1:
+        return 0.0
+    links = calibration.links
+    rates = [links[INSIDE].busy_bytes_per_s] if INSIDE in links else []
+    rates += [calibration.node_bytes_per_s] if BETWEEN in links else []
+    times = [
+        math.ceil(math.log2(ranks)) * min(link.alpha_s for link in links.values()),
+        2 * (ranks - 1) / ranks * nbytes * wire / max(rates),
+        (ranks - 1) / ranks * nbytes * calibration.gamma_s_per_byte,
+    ]
+    if BETWEEN in links:
+        times.append(2 * (nodes - 1) / nodes * nbytes * wire / calibration.node_bytes_per_s)
+    return max(times)
+
 
 MAPPED_BY_DEVICES = ("ipc", "nccl")
 

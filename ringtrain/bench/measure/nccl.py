@@ -4,13 +4,13 @@ import base64
 from collections.abc import Callable
 
 from ringtrain.bench import texts
-from ringtrain.bench.buffers import DEVICE_TYPES, DeviceBuffers
-from ringtrain.bench.trials import Job, Refusal
+from ringtrain.bench.measure.buffers import DEVICE_TYPES, DeviceBuffers
+from ringtrain.bench.measure.trials import Job, Refusal
 from ringtrain.transport.waiting import peers
 
 
 class Nccl:
-    """Prepares jobs (:data:`ringtrain.bench.trials.Rival`), with one communicator for all of them.
+    """Prepares jobs (:data:`ringtrain.bench.measure.trials.Rival`), with one communicator for all of them.
 
     load: () → (CuPy's module of NCCL, a new stream of CuPy's); raises ImportError where they are not to be had
     """

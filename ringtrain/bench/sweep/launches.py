@@ -13,17 +13,17 @@ from statistics import median
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
-from ringtrain.bench.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
-from ringtrain.bench.statistics import summary
+from ringtrain.bench.measure.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
+from ringtrain.bench.measure.statistics import summary
 from ringtrain.humanize import format_bytes, plural
 
 DOUBT = "†"
 
 
 def merged(sweeps: Sequence[dict]) -> dict:
-    """Of sweeps that asked for the same, as :func:`ringtrain.bench.files.read_json` returns them: {"header", "rows"} as
-    of one, and in each row ``launches``, the figures of every launch. ``speedup`` is the median of the launches',
-    ``speedup_low`` and ``speedup_high`` are the least and the greatest; percentiles are of all samples."""
+    """Of sweeps that asked for the same, as :func:`ringtrain.bench.sweep.files.read_json` returns them: {"header",
+    "rows"} as of one, and in each row ``launches``, the figures of every launch. ``speedup`` is the median of the
+    launches', ``speedup_low`` and ``speedup_high`` are the least and the greatest; percentiles are of all samples."""
     first = sweeps[0]["header"]
     header = {**first, "fits": [], "finished": all(sweep["header"]["finished"] for sweep in sweeps)}
     header["launches"] = [{name: sweep["header"][name] for name in ("at", "load")} for sweep in sweeps]

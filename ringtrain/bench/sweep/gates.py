@@ -3,11 +3,11 @@
 from dataclasses import asdict
 
 from ringtrain.bench import texts
-from ringtrain.bench.files import read_json
 from ringtrain.bench.header import before_a_call
-from ringtrain.bench.rows import KEY, OK, asked_name, label
-from ringtrain.bench.statistics import ratio
-from ringtrain.bench.timing import Protocol
+from ringtrain.bench.measure.rows import KEY, OK, asked_name, label
+from ringtrain.bench.measure.statistics import ratio
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep.files import read_json
 from ringtrain.errors import UsageError
 
 

@@ -3,7 +3,7 @@
     t(n) = rounds · alpha + sent · n · beta + added · n · gamma
 
 with rounds and bytes inside a node and between nodes apart, each with an alpha and a beta of its own
-(:mod:`ringtrain.bench.work` counts them).
+(:mod:`ringtrain.bench.model.work` counts them).
 
 Times of one algorithm over sizes are a line, and give two figures: where it begins, and its slope. They are shared out:
 what the calibration knows (gamma, and on several nodes the links inside them) is taken as it is, but never more than
@@ -15,14 +15,20 @@ sizes fall into two *regimes*, each with a line of its own, that must explain cl
 from which the second line counts is a part of the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
-from ringtrain.bench.work import Work
-from ringtrain.collectives.cost import Fabric
+from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.bench.measure.rows import REFUSED
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration
+from ringtrain.bench.model.work import Work, least_work, work_of
+from ringtrain.collectives.catalogue import check_name, make_schedule
+from ringtrain.collectives.cost import MOST_RANKS, Fabric
+from ringtrain.collectives.topology import Topology
+from ringtrain.errors import UsageError
 
 LEAST_SIZES = 4  # two to fit by, and two to judge by
 LEAST_OF_REGIME = 3  # a line through two points is right whatever they are
@@ -153,3 +159,107 @@ def judged(work: Work, points: Points, known: Fabric) -> dict:
 def _errors(model: Model, points: Points) -> list[tuple[int, float]]:
     """(bytes, predicted/measured - 1)"""
     return [(nbytes, model.predict_s(nbytes) / seconds - 1) for nbytes, seconds in points]
+
+
+LARGEST = 1 << 50  # no buffer is longer
+
+
+def crossovers(models: dict[str, Model], points: dict[str, Points]) -> list[dict]:
+    """For every two algorithms, the sizes where the faster one changes: predicted by their models, and measured between
+    neighbouring sizes."""
+    return [
+        {
+            "algorithms": [a, b],
+            "predicted_bytes": predicted_crossings(models[a], models[b]),
+            "measured_bytes": measured_crossings(dict(points[a]), dict(points[b])),
+        }
+        for a, b in combinations(models, 2)
+    ]
+
+
+def predicted_crossings(a: Model, b: Model) -> list[float]:
+    """Where the lines cross, and where a new regime changes the order at once."""
+    edges = sorted({regime.first_bytes for model in (a, b) for regime in model.regimes})
+    found = []
+    for low, high in pairwise((*edges, LARGEST)):
+        if low and _leads(a, b, edges[edges.index(low) - 1], low) != _leads(a, b, low, low):
+            found.append(low)
+        (start_a, slope_a), (start_b, slope_b) = a.line(low), b.line(low)
+        at = (start_b - start_a) / (slope_a - slope_b) if slope_a != slope_b else 0
+        if low < at < high:
+            found.append(at)
+    return found
+
+
+def _leads(a: Model, b: Model, regime_bytes: float, nbytes: float) -> bool:
+    """Whether a is faster at ``nbytes``, were it of the regimes of ``regime_bytes``."""
+    (start_a, slope_a), (start_b, slope_b) = a.line(regime_bytes), b.line(regime_bytes)
+    return start_a + slope_a * nbytes < start_b + slope_b * nbytes
+
+
+def measured_crossings(a: dict[int, float], b: dict[int, float]) -> list[tuple[int, int]]:
+    """The neighbouring sizes between which the faster one changes."""
+    sizes = sorted(a.keys() & b.keys())
+    return [(low, high) for low, high in pairwise(sizes) if (a[low] < b[low]) != (a[high] < b[high])]
+
+
+GROUP = ("dtype", "wire_dtype", "op", "placement")
+
+
+def fits(made: Sequence[dict], calibration: Calibration, topology: Topology) -> list[dict]:
+    """For every type, wire, operation and placement: each algorithm's model, and where they cross. An algorithm of less
+    than two sizes has none, nor has a single rank, nor have more ranks than steps are counted of."""
+    groups: dict[tuple, list[dict]] = {}
+    for row in made:
+        groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
+    if not 1 < topology.size <= MOST_RANKS:
+        return []
+    known = fabric_of(calibration)
+    return [dict(zip(GROUP, key, strict=True)) | _fitted(own, known, topology) for key, own in groups.items()]
+
+
+def fabric_of(calibration: Calibration) -> Fabric:
+    """What was calibrated, as the constants of a model; 0 for a class of links that is not there."""
+    inside, between = (calibration.links.get(kind) for kind in (INSIDE, BETWEEN))
+    return Fabric(
+        alpha_s=between.alpha_s if between else 0.0,
+        beta_s=1 / calibration.node_bytes_per_s if between else 0.0,
+        local_alpha_s=inside.alpha_s if inside else 0.0,
+        local_beta_s=1 / inside.busy_bytes_per_s if inside else 0.0,
+        gamma_s=calibration.gamma_s_per_byte,
+        o_s=0.0,
+    )
+
+
+def _fitted(made: Sequence[dict], known: Fabric, topology: Topology) -> dict:
+    points = {name: own for name, own in _points(made).items() if len(own) > 1}
+    work = {name: work_by_name(name, topology, _share(made[0])) for name in points}
+    models = {name: fit(work[name], hold_out(own)[0], known) for name, own in points.items()}
+    return {
+        "models": {name: judged(work[name], own, known) for name, own in points.items()},
+        "crossovers": crossovers(models, points),
+    }
+
+
+def _points(made: Iterable[dict]) -> dict[str, list[tuple[int, float]]]:
+    """(bytes, seconds) by algorithm."""
+    points: dict[str, list] = {}
+    for row in made:
+        if row["status"] != REFUSED:
+            points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
+    return points
+
+
+def _share(row: dict) -> float:
+    """What part of a buffer's bytes its messages have."""
+    return TYPES[row["wire_dtype"]].itemsize / TYPES[row["dtype"]].itemsize
+
+
+def work_by_name(algorithm: str, topology: Topology, wire: float = 1.0) -> Work:
+    """Of a schedule by its steps; of anything else the least. ``wire``: the part of the bytes that travels."""
+    try:
+        check_name(algorithm, wire != 1)
+    except UsageError:
+        return least_work(topology)
+    work = work_of(make_schedule(algorithm, topology, rounded=wire != 1), topology)
+    return replace(work, sent=work.sent * wire, sent_between=work.sent_between * wire)

@@ -13,7 +13,7 @@ from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
-from ringtrain.bench.buffers import NO_WAY, Buffers
+from ringtrain.bench.measure.buffers import NO_WAY, Buffers
 from ringtrain.collectives.reduction import Reduction
 from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.collectives.wire import Wire

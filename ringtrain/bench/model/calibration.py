@@ -8,17 +8,17 @@ gamma   seconds a byte to add one buffer into another, on all ranks at once
 
 Links inside a node and between nodes are different classes, and each is measured where there is one. A rate is the
 best over several message sizes, as it must be in something that is to bound all sizes. Inside a node it is that of
-single messages; between nodes that of long streams (:func:`ringtrain.bench.links.sustained_s`), because a network
-takes the first bytes after a pause faster than it can go on. The other ranks wait in a barrier meanwhile, which with
-more ranks than cores costs the pair some of its time.
+single messages; between nodes that of long streams (:func:`ringtrain.bench.measure.round_trips.sustained_s`), because a
+network takes the first bytes after a pause faster than it can go on. The other ranks wait in a barrier meanwhile, which
+with more ranks than cores costs the pair some of its time.
 """
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.bench.buffers import Buffers
-from ringtrain.bench.links import exchange, ping_pong, repeated, room, slowest_s, stream, sustained_s
+from ringtrain.bench.measure.buffers import Buffers
+from ringtrain.bench.measure.round_trips import exchange, ping_pong, repeated, room, slowest_s, stream, sustained_s
 from ringtrain.transport.base import Transport
 
 ALPHA_BYTES = 8

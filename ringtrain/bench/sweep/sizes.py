@@ -2,9 +2,10 @@
 
 import math
 import re
+from pathlib import Path
 
 from ringtrain.bench import texts
-from ringtrain.errors import UsageError
+from ringtrain.errors import UsageError, nearest
 from ringtrain.exchange.buckets import make_buckets
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -49,3 +50,24 @@ def of_buckets(spans, itemsize: int, bucket_bytes: int) -> list[int]:
 def whole_elements(sizes: list[int], itemsize: int) -> list[int]:
     """Cut to whole elements, at least one; each once."""
     return sorted({max(size // itemsize, 1) * itemsize for size in sizes})
+
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+UNKNOWN_BYTES = 64 << 20  # more than the last-level cache of most processors
+
+
+def scrub_bytes(folder: Path = CACHES) -> int:
+    """Twice the largest cache that the system tells of."""
+    sizes = [parse_bytes(file.read_text()) for file in folder.glob("index*/size")]
+    return 2 * max(sizes, default=UNKNOWN_BYTES // 2)
+
+
+def choose(names: str, known, what: str) -> list[str]:
+    """The names of a list like "ring,mpi", or every known one for "all". Raises UsageError for another name."""
+    chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise UsageError(texts.UNKNOWN_NAME(what=what, name=name, hint=nearest(name, known)))
+    return list(dict.fromkeys(chosen))

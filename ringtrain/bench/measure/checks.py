@@ -20,7 +20,7 @@ import numpy as np
 from ringtrain.allreduce.dtypes import TYPES, UFUNCS, NumberType
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
-from ringtrain.bench.trials import Job, Trial
+from ringtrain.bench.measure.trials import Job, Trial
 from ringtrain.errors import RingtrainError
 
 PERIOD = 65521  # elements; prime

@@ -5,8 +5,8 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-from ringtrain.bench.buffers import Buffers
-from ringtrain.bench.timing import timed
+from ringtrain.bench.measure.buffers import Buffers
+from ringtrain.bench.measure.timing import timed
 from ringtrain.transport.base import Transport
 
 DEADLINE_S = 120.0

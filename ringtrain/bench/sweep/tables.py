@@ -6,8 +6,8 @@ from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
-from ringtrain.bench.pairs import sick, worst
-from ringtrain.bench.rows import REFUSED
+from ringtrain.bench.measure.rows import REFUSED
+from ringtrain.bench.sweep.pairs import sick, worst
 from ringtrain.humanize import format_bytes, format_rate, format_seconds, percent, plural
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.

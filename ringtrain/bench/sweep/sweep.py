@@ -9,15 +9,16 @@ from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.dtypes import TYPES, NumberType
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, compiled_wire
-from ringtrain.bench import checks, rows, texts
-from ringtrain.bench.bounds import Bounds
-from ringtrain.bench.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
-from ringtrain.bench.fits import fits
+from ringtrain.bench import texts
 from ringtrain.bench.header import make_header
-from ringtrain.bench.pairs import measure_pairs
-from ringtrain.bench.sizes import whole_elements
-from ringtrain.bench.timing import START, Protocol, Samples, measure
-from ringtrain.bench.trials import Entry, Job, Refusal, Rival, Trial, prepare
+from ringtrain.bench.measure import checks, rows
+from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
+from ringtrain.bench.measure.timing import START, Protocol, Samples, measure
+from ringtrain.bench.measure.trials import Entry, Job, Refusal, Rival, Trial, prepare
+from ringtrain.bench.model.bounds import Bounds
+from ringtrain.bench.model.fit import fits
+from ringtrain.bench.sweep.pairs import measure_pairs
+from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execute import segment_for
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.collectives.wire import Wire

@@ -7,7 +7,7 @@ The time is a device's own, between two events around several copies; the slowes
 import statistics
 from dataclasses import asdict, dataclass
 
-from ringtrain.bench.buffers import DeviceBuffers
+from ringtrain.bench.measure.buffers import DeviceBuffers
 
 COPY_BYTES = 64 << 20  # more than a device's cache
 COPIES, REPEATS = 4, 7

@@ -1,0 +1,1 @@
+"""`ringtrain time`: the time of each layer."""

@@ -1,0 +1,1 @@
+"""One measurement: buffers, contenders, timing, checks, the row that it gives."""

@@ -1,0 +1,1 @@
+"""The cost model of an all-reduce: its calibration, bounds and fit."""

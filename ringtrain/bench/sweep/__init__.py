@@ -1,0 +1,1 @@
+"""`ringtrain bench-allreduce`: sizes, tables, files and plots of a whole sweep."""
