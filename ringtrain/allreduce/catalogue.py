@@ -15,9 +15,8 @@ from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.allreduce.machine import Layout, layout_of
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
-from ringtrain.collectives.execute import Execution, segment_for
-from ringtrain.collectives.host import HOST
-from ringtrain.collectives.reduction import NATIVE, Reduction
+from ringtrain.collectives.execution.execute import Execution, segment_for
+from ringtrain.collectives.execution.reduction import HOST, NATIVE, Reduction, Wire
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import (
     MAPPED,
@@ -28,7 +27,6 @@ from ringtrain.collectives.shared_memory import (
     topology_of,
     unavailable,
 )
-from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RankLostError, TransportError, UsageError, nearest
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
@@ -62,7 +60,8 @@ def prepare(
     op:            sum, max or min: what combine does, in the MPI's words
     tag:           tells its messages from those of others in flight
     segment_bytes: where messages are cut; None: as suits the nodes
-    device:        what computes: combine and wire are of it (:class:`ringtrain.collectives.execute.Execution`)
+    device:        what computes: combine and wire are of it
+                   (:class:`ringtrain.collectives.execution.execute.Execution`)
     wire:          how messages are packed (:mod:`ringtrain.allreduce.wire_formats`); None: they are not. Every rank
                    ends with
                    the same bits, all of them numbers of the wire

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.collectives.wire import Wire
+from ringtrain.collectives.execution.reduction import Wire
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops

@@ -12,8 +12,7 @@ from ringtrain.allreduce.catalogue import check_native
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import compiled_wire
 from ringtrain.api.request import MEAN, Request
-from ringtrain.collectives.reduction import Reduction
-from ringtrain.collectives.wire import Wire
+from ringtrain.collectives.execution.reduction import Reduction, Wire
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 

@@ -43,8 +43,8 @@ def list_schedules():
     Rounds, messages and bytes are those of 8 ranks on 2 nodes.
     """
     from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
+    from ringtrain.collectives.proof.verify import verify
     from ringtrain.collectives.topology import even
-    from ringtrain.collectives.verify import verify
 
     rows = []
     for name in SCHEDULES:
@@ -61,7 +61,7 @@ def list_schedules():
 def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
     """Show NAME step by step, as every rank takes it."""
     from ringtrain.collectives import texts as collectives_texts
-    from ringtrain.collectives.draw import line
+    from ringtrain.collectives.inspect.draw import line
     from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
@@ -86,13 +86,13 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     round alike, and nobody sends more than the schedule states. With --shards also: gradients of so many shards, of
     which each rank computes some, are added in the one tree that --reproducible wants.
     """
-    from ringtrain.collectives import order
-    from ringtrain.collectives.verify import verify as prove
+    from ringtrain.collectives.proof import addition_order
+    from ringtrain.collectives.proof.verify import verify as prove
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
     _limit(topology, VERIFIED, texts.A_PROOF, texts.PROVE_FEWER)
     in_tree = _shards_of(name, shards)
-    proof = prove(made, rounds=rounded) if in_tree is None else _proved(order, made, rounded, in_tree)
+    proof = prove(made, rounds=rounded) if in_tree is None else _proved(addition_order, made, rounded, in_tree)
     click.echo(f"{made!r} is proved: {made.goal}" + (", over messages that are rounded" if rounded else ""))
     if in_tree is not None:
         where = texts.BOTH_WAYS if name == CANONICAL else ""
@@ -110,8 +110,8 @@ def qualify(shards):
     Sums are what a rank is left with of its own shards: where that is one, a schedule may qualify. `canonical` does at
     any number.
     """
-    from ringtrain.collectives.order import qualifying
-    from ringtrain.collectives.shards import partials
+    from ringtrain.collectives.algorithms.shards import partials
+    from ringtrain.collectives.proof.addition_order import qualifying
 
     rows = []
     for ranks in range(1, shards + 1):
@@ -135,8 +135,8 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     Each node has one network interface, which its ranks share. `of bound` is the share of the rate that no schedule
     of messages can exceed.
     """
-    from ringtrain.collectives.cost import MOST_RANKS, least_s
-    from ringtrain.collectives.cost import cost as predict
+    from ringtrain.collectives.inspect.cost import MOST_RANKS, least_s
+    from ringtrain.collectives.inspect.cost import cost as predict
     from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
@@ -160,7 +160,7 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
 def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
     from ringtrain.collectives import texts as collectives_texts
-    from ringtrain.collectives.draw import MOST_RANKS, picture, table
+    from ringtrain.collectives.inspect.draw import MOST_RANKS, picture, table
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     _limit(topology, MOST_RANKS, texts.A_DRAWING, texts.DRAW_FEWER)
@@ -176,8 +176,8 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
 
 def _make(name, ranks, nodes, goal, pieces, rounded, shards):
     """The schedule, and where its ranks run."""
+    from ringtrain.collectives.algorithms.pipelined import pipelined
     from ringtrain.collectives.catalogue import make_schedule
-    from ringtrain.collectives.pipelined import pipelined
     from ringtrain.collectives.topology import requested
     from ringtrain.errors import UsageError
 
@@ -195,7 +195,7 @@ def _make(name, ranks, nodes, goal, pieces, rounded, shards):
 
 
 def _canonical(topology, goal: str, rounded: bool, shards: int):
-    from ringtrain.collectives.canonical import canonical
+    from ringtrain.collectives.algorithms.canonical import canonical
     from ringtrain.collectives.schedule import ALL_REDUCE
     from ringtrain.errors import UsageError
 
@@ -210,15 +210,15 @@ def _shards_of(name: str, shards: int | None) -> int | None:
     return SHARDS if name == CANONICAL and shards is None else shards
 
 
-def _proved(order, made, rounded: bool, shards: int):
-    from ringtrain.collectives.canonical import plan
+def _proved(addition_order, made, rounded: bool, shards: int):
+    from ringtrain.collectives.execution.fused_plan import plan
     from ringtrain.errors import UsageError
 
     if rounded:
         raise UsageError(texts.SHARDS_NOT_ROUNDED(shards=shards))
     if made.name == CANONICAL:  # what is done in memory that ranks share is a plan of its own
-        order.prove_fused(plan(made.size, shards), shards)
-    return order.prove(made, shards)
+        addition_order.prove_fused(plan(made.size, shards), shards)
+    return addition_order.prove(made, shards)
 
 
 def _limit(topology, most: int, what: str, instead: str) -> None:
@@ -229,7 +229,7 @@ def _limit(topology, most: int, what: str, instead: str) -> None:
 
 
 def _fabric(alpha_us, gbit_s, local_alpha_us, local_gb_s, add_gb_s, message_us):
-    from ringtrain.collectives.cost import Fabric
+    from ringtrain.collectives.inspect.cost import Fabric
     from ringtrain.errors import UsageError
 
     for flag, rate in (("--gbit-s", gbit_s), ("--local-gb-s", local_gb_s), ("--add-gb-s", add_gb_s)):

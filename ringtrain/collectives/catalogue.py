@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from ringtrain.collectives import butterfly, circulant, compose, double_tree, ring, sliced, star, texts, tree
-from ringtrain.collectives.hierarchical import Builder, hierarchical
-from ringtrain.collectives.recursive_doubling import recursive_doubling
+from ringtrain.collectives import compose, texts
+from ringtrain.collectives.algorithms import butterfly, circulant, double_tree, ring, sliced, star, tree
+from ringtrain.collectives.algorithms.hierarchical import Builder, hierarchical
+from ringtrain.collectives.algorithms.recursive_doubling import recursive_doubling
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Schedule
 from ringtrain.collectives.topology import Topology, even
 from ringtrain.errors import UsageError, nearest

@@ -4,14 +4,14 @@ several, or ``routed:OUTER`` with another schedule between nodes than a ring."""
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ringtrain.collectives import sliced, texts
+from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
-from ringtrain.collectives.fused import Fused, fuse, one_after_another
-from ringtrain.collectives.mapped import Mapped, on_host
-from ringtrain.collectives.reduction import Reduction
-from ringtrain.collectives.routed import LEAST_BYTES, Routed, make_piece, portions
+from ringtrain.collectives.execution.fused_plan import Fused, fuse, one_after_another
+from ringtrain.collectives.execution.mapped import Mapped, on_host
+from ringtrain.collectives.execution.reduction import Reduction, Wire
+from ringtrain.collectives.execution.routed import LEAST_BYTES, Routed, make_piece, portions
 from ringtrain.collectives.topology import Topology, placed
-from ringtrain.collectives.wire import Wire
 from ringtrain.errors import UsageError, nearest
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers

@@ -13,7 +13,7 @@ arrived the network's operations are told to come after the exchange's (○): th
 
 from dataclasses import dataclass
 
-from ringtrain.collectives.host import HOST
+from ringtrain.collectives.execution.reduction import HOST
 
 
 @dataclass(frozen=True, slots=True)

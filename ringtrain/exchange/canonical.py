@@ -3,7 +3,7 @@
 
 A rank adds the gradients of its shards as they come, as far as the tree allows (:mod:`ringtrain.exchange.folding`).
 What it is left with, its partials, is exchanged, and added by owners of slices in the order of the tree
-(:mod:`ringtrain.collectives.canonical`): the last partial lies in the arena, the others in lanes like it.
+(:mod:`ringtrain.collectives.algorithms.canonical`): the last partial lies in the arena, the others in lanes like it.
 
 How, is a rule of names and places, and never of times: in memory that all ranks share, where there is one node and it
 has that; or else by messages. A schedule that is named is taken where it is proved to add as the tree does. The bits
@@ -13,13 +13,14 @@ depend on none of this.
 from collections.abc import Sequence
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, schedule_for
-from ringtrain.collectives.canonical import NAME, canonical, plan
-from ringtrain.collectives.execute import Execution, segment_for
-from ringtrain.collectives.mapped import Mapped
-from ringtrain.collectives.order import prove, qualifying
-from ringtrain.collectives.reduction import NATIVE, Nothing, Reduction
+from ringtrain.collectives.algorithms.canonical import NAME, canonical
+from ringtrain.collectives.algorithms.shards import share
+from ringtrain.collectives.execution.execute import Execution, segment_for
+from ringtrain.collectives.execution.fused_plan import plan
+from ringtrain.collectives.execution.mapped import Mapped
+from ringtrain.collectives.execution.reduction import NATIVE, Nothing, Reduction
+from ringtrain.collectives.proof.addition_order import prove, qualifying
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.shards import share
 from ringtrain.collectives.shared_memory import MAPPED, is_shared, unavailable
 from ringtrain.errors import ConfigError, ScheduleError
 from ringtrain.exchange import texts

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.collectives.canonical import NAME as CANONICAL
+from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.collectives.catalogue import FLAT
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError

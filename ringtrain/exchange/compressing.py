@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
 from ringtrain.exchange.compression import Method, Site, least_bytes
 from ringtrain.exchange.flight import Flight

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.pieces import Piece, elements, join
 from ringtrain.exchange.summing import Summing

@@ -4,11 +4,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringtrain.collectives.all_to_all import all_to_all
-from ringtrain.collectives.execute import Execution, segment_for
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.algorithms.all_to_all import all_to_all
+from ringtrain.collectives.algorithms.sliced import all_gather, reduce_scatter
+from ringtrain.collectives.execution.execute import Execution, segment_for
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.sliced import all_gather, reduce_scatter
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Kit
 from ringtrain.exchange.tags import COLUMNS

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Traffic
 from ringtrain.exchange.beside import ON_HOST, Beside

@@ -5,12 +5,12 @@
     slot 0      2      2 + 3      2 + 3
 
 Each gradient is in the arena when it comes, and the next one overwrites it. So what waits for a later shard lies in
-slots, as a binary counter carries (:func:`ringtrain.collectives.shards.folds`): as few as can be, made once.
+slots, as a binary counter carries (:func:`ringtrain.collectives.algorithms.shards.folds`): as few as can be, made once.
 """
 
 from collections.abc import Callable, Sequence
 
-from ringtrain.collectives.shards import Node, folds, slots
+from ringtrain.collectives.algorithms.shards import Node, folds, slots
 
 
 class Folding:

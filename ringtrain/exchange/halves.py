@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.execute import Execution, segment_for
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.execute import Execution, segment_for
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule, bounds
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.pieces import Piece, join

@@ -6,9 +6,9 @@
 4.  Every rank runs backward. Rank 0 receives the gradients, bucket by bucket, and adds them in the order of ranks.
 5.  Rank 0 updates, and sends the weights to all.
 
-Steps 4 and 5 are the two halves of the star (:mod:`ringtrain.collectives.star`). Rank 0 trains, too, and has the last
-part of the batch, which is never smaller than another: so it has as many micro-batches as anybody, and computes the
-loss of the others' with its own.
+Steps 4 and 5 are the two halves of the star (:mod:`ringtrain.collectives.algorithms.star`). Rank 0 trains, too, and has
+the last part of the batch, which is never smaller than another: so it has as many micro-batches as anybody, and
+computes the loss of the others' with its own.
 
 Bytes, n of gradients: another rank sends and receives n, rank 0 (p - 1)·n; batches, outputs and their gradients are
 counted besides. So rank 0's link takes p - 1 times as long as any other: it is here to be compared with. Memory: rank 0
@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringtrain.collectives.star import ROOT
+from ringtrain.collectives.algorithms.star import ROOT
 from ringtrain.exchange import tags, texts
 from ringtrain.exchange.base import Cut, Exchange, Kit, Roles, Traffic
 from ringtrain.exchange.beside import two_orders

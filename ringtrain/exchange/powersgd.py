@@ -33,8 +33,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.collectives.execute import MESSAGES
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.execute import MESSAGES
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
 from ringtrain.exchange.compression import Method, Site, Whole, cuts, least_bytes, sent, wholes

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, prepare
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, make_wire, rehearse
-from ringtrain.collectives.reduction import Nothing, Reduction
+from ringtrain.collectives.execution.reduction import Nothing, Reduction
 from ringtrain.collectives.shared_memory import or_messages
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Kit

@@ -21,8 +21,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringtrain.collectives.execute import MESSAGES
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.execute import MESSAGES
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets import Bucket
 from ringtrain.exchange.compression import Method, Site, Whole, cuts, sent, wholes

@@ -1,12 +1,12 @@
 """Sums to servers, and weights back, prepared for the buckets of an arena: each bucket has one server, and trees lead
-to it and from it (:mod:`ringtrain.collectives.rooted`)."""
+to it and from it (:mod:`ringtrain.collectives.algorithms.rooted`)."""
 
 from collections.abc import Callable, Sequence
 
-from ringtrain.collectives import rooted
-from ringtrain.collectives.execute import Execution, segment_for
-from ringtrain.collectives.reduction import Reduction
-from ringtrain.collectives.rooted import Rooted
+from ringtrain.collectives.algorithms import rooted
+from ringtrain.collectives.algorithms.rooted import Rooted
+from ringtrain.collectives.execution.execute import Execution, segment_for
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import topology_of
 from ringtrain.exchange import texts

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ringtrain.collectives.reduction import NATIVE, Reduction
+from ringtrain.collectives.execution.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.monitor import diagnosis, stack_dump
 from ringtrain.monitor import texts as texts

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle
 

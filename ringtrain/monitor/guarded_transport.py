@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ringtrain.collectives.reduction import NATIVE
+from ringtrain.collectives.execution.reduction import NATIVE
 from ringtrain.monitor import texts as texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity

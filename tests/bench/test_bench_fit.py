@@ -16,7 +16,7 @@ from ringtrain.bench.model.fit import (
 )
 from ringtrain.bench.model.work import Work, least_work, work_of
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.cost import Fabric
+from ringtrain.collectives.inspect.cost import Fabric
 from ringtrain.collectives.topology import Topology, even
 
 SIZES = [1 << k for k in range(10, 26, 2)]

@@ -16,7 +16,7 @@ from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, gates, plots, tables
 from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.collectives import catalogue as schedules
-from ringtrain.collectives.ring import ring
+from ringtrain.collectives.algorithms.ring import ring
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld

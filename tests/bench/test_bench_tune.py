@@ -15,7 +15,7 @@ from ringtrain.bench.model import fit
 from ringtrain.bench.model.work import Work
 from ringtrain.bench.sweep import gates, plots
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
-from ringtrain.collectives.cost import Fabric
+from ringtrain.collectives.inspect.cost import Fabric
 from ringtrain.transport.loopback import LoopbackWorld
 
 PAIR = Layout("1x2", 2, 1)

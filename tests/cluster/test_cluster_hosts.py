@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.cost import Fabric, cost
+from ringtrain.collectives.inspect.cost import Fabric, cost
 from ringtrain.collectives.topology import filled
 from tests.cluster.conftest import PATIENCE_S
 

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 from mutants import KINDS, all_steps, edit, merge, mutant, reorder, with_steps
 
-from ringtrain.collectives import ring, texts
-from ringtrain.collectives.canonical import canonical, plan, reduce_scatter
+from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms import ring
+from ringtrain.collectives.algorithms.canonical import canonical, reduce_scatter
+from ringtrain.collectives.algorithms.pipelined import pipelined
+from ringtrain.collectives.algorithms.shards import add_up, are_siblings, folds, partials, share, slots
 from ringtrain.collectives.catalogue import FLAT, make_schedule
 from ringtrain.collectives.compose import all_reduce
-from ringtrain.collectives.execute import Execution
-from ringtrain.collectives.fused import Task
-from ringtrain.collectives.mapped import Mapped, launches
-from ringtrain.collectives.order import prove, prove_fused, qualifies, qualifying
-from ringtrain.collectives.pipelined import pipelined
+from ringtrain.collectives.execution.execute import Execution
+from ringtrain.collectives.execution.fused_plan import Task, plan
+from ringtrain.collectives.execution.mapped import Mapped, launches
+from ringtrain.collectives.proof.addition_order import prove, prove_fused, qualifies, qualifying
+from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.schedule import Move, Step
-from ringtrain.collectives.shards import add_up, are_siblings, folds, partials, share, slots
 from ringtrain.collectives.topology import even
-from ringtrain.collectives.verify import verify
 from ringtrain.errors import ScheduleError, UsageError
 from ringtrain.transport.loopback import LoopbackWorld
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-from ringtrain.collectives.cost import Cost, Fabric, cost, least_s
-from ringtrain.collectives.pipelined import pipelined
+from ringtrain.collectives.inspect.cost import Cost, Fabric, cost, least_s
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import even, filled
 from ringtrain.errors import ScheduleError, UsageError

@@ -8,9 +8,9 @@ import pytest
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-from ringtrain.collectives.draw import in_rounds, line, picture, table
+from ringtrain.collectives.inspect.draw import in_rounds, line, picture, table
+from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.topology import even, filled
-from ringtrain.collectives.verify import verify
 from ringtrain.errors import UsageError
 
 

@@ -5,9 +5,9 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from ringtrain.collectives.all_to_all import ALL_TO_ALL, all_to_all
+from ringtrain.collectives.algorithms.all_to_all import ALL_TO_ALL, all_to_all
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
 from ringtrain.errors import TransportError
 from ringtrain.transport import texts as transport_texts

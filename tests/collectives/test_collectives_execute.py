@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
-from ringtrain.collectives.execute import Execution
-from ringtrain.collectives.pipelined import pipelined
+from ringtrain.collectives.execution.execute import Execution
+from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
-from ringtrain.collectives.verify import verify
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.later import Later

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from ringtrain.collectives import butterfly, ring, sliced, star, texts
-from ringtrain.collectives.fused import Fused, Task, fuse, one_after_another, order_of, verify_fused
+from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms import butterfly, ring, sliced, star
+from ringtrain.collectives.execution.fused_plan import Fused, Task, fuse, one_after_another, order_of
+from ringtrain.collectives.proof.shared_memory_proof import verify_fused
 from ringtrain.errors import ScheduleError
 
 RANKS = [*range(1, 18), 24, 32]

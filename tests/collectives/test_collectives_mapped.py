@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from ringtrain.collectives import sliced, texts
+from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.execute import Execution
-from ringtrain.collectives.fused import fuse
-from ringtrain.collectives.host import HOST, Host
-from ringtrain.collectives.mapped import COMING, FINAL, LEAVING, WORKING, Mapped, piece_bytes_for
+from ringtrain.collectives.execution.execute import Execution
+from ringtrain.collectives.execution.fused_plan import fuse
+from ringtrain.collectives.execution.mapped import COMING, FINAL, LEAVING, WORKING, Mapped, piece_bytes_for
+from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld

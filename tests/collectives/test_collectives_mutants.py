@@ -4,10 +4,10 @@ second judge, written another way, calls right."""
 import pytest
 from mutants import KINDS, all_steps, judge, merge, mutant, reorder
 
+from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, SCHEDULES, make_schedule
-from ringtrain.collectives.pipelined import pipelined
+from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.topology import filled
-from ringtrain.collectives.verify import verify
 from ringtrain.errors import ScheduleError
 
 # Steps that need nothing of one another may be exchanged, or made one, and the schedule is still right.

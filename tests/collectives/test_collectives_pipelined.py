@@ -3,13 +3,13 @@
 import pytest
 
 from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms.pipelined import pipelined
+from ringtrain.collectives.algorithms.timetable import Entry, rounds, timed_steps
 from ringtrain.collectives.catalogue import HALVES, SCHEDULES, make_schedule
-from ringtrain.collectives.messages import all_steps, messages
-from ringtrain.collectives.pipelined import pipelined
+from ringtrain.collectives.matching import all_steps, messages
+from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.schedule import Move, Schedule, Step
-from ringtrain.collectives.timetable import Entry, rounds, timed_steps
 from ringtrain.collectives.topology import filled
-from ringtrain.collectives.verify import verify
 from ringtrain.errors import ScheduleError, UsageError
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-from ringtrain.collectives.plan import ADD, FOLD, SEND, STAGES, TAKE, Layout, make_plan
+from ringtrain.collectives.execution.plan import ADD, FOLD, SEND, STAGES, TAKE, Layout, make_plan
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 
 

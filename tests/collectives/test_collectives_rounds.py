@@ -6,13 +6,13 @@ import pytest
 from mutants import KINDS, all_steps, edit, judge, merge, mutant, numbered, reorder, with_steps
 
 from ringtrain.collectives import compose, texts
+from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule
-from ringtrain.collectives.cost import Fabric, cost
-from ringtrain.collectives.draw import line
-from ringtrain.collectives.pipelined import pipelined
+from ringtrain.collectives.inspect.cost import Fabric, cost
+from ringtrain.collectives.inspect.draw import line
+from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import even, filled
-from ringtrain.collectives.verify import verify
 from ringtrain.errors import ScheduleError, UsageError
 
 SIZES = [*range(1, 18), 24, 32]

@@ -10,9 +10,10 @@ import pytest
 
 from ringtrain.allreduce.catalogue import prepare
 from ringtrain.allreduce.wire_formats import make_wire
-from ringtrain.collectives import routed, texts
-from ringtrain.collectives.mapped import COMING
-from ringtrain.collectives.routed import portions
+from ringtrain.collectives import texts
+from ringtrain.collectives.execution import routed
+from ringtrain.collectives.execution.mapped import COMING
+from ringtrain.collectives.execution.routed import portions
 from ringtrain.collectives.topology import placed
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.ops.reference import ReferenceOps

@@ -4,12 +4,13 @@ from math import ceil, log2
 
 import pytest
 
-from ringtrain.collectives import double_tree, texts
+from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms import double_tree
+from ringtrain.collectives.algorithms.sliced import sliced
 from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule, needs_nodes
+from ringtrain.collectives.proof.verify import Proof, verify
 from ringtrain.collectives.schedule import Move, Step
-from ringtrain.collectives.sliced import sliced
 from ringtrain.collectives.topology import Topology, even, filled, placed
-from ringtrain.collectives.verify import Proof, verify
 from ringtrain.errors import UsageError
 
 SIZES = [*range(1, 18), 24, 32]

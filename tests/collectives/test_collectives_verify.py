@@ -6,8 +6,8 @@ import pytest
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import make_schedule
+from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.schedule import Move, Schedule, Step
-from ringtrain.collectives.verify import verify
 from ringtrain.errors import ScheduleError
 
 

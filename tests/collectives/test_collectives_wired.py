@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtrain.allreduce.wire_formats import TYPES, make_wire
+from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
-from ringtrain.collectives.execute import Execution
-from ringtrain.collectives.pipelined import pipelined
-from ringtrain.collectives.plan import ADD, LOCAL, ROUND, SEND, STAGES, TAKE, make_plan
+from ringtrain.collectives.execution.execute import Execution
+from ringtrain.collectives.execution.plan import ADD, LOCAL, ROUND, SEND, STAGES, TAKE, make_plan
+from ringtrain.collectives.execution.reduction import Wire
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
-from ringtrain.collectives.wire import Wire
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.later import Later

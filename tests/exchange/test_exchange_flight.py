@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError
 from ringtrain.exchange import texts
 from ringtrain.exchange.beside import Beside

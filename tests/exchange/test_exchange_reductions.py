@@ -6,8 +6,8 @@ import pytest
 from ringtrain.allreduce import texts as texts
 from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, choose, prepare
 from ringtrain.collectives import texts as collectives_texts
-from ringtrain.collectives.execute import BETWEEN_BYTES, SEGMENT_BYTES
-from ringtrain.collectives.fused import verify_fused
+from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES
+from ringtrain.collectives.proof.shared_memory_proof import verify_fused
 from ringtrain.collectives.shared_memory import Unavailable, fused_plan, or_messages
 from ringtrain.errors import UsageError
 from ringtrain.transport.loopback import LoopbackWorld

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from test_exchange_strategies import TABLE, bound, iterate, run
 
-from ringtrain.collectives import rooted
 from ringtrain.collectives import texts as collectives_texts
+from ringtrain.collectives.algorithms import rooted
+from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.topology import filled
-from ringtrain.collectives.verify import verify
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange import texts
 from ringtrain.exchange.allreduce import AllReduce

@@ -17,7 +17,7 @@ from ringtrain.allreduce.catalogue import AUTO, NATIVE, check_native
 from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.bench import texts
 from ringtrain.bench.measure.memory import check_device_memory, check_memory
-from ringtrain.collectives.host import HOST
+from ringtrain.collectives.execution.reduction import HOST
 from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.transport.base import Transport
 

@@ -14,9 +14,8 @@ from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import NO_WAY, Buffers
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.reduction import Reduction, Wire
 from ringtrain.collectives.shared_memory import MAPPED
-from ringtrain.collectives.wire import Wire
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Handle, Transport

@@ -26,7 +26,7 @@ from ringtrain.bench.measure.rows import REFUSED
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration
 from ringtrain.bench.model.work import Work, least_work, work_of
 from ringtrain.collectives.catalogue import check_name, make_schedule
-from ringtrain.collectives.cost import MOST_RANKS, Fabric
+from ringtrain.collectives.inspect.cost import MOST_RANKS, Fabric
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 

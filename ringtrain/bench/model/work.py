@@ -8,7 +8,7 @@ ranks share) is taken to do the least that is possible.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.collectives.messages import all_steps, is_local
+from ringtrain.collectives.matching import all_steps, is_local
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import Topology
 

@@ -19,9 +19,9 @@ from ringtrain.bench.model.bounds import Bounds
 from ringtrain.bench.model.fit import fits
 from ringtrain.bench.sweep.pairs import measure_pairs
 from ringtrain.bench.sweep.sizes import whole_elements
-from ringtrain.collectives.execute import segment_for
+from ringtrain.collectives.execution.execute import segment_for
+from ringtrain.collectives.execution.reduction import Wire
 from ringtrain.collectives.topology import Topology, placed
-from ringtrain.collectives.wire import Wire
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport

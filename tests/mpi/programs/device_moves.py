@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.execution.execute import Execution
 from ringtrain.transport import texts
 from ringtrain.transport.device import DIRECT, STAGED, OnDevice
 from ringtrain.transport.world import connect

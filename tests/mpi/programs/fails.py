@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.execution.execute import Execution
 from ringtrain.errors import RingtrainError
 from ringtrain.transport.world import connect
 

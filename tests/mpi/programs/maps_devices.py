@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.allreduce.catalogue import prepare
-from ringtrain.collectives.shards import add_up
+from ringtrain.collectives.algorithms.shards import add_up
 from ringtrain.exchange.canonical import Canonical
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter

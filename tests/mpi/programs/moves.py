@@ -9,7 +9,7 @@ import numpy as np
 from ringtrain.allreduce.catalogue import prepare
 from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-from ringtrain.collectives.execute import Execution
+from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.topology import even
 from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.nn.arena import Arena

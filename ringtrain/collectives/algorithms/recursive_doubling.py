@@ -2,7 +2,7 @@
 are, for the smallest buffers.
 
 Steps: log2 p for p ranks, a power of two. Bytes: each rank sends log2 p · n. Any other p folds
-(:mod:`ringtrain.collectives.folding`): 2 steps and up to n bytes more.
+(:mod:`ringtrain.collectives.algorithms.power_of_two`): 2 steps and up to n bytes more.
 
 For d = 1, 2, 4, ..., p/2:
 
@@ -23,7 +23,7 @@ Source: Thakur, Rabenseifner & Gropp, Optimization of collective communication o
 
 from collections.abc import Iterator
 
-from ringtrain.collectives.folding import folded_all_reduce
+from ringtrain.collectives.algorithms.power_of_two import folded_all_reduce
 from ringtrain.collectives.schedule import Move, Schedule, Step
 
 

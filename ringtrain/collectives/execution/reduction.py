@@ -1,6 +1,11 @@
 """One buffer's all-reduce, prepared once and run again and again: what a schedule, a fused plan and the MPI's own
 have in common."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
 from ringtrain.transport.base import Handle
 
 NATIVE = "mpi"
@@ -49,3 +54,43 @@ class Nothing(Reduction):
 
     def wait(self, deadline_s: float) -> None:
         """It is done."""
+
+
+class Host:
+    """Its own mark: everything is done."""
+
+    def copy(self, x, y) -> None:
+        np.copyto(y, x)
+
+    def mark(self) -> "Host":
+        return self
+
+    def after(self, mark) -> None:
+        """It is done."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Nothing is ever pending."""
+
+
+HOST = Host()
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How float32 elements travel. Arrays are flat and of equal size; packed ones have the wire's own type.
+
+    name:   of the numbers that travel
+    dtype:  NumPy's, of what is packed
+    pack:   pack(x, packed): packed = x, rounded; to pack what was unpacked changes nothing
+    unpack: unpack(packed, x): x = packed
+    add:    add(packed, x): x += packed, in float32
+    """
+
+    name: str
+    dtype: object
+    pack: Callable
+    unpack: Callable
+    add: Callable

@@ -4,7 +4,8 @@ the whole schedule, one round behind the piece before it.
 Steps: k - 1 more than before, for k pieces. Bytes: the same. What it is good for: a rank that waits in one phase of a
 schedule (for its parent in a tree, for the network in a hierarchy) is busy with the next piece meanwhile.
 
-1.  The schedule is run on paper, every message taking one round (:func:`ringtrain.collectives.timetable.rounds`).
+1.  The schedule is run on paper, every message taking one round
+    (:func:`ringtrain.collectives.algorithms.timetable.rounds`).
 2.  Piece j does the same j rounds later, on its own k-th of the buffer and of scratch.
 3.  A rank's steps are its rounds in their order.
 
@@ -21,9 +22,9 @@ from collections import defaultdict
 from dataclasses import replace
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.messages import all_steps, messages
+from ringtrain.collectives.algorithms.timetable import Entry, rounds, timed_steps
+from ringtrain.collectives.matching import all_steps, messages
 from ringtrain.collectives.schedule import Move, Schedule
-from ringtrain.collectives.timetable import Entry, rounds, timed_steps
 from ringtrain.errors import UsageError
 
 

@@ -1,19 +1,21 @@
 """Which schedules add in the order of the canonical tree: those of which that is proved, at so many ranks.
 
-The leaves of the proof are shards. A rank begins with what its folds (:mod:`ringtrain.collectives.shards`) make of its
-own, which is run on symbols too; the schedule is run on that; and what every rank ends with is to be the tree, as its
-definition has it. So it is proved of the two together, and of nothing else that could be between a shard and a sum.
+The leaves of the proof are shards. A rank begins with what its folds (:mod:`ringtrain.collectives.algorithms.shards`)
+make of its own, which is run on symbols too; the schedule is run on that; and what every rank ends with is to be the
+tree, as its definition has it. So it is proved of the two together, and of nothing else that could be between a shard
+and a sum.
 """
 
 from collections.abc import Sequence
 
 from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms.shards import add_up, folds, partials, share
 from ringtrain.collectives.catalogue import FLAT, make_schedule
-from ringtrain.collectives.expressions import Brought, Sums
-from ringtrain.collectives.fused import Fused, verify_fused
+from ringtrain.collectives.execution.fused_plan import Fused
+from ringtrain.collectives.proof.shared_memory_proof import verify_fused
+from ringtrain.collectives.proof.verify import Proof, verify
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.shards import add_up, folds, partials, share
-from ringtrain.collectives.verify import Proof, verify
+from ringtrain.collectives.symbolic_sums import Brought, Sums
 from ringtrain.errors import ScheduleError
 
 

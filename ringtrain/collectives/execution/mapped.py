@@ -10,9 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.fused import Fused, Place, Task, is_one_pass, order_of
-from ringtrain.collectives.host import HOST
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.fused_plan import Fused, Place, Task, is_one_pass, order_of
+from ringtrain.collectives.execution.reduction import HOST, Reduction
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
@@ -35,7 +34,8 @@ class Mapped(Reduction):
     twins:       the buffer on every rank of the node, by place (:meth:`Transport.twins`)
     lane:        counters that nobody else uses at the time
     combine:     combine(a, b, y): y = a op b
-    device:      what computes, as for :class:`ringtrain.collectives.execute.Execution`; where the buffer is not in host
+    device:      what computes, as for :class:`ringtrain.collectives.execution.execute.Execution`; where the buffer is
+                 not in host
                  memory it adds by its add_all(sources, targets), and ``combine`` is that addition
     piece_bytes: of a chunk, added and pushed at once on a host; None: as suits the caches
     lanes:       what ranks bring besides, where the plan has more of them: of each further lane the twins, as of the

@@ -7,9 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.messages import Message, all_steps, messages, span
+from ringtrain.collectives.algorithms.timetable import rounds
+from ringtrain.collectives.matching import Message, all_steps, messages, span
 from ringtrain.collectives.schedule import Move, Schedule, Step
-from ringtrain.collectives.timetable import rounds
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.host import HOST
-from ringtrain.collectives.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Piece, Plan, make_plan
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Piece, Plan, make_plan
+from ringtrain.collectives.execution.reduction import HOST, Reduction, Wire
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.wire import Wire
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import peers, wait_for

@@ -1,10 +1,10 @@
 """All-reduce in memory that ranks share: the schedule's messages are gone, and what they were for is done in place.
 
 A reduce-scatter that sends raw contributions into their owner's scratch, where the owner adds them, and an all-gather
-that copies each owner's chunk to everybody: :mod:`ringtrain.collectives.sliced` is of this kind. Where ranks can read
-and write one another's buffers, the owner takes a contribution from where it lies, and writes the sum to where it is
-wanted. Nothing is sent and nothing is staged. What is left of the schedule are its additions, in their order, and its
-copies:
+that copies each owner's chunk to everybody: :mod:`ringtrain.collectives.algorithms.sliced` is of this kind. Where ranks
+can read and write one another's buffers, the owner takes a contribution from where it lies, and writes the sum to where
+it is wanted. Nothing is sent and nothing is staged. What is left of the schedule are its additions, in their order, and
+its copies:
 
 1.  Every rank waits until all have come: their buffers are final.
 2.  Each owner adds the contributions to its chunk, in its peers' buffers, and writes the sum into them all.
@@ -17,11 +17,11 @@ every contribution, once each. The order of additions is the schedule's, and so 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.expressions import Brought, contributions
-from ringtrain.collectives.messages import Message, Steps, all_steps, is_local, messages
+from ringtrain.collectives.algorithms import sliced
+from ringtrain.collectives.algorithms.canonical import NAME, reduce_scatter
+from ringtrain.collectives.matching import Message, Steps, all_steps, is_local, messages
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
 
@@ -141,47 +141,6 @@ def _sources(fused: Fused, rank: int) -> list[int]:
     return [*(task.target[0] for task in additions[:1]), *(task.source[0] for task in additions)] or [rank]
 
 
-def verify_fused(fused: Fused, brought: Brought | None = None) -> None:
-    """Proves that no two ranks touch one place, and that every rank ends with the sum of every chunk, each contribution
-    once, added in one order. ``brought``: as in :func:`ringtrain.collectives.verify.verify`. Raises ScheduleError, with
-    rank and chunk."""
-    _check_touching(fused)
-    brought = brought or contributions(fused.brings)
-    sums = brought.sums
-    values = {
-        (rank, chunk): value
-        for rank in range(fused.size)
-        for chunk, value in brought.values(rank, fused.chunks).items()
-    }
-    for own in fused.tasks:  # nobody touches what others do: one rank after the other is as good as any order
-        for task in own:
-            value = values[task.source]
-            values[task.target] = sums.add(values[task.target], value) if task.add else value
-    for rank, chunk in product(range(fused.size), range(fused.chunks)):
-        value, where = values[rank, chunk], texts.AT_CHUNK(schedule=fused.name, rank=rank, chunk=chunk)
-        if wrong := brought.miscount(value):
-            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
-        if value != values[0, chunk]:
-            raise ScheduleError(texts.FUSED_ORDER(where=where))
-        if wrong := brought.disorder(value):
-            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
-
-
-def _check_touching(fused: Fused) -> None:
-    """A rank touches the chunk of its own number alone, in whatever buffer or lane, and so nothing that others
-    touch."""
-    for rank, own in enumerate(fused.tasks):
-        for owner, chunk in {place for task in own for place in (task.target, task.source)}:
-            if not 0 <= chunk < fused.brings[owner] * fused.chunks:
-                raise ScheduleError(
-                    texts.OUTSIDE_BUFFER(
-                        plan=fused.name,
-                        rank=rank,
-                        chunk=chunk,
-                        owner=owner,
-                        brings=fused.brings[owner],
-                        chunks=fused.chunks,
-                    )
-                )
-            if chunk % fused.chunks != rank:
-                raise ScheduleError(texts.FUSED_HAZARD(plan=fused.name, rank=rank, chunk=chunk, owner=owner))
+def plan(size: int, shards: int) -> Fused:
+    """The same in memory that the ranks share."""
+    return fuse(NAME, reduce_scatter(size, shards), sliced.all_gather(size))

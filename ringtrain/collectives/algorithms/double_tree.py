@@ -35,9 +35,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ringtrain.collectives.algorithms.timetable import Entry, timed_steps
 from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
-from ringtrain.collectives.timetable import Entry, timed_steps
 
 PIECES = 4  # a tree; execution cuts them further
 

@@ -16,9 +16,9 @@ A piece *starts* (its message is posted) and is *done* (sent; arrived; arrived a
 A move to oneself is one piece, which is no message: it waits for the elements that it reads and for those that
 it writes, and is done when it starts.
 
-Where messages travel packed (:mod:`ringtrain.collectives.wire`), all of them lie in staging: a piece is packed
-there when it starts to be sent, and unpacked or added from there. So it also waits for its place to be sent or to
-arrive; and an overwriting arrives at once, and itself waits as an addition does.
+Where messages travel packed (:mod:`ringtrain.collectives.execution.reduction`), all of them lie in staging: a piece is
+packed there when it starts to be sent, and unpacked or added from there. So it also waits for its place to be sent or
+to arrive; and an overwriting arrives at once, and itself waits as an addition does.
 """
 
 from collections.abc import Iterator, Sequence

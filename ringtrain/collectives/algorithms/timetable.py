@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.messages import Message, Steps, is_local
+from ringtrain.collectives.matching import Message, Steps, is_local
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
 

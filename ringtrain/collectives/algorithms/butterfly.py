@@ -1,8 +1,8 @@
 """The butterfly all-reduce: few steps and few bytes at once, by exchanging halves, then quarters, then eighths.
 
 Steps: 2 · log2 p for p ranks, a power of two. Bytes: each rank sends 2(p - 1)/p · n. Any other p folds
-(:mod:`ringtrain.collectives.folding`): 2 steps more, and up to n bytes more, which the ring and the circulant do
-not need.
+(:mod:`ringtrain.collectives.algorithms.power_of_two`): 2 steps more, and up to n bytes more, which the ring and the
+circulant do not need.
 
 The buffer is cut into p chunks. Every rank begins with all of them as its range.
 
@@ -29,8 +29,8 @@ Source: Rabenseifner, Optimization of collective reduction operations, ICCS 2004
 
 from collections.abc import Iterator
 
+from ringtrain.collectives.algorithms.power_of_two import folded_all_gather, folded_reduce_scatter
 from ringtrain.collectives.compose import all_reduce as in_halves
-from ringtrain.collectives.folding import folded_all_gather, folded_reduce_scatter
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 
 

@@ -7,8 +7,8 @@ and receives one at a time, and does both at once; so does an interface, which t
 
 Steps are taken at their word: a rank goes on to its next step when this one is done. Execution forgets steps, and
 overlaps the segments of one with those of the next; what it overlaps is to be put into the model by
-:func:`ringtrain.collectives.pipelined.pipelined`. Messages are served first come, first served, those of one step in
-the order in which the step names them.
+:func:`ringtrain.collectives.algorithms.pipelined.pipelined`. Messages are served first come, first served, those of one
+step in the order in which the step names them.
 
 Source: Hockney, Parallel Computing 1994 (alpha, beta); Alexandrov et al., LogGP, SPAA 1995 (o, and the gap that
 messages of one port keep).
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.messages import Message, all_steps, messages
+from ringtrain.collectives.matching import Message, all_steps, messages
 from ringtrain.collectives.schedule import ALL_REDUCE, Schedule
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import ScheduleError, UsageError

@@ -1,7 +1,9 @@
-"""The canonical all-reduce: sums of shards in one tree (:mod:`ringtrain.collectives.shards`), at any number of ranks.
+"""The canonical all-reduce: sums of shards in one tree (:mod:`ringtrain.collectives.algorithms.shards`), at any number
+of ranks.
 
 Steps: 2, for any p. Bytes: a rank with l partials sends (l + 1)(p - 1)/p · n; with one, as few as can be. That is the
-sliced all-reduce (:mod:`ringtrain.collectives.sliced`) of all partials of a rank in place of one contribution.
+sliced all-reduce (:mod:`ringtrain.collectives.algorithms.sliced`) of all partials of a rank in place of one
+contribution.
 
 The buffer is cut into p slices, and rank r owns slice r. A rank's last partial lies in the buffer, where the sum is
 wanted; those before lie in arrays of their own, its further lanes.
@@ -23,11 +25,11 @@ depend neither on p, nor on who owns a slice or where it begins.
 from collections.abc import Iterator
 from itertools import chain
 
-from ringtrain.collectives import sliced, texts
+from ringtrain.collectives import texts
+from ringtrain.collectives.algorithms import sliced
+from ringtrain.collectives.algorithms.shards import Node, are_siblings, partials
 from ringtrain.collectives.compose import all_reduce
-from ringtrain.collectives.fused import Fused, fuse
 from ringtrain.collectives.schedule import REDUCE_SCATTER, Move, Schedule, Step
-from ringtrain.collectives.shards import Node, are_siblings, partials
 from ringtrain.errors import UsageError
 
 NAME = "canonical"
@@ -38,11 +40,6 @@ def canonical(size: int, shards: int) -> Schedule:
     if size > shards:
         raise UsageError(texts.TOO_FEW_SHARDS(size=size, shards=shards))
     return all_reduce(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
-
-
-def plan(size: int, shards: int) -> Fused:
-    """The same in memory that the ranks share."""
-    return fuse(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
 
 
 def reduce_scatter(size: int, shards: int) -> Schedule:

@@ -1,7 +1,7 @@
 """Proof that a schedule reaches its goal (all-reduce, reduce-scatter or all-gather), by running it on symbols.
 
-A value is an expression (:mod:`ringtrain.collectives.expressions`): a leaf is one rank's contribution, a node is a sum
-of two expressions.
+A value is an expression (:mod:`ringtrain.collectives.symbolic_sums`): a leaf is one rank's contribution, a node is a
+sum of two expressions.
 
 What is proved, for every rank and chunk:
 
@@ -29,9 +29,9 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.expressions import Brought, contributions
-from ringtrain.collectives.messages import Message, Steps, all_steps, is_local, messages, span
+from ringtrain.collectives.matching import Message, Steps, all_steps, is_local, messages, span
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
+from ringtrain.collectives.symbolic_sums import Brought, contributions
 from ringtrain.errors import ScheduleError
 
 EMPTY = -1  # of scratch, before anything has arrived

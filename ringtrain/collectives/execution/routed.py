@@ -1,8 +1,8 @@
 """Running an all-reduce over several nodes: in shared memory within each, by messages between them, and both at once.
 
-It is the hierarchical all-reduce of :mod:`ringtrain.collectives.hierarchical` with a fused plan for its inner halves.
-The buffer is cut into slices, as many as the widest node has ranks, and slice l is carried by local rank l mod g of a
-node with g ranks. Each slice is cut into pieces, and each piece goes its own way:
+It is the hierarchical all-reduce of :mod:`ringtrain.collectives.algorithms.hierarchical` with a fused plan for its
+inner halves. The buffer is cut into slices, as many as the widest node has ranks, and slice l is carried by local rank
+l mod g of a node with g ranks. Each slice is cut into pieces, and each piece goes its own way:
 
 1.  Its owner adds the node's contributions to it, as soon as all ranks of the node have come.
 2.  The owners of all nodes all-reduce it, by an outer schedule over messages.
@@ -19,10 +19,9 @@ from dataclasses import dataclass
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.compose import embed
-from ringtrain.collectives.execute import Execution
-from ringtrain.collectives.fused import Fused, order_of
-from ringtrain.collectives.host import HOST
-from ringtrain.collectives.mapped import (
+from ringtrain.collectives.execution.execute import Execution
+from ringtrain.collectives.execution.fused_plan import Fused, order_of
+from ringtrain.collectives.execution.mapped import (
     COMING,
     FINAL,
     IDLE,
@@ -36,10 +35,9 @@ from ringtrain.collectives.mapped import (
     spans,
     summed,
 )
-from ringtrain.collectives.reduction import Reduction
+from ringtrain.collectives.execution.reduction import HOST, Reduction, Wire
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import Topology
-from ringtrain.collectives.wire import Wire
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.mapped import Lane
@@ -105,7 +103,7 @@ def make_piece(
 ) -> Piece:
     """``fused``: the plan of this rank's node. ``outer``: an all-reduce of one rank of each node, in their order.
     ``twins``: the buffer on every rank of the node, by place. ``wire``: how messages between nodes are packed.
-    ``device``: as for :class:`ringtrain.collectives.mapped.Mapped`."""
+    ``device``: as for :class:`ringtrain.collectives.execution.mapped.Mapped`."""
     place = transport.neighbours.index(transport.rank)
     views = [twin[portion.start : portion.stop] for twin in twins]
     if on_host(views):

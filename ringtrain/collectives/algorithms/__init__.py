@@ -1,0 +1,1 @@
+"""All-reduce schedules, one algorithm a file."""

@@ -1,0 +1,1 @@
+"""Schedules and shared-memory plans at work on buffers."""

@@ -1,0 +1,1 @@
+"""Cost and pictures of schedules."""

@@ -1,0 +1,1 @@
+"""Proofs that schedules and plans compute the sum."""

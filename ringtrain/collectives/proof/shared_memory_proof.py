@@ -1,0 +1,54 @@
+"""TODO docstring of ringtrain/collectives/proof/shared_memory_proof.py."""
+
+from itertools import product
+
+from ringtrain.collectives import texts
+from ringtrain.collectives.execution.fused_plan import Fused
+from ringtrain.collectives.symbolic_sums import Brought, contributions
+from ringtrain.errors import ScheduleError
+
+
+def verify_fused(fused: Fused, brought: Brought | None = None) -> None:
+    """Proves that no two ranks touch one place, and that every rank ends with the sum of every chunk, each contribution
+    once, added in one order. ``brought``: as in :func:`ringtrain.collectives.proof.verify.verify`. Raises
+    ScheduleError, with rank and chunk."""
+    _check_touching(fused)
+    brought = brought or contributions(fused.brings)
+    sums = brought.sums
+    values = {
+        (rank, chunk): value
+        for rank in range(fused.size)
+        for chunk, value in brought.values(rank, fused.chunks).items()
+    }
+    for own in fused.tasks:  # nobody touches what others do: one rank after the other is as good as any order
+        for task in own:
+            value = values[task.source]
+            values[task.target] = sums.add(values[task.target], value) if task.add else value
+    for rank, chunk in product(range(fused.size), range(fused.chunks)):
+        value, where = values[rank, chunk], texts.AT_CHUNK(schedule=fused.name, rank=rank, chunk=chunk)
+        if wrong := brought.miscount(value):
+            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
+        if value != values[0, chunk]:
+            raise ScheduleError(texts.FUSED_ORDER(where=where))
+        if wrong := brought.disorder(value):
+            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
+
+
+def _check_touching(fused: Fused) -> None:
+    """A rank touches the chunk of its own number alone, in whatever buffer or lane, and so nothing that others
+    touch."""
+    for rank, own in enumerate(fused.tasks):
+        for owner, chunk in {place for task in own for place in (task.target, task.source)}:
+            if not 0 <= chunk < fused.brings[owner] * fused.chunks:
+                raise ScheduleError(
+                    texts.OUTSIDE_BUFFER(
+                        plan=fused.name,
+                        rank=rank,
+                        chunk=chunk,
+                        owner=owner,
+                        brings=fused.brings[owner],
+                        chunks=fused.chunks,
+                    )
+                )
+            if chunk % fused.chunks != rank:
+                raise ScheduleError(texts.FUSED_HAZARD(plan=fused.name, rank=rank, chunk=chunk, owner=owner))
