@@ -22,12 +22,12 @@ from ringtrain.allreduce.tuning_file import Place, fitting, read
 from ringtrain.allreduce.tuning_table import Model, Row, Table, Tuning
 from ringtrain.bench.sweep.files import COMPARED, read_json
 from ringtrain.config.resolve import read_run_file, recipe_layer, resolve, to_table
-from ringtrain.data.check import check_file
 from ringtrain.data.content import Content, Part
-from ringtrain.data.dataset import open_dataset
-from ringtrain.data.format import write_dataset
-from ringtrain.data.make import make_dataset
-from ringtrain.data.sources import read_source
+from ringtrain.data.file.check import check_file
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.file.format import write_dataset
+from ringtrain.data.readers.make import make_dataset
+from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
 from ringtrain.report.comparison import notes_of, rows_of

@@ -49,7 +49,7 @@ def make(source, out, **options):
     CIFAR-10 or CIFAR-100, python or binary; an .npz with x_train, y_train, x_test, y_test (or x, y; or
     images, labels); a folder of images, one subfolder a class.
     """
-    from ringtrain.data.make import make_dataset
+    from ringtrain.data.readers.make import make_dataset
 
     with _progress() as progress:
         content = make_dataset(source, out, progress=progress, **options)
@@ -66,18 +66,18 @@ def info(file):
     from rich.console import Console
     from rich.markup import escape
 
-    from ringtrain.data import summary
-    from ringtrain.data.dataset import open_dataset
-    from ringtrain.data.facts import facts_checksum
+    from ringtrain.data.file import check
+    from ringtrain.data.file.dataset import open_dataset
+    from ringtrain.data.file.metadata import facts_checksum
 
     with _progress() as progress:
         opened = open_dataset(file, progress=progress)
     console = Console()
-    for what, value in summary.facts(opened):
+    for what, value in check.facts(opened):
         console.print(f"[bold]{what:8}[/] {escape(value)}", highlight=False)
     names = [name for name, _ in opened.splits()]
-    console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in summary.split_rows(opened)]))
-    console.print(_table(("", "class", *names), summary.class_rows(opened)))
+    console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in check.split_rows(opened)]))
+    console.print(_table(("", "class", *names), check.class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
     console.print(f"sha256 file  {facts_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)
@@ -88,7 +88,7 @@ def info(file):
 def check(file):
     """Read all of a data set and verify everything: layout, labels, checksums, mean and std. Exit 2 if it is
     bad."""
-    from ringtrain.data.check import check_file
+    from ringtrain.data.file.check import check_file
     from ringtrain.errors import DataError
 
     with _progress() as progress:

@@ -130,7 +130,7 @@ def _check_run(job, params: dict):
 def _check_schedule(config, own, examples) -> None:
     """The learning rate's, in iterations. Where the data set is not here, epochs are of a length that is not known:
     then only what does not hang on it. A run that goes on has what it was begun with, too: it is left to that."""
-    from ringtrain.data.sampler import Sampler
+    from ringtrain.data.batches.sampler import Sampler
     from ringtrain.train.recipe import check_warmup, iterations_of, rate_of
 
     if config.resume is not None and (config.resume != "auto" or os.path.lexists(config.out or "")):
@@ -153,7 +153,7 @@ def _is_far(config) -> bool:
 def _checked_data(config, model, graph):
     """The examples to train on, checked as a run does when it opens its data, but for the images themselves; as many as
     a batch has where the data set is not here."""
-    from ringtrain.data.form import Examples, read_form
+    from ringtrain.data.file.info import Examples, read_form
     from ringtrain.nn.loss import check_classes
     from ringtrain.train.assemble import check_images
 

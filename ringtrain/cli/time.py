@@ -78,7 +78,7 @@ def _asked(ranks: int, name: str, given: dict):
 def _rig(transport, config, graph, ops):
     """The net on this rank's share of the batch. Raises UsageError."""
     from ringtrain.bench.layers.layers import Rig
-    from ringtrain.data.sampler import share
+    from ringtrain.data.batches.sampler import share
     from ringtrain.optim.optimizers import make_optimizer
     from ringtrain.train.recipe import hyper_of
 

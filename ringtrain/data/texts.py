@@ -194,3 +194,16 @@ SYNTHETIC_NONE = Template(
     "synthetic data of {count} images of {shape} in {classes} classes: each of these numbers must be at least 1"
 )
 SYNTHETIC_TOO_LARGE = Template("synthetic data of {shape} takes more memory than there is: use a smaller --batch")
+
+
+# ── pickles ───────────────────────────────────────────────────────────────────────────────────────────────────
+PICKLE_NAMES = Template("{where} is refused: it names {name}, and a pickle of plain values and NumPy arrays does not")
+
+
+PICKLE_BROKEN = Template("{where} is no pickle of plain values and NumPy arrays: {error}; copy it again")
+
+
+PICKLE_TAKES_MEMORY = Template("{where} is refused: to unpickle it takes more than {bytes:,} bytes of memory")
+
+
+PICKLE_ENDS = Template("{where} is refused: the process that unpickles it ended by {signal}, within {seconds} s")

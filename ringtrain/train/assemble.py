@@ -8,11 +8,11 @@ import numpy as np
 
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.config.record import TrainConfig
-from ringtrain.data.augment import Augment, Centre
-from ringtrain.data.batches import Batches
-from ringtrain.data.dataset import DataSet, NodeMemory, Split, open_dataset
-from ringtrain.data.sampler import Even, Sampler, Shards, largest_share, share
-from ringtrain.data.synthetic import synthetic
+from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.batches import Batches
+from ringtrain.data.batches.sampler import Even, Sampler, Shards, largest_share, share
+from ringtrain.data.batches.synthetic import synthetic
+from ringtrain.data.file.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Kit, Roles
 from ringtrain.exchange.catalogue import make_exchange

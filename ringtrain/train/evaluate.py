@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringtrain.data.batches import Batch, evaluation_batches
-from ringtrain.data.dataset import Split
+from ringtrain.data.batches.batches import Batch, evaluation_batches
+from ringtrain.data.file.dataset import Split
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy

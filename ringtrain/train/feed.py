@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ringtrain.data.batches import Batch
-from ringtrain.data.dataset import DataSet
+from ringtrain.data.batches.batches import Batch
+from ringtrain.data.file.dataset import DataSet
 from ringtrain.nn.base import Workspace
 from ringtrain.nn.spec import InputSpec
 from ringtrain.ops.base import Ops

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import largest_share
+from ringtrain.data.batches.batches import Batch
+from ringtrain.data.batches.sampler import largest_share
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.humanize import format_bytes
 from ringtrain.ops.base import Ops

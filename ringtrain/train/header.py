@@ -2,7 +2,7 @@
 
 from ringtrain import __version__
 from ringtrain.config.record import TrainConfig
-from ringtrain.data.sampler import largest_share
+from ringtrain.data.batches.sampler import largest_share
 from ringtrain.exchange.base import Exchange
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import RunStarted

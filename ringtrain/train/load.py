@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS, for_continuation, parse_toml, resolve
-from ringtrain.data.batches import evaluation_batches
-from ringtrain.data.dataset import DataSet, Split
+from ringtrain.data.batches.batches import evaluation_batches
+from ringtrain.data.file.dataset import DataSet, Split
 from ringtrain.errors import DataError, everywhere
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena

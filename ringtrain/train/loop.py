@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import Shards
+from ringtrain.data.batches.batches import Batch
+from ringtrain.data.batches.sampler import Shards
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.scaling import LossScale

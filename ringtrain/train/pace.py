@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from ringtrain.data.batches import Batches
+from ringtrain.data.batches.batches import Batches
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.train.assemble import Assembly
 from ringtrain.train.handout import Handout

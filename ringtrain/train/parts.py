@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringtrain.data.batches import Batch
-from ringtrain.data.sampler import Shards, share
+from ringtrain.data.batches.batches import Batch
+from ringtrain.data.batches.sampler import Shards, share
 from ringtrain.exchange.base import Cut, Exchange
 
 PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip")

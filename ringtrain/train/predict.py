@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data.batches import evaluation_batches
+from ringtrain.data.batches.batches import evaluation_batches
 from ringtrain.data.predictions import PredictionFile, open_predictions
 from ringtrain.errors import ModelError, everywhere, nearest
 from ringtrain.nn import texts as nn_texts

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import FLAGS
-from ringtrain.data.augment import Augment, Centre
-from ringtrain.data.sampler import Sampler
+from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.sampler import Sampler
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
 from ringtrain.nn.spec import ModelSpec

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from ringtrain.data.sampler import share
+from ringtrain.data.batches.sampler import share
 from ringtrain.exchange.mail import Id, Letter, say
 from ringtrain.exchange.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace

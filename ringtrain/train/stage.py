@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from ringtrain.data.batches import Batch
+from ringtrain.data.batches.batches import Batch
 from ringtrain.nn.base import Pass
 
 

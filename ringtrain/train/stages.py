@@ -10,7 +10,7 @@ images and sends activations away; one behind it serves messages as they come (:
 
 from dataclasses import dataclass
 
-from ringtrain.data.sampler import largest_share
+from ringtrain.data.batches.sampler import largest_share
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.mail import Letter
 from ringtrain.exchange.pipeline import Pipeline

@@ -10,7 +10,7 @@ Two places take turns. An upload into one waits until the load before last has r
 
 from dataclasses import dataclass, field
 
-from ringtrain.data.batches import Batch
+from ringtrain.data.batches.batches import Batch
 from ringtrain.nn.base import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.ops.machine import Mark

@@ -11,7 +11,7 @@ from collections import deque
 
 import numpy as np
 
-from ringtrain.data.batches import Batch
+from ringtrain.data.batches.batches import Batch
 from ringtrain.ops.base import Ops
 from ringtrain.ops.machine import Mark
 from ringtrain.train.outcome import Outcome

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import resolve
-from ringtrain.data.dataset import DataSet
+from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.parsing import whole_number

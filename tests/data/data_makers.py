@@ -3,7 +3,7 @@
 import numpy as np
 
 from ringtrain.data.content import Content, Part
-from ringtrain.data.dataset import Split
+from ringtrain.data.file.dataset import Split
 
 
 def part(count, shape=(4, 5, 3), classes=3, seed=0):

@@ -9,9 +9,9 @@ import pytest
 from data_makers import split
 
 from ringtrain.data import texts as data_texts
-from ringtrain.data.batches import Augment, Batches, evaluation_batches
-from ringtrain.data.dataset import Split
-from ringtrain.data.sampler import Sampler
+from ringtrain.data.batches.batches import Augment, Batches, evaluation_batches
+from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.file.dataset import Split
 from ringtrain.errors import DataError
 from tests.fakes.clock import until
 

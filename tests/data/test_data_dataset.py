@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from data_makers import content, part
 
-from ringtrain.data import dataset, facts
 from ringtrain.data import texts as data_texts
-from ringtrain.data.check import check_file
+from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import Content, Part
-from ringtrain.data.dataset import HEADER_BYTES, NodeMemory, open_dataset
-from ringtrain.data.format import write_dataset
-from ringtrain.data.statistics import statistics
-from ringtrain.data.synthetic import synthetic
+from ringtrain.data.file import dataset, metadata
+from ringtrain.data.file.check import check_file
+from ringtrain.data.file.dataset import HEADER_BYTES, NodeMemory, open_dataset
+from ringtrain.data.file.format import write_dataset
+from ringtrain.data.file.statistics import statistics
 from ringtrain.errors import DataError, nearest
 from ringtrain.storage import texts as storage_texts
 
@@ -367,7 +367,7 @@ def test_no_file_another_file_and_a_folder(tmp_path, tiny):
 
 def test_check_allows_statistics_by_other_arithmetic(tiny):
     with h5py.File(tiny, "r+") as file:
-        file.attrs["mean"] = file.attrs["mean"] + facts.TOLERANCE / 2
+        file.attrs["mean"] = file.attrs["mean"] + metadata.TOLERANCE / 2
         del file.attrs["checksum"]
     assert check_file(tiny) == []
     open_dataset(tiny)

@@ -5,11 +5,11 @@ import re
 import h5py
 import pytest
 
-from ringtrain.data import dataset
 from ringtrain.data import texts as data_texts
-from ringtrain.data.check import check_file
 from ringtrain.data.content import difference
-from ringtrain.data.dataset import open_dataset
+from ringtrain.data.file import dataset
+from ringtrain.data.file.check import check_file
+from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import DataError
 
 

@@ -20,17 +20,17 @@ from ringtrain.cli.main import run
 from ringtrain.config import texts as config_texts
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import read_run_file, resolve
-from ringtrain.data import cifar, npz
 from ringtrain.data import texts as data_texts
-from ringtrain.data.check import check_file
+from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import silent
-from ringtrain.data.dataset import DIGITS, open_dataset
-from ringtrain.data.decoding import decoding
-from ringtrain.data.heaps import SIGNATURE, heap_problem
-from ringtrain.data.make import make_dataset
-from ringtrain.data.members import read_members
-from ringtrain.data.sources import read_source
-from ringtrain.data.synthetic import synthetic
+from ringtrain.data.file.check import check_file
+from ringtrain.data.file.dataset import DIGITS, open_dataset
+from ringtrain.data.file.heaps import SIGNATURE, heap_problem
+from ringtrain.data.readers import cifar, npz
+from ringtrain.data.readers.decoding import decoding
+from ringtrain.data.readers.make import make_dataset
+from ringtrain.data.readers.members import read_members
+from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import LONGEST, ConfigError, DataError, ModelError, RingtrainError, UsageError, nearest, plain
 from ringtrain.nn import spec
 from ringtrain.nn import texts as nn_texts

@@ -10,12 +10,12 @@ import h5py
 import numpy as np
 import pytest
 
-from ringtrain.data import pickles
 from ringtrain.data import texts as data_texts
-from ringtrain.data.check import check_file
-from ringtrain.data.dataset import open_dataset
-from ringtrain.data.pickle_texts import PICKLE_BROKEN, PICKLE_ENDS, PICKLE_TAKES_MEMORY
-from ringtrain.data.pickles import load_plain
+from ringtrain.data.file.check import check_file
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.readers import pickles
+from ringtrain.data.readers.pickles import load_plain
+from ringtrain.data.texts import PICKLE_BROKEN, PICKLE_ENDS, PICKLE_TAKES_MEMORY
 from ringtrain.errors import DataError
 from ringtrain.storage import hdf5
 from ringtrain.storage import texts as storage_texts

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.data import keys
+from ringtrain.data.batches import keys
 
 
 def test_splitmix_gives_the_published_first_outputs_of_seed_1234567():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.data import texts as data_texts
-from ringtrain.data.sampler import Even, Sampler, Shards, largest_share, order, shard, share
+from ringtrain.data.batches.sampler import Even, Sampler, Shards, largest_share, order, shard, share
 from ringtrain.errors import DataError
 
 COUNTS_AND_BATCHES = [(1, 1), (7, 3), (12, 4), (10, 16), (100, 7), (5, 5)]

@@ -12,15 +12,15 @@ import source_makers as made
 from data_makers import content
 from PIL import Image
 
-from ringtrain.data import members, pickle_texts
 from ringtrain.data import texts as data_texts
-from ringtrain.data.check import check_file
+from ringtrain.data import texts as pickle_texts
 from ringtrain.data.content import make_part
-from ringtrain.data.cut import cut_test
-from ringtrain.data.dataset import open_dataset
-from ringtrain.data.make import make_dataset
-from ringtrain.data.pickles import load_plain
-from ringtrain.data.sources import read_source
+from ringtrain.data.file.check import check_file
+from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.readers import members
+from ringtrain.data.readers.make import cut_test, make_dataset
+from ringtrain.data.readers.pickles import load_plain
+from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import DataError, nearest
 
 

@@ -472,7 +472,7 @@ def test_a_resumed_run_on_other_data(train, tmp_path):
 
 def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
     """Of a set too large to be verified when it is opened, whose file has no checksum of its statistics."""
-    monkeypatch.setattr("ringtrain.data.dataset.VERIFY_BYTES", 0)
+    monkeypatch.setattr("ringtrain.data.file.dataset.VERIFY_BYTES", 0)
     (tmp_path / "net.toml").write_text(
         'summary = "s"\ninput = { shape = [8, 8, 1], mean = "image" }\n'
         'layers = [{ name = "flat", kind = "Flatten" }, { name = "fc", kind = "Linear", units = 10 }]\n'
@@ -493,7 +493,7 @@ def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
 def write_digits(file, labels=None):
     """A data set of 40 random digits, as `data make` would write it."""
     from ringtrain.data.content import Part, checksum
-    from ringtrain.data.statistics import statistics
+    from ringtrain.data.file.statistics import statistics
 
     rng = np.random.default_rng(0)
     images = rng.integers(0, 16, (40, 8, 8, 1), np.uint8)

@@ -10,8 +10,8 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.config.resolve import recipe_layer, resolve
-from ringtrain.data.sampler import Sampler
-from ringtrain.data.synthetic import synthetic
+from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.errors import ConfigError
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ringtrain.data.gather import Batch
+from ringtrain.data.batches.gather import Batch
 from ringtrain.train.staging import RAW, Staging
 from tests.fakes.device import FakeDeviceOps
 

@@ -12,7 +12,7 @@ from small_runs import DROPOUT_NET, on_ranks, run_of
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import resolve
-from ringtrain.data.dataset import open_dataset
+from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import Interrupted, UsageError
 from ringtrain.train import evaluate, heeding, opening, signals, start, texts
 from ringtrain.train.asking import Asked

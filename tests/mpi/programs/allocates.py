@@ -7,7 +7,7 @@ of compiled kernels count; numba does not report the size of the second.
 import sys
 
 from ringtrain.config.resolve import resolve
-from ringtrain.data.gather import Gather
+from ringtrain.data.batches.gather import Gather
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assemble import assemble, open_data

@@ -14,7 +14,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Progress, silent
-from ringtrain.data.statistics import statistics
+from ringtrain.data.file.statistics import statistics
 
 TOLERANCE = 1e-4  # of the statistics, on the scale 0 … 255: a file may have been made by other arithmetic
 STATISTICS = ("mean", "std", "mean_image")

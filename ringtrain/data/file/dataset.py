@@ -18,13 +18,13 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import BESIDE, IGNORE, Checksum, Progress, blocks, silent
-from ringtrain.data.facts import Facts, facts_checksum, is_sealed, read_facts, seal_problems, statistic_problems
-from ringtrain.data.heaps import heap_problem
-from ringtrain.data.layout import layout_problems
+from ringtrain.data.file.heaps import heap_problem
+from ringtrain.data.file.layout import layout_problems
+from ringtrain.data.file.metadata import Facts, facts_checksum, is_sealed, read_facts, seal_problems, statistic_problems
 from ringtrain.errors import DataError, nearest, plain
 from ringtrain.storage.hdf5 import is_own, open_file
 
-DIGITS = Path(__file__).with_name("digits.h5")
+DIGITS = Path(__file__).parents[1] / "digits.h5"
 VERIFY_BYTES = 256 << 20
 HEADER_BYTES = 4096
 ALIGN = 64

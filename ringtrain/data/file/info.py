@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.data import texts
-from ringtrain.data.dataset import DIGITS, opened, reading
-from ringtrain.data.layout import layout_problems
+from ringtrain.data.file.dataset import DIGITS, opened, reading
+from ringtrain.data.file.layout import layout_problems
 from ringtrain.errors import DataError, plain
 
 

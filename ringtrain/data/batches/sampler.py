@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data import keys, texts
+from ringtrain.data import texts
+from ringtrain.data.batches import keys
 from ringtrain.errors import DataError
 
 

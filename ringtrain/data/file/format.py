@@ -20,10 +20,10 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, blocks, checksum, silent
-from ringtrain.data.dataset import label_problems, opened, reading
-from ringtrain.data.facts import facts_checksum, read_facts, seal_problems
-from ringtrain.data.layout import FORMAT, VERSION, layout_problems
-from ringtrain.data.statistics import statistics
+from ringtrain.data.file.dataset import label_problems, opened, reading
+from ringtrain.data.file.layout import FORMAT, VERSION, layout_problems
+from ringtrain.data.file.metadata import facts_checksum, read_facts, seal_problems
+from ringtrain.data.file.statistics import statistics
 from ringtrain.errors import DataError
 
 # More classes than fit a 64 KiB attribute need what HDF5 1.8 brought; and 1.10 reads what this writes.

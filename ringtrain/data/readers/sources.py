@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtrain.data import cifar, folder, idx, npz, texts
+from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, silent
+from ringtrain.data.readers import cifar, folder, idx, npz
 from ringtrain.errors import DataError
 
 Size = tuple[int, int]  # height, width

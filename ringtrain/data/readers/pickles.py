@@ -1,7 +1,7 @@
 """Reading a pickle that holds only plain values and NumPy arrays.
 
-A pickle is a program. It runs in a process of its own (:mod:`ringtrain.data.unpickle`), which allows it a few names and
-no files, and little memory and processor time. A pickle that crashes that process crashes nothing else.
+A pickle is a program. It runs in a process of its own (:mod:`ringtrain.data.readers.unpickle`), which allows it a few
+names and no files, and little memory and processor time. A pickle that crashes that process crashes nothing else.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data import pickle_texts as texts
+from ringtrain.data import texts as texts
 from ringtrain.errors import DataError
 
 PROGRAM = Path(__file__).with_name("unpickle.py")

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from ringtrain.data import keys, texts
+from ringtrain.data import texts
+from ringtrain.data.batches import keys
 from ringtrain.data.content import MOST_CLASSES, Part, checksum
-from ringtrain.data.dataset import DataSet, Split
-from ringtrain.data.statistics import statistics
+from ringtrain.data.file.dataset import DataSet, Split
+from ringtrain.data.file.statistics import statistics
 from ringtrain.errors import DataError
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data import keys
-from ringtrain.data.augment import Augment, Centre
-from ringtrain.data.dataset import IGNORE, Split
-from ringtrain.data.sampler import Even, Sampler, Shards
+from ringtrain.data.batches import keys
+from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.sampler import Even, Sampler, Shards
+from ringtrain.data.file.dataset import IGNORE, Split
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The program in which :mod:`ringtrain.data.pickles` unpickles a file. It imports the standard library alone.
+"""The program in which :mod:`ringtrain.data.readers.pickles` unpickles a file. It imports the standard library alone.
 
 A pickle may name the functions of ALLOWED, which put a NumPy array together; Array and Dtype only keep what they get.
 Input is the pickle. Output is a line of JSON, then the bytes of all arrays and byte strings in their order:

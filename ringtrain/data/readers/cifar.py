@@ -15,8 +15,8 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, make_part
-from ringtrain.data.members import is_archive, member_names, read_members
-from ringtrain.data.pickles import load_plain
+from ringtrain.data.readers.members import is_archive, member_names, read_members
+from ringtrain.data.readers.pickles import load_plain
 from ringtrain.errors import DataError
 
 SIDE, CHANNELS = 32, 3

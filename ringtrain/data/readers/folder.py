@@ -13,7 +13,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress
-from ringtrain.data.decoding import decoding
+from ringtrain.data.readers.decoding import decoding
 from ringtrain.errors import DataError, nearest
 
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))

@@ -15,10 +15,10 @@ from itertools import count
 
 import numpy as np
 
-from ringtrain.data.augment import Augment, Centre
-from ringtrain.data.dataset import Split
-from ringtrain.data.gather import Batch, Gather
-from ringtrain.data.sampler import Even, Sampler, Shards
+from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.gather import Batch, Gather
+from ringtrain.data.batches.sampler import Even, Sampler, Shards
+from ringtrain.data.file.dataset import Split
 
 __all__ = ["Augment", "Batch", "Batches", "Centre", "evaluation_batches"]
 

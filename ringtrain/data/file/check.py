@@ -7,16 +7,18 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import Progress, silent
-from ringtrain.data.dataset import (
+from ringtrain.data.file.dataset import (
     DIGITS,
+    DataSet,
+    Split,
     checksum_problems,
     label_problems,
     opened,
     read_images,
     reading,
 )
-from ringtrain.data.facts import Facts, read_facts, seal_problems, statistic_problems
-from ringtrain.data.layout import layout_problems
+from ringtrain.data.file.layout import layout_problems
+from ringtrain.data.file.metadata import Facts, read_facts, seal_problems, statistic_problems
 from ringtrain.errors import DataError
 from ringtrain.storage.hdf5 import is_own
 
@@ -55,3 +57,56 @@ def _split_problems(file, name: str, facts: Facts, progress: Progress) -> Iterat
     yield from checksum_problems(name, group.attrs["checksum"], read_images(group["images"], images, labels, progress))
     if name == "train":
         yield from statistic_problems(facts, images, progress)
+
+
+MOST_CLASSES = 20  # shown one by one
+
+
+def facts(data: DataSet) -> list[tuple[str, str]]:
+    """(what, value) of the whole set."""
+    return [
+        ("name", data.name),
+        ("classes", str(len(data.classes))),
+        ("mean", _numbers(data.mean)),
+        ("std", _numbers(data.std)),
+        ("source", data.source),
+        ("licence", data.licence),
+    ]
+
+
+def _numbers(values) -> str:
+    return "  ".join(f"{value:.4f}" for value in values)
+
+
+def split_rows(data: DataSet) -> list[tuple[str, ...]]:
+    """(split, examples, image, MB, without label, checksum) of each split."""
+    return [
+        (
+            name,
+            f"{split.count:,}",
+            "x".join(map(str, split.shape)),
+            f"{split.images.nbytes / 1e6:.1f}",
+            f"{int((split.labels < 0).sum()):,}",
+            split.checksum,
+        )
+        for name, split in data.splits()
+    ]
+
+
+def class_rows(data: DataSet) -> list[tuple[str, ...]]:
+    """(number, class, examples in each split …); of many classes only the first, and one row for the
+    others."""
+    counts = [_histogram(split, len(data.classes)) for _, split in data.splits()]
+    rows = [
+        (str(number), name, *(f"{count[number]:,}" for count in counts))
+        for number, name in enumerate(data.classes[:MOST_CLASSES])
+    ]
+    others = len(data.classes) - MOST_CLASSES
+    if others > 0:
+        ranges = (f"{count[MOST_CLASSES:].min():,} … {count[MOST_CLASSES:].max():,} each" for count in counts)
+        rows.append(("…", f"and {others} more", *ranges))
+    return rows
+
+
+def _histogram(split: Split, classes: int):
+    return np.bincount(split.labels[split.labels >= 0], minlength=classes)
