@@ -200,7 +200,7 @@ def _sizes(flags: dict, itemsize: int) -> list[int]:
         return swept(first, last, factor)
     if given:
         raise UsageError(texts.SIZES_OF)
-    from ringtrain.exchange.allreduce import BUCKET_BYTES
+    from ringtrain.exchange.strategies.allreduce import BUCKET_BYTES
     from ringtrain.nn import spec
     from ringtrain.nn.arena import lay_out
 

@@ -106,7 +106,7 @@ def _parsed(command, flags: tuple[str, ...]) -> dict:
 def _check_run(job, params: dict):
     from ringtrain.cli.options import given
     from ringtrain.errors import ConfigError
-    from ringtrain.exchange.canonical import check_ranks
+    from ringtrain.exchange.buckets.reproducible import check_ranks
     from ringtrain.train.resume import Origin, decide, own_layers
 
     run_file = params.pop("run_file")

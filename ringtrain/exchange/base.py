@@ -9,13 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from ringtrain.allreduce.tuning_table import Table
-from ringtrain.config.record import TrainConfig
-from ringtrain.exchange.meter import BucketTraffic
-from ringtrain.exchange.scaling import LossScale
-from ringtrain.exchange.update import Kept
-from ringtrain.monitor.guard import Guard
-from ringtrain.transport.base import Transport
+from ringtrain.exchange.buckets.timings import Traffic
+from ringtrain.exchange.update.owned_update import Kept
 
 Cut = tuple[int, int]  # examples start:stop of a batch
 
@@ -42,17 +37,6 @@ class Roles:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one rank has sent through this exchange, and for how long its loop was blocked on it; what it has received,
-    None where that is not counted; what each bucket costs an iteration."""
-
-    bytes_sent: int
-    exposed_s: float
-    bytes_received: int | None = None
-    buckets: tuple[BucketTraffic, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Lag:
     """How far ranks have been apart, as a server saw it. How often one that went on was so many updates ahead of the
     slowest; how often so many updates of others lay between the weights that one took and the update that it gave; and
@@ -66,27 +50,6 @@ class Lag:
     def largest(self) -> int:
         """The most updates that any rank was ahead of the slowest."""
         return max(self.clocks, default=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Kit:
-    """What a strategy is made from.
-
-    tuning: what ``auto`` chooses by, on rank 0; None where there is none
-    guard:  watches what ranks do together; None where there is none
-    share:  share(count, part, parts) → (start, stop): the examples that are one part's
-    beside: from the sum of squares of the gradients over the arena to that with all others, which are clipped together
-    scale:  what the loss is multiplied by; None where that is 1
-    """
-
-    config: TrainConfig
-    transport: Transport
-    ops: object
-    tuning: Table | None = None
-    guard: Guard | None = None
-    share: Callable[[int, int, int], tuple[int, int]] | None = None
-    beside: Callable[[float], float] = float
-    scale: LossScale | None = None
 
 
 class Exchange(ABC):
@@ -197,7 +160,7 @@ class Exchange(ABC):
 
     def flights(self) -> dict:
         """Once bound: of each kind of what it has under way in training, by name, the
-        :class:`~ringtrain.exchange.flight.Flight`."""
+        :class:`~ringtrain.exchange.buckets.reducer.Flight`."""
         return {}
 
     def lag(self) -> Lag | None:

@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.exchange import allreduce, averaging, delayed, gossip, hybrid, master, pipeline, server, sharded
 from ringtrain.exchange import compatibility_texts as texts
-from ringtrain.exchange.base import Exchange, Kit
+from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.model_parallel import hybrid, pipeline
+from ringtrain.exchange.servers import sync_server
+from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.strategies import allreduce, averaging, delayed, gossip, master, sharded
 from ringtrain.template import Template
 
 
@@ -158,7 +161,7 @@ STRATEGIES = {
         check_replicas=None,
     ),
     "server": Strategy(
-        make=server.make,
+        make=sync_server.make,
         options=("servers", "dedicated", "asynchronous", "server_levels", "staleness"),
         overlap=None,
         algorithm=Only((AUTO,), texts.ALGORITHM_SERVERS),

@@ -14,9 +14,10 @@ from ringtrain.data.batches.sampler import Even, Sampler, Shards, largest_share,
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.file.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.errors import ConfigError, DataError
-from ringtrain.exchange.base import Exchange, Kit, Roles
+from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.scaling import LossScale
+from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import Guarded
 from ringtrain.nn import shapes

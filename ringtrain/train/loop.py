@@ -12,7 +12,7 @@ from ringtrain.data.batches.batches import Batch
 from ringtrain.data.batches.sampler import Shards
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.scaling import LossScale
+from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass, Span, Workspace
 from ringtrain.nn.graph import Graph

@@ -15,7 +15,7 @@ import numpy as np
 
 from ringtrain.errors import DivergedError, ReplicaError, everywhere
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.update import Kept
+from ringtrain.exchange.update.owned_update import Kept
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops

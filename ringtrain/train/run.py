@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
-from ringtrain.exchange.base import Traffic
+from ringtrain.exchange.buckets.timings import Traffic
 from ringtrain.humanize import plural
 from ringtrain.ops.base import Ops
 from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringtrain.data.batches.sampler import share
-from ringtrain.exchange.mail import Id, Letter, say
-from ringtrain.exchange.pipeline import Pipeline
+from ringtrain.exchange.model_parallel.activation_messages import Id, Letter, say
+from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy

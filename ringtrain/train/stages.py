@@ -1,5 +1,6 @@
-"""What an iteration is where ranks hold parts of the network (:mod:`ringtrain.exchange.pipeline`): a rank in front has
-images and sends activations away; one behind it serves messages as they come (:mod:`ringtrain.train.serving`).
+"""What an iteration is where ranks hold parts of the network (:mod:`ringtrain.exchange.model_parallel.pipeline`): a
+rank in front has images and sends activations away; one behind it serves messages as they come
+(:mod:`ringtrain.train.serving`).
 
 ::
 
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 
 from ringtrain.data.batches.sampler import largest_share
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.mail import Letter
-from ringtrain.exchange.pipeline import Pipeline
+from ringtrain.exchange.model_parallel.activation_messages import Letter
+from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy

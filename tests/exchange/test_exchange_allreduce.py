@@ -13,12 +13,12 @@ from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.config.record import config_fields
 from ringtrain.errors import CheckpointError, StalledError, UsageError
 from ringtrain.exchange import texts as exchange_texts
-from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.buckets import make_buckets
-from ringtrain.exchange.clip import clip, trained_runs
+from ringtrain.exchange.strategies.allreduce import AllReduce
+from ringtrain.exchange.update.clip import clip, trained_runs
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
+from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts

@@ -9,10 +9,10 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
-from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
+from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.monitor.guard import Guard
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter

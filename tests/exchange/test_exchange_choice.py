@@ -15,7 +15,7 @@ from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, place_of, rea
 from ringtrain.allreduce.tuning_table import Model, Row, Table, Tuning, parse
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import UsageError
-from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter

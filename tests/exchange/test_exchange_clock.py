@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ringtrain.exchange.clock import Clock
+from ringtrain.exchange.servers.staleness import Clock
 
 
 def arrive(clock, worker):

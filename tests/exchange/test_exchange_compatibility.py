@@ -9,7 +9,7 @@ from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.catalogue import AROUND, DATA, STRATEGIES
 from ringtrain.exchange.compatibility import OF_STRATEGIES, OWNED, RULES, check_options, refusals
-from ringtrain.exchange.compressions import METHODS
+from ringtrain.exchange.compression.catalogue import METHODS
 
 # Every value is another than the default.
 VALUES = {

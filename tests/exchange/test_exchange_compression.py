@@ -8,14 +8,14 @@ from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
-from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.compressing import Compressing, Compression
-from ringtrain.exchange.compressions import METHODS
-from ringtrain.exchange.powersgd import PowerSGD
-from ringtrain.exchange.topk import TopK
+from ringtrain.exchange.compression.catalogue import METHODS
+from ringtrain.exchange.compression.error_feedback import Compressing, Compression
+from ringtrain.exchange.compression.powersgd import PowerSGD
+from ringtrain.exchange.compression.topk import TopK
+from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps

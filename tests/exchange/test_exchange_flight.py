@@ -7,11 +7,11 @@ import pytest
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError
 from ringtrain.exchange import texts
-from ringtrain.exchange.beside import Beside
-from ringtrain.exchange.buckets import Bucket
-from ringtrain.exchange.flight import Flight
-from ringtrain.exchange.meter import KEPT, Meter
+from ringtrain.exchange.buckets.reducer import Flight
+from ringtrain.exchange.buckets.streams import Beside
+from ringtrain.exchange.buckets.timings import KEPT, Meter
 from ringtrain.nn.base import Fill, Parameter, Span
+from ringtrain.nn.buckets import Bucket
 from ringtrain.transport import texts as transport_texts
 
 

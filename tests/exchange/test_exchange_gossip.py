@@ -8,9 +8,9 @@ from test_exchange_strategies import LR, bound, iterate, run
 
 from ringtrain.errors import StalledError
 from ringtrain.exchange import tags
-from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.gossip import Gossip
-from ringtrain.exchange.pairing import pairing, period
+from ringtrain.exchange.strategies.allreduce import AllReduce
+from ringtrain.exchange.strategies.gossip import Gossip
+from ringtrain.exchange.strategies.gossip_pairs import pairing, period
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording

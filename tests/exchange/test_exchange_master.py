@@ -6,9 +6,9 @@ from test_exchange_strategies import bound, iterate, run
 
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import StalledError
-from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.master import Master
+from ringtrain.exchange.strategies.allreduce import AllReduce
+from ringtrain.exchange.strategies.master import Master
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import delaying

@@ -8,11 +8,11 @@ from test_exchange_strategies import LR, bound, kit_of
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
-from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.averaging import Averaging
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.delayed import Delayed
-from ringtrain.exchange.sharded import Sharded
+from ringtrain.exchange.strategies.allreduce import AllReduce
+from ringtrain.exchange.strategies.averaging import Averaging
+from ringtrain.exchange.strategies.delayed import Delayed
+from ringtrain.exchange.strategies.sharded import Sharded
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.transports import Shut, delaying, recording
 

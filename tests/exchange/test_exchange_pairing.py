@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from ringtrain.exchange.pairing import pairing, partners, period
+from ringtrain.exchange.strategies.gossip_pairs import pairing, partners, period
 
 SIZES = range(1, 14)
 

@@ -7,11 +7,12 @@ from ringtrain.config.resolve import resolve
 from ringtrain.errors import CheckpointError, ConfigError, UsageError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
-from ringtrain.exchange.base import Kit, Roles
+from ringtrain.exchange.base import Roles
+from ringtrain.exchange.buckets.subgroup import Group
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.group import Group
-from ringtrain.exchange.pipeline import Pipeline
+from ringtrain.exchange.model_parallel.pipeline import Pipeline
+from ringtrain.exchange.settings import Kit
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.reference import ReferenceOps

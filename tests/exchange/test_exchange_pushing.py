@@ -8,14 +8,14 @@ from test_exchange_strategies import bound, run
 
 from ringtrain.errors import StalledError
 from ringtrain.exchange import texts
-from ringtrain.exchange.allreduce import AllReduce
 from ringtrain.exchange.base import Lag
-from ringtrain.exchange.buckets import make_buckets
-from ringtrain.exchange.mailbox import TAGS, Sender
-from ringtrain.exchange.pushing import Pushing
-from ringtrain.exchange.store import Store
+from ringtrain.exchange.servers.async_server import Pushing
+from ringtrain.exchange.servers.mailbox import TAGS, Sender
+from ringtrain.exchange.servers.parameter_shard import Store
+from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
+from ringtrain.nn.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts

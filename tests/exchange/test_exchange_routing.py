@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
-from ringtrain.exchange.routing import Route, check, make_routing, tell
+from ringtrain.exchange.model_parallel.layer_placement import Route, check, make_routing, tell
 from ringtrain.nn import spec
 
 TEXT = """

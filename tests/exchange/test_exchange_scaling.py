@@ -10,8 +10,8 @@ from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.scaling import GROW_AFTER, LARGEST, START, LossScale, unscale
-from ringtrain.exchange.sharded import Sharded
+from ringtrain.exchange.strategies.sharded import Sharded
+from ringtrain.exchange.update.loss_scale import GROW_AFTER, LARGEST, START, LossScale, unscale
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import LoopbackWorld
 

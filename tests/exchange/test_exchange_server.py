@@ -12,9 +12,9 @@ from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange import texts
-from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.division import buckets_of, divide, pieces_of, roles_of
-from ringtrain.exchange.server import Server
+from ringtrain.exchange.servers.ownership import buckets_of, divide, pieces_of, roles_of
+from ringtrain.exchange.servers.sync_server import Server
+from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld

@@ -9,17 +9,17 @@ from ringtrain.config.resolve import resolve
 from ringtrain.errors import CheckpointError, ConfigError, StalledError, UsageError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
-from ringtrain.exchange.allreduce import AllReduce
-from ringtrain.exchange.averaging import Averaging
-from ringtrain.exchange.base import Kit
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.delayed import Delayed
-from ringtrain.exchange.gossip import Gossip
-from ringtrain.exchange.master import Master
-from ringtrain.exchange.pieces import common, cut, elements, join
-from ringtrain.exchange.sharded import Sharded
-from ringtrain.exchange.update import Update
+from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.strategies.allreduce import AllReduce
+from ringtrain.exchange.strategies.averaging import Averaging
+from ringtrain.exchange.strategies.delayed import Delayed
+from ringtrain.exchange.strategies.gossip import Gossip
+from ringtrain.exchange.strategies.master import Master
+from ringtrain.exchange.strategies.sharded import Sharded
+from ringtrain.exchange.update.owned_update import Update
+from ringtrain.exchange.update.ranges import common, cut, elements, join
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps

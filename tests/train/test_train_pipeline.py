@@ -8,7 +8,7 @@ from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import apart, trained
 
 from ringtrain.errors import DivergedError, StalledError, TransportError
-from ringtrain.exchange.mail import Mail
+from ringtrain.exchange.model_parallel.activation_messages import Mail
 from ringtrain.nn.base import Pass
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.train import texts as train_texts

@@ -5,7 +5,7 @@ import hashlib
 
 import numpy as np
 
-from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps

@@ -15,7 +15,7 @@ PLACES = {
     "connecting": "ringtrain.transport.messages.Messages.__init__",
     "opening": "ringtrain.train.opening.read_data",
     "iteration": "ringtrain.train.loop.Worker.iterate",
-    "update": "ringtrain.exchange.applying.Applying.finish",
+    "update": "ringtrain.exchange.buckets.deferred_update.Applying.finish",
     "accounting": "ringtrain.train.run.Run._account",
     "evaluation": "ringtrain.train.evaluate.Evaluator.score",
     "saving": "ringtrain.storage.run_folder.run_folder.RunFolder.save",
@@ -23,7 +23,7 @@ PLACES = {
     "shrunk": "ringtrain.transport.survival._gathered",
     "calming": "ringtrain.transport.survival._calm",
     "entering": "ringtrain.train.elastic.Elastic._enter",
-    "closing": "ringtrain.exchange.allreduce.AllReduce.close",
+    "closing": "ringtrain.exchange.strategies.allreduce.AllReduce.close",
     "parting": "ringtrain.train.elastic.Elastic._part",
     "meeting": "ringtrain.cli.world._meet",
 }

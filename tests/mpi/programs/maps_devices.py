@@ -12,7 +12,7 @@ import numpy as np
 
 from ringtrain.allreduce.catalogue import prepare
 from ringtrain.collectives.algorithms.shards import add_up
-from ringtrain.exchange.canonical import Canonical
+from ringtrain.exchange.buckets.reproducible import Canonical
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.transport.device import STAGED, OnDevice

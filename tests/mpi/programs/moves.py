@@ -11,7 +11,7 @@ from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.topology import even
-from ringtrain.exchange.allreduce import AllReduce
+from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps

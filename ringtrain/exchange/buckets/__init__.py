@@ -1,0 +1,1 @@
+"""Buckets of gradients: reduced as backward completes them, applied as they arrive."""

@@ -1,0 +1,111 @@
+"""The update by sums: of each bucket when it has arrived, after backward or in the next forward."""
+
+from ringtrain.exchange import texts
+from ringtrain.exchange.buckets.reducer import Flight
+from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
+from ringtrain.exchange.update.loss_scale import LossScale, rehearse_unscale, unscale
+from ringtrain.exchange.update.owned_update import Update
+
+NONE, BACKWARD, FORWARD = "none", "backward", "forward"
+
+
+class Applying:
+    """update:    of weights, by what ``sums`` brings
+    sums:      of gradients, all over the arena
+    clip_norm: the largest global norm of the summed gradient; None for no limit
+    overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`need`. A global norm is known when all
+               has arrived: with ``clip_norm`` it is as BACKWARD
+    beside:    see :class:`ringtrain.exchange.settings.Kit`
+    scale:     of the loss, which is divided out; None for none. As with ``clip_norm``, all of the sums decide
+    elastic:   the state is always that of an iteration, whenever another rank dies: all buckets are updated at once,
+               when the last has arrived
+
+    ``note``: that overlap is as BACKWARD, or None.
+    """
+
+    def __init__(
+        self,
+        ops,
+        arena,
+        update: Update,
+        sums: Flight,
+        clip_norm: float | None,
+        overlap: str,
+        beside=float,
+        scale: LossScale | None = None,
+        elastic: bool = False,
+    ):
+        self._ops, self._arena, self._update, self._sums = ops, arena, update, sums
+        self._trained, self._clip_norm, self._beside = trained_runs(arena.spans), clip_norm, beside
+        self._scale, self._whole = scale, clip_norm is not None or scale is not None or elastic
+        self._later = overlap == FORWARD and not self._whole
+        self.note = _fallback(clip_norm, scale) if overlap == FORWARD and self._whole else None
+        self._owed: set[int] = set()  # places of buckets whose update is left to need()
+        self._lr = 0.0
+
+    @property
+    def late(self) -> bool:
+        """Whether updates are left to be made."""
+        return bool(self._owed)
+
+    def rehearse(self) -> None:
+        if self._clip_norm is not None:
+            rehearse_clip(self._ops, self._arena.grads)
+        if self._scale is not None:
+            rehearse_unscale(self._ops, self._arena.grads)
+        self._update.rehearse()
+
+    def finish(self, lr: float) -> None:
+        """Gradients are final, announced or not. Buckets are updated as they arrive, or are needed; all at once where
+        the whole decides."""
+        if self._whole:
+            self._sums.land()
+            self._update.step += 1  # a rank that dies before leaves the state of the last iteration
+            self._apply_whole(lr)
+            return
+        self._update.step += 1
+        if self._later:
+            self._leave(lr)
+            return
+        for bucket in self._sums.arrivals():
+            self._update.apply(lr, bucket.start, bucket.stop)
+
+    def _apply_whole(self, lr: float) -> None:
+        if self._scale is not None and not unscale(self._ops, self._arena.grads, self._trained, self._scale):
+            self._update.step -= 1
+            return
+        if self._clip_norm is not None:
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._beside)
+        self._update.apply(lr, 0, self._arena.count)
+
+    def _leave(self, lr: float) -> None:
+        self._sums.start()
+        self._lr, self._owed = lr, set(range(len(self._sums.buckets)))
+
+    def need(self, span) -> None:
+        """The span's weights are up to date."""
+        place = self._sums.home[span.name]
+        if place in self._owed:
+            self._apply(place)
+
+    @property
+    def waits(self) -> frozenset[str]:
+        """Names of the spans that :meth:`need` may wait for, of each bucket the first."""
+        return self._sums.cuts if self._later else frozenset()
+
+    def settle(self) -> None:
+        """All weights are."""
+        for place in sorted(self._owed, reverse=True):  # as forward needs them: all ranks wait in one order
+            self._apply(place)
+
+    def _apply(self, place: int) -> None:
+        bucket = self._sums.arrive(place)
+        self._update.apply(self._lr, bucket.start, bucket.stop)
+        self._owed.remove(place)
+
+
+def _fallback(clip_norm: float | None, scale: LossScale | None) -> str:
+    if clip_norm is None and scale is None:
+        return texts.UPDATES_WHOLE
+    quantity = texts.CLIP_FACTOR(norm=clip_norm) if clip_norm is not None else texts.FINITE_GRADIENT
+    return texts.NEEDS_ALL_GRADIENTS(quantity=quantity)

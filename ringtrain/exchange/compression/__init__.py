@@ -1,0 +1,1 @@
+"""Compressed gradients with error feedback."""

@@ -1,0 +1,1 @@
+"""Fully connected layers divided among ranks, or on ranks of their own."""

@@ -1,0 +1,1 @@
+"""Parameter servers, synchronous and asynchronous."""

@@ -1,0 +1,109 @@
+"""Which server owns which part of the arena, and which ranks are servers."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ringtrain.errors import ConfigError
+from ringtrain.exchange import texts
+from ringtrain.exchange.base import Roles
+from ringtrain.humanize import format_bytes, plural
+from ringtrain.nn.arena import ALIGNMENT
+from ringtrain.nn.base import Span
+from ringtrain.nn.buckets import Bucket, make_buckets
+from ringtrain.transport.waiting import peers
+
+
+def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
+    """The first ranks serve, and train too unless they are dedicated. Raises ConfigError where there are not enough
+    ranks."""
+    if servers > size:
+        raise ConfigError(texts.MORE_SERVERS_THAN_RANKS(servers=servers, ranks=plural(size, "rank"), size=size))
+    if dedicated and servers == size:
+        raise ConfigError(texts.NONE_TO_TRAIN(servers=servers, ranks=plural(size, "rank")))
+    return Roles(trainers=tuple(range(servers if dedicated else 0, size)), servers=tuple(range(servers)))
+
+
+def divide(spans: Sequence[Span], servers: int, whole: bool = False) -> list[list[Span]]:
+    """Neighbours for each server, equally many elements; a parameter that is cut becomes several spans. ``whole``: none
+    is cut, since the optimizer wants their norms, and the largest part is as small as can be. Raises ConfigError for
+    more servers than spans."""
+    if servers > len(spans):
+        raise ConfigError(texts.MORE_SERVERS_THAN_PARAMETERS(servers=servers, count=len(spans)))
+    return _whole(spans, servers) if whole else _equal(spans, servers)
+
+
+def _equal(spans: Sequence[Span], servers: int) -> list[list[Span]]:
+    lines = spans[-1].stop // ALIGNMENT
+    edges = [lines * server // servers * ALIGNMENT for server in range(servers + 1)]
+    return [_within(spans, *bounds) for bounds in pairwise(edges)]
+
+
+def _within(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
+    found = []
+    for span in spans:
+        a, b = max(span.start, start), min(span.stop, stop)
+        if (a, b) == (span.start, span.stop):
+            found.append(span)
+        elif a < b:
+            found.append(Span(f"{span.name}[{a - span.start}:{b - span.start}]", a, b, (b - a,), span.parameter))
+    return found
+
+
+def pieces_of(spans: Sequence[Span], parts: Sequence[Sequence[Span]]) -> dict[str, list[Span]]:
+    """What each parameter has become, by its name."""
+    pieces = [piece for part in parts for piece in part]
+    return {span.name: [p for p in pieces if span.start <= p.start and p.stop <= span.stop] for span in spans}
+
+
+def _whole(spans: Sequence[Span], servers: int) -> list[list[Span]]:
+    most = _least_bound([span.stop - span.start for span in spans], servers)
+    parts: list[list[Span]] = []
+    for place, span in enumerate(spans):
+        left = len(spans) - place
+        full = not parts or span.stop - parts[-1][0].start > most
+        if full or left == servers - len(parts):  # one is left for each of the other servers
+            parts.append([])
+        parts[-1].append(span)
+    return parts
+
+
+def _least_bound(counts: Sequence[int], parts: int) -> int:
+    """The smallest size that no part need exceed."""
+    low, high = max(counts), sum(counts)
+    while low < high:
+        middle = (low + high) // 2
+        if _parts_under(counts, middle) <= parts:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _parts_under(counts: Sequence[int], most: int) -> int:
+    parts, held = 1, 0
+    for count in counts:
+        if held + count > most:
+            parts, held = parts + 1, 0
+        held += count
+    return parts
+
+
+def buckets_of(parts: Sequence[Sequence[Span]], itemsize: int, bucket_bytes: int) -> list[tuple[int, Bucket]]:
+    """(server, bucket), from the arena's end to its start: no bucket has two servers."""
+    return [
+        (server, bucket)
+        for server in reversed(range(len(parts)))
+        for bucket in make_buckets(parts[server], itemsize, bucket_bytes)
+    ]
+
+
+def say_servers(roles: Roles, dedicated: bool) -> str:
+    """on rank 0 · on ranks 0, 1, dedicated"""
+    return (texts.ON_DEDICATED if dedicated else texts.ON_SERVERS)(ranks=peers(roles.servers))
+
+
+def say_load(parts, itemsize: int) -> str:
+    sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
+    if len(sizes) == 1:
+        return texts.ONE_SERVES_ALL(nbytes=format_bytes(sizes[0]))
+    return texts.SERVERS_HAVE(count=len(sizes), least=format_bytes(min(sizes)), most=format_bytes(max(sizes)))

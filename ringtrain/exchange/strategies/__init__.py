@@ -1,0 +1,1 @@
+"""Synchronisation strategies, one a file."""

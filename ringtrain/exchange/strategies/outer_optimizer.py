@@ -1,0 +1,43 @@
+"""The outer step of averaging: from the weights at the begin of a period towards the mean at its end."""
+
+from ringtrain.exchange.update.clip import trained_runs
+
+
+class Outer:
+    """momentum, lr: of Nesterov's step, whose gradient is how far the mean has come, backwards
+
+    ``slots``: the weights at the begin of the period, and the step's momentum; the same on all ranks.
+    """
+
+    def __init__(self, ops, momentum: float, lr: float):
+        self._ops, self._momentum, self._lr = ops, momentum, lr
+        self.slots: dict = {}
+
+    def bind(self, arena) -> None:
+        self._arena, self._trained = arena, trained_runs(arena.spans)
+        self._before, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
+        self.slots = {"period_begin": self._before, "outer_momentum": self._velocity}
+        self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
+
+    def rehearse(self) -> None:
+        nothing = self._arena.grads[:0]
+        self._ops.add(nothing, nothing, nothing)
+        self._step(0, 0)
+
+    def begin(self) -> None:
+        """A period begins; weights are the same on all ranks."""
+        self._ops.copy(self._arena.weights, self._before)
+
+    def step(self) -> None:
+        """A period ends; weights are the mean on all ranks, and gradients are not needed."""
+        for start, stop in self._trained:
+            self._step(start, stop)
+
+    def _step(self, start: int, stop: int) -> None:
+        ops, mean, back = self._ops, self._arena.weights[start:stop], self._arena.grads[start:stop]
+        before, velocity = self._before[start:stop], self._velocity[start:stop]
+        ops.copy(mean, back)
+        ops.scale(back, -1.0)
+        ops.add(before, back, back)
+        ops.sgd(before, back, velocity, self._lr, self._momentum, 0.0, True)
+        ops.copy(before, mean)

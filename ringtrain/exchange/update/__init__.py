@@ -1,0 +1,1 @@
+"""The optimizer's update of the elements that a rank owns."""
