@@ -50,7 +50,7 @@ def slurm(output, force, words, **given):
     all-reduce measured and tuned. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`: they
     are checked here, before the job waits in a queue, and so is the data set, where it can be read here.
     """
-    from ringtrain.launch.slurm import Job, check, script
+    from ringtrain.launch.slurm.script import Job, check, script
 
     kind, flags = _kind_and_flags(words)
     job = Job(kind=kind, flags=flags, **given)

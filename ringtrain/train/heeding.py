@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import Interrupted, everywhere
-from ringtrain.launch.job_end import ask_squeue, job_end
+from ringtrain.launch.slurm.job_end import ask_squeue, job_end
 from ringtrain.train import texts
 from ringtrain.train.signals import StopFlag
 from ringtrain.train.together import on_root

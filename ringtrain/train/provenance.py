@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from ringtrain.launch.job_end import job_number
+from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.transport.base import Transport
 
 PACKAGES = ("numpy", "mpi4py", "numba", "h5py", "scipy-openblas32", "cupy-cuda12x", "cupy-cuda13x")

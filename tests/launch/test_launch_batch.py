@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.launch.slurm import NAMES, Job, script
+from ringtrain.launch.slurm.script import NAMES, Job, script
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")

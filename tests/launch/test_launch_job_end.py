@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.errors import UsageError
 from ringtrain.launch import texts as launch_texts
-from ringtrain.launch.job_end import ask_squeue, job_end
+from ringtrain.launch.slurm.job_end import ask_squeue, job_end
 
 NOW = datetime.datetime(2026, 3, 1, 12).timestamp()
 

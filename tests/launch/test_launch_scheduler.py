@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from ringtrain.launch import scheduler
 from ringtrain.launch import texts as launch_texts
+from ringtrain.launch.doctor import scheduler
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
-from ringtrain.launch.scheduler import Job, expand, read_job
+from ringtrain.launch.doctor.scheduler import Job, expand, read_job
 from tests.fakes.visits import line_of
 
 SLURM = {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4", "SLURM_JOB_END_TIME": "10000"}

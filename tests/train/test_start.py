@@ -20,7 +20,7 @@ from ringtrain.config.record import FORMER_KEYS
 from ringtrain.config.resolve import parse_toml
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.exchange import compatibility_texts as option_texts
-from ringtrain.launch.job_end import NUMBERS
+from ringtrain.launch.slurm.job_end import NUMBERS
 from ringtrain.nn import texts as nn_texts
 from ringtrain.ops import texts as ops_texts
 from ringtrain.ops.machine import MachineOps

@@ -1,7 +1,6 @@
 """The checks of ``ringtrain doctor``, in the order of their lines."""
 
-from ringtrain.launch import scheduler
-from ringtrain.launch.doctor import cores, devices, disk, host, memory, ranks
+from ringtrain.launch.doctor import cores, devices, disk, host, memory, ranks, scheduler
 
 CHECKS = (
     host.python,

@@ -1,7 +1,7 @@
 """What a batch system says of the job that this is a part of: Slurm, PBS (also Torque), LSF.
 
 An mpirun that starts its daemons by srun hands Slurm's count of the daemons down to its ranks: it is no number of tasks
-then. The end of the job is the one by which a run stops (:mod:`ringtrain.launch.job_end`).
+then. The end of the job is the one by which a run stops (:mod:`ringtrain.launch.slurm.job_end`).
 """
 
 import os
@@ -15,7 +15,7 @@ from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
-from ringtrain.launch.job_end import NUMBERS, Ask, ask_squeue, job_end
+from ringtrain.launch.slurm.job_end import NUMBERS, Ask, ask_squeue, job_end
 from ringtrain.parsing import whole_number
 from ringtrain.transport.launcher import read_launch
 

@@ -1,0 +1,1 @@
+"""Batch scripts for Slurm, and the end of a job's time."""
