@@ -30,10 +30,10 @@ from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
-from ringtrain.report.comparison import notes_of, rows_of
-from ringtrain.report.comparison_table import csv_text, plain_lines
+from ringtrain.report.comparison.logs import read_run
+from ringtrain.report.comparison.rows import notes_of, rows_of
+from ringtrain.report.comparison.table import csv_text, plain_lines
 from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
-from ringtrain.report.runs import read_run
 from ringtrain.report.sinks import cut
 from ringtrain.storage.checkpoint import seal, store
 from tests.data import source_makers as made

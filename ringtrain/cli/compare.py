@@ -61,7 +61,7 @@ def _compare_folders(transport, folders: tuple[str, ...], out: str | None, paths
 
 def _tell_folders(folders: tuple[str, ...], out: str | None, paths: dict) -> None:
     from ringtrain.errors import UsageError
-    from ringtrain.report.runs import read_run
+    from ringtrain.report.comparison.logs import read_run
 
     if not folders:
         raise UsageError(texts.NOTHING_TO_COMPARE)
@@ -143,8 +143,8 @@ def _tell_begin(variant, asked: list) -> None:
 def _read(ran: list) -> list:
     """Logs of what was trained; of a variant that failed before there was one, why."""
     from ringtrain.errors import UsageError
-    from ringtrain.report.comparison import Broken
-    from ringtrain.report.runs import read_run
+    from ringtrain.report.comparison.logs import read_run
+    from ringtrain.report.comparison.rows import Broken
 
     runs = []
     for each in ran:
@@ -158,7 +158,7 @@ def _read(ran: list) -> list:
 def _keep(ran: list, path: Path) -> None:
     """So that there is something to look at whatever comes next."""
     from ringtrain.errors import RingtrainError
-    from ringtrain.report.comparison import notes_of, rows_of
+    from ringtrain.report.comparison.rows import notes_of, rows_of
 
     if ran[-1].problem is not None:
         click.echo(texts.VARIANT_FAILED(name=ran[-1].variant.name, problem=ran[-1].problem), err=True)
@@ -187,7 +187,7 @@ def _code(asked: list, ran: list) -> int:
 def _check_paths(paths: dict) -> None:
     """All that could fail after hours is tried now. Raises UsageError."""
     from ringtrain.bench.sweep.files import check_writable
-    from ringtrain.report.comparison_plot import check_picture
+    from ringtrain.report.comparison.plot import check_picture
 
     for path in filter(None, paths.values()):
         check_writable(path)
@@ -197,7 +197,7 @@ def _check_paths(paths: dict) -> None:
 
 def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None = None) -> None:
     """``picture``: where one goes that was not asked for; None: nowhere."""
-    from ringtrain.report.comparison import notes_of, rows_of
+    from ringtrain.report.comparison.rows import notes_of, rows_of
 
     rows = rows_of(runs)
     notes = [*notes_of(runs, rows), *(more or [])]
@@ -207,7 +207,7 @@ def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None 
     if paths["json_path"] is not None:
         _write(paths["json_path"], _json(rows, notes))
     if paths["csv_path"] is not None:
-        from ringtrain.report.comparison_table import csv_text
+        from ringtrain.report.comparison.table import csv_text
 
         _write(paths["csv_path"], csv_text(rows))
     if paths["plot_path"] or picture:
@@ -217,8 +217,8 @@ def _tell(runs: list, paths: dict, picture: Path | None, more: list[str] | None 
 def _show(rows: list[dict]) -> None:
     import shutil
 
-    from ringtrain.report.comparison_table import plain_lines, rich_tables
-    from ringtrain.report.terminal import is_live
+    from ringtrain.report.comparison.table import plain_lines, rich_tables
+    from ringtrain.report.screen.terminal import is_live
 
     click.echo()
     if not is_live(sys.stdout, os.environ):
@@ -234,8 +234,8 @@ def _show(rows: list[dict]) -> None:
 
 def _draw(runs: list, rows: list[dict], asked_for: str | None, usual: Path | None) -> None:
     from ringtrain.errors import UsageError
-    from ringtrain.report.comparison_plot import check_picture, draw_comparison
-    from ringtrain.report.runs import RunLog
+    from ringtrain.report.comparison.logs import RunLog
+    from ringtrain.report.comparison.plot import check_picture, draw_comparison
 
     whole = [(run, row) for run, row in zip(runs, rows, strict=True) if isinstance(run, RunLog)]
     path = asked_for or usual

@@ -135,7 +135,7 @@ def _show(rows: list[dict], total: dict, header: dict) -> None:
     import os
 
     from ringtrain.bench.layers.layer_rows import plain_lines, summary_lines
-    from ringtrain.report.terminal import is_live
+    from ringtrain.report.screen.terminal import is_live
 
     if is_live(sys.stdout, os.environ):
         _show_table(rows, total)

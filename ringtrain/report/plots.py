@@ -8,7 +8,7 @@ from itertools import accumulate
 from ringtrain.humanize import plural
 from ringtrain.report import texts
 from ringtrain.report.records import read_record
-from ringtrain.report.words import percent
+from ringtrain.report.screen.words import percent
 
 POINTS = 1500  # of a curve at most: more than that is finer than the picture
 TRAIN, TEST = "#4477aa", "#cc4444"

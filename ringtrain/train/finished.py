@@ -5,10 +5,10 @@ from dataclasses import fields
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
-from ringtrain.report import words
+from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Ended
-from ringtrain.report.runs import read_run
-from ringtrain.report.terminal import terminal
+from ringtrain.report.screen import words
+from ringtrain.report.screen.terminal import terminal
 from ringtrain.storage.run_folder import outcome
 from ringtrain.train import texts
 from ringtrain.train.assemble import Assembly

@@ -9,8 +9,8 @@ import tomli_w
 
 from ringtrain.config.resolve import to_table
 from ringtrain.report.events import Note
+from ringtrain.report.screen.terminal import terminal
 from ringtrain.report.sinks import JsonLines, Sink, is_log, last_iteration
-from ringtrain.report.terminal import terminal
 from ringtrain.storage import files
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import RunFolder

@@ -10,10 +10,10 @@ from matplotlib.image import imread
 
 from ringtrain.errors import UsageError
 from ringtrain.report import texts
-from ringtrain.report.comparison import Broken, notes_of, rows_of
-from ringtrain.report.comparison_plot import COLOURS, check_picture, draw_comparison
-from ringtrain.report.comparison_table import blocks_of, csv_text, figures, plain_lines, rich_tables
-from ringtrain.report.runs import Point, RunLog
+from ringtrain.report.comparison.logs import Point, RunLog
+from ringtrain.report.comparison.plot import COLOURS, check_picture, draw_comparison
+from ringtrain.report.comparison.rows import Broken, notes_of, rows_of
+from ringtrain.report.comparison.table import blocks_of, csv_text, figures, plain_lines, rich_tables
 
 START = {
     "strategy": "allreduce (ring)", "exact": True, "model": "lenet", "data": "fashion", "ranks": 3, "nodes": 1,

@@ -6,8 +6,8 @@ import pytest
 
 from ringtrain.errors import UsageError
 from ringtrain.report import texts
+from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Failed, Ranks
-from ringtrain.report.runs import read_run
 from ringtrain.report.sinks import JsonLines, cut
 
 RANKS = Ranks(

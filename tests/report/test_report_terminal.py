@@ -11,12 +11,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from ringtrain.report import texts, words
-from ringtrain.report.epochs import Epochs
+from ringtrain.report import texts
 from ringtrain.report.events import CheckpointSaved, Note
-from ringtrain.report.live import LiveScreen, Status, figures, fitting
-from ringtrain.report.plain import PlainScreen
-from ringtrain.report.terminal import Terminal, is_live, terminal
+from ringtrain.report.screen import words
+from ringtrain.report.screen.epoch_table import Epochs
+from ringtrain.report.screen.live import LiveScreen, Status, figures, fitting
+from ringtrain.report.screen.plain import PlainScreen
+from ringtrain.report.screen.terminal import Terminal, is_live, terminal
 
 UTF8 = {"TERM": "xterm-256color"}
 

@@ -1,5 +1,6 @@
-from ringtrain.report import texts, words
+from ringtrain.report import texts
 from ringtrain.report.events import Ranks
+from ringtrain.report.screen import words
 
 LISTS = ("images", "bytes_sent", "bytes_received", "between_bytes", "weights_bytes", "gradient_bytes", "state_bytes")
 

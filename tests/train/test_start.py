@@ -26,9 +26,9 @@ from ringtrain.ops import texts as ops_texts
 from ringtrain.ops.machine import MachineOps
 from ringtrain.optim import texts as optim_texts
 from ringtrain.report import texts as report_texts
-from ringtrain.report.comparison import rows_of
+from ringtrain.report.comparison.logs import read_run
+from ringtrain.report.comparison.rows import rows_of
 from ringtrain.report.records import parse
-from ringtrain.report.runs import read_run
 from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.train import fitting, texts

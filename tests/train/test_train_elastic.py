@@ -19,8 +19,8 @@ from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange import texts as exchange_texts
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.report.events import CheckpointSaved, Evaluated, Iteration, RanksLost, record
+from ringtrain.report.screen.words import lost
 from ringtrain.report.sinks import JsonLines, cut
-from ringtrain.report.words import lost
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder

@@ -17,7 +17,7 @@ from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.texts import NOT_RISING_IN_ITERATIONS, ONE_STEP, RISING_STEPS
 from ringtrain.report import texts as report_texts
-from ringtrain.report import words
+from ringtrain.report.screen import words
 from ringtrain.train import texts
 from ringtrain.train.assemble import assemble
 from ringtrain.train.header import header

@@ -5,12 +5,9 @@ display under the lines.
 """
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TextIO
 
-from ringtrain.report import texts, words
-from ringtrain.report.epochs import Epochs
+from ringtrain.report import texts
 from ringtrain.report.events import (
     CheckpointSaved,
     Compiled,
@@ -26,29 +23,10 @@ from ringtrain.report.events import (
     RanksLost,
     RunStarted,
 )
+from ringtrain.report.screen import words
+from ringtrain.report.screen.base import Screen
+from ringtrain.report.screen.epoch_table import Epochs
 from ringtrain.report.sinks import Sink
-
-
-class Screen(ABC):
-    """``width``: of a line, in characters; None where it may be of any length."""
-
-    width: int | None = None
-
-    @abstractmethod
-    def begin(self, run: RunStarted, header: Sequence[str]) -> None:
-        """Show the header, each line in one line however narrow the terminal; progress will follow."""
-
-    @abstractmethod
-    def line(self, text: str) -> None:
-        """Show a line that stays."""
-
-    @abstractmethod
-    def progress(self, event: Iteration) -> None:
-        """An iteration is finished: show it or not."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Leave the terminal as it was found. May be called more than once."""
 
 
 class Terminal(Sink):
@@ -137,11 +115,11 @@ def _nothing(event: Event) -> None:
 
 def terminal(stream: TextIO) -> Terminal:
     """A terminal sink for this stream, live where the stream can show that."""
-    from ringtrain.report.plain import PlainScreen
+    from ringtrain.report.screen.plain import PlainScreen
 
     if not is_live(stream, os.environ):
         return Terminal(PlainScreen(stream))
-    from ringtrain.report.live import LiveScreen  # rich: only where it is shown
+    from ringtrain.report.screen.live import LiveScreen  # rich: only where it is shown
 
     return Terminal(LiveScreen(stream))
 

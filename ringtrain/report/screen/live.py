@@ -19,9 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtrain.errors import plain
-from ringtrain.report import texts, words
+from ringtrain.report import texts
 from ringtrain.report.events import Iteration, RunStarted
-from ringtrain.report.terminal import Screen
+from ringtrain.report.screen import words
+from ringtrain.report.screen.base import Screen
 
 REFRESHES_PER_S = 5
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from ringtrain.errors import UsageError, nearest
 from ringtrain.humanize import plural
 from ringtrain.report import texts
+from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.plots import replace, running_mean, thin
-from ringtrain.report.runs import Point, RunLog
 
 # Source: Okabe & Ito, Color universal design, 2008, without its yellow; purple and brown.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a51a3", "#8c564b", "#000000")

@@ -7,7 +7,7 @@ from itertools import accumulate
 from statistics import median
 
 from ringtrain.report import texts
-from ringtrain.report.runs import CUT_SHORT, RunLog
+from ringtrain.report.comparison.logs import CUT_SHORT, RunLog
 
 # What runs should have in common, and what is said of those that have not.
 COMMON = {

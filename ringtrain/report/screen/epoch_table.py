@@ -8,7 +8,7 @@
 from collections.abc import Iterator, Mapping
 
 from ringtrain.report.events import EpochEnded, Iteration, RunStarted
-from ringtrain.report.words import BEST, clock, epoch_of, percent
+from ringtrain.report.screen.words import BEST, clock, epoch_of, percent
 
 HEADS = {"epoch": "", "train acc": "acc", "test acc": "acc", "best": ""}  # of the other columns: their names
 DROPPED = ("images/s", "rate", "train acc", "time", "train loss", "test loss")  # for a narrow screen, in this order

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.report.comparison import FIELDS, NOTHING, spread
+from ringtrain.report.comparison.rows import FIELDS, NOTHING, spread
 
 GAP = 2
 MIB = 1 << 20

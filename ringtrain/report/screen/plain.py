@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from ringtrain.report import texts, words
+from ringtrain.report import texts
 from ringtrain.report.events import Iteration, RunStarted
-from ringtrain.report.terminal import Screen
+from ringtrain.report.screen import words
+from ringtrain.report.screen.base import Screen
 
 
 class PlainScreen(Screen):

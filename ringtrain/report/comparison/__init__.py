@@ -1,0 +1,1 @@
+"""`ringtrain compare`: several runs in one table and one picture."""
