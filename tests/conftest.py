@@ -5,7 +5,7 @@ import threading
 import pytest
 from hypothesis import settings
 
-from ringtrain.train import signals
+from ringtrain.train.stopping import signals
 
 PATIENCE_S = 60.0  # only a failure waits for it
 STOPPING = signals.STOPPING

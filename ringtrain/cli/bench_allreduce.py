@@ -64,7 +64,7 @@ def bench_allreduce(**flags):
 
 def _bench(transport, flags: dict) -> int:
     from ringtrain.bench.sweep.sweep import sweep
-    from ringtrain.train.together import on_root, together
+    from ringtrain.train.agree import on_root, together
 
     asked = together(transport, lambda: _asked(flags, transport.size))
     old = on_root(transport, lambda: _prepare_files(flags, asked.protocol))

@@ -54,7 +54,7 @@ def compare(arguments, strategies, variants, out, **paths):
 
 # ── runs that are there ───────────────────────────────────────────────────────────────────────────────────────────────
 def _compare_folders(transport, folders: tuple[str, ...], out: str | None, paths: dict) -> None:
-    from ringtrain.train.together import on_root
+    from ringtrain.train.agree import on_root
 
     on_root(transport, lambda: _tell_folders(folders, out, paths))
 
@@ -89,8 +89,8 @@ def _names(places: list[Path]) -> list[str]:
 def _compare_variants(transport, asked: list, out: str | None, paths: dict) -> int:
     from dataclasses import replace
 
-    from ringtrain.train.together import on_root
-    from ringtrain.train.variants import check_variants, run_variants
+    from ringtrain.train.agree import on_root
+    from ringtrain.train.start.variants import check_variants, run_variants
     from ringtrain.transport.world import connect as begin_anew
 
     def connect():

@@ -48,7 +48,7 @@ def device_buffers(transport: Transport, cuda: Cuda):
     from functools import partial
 
     from ringtrain.bench.measure.buffers import DeviceBuffers
-    from ringtrain.train.together import together
+    from ringtrain.train.agree import together
     from ringtrain.transport.awareness import YES
     from ringtrain.transport.device import DIRECT, STAGED, OnDevice
     from ringtrain.transport.ipc import Ipc

@@ -107,7 +107,7 @@ def _check_run(job, params: dict):
     from ringtrain.cli.options import given
     from ringtrain.errors import ConfigError
     from ringtrain.exchange.buckets.reproducible import check_ranks
-    from ringtrain.train.resume import Origin, decide, own_layers
+    from ringtrain.train.checkpoints.resume import Origin, decide, own_layers
 
     run_file = params.pop("run_file")
     flags = given(params)
@@ -131,7 +131,7 @@ def _check_schedule(config, own, examples) -> None:
     """The learning rate's, in iterations. Where the data set is not here, epochs are of a length that is not known:
     then only what does not hang on it. A run that goes on has what it was begun with, too: it is left to that."""
     from ringtrain.data.batches.sampler import Sampler
-    from ringtrain.train.recipe import check_warmup, iterations_of, rate_of
+    from ringtrain.train.assembly.recipe import check_warmup, iterations_of, rate_of
 
     if config.resume is not None and (config.resume != "auto" or os.path.lexists(config.out or "")):
         return
@@ -155,7 +155,7 @@ def _checked_data(config, model, graph):
     a batch has where the data set is not here."""
     from ringtrain.data.file.info import Examples, read_form
     from ringtrain.nn.loss import check_classes
-    from ringtrain.train.assemble import check_images
+    from ringtrain.train.assembly.assemble import check_images
 
     if config.synthetic or _is_far(config):
         return Examples(config.batch, model.input.shape)
@@ -167,20 +167,20 @@ def _checked_data(config, model, graph):
 
 def _check_division(job, config, graph, examples) -> None:
     """Whether every rank gets a part of a batch, as far as it is known how many train."""
-    from ringtrain.train import norms
-    from ringtrain.train.assemble import check_batch
+    from ringtrain.train.assembly import batch_norm
+    from ringtrain.train.assembly.assemble import check_batch
 
     all_train = job.ranks is not None and not config.dedicated and config.fc != "pipeline"
-    check_batch(config, job.ranks if all_train else 1, norms.grain_of(config, graph), examples)
+    check_batch(config, job.ranks if all_train else 1, batch_norm.grain_of(config, graph), examples)
 
 
 def _check_options(config, model):
     """What a run would say no to without its data, its devices and its ranks. Returns the model's graph."""
-    from ringtrain.train import norms
-    from ringtrain.train.device import check_device
+    from ringtrain.train.assembly import batch_norm
+    from ringtrain.train.assembly.device import check_device
 
     check_device(config)
-    return norms.told(config, model.graph(), model.name)
+    return batch_norm.told(config, model.graph(), model.name)
 
 
 def _remarks(job, config):

@@ -35,8 +35,8 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
 def _time(transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     from ringtrain.bench.layers.layer_rows import layer_rows, totals
     from ringtrain.bench.layers.layers import keys_of, measure
-    from ringtrain.train.device import open_device
-    from ringtrain.train.together import agree, on_root, take_turns, together
+    from ringtrain.train.agree import agree, on_root, take_turns, together
+    from ringtrain.train.assembly.device import open_device
 
     config, model = together(transport, lambda: _asked(transport.size, name, given))
     agree(transport, {"model file": model.text, **given})
@@ -80,7 +80,7 @@ def _rig(transport, config, graph, ops):
     from ringtrain.bench.layers.layers import Rig
     from ringtrain.data.batches.sampler import share
     from ringtrain.optim.optimizers import make_optimizer
-    from ringtrain.train.recipe import hyper_of
+    from ringtrain.train.assembly.recipe import hyper_of
 
     hyper = hyper_of(config)
     start, stop = share(config.batch, transport.rank, transport.size)

@@ -17,11 +17,11 @@ def train(run_file, **flags):
     With no arguments: the model `digits` on the handwritten digits that come with ringtrain. The recipe of the model
     file sets what is not given here. Results go to a run folder: configuration, log, curves, checkpoints.
     """
-    from ringtrain.train.signals import watching
+    from ringtrain.train.stopping.signals import watching
 
     with watching(last=True) as stop:  # before anything is loaded: what is told to stop then stops where all ranks can
         from ringtrain.cli.world import in_worlds
-        from ringtrain.train.elastic import start
+        from ringtrain.train.start.recover import start
 
         command = [sys.executable, "-m", "ringtrain.cli.replacement", *sys.argv[1:]]
         return in_worlds(lambda world: start(world, run_file, given(flags), command, stop))

@@ -49,7 +49,7 @@ def _tune(transport, flags: dict) -> int:
     from ringtrain.bench.sweep.sweep import sweep
     from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
     from ringtrain.monitor.guarded_transport import bare
-    from ringtrain.train.together import on_root, together
+    from ringtrain.train.agree import on_root, together
 
     asked = together(transport, lambda: _asked(transport, flags))
     machine, layout = look(transport)
@@ -155,7 +155,7 @@ def _explain(transport, flags: dict) -> int:
     """Under mpirun of this layout, by what would be used; in one process of every layout that the file holds."""
     from ringtrain.allreduce.dtypes import TYPES
     from ringtrain.bench.sweep.sizes import choose
-    from ringtrain.train.together import on_root, together
+    from ringtrain.train.agree import on_root, together
 
     dtypes, ops = together(
         transport, lambda: (choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation"))

@@ -54,7 +54,7 @@ def _variant(name: str, words: list[str]):
     from ringtrain.cli.options import given
     from ringtrain.cli.train import train
     from ringtrain.errors import UsageError
-    from ringtrain.train.variants import Variant
+    from ringtrain.train.start.variants import Variant
 
     try:
         flags = dict(train.make_context("train", words).params)

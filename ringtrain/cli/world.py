@@ -128,7 +128,7 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
     """
     launch = read_launch(os.environ)
     if launch.size > 1 and not alone:
-        from ringtrain.train.together import together_json
+        from ringtrain.train.agree import together_json
 
         def tell_all(transport) -> None:
             together_json(transport, lambda: _raise(error))

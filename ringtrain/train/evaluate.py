@@ -11,10 +11,10 @@ from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
-from ringtrain.train.asking import Asked, never
-from ringtrain.train.feed import Feed
-from ringtrain.train.parts import PER_EXAMPLE
-from ringtrain.train.tally import in_order
+from ringtrain.train.step.input import Feed
+from ringtrain.train.step.loss_sum import in_order
+from ringtrain.train.step.partition import PER_EXAMPLE
+from ringtrain.train.stopping.signals import Asked, never
 from ringtrain.transport.base import Transport
 
 

@@ -18,13 +18,13 @@ from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import Found
 from ringtrain.train import texts
-from ringtrain.train.assemble import check_images, read_data
-from ringtrain.train.device import open_device
+from ringtrain.train.agree import agree, on_root, take_turns, together
+from ringtrain.train.assembly.assemble import check_images, read_data
+from ringtrain.train.assembly.device import open_device
+from ringtrain.train.assembly.memory_check import check_room
+from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
-from ringtrain.train.feed import Feed
-from ringtrain.train.room import check_room
-from ringtrain.train.state import from_root, parameter_shapes, place
-from ringtrain.train.together import agree, on_root, take_turns, together
+from ringtrain.train.step.input import Feed
 from ringtrain.transport.base import Transport
 
 

@@ -11,9 +11,9 @@ from ringtrain.errors import ModelError, everywhere, nearest
 from ringtrain.nn import texts as nn_texts
 from ringtrain.nn.base import Pass
 from ringtrain.nn.loss import check_classes
+from ringtrain.train.agree import agree, on_root, together
 from ringtrain.train.evaluate import EVALUATION_BATCH
 from ringtrain.train.load import Trained
-from ringtrain.train.together import agree, on_root, together
 from ringtrain.transport.base import Transport
 
 

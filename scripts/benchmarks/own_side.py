@@ -9,8 +9,8 @@ from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.nn import spec
 from ringtrain.nn.initial import normals, uniforms
 from ringtrain.ops.keys import mix, name_key
-from ringtrain.train.assemble import assemble, open_data
-from ringtrain.train.device import open_device
+from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.assembly.device import open_device
 from ringtrain.transport.world import connect
 
 LOSS_SCALE = 1024  # of float16, on both sides

@@ -11,7 +11,7 @@ from ringtrain.errors import DivergedError, Interrupted, RingtrainError, Stalled
 from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage.run_folder import outcome
 from ringtrain.storage.run_folder.outcome import RunOutcome
-from ringtrain.train.ending import Ending
+from ringtrain.train.checkpoints.outcome_file import Ending
 
 DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more")
 
@@ -88,7 +88,7 @@ def test_a_folder_that_is_gone_does_not_hide_the_error(tmp_path):
 def test_a_file_system_that_does_not_answer_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):
     answers, written = threading.Event(), []
     monkeypatch.setattr(outcome, "write", lambda folder, told: written.append(answers.wait(60)))
-    monkeypatch.setattr("ringtrain.train.ending.WRITTEN_S", 0.01)
+    monkeypatch.setattr("ringtrain.train.checkpoints.outcome_file.WRITTEN_S", 0.01)
     assert ended(tmp_path, StalledError("no progress")) is None
     assert not written  # nobody has waited for that
     answers.set()

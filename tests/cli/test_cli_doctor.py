@@ -101,7 +101,7 @@ def test_a_missing_package_is_one_message(package, tmp_path):
 
 
 def test_a_module_of_ringtrain_that_is_missing_is_a_defect():
-    done = without(["ringtrain.train.elastic"], "train")
+    done = without(["ringtrain.train.start.recover"], "train")
     assert done.returncode == 1 and "Traceback" in done.stderr and "ModuleNotFoundError" in done.stderr
 
 

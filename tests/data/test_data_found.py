@@ -40,7 +40,7 @@ from ringtrain.report.events import record
 from ringtrain.report.records import parse, read_record
 from ringtrain.report.sinks import cut
 from ringtrain.storage import texts as storage_texts
-from ringtrain.train.variants import Variant, same_threads
+from ringtrain.train.start.variants import Variant, same_threads
 from ringtrain.transport.launcher import ALONE, Launch, read_launch
 from tests.readers import EVENTS, PYTHON, data_sets
 

@@ -2,10 +2,10 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.report import plots
-from ringtrain.train import start
+from ringtrain.train.start import start
 from ringtrain.transport.loopback import LoopbackWorld
 
-DRAW = "ringtrain.train.start.draw_curves"
+DRAW = "ringtrain.train.start.start.draw_curves"
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import numpy as np
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, run_of
 
-from ringtrain.train.state import Progress, capture, place, restore
+from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 
 # A net of layers that see one example at a time, and one with ghost batch norm.
 NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}

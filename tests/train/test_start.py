@@ -31,13 +31,14 @@ from ringtrain.report.comparison.rows import rows_of
 from ringtrain.report.records import parse
 from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage.checkpoint import store
-from ringtrain.train import fitting, texts
-from ringtrain.train import start as begin
+from ringtrain.train import texts
 from ringtrain.train.load import load, score_of
 from ringtrain.train.predict import predict
-from ringtrain.train.provenance import command_of, provenance, versions_of
-from ringtrain.train.signals import StopFlag
-from ringtrain.train.start import start
+from ringtrain.train.run import memory_trial
+from ringtrain.train.start import start as begin
+from ringtrain.train.start.provenance import command_of, provenance, versions_of
+from ringtrain.train.start.start import start
+from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.loopback import LoopbackWorld
 
@@ -102,7 +103,7 @@ def test_what_ranks_find_out_of_how_they_compute_is_noted_once(train, tmp_path, 
     def notes(self):
         return [words] if tried else []
 
-    rehearsal = fitting.rehearse
+    rehearsal = memory_trial.rehearse
     monkeypatch.setattr(MachineOps, "notes", notes)
     monkeypatch.setattr(begin, "rehearse", lambda *given: (rehearsal(*given), tried.append(True)))
     (tmp_path / "net.toml").write_text(DROPOUT_NET)

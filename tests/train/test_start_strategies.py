@@ -8,7 +8,7 @@ from small_runs import DROPOUT_NET
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange import texts as exchange_texts
-from ringtrain.train.start import start
+from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import LoopbackWorld
 
 

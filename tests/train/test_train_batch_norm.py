@@ -10,8 +10,8 @@ from strategies import apart, trained
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train import texts as train_texts
-from ringtrain.train.start import start
-from ringtrain.train.together import take_turns
+from ringtrain.train.agree import take_turns
+from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport

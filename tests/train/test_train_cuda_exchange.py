@@ -10,7 +10,7 @@ from strategies import trained
 
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.report.trace import DEVICE
-from ringtrain.train.tracing import Tracing
+from ringtrain.train.run.tracing import Tracing
 from ringtrain.transport.device import STAGED, OnDevice
 from tests.ops.cuda_support import REAL, cuda_ops, device_runtime, needs_compiler
 

@@ -25,17 +25,17 @@ from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts as train_texts
-from ringtrain.train.elastic import Elastic, newest_first
-from ringtrain.train.ending import Ending
-from ringtrain.train.folder import make_folder, make_sinks
-from ringtrain.train.journey import Journey, check_elastic, for_devices, wanted
-from ringtrain.train.opening import tuning_of
-from ringtrain.train.resume import Origin, go_on
-from ringtrain.train.run import Run
-from ringtrain.train.saving import Salvage
-from ringtrain.train.signals import StopFlag, watching
-from ringtrain.train.start import start, train
-from ringtrain.train.state import Progress, checkpoint_of
+from ringtrain.train.checkpoints.outcome_file import Ending
+from ringtrain.train.checkpoints.resume import Origin, go_on
+from ringtrain.train.checkpoints.saving import Salvage
+from ringtrain.train.checkpoints.state import Progress, checkpoint_of
+from ringtrain.train.run.run import Run
+from ringtrain.train.start.open_run import tuning_of
+from ringtrain.train.start.recover import Elastic, newest_first
+from ringtrain.train.start.recovery_state import Journey, check_elastic, for_devices, wanted
+from ringtrain.train.start.run_folder import make_folder, make_sinks
+from ringtrain.train.start.start import start, train
+from ringtrain.train.stopping.signals import StopFlag, watching
 from ringtrain.transport.loopback import LoopbackWorld
 
 ELASTIC = TrainConfig(elastic="shrink")
@@ -282,7 +282,7 @@ def test_a_folder_in_which_a_death_came_at_once_is_claimed_again(tmp_path, monke
         raise RankLostError("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr("ringtrain.train.folder._begin", dies)
+        patched.setattr("ringtrain.train.start.run_folder._begin", dies)
         with pytest.raises(RankLostError):
             make_folder(transport, run, origin, Journey(), [])
     origin.continues = True

@@ -20,8 +20,8 @@ from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.evaluate import Evaluator, Score
 from ringtrain.train.load import load
-from ringtrain.train.signals import StopFlag
-from ringtrain.train.start import start
+from ringtrain.train.start.start import start
+from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import LoopbackWorld
 
 

@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from ringtrain.train.handout import Handout
-from ringtrain.train.outcome import Outcome
+from ringtrain.train.run.work_queue import Handout
+from ringtrain.train.step.loss_sum import Outcome
 from ringtrain.transport.loopback import LoopbackWorld
 
 FIRST, STOP = 5, 12

@@ -14,9 +14,9 @@ from ringtrain.exchange.compatibility_texts import FEWER_BITS, REFUSED, UNUSED
 from ringtrain.launch import texts as launch_texts
 from ringtrain.ops import texts as ops_texts
 from ringtrain.train import texts
-from ringtrain.train.device import Cuda, open_device, real_cuda
-from ringtrain.train.fitting import rehearse
-from ringtrain.train.together import take_turns
+from ringtrain.train.agree import take_turns
+from ringtrain.train.assembly.device import Cuda, open_device, real_cuda
+from ringtrain.train.run.memory_trial import rehearse
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport

@@ -12,9 +12,9 @@ from ringtrain.exchange.model_parallel.activation_messages import Mail
 from ringtrain.nn.base import Pass
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.train import texts as train_texts
-from ringtrain.train.instructions import Check, NoExamples, Share, Update
-from ringtrain.train.serving import Cut, Message, Pool, messages_of
-from ringtrain.train.stages import Away, Home, front_instructions
+from ringtrain.train.pipeline.fc_stage import Cut, Message, Pool, messages_of
+from ringtrain.train.pipeline.front_stage import Away, Home, front_instructions
+from ringtrain.train.step.instructions import Check, NoExamples, Share, Update
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport

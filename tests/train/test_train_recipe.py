@@ -19,13 +19,13 @@ from ringtrain.optim.texts import NOT_RISING_IN_ITERATIONS, ONE_STEP, RISING_STE
 from ringtrain.report import texts as report_texts
 from ringtrain.report.screen import words
 from ringtrain.train import texts
-from ringtrain.train.assemble import assemble
-from ringtrain.train.header import header
-from ringtrain.train.recipe import accumulate_notes, iterations_of, rate_of, schedule_notes, schedule_words
-from ringtrain.train.resume import Origin
-from ringtrain.train.signals import StopFlag
-from ringtrain.train.start import start
-from ringtrain.train.variants import Variant, check_variants
+from ringtrain.train.assembly.assemble import assemble
+from ringtrain.train.assembly.recipe import accumulate_notes, iterations_of, rate_of, schedule_notes, schedule_words
+from ringtrain.train.checkpoints.resume import Origin
+from ringtrain.train.start.header import header
+from ringtrain.train.start.start import start
+from ringtrain.train.start.variants import Variant, check_variants
+from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import LoopbackWorld
 
 IMAGENET, CIFAR = 1_281_167, 50_000

@@ -11,9 +11,10 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.errors import ConfigError, DivergedError, ReplicaError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.train import opening, texts
-from ringtrain.train import start as starting
-from ringtrain.train.replicas import _narrow
+from ringtrain.train import texts
+from ringtrain.train.assembly.replica_check import _narrow
+from ringtrain.train.start import open_run
+from ringtrain.train.start import start as starting
 from ringtrain.transport.loopback import LoopbackWorld
 
 HOST = socket.gethostname()
@@ -25,7 +26,7 @@ def train(tmp_path, monkeypatch):
     """train(size, spoil, flag=value...): a run on threads, of which ``spoil(run, rank)`` is told before it begins."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.toml").write_text(DROPOUT_NET)
-    assemble = opening.assemble
+    assemble = open_run.assemble
 
     def run(size, spoil, **flags):
         def assembled(config, model, data, transport, *more):
@@ -33,7 +34,7 @@ def train(tmp_path, monkeypatch):
             spoil(made, transport.rank)
             return made
 
-        monkeypatch.setattr(opening, "assemble", assembled)
+        monkeypatch.setattr(open_run, "assemble", assembled)
         monkeypatch.setattr(starting.StopFlag, "install", lambda self: self)  # signals are the main thread's
         LoopbackWorld(size).run(lambda t: starting.start(t, None, {**NET, "out": "run", **flags}))
 

@@ -12,10 +12,11 @@ from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.report import texts as report_texts
-from ringtrain.train import norms, reproducible, texts
+from ringtrain.train import texts
+from ringtrain.train.assembly import batch_norm, reproducible
+from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.train.load import load, score_of
-from ringtrain.train.start import start
-from ringtrain.train.state import Progress, capture, place, restore
+from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import LoopbackWorld
 
 # 297 = 4·73 + 5: the fifth batch leaves three of eight shards, and ranks, without an example.
@@ -137,7 +138,7 @@ def test_running_statistics_move_once_an_iteration():
 def test_ghost_batches_that_end_with_a_shard_are_told_of():
     def told(**flags):
         run, _ = everywhere(1, lambda t: run_of(t, BATCH_NORM_NET, reproducible=True, iterations=1, **flags))[0]
-        return norms.smaller(run.config, run.graph)
+        return batch_norm.smaller(run.config, run.graph)
 
     assert told(batch=64) is None
     advice = texts.WHOLE_GHOSTS(shards=4)

@@ -10,8 +10,8 @@ from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
-from ringtrain.train.resume import go_on
-from ringtrain.train.start import start
+from ringtrain.train.checkpoints.resume import go_on
+from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import LoopbackWorld
 
 

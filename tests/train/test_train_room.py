@@ -7,8 +7,8 @@ from ringtrain.errors import ModelError
 from ringtrain.nn import spec
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.train import texts
-from ringtrain.train.room import check_room
-from ringtrain.train.start import start
+from ringtrain.train.assembly.memory_check import check_room
+from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.visits import put
 

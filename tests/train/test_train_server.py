@@ -9,7 +9,7 @@ from strategies import NETS, apart, trained
 
 from ringtrain.errors import DivergedError
 from ringtrain.train import texts as train_texts
-from ringtrain.train.pace import make_pace
+from ringtrain.train.run.driver import make_pace
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 from tests.fakes.turns import OneAtATime

@@ -3,7 +3,7 @@ from small_runs import DROPOUT_NET, losses
 
 from ringtrain.errors import ConfigError
 from ringtrain.train import texts
-from ringtrain.train.slow import Slowed, slowed
+from ringtrain.train.step.slow_rank import Slowed, slowed
 from ringtrain.transport.loopback import LoopbackWorld
 
 

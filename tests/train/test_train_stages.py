@@ -5,8 +5,8 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import Sink
-from ringtrain.train.start import start
-from ringtrain.train.timed import Timed
+from ringtrain.train.start.run_folder import Timed
+from ringtrain.train.start.start import start
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.loopback import LoopbackWorld
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.data.batches.gather import Batch
-from ringtrain.train.staging import RAW, Staging
+from ringtrain.train.step.prefetch import RAW, Staging
 from tests.fakes.device import FakeDeviceOps
 
 

@@ -14,11 +14,12 @@ from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import Interrupted, UsageError
-from ringtrain.train import evaluate, heeding, opening, signals, start, texts
-from ringtrain.train.asking import Asked
+from ringtrain.train import evaluate, texts
 from ringtrain.train.evaluate import BrokenOff
-from ringtrain.train.heeding import JobEnd, find_job_end, heed, reason
-from ringtrain.train.signals import StopFlag, watching
+from ringtrain.train.start import open_run, start
+from ringtrain.train.stopping import reasons, signals
+from ringtrain.train.stopping.reasons import JobEnd, find_job_end, heed, reason
+from ringtrain.train.stopping.signals import Asked, StopFlag, watching
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def ends(monkeypatch, heard):
 
 def ended(program):
     """What becomes of a process: its exit code, and what it has said."""
-    before = "import os, signal, sys; from ringtrain.train.signals import watching\n"
+    before = "import os, signal, sys; from ringtrain.train.stopping.signals import watching\n"
     again = "def again(): os.kill(os.getpid(), signal.SIGINT)\n"
     done = subprocess.run([sys.executable, "-c", before + again + program], capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
@@ -208,7 +209,7 @@ def test_a_run_stops_before_the_end_of_its_job(train, tmp_path, monkeypatch):
     """By a clock that goes 10 s with every look at it."""
     clock = iter(range(0, 100_000, 10))
     monkeypatch.setenv("RINGTRAIN_JOB_END", "400")
-    monkeypatch.setattr(heeding.find_job_end, "__defaults__", (None, lambda: float(next(clock))))
+    monkeypatch.setattr(reasons.find_job_end, "__defaults__", (None, lambda: float(next(clock))))
     with pytest.raises(Interrupted, match=r"^stopped \d+ s before the end of the job after iteration \d+;") as error:
         train(iterations=2000, stop_before_s=100.0)
     assert error.value.exit_code == 75
@@ -226,7 +227,7 @@ def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGUSR1)
         return open_dataset("digits")
 
-    monkeypatch.setattr(opening, "read_data", opened)
+    monkeypatch.setattr(open_run, "read_data", opened)
     with pytest.raises(
         Interrupted, match="^" + texts.STOPPED_BEFORE.pattern(why="by SIGUSR1", state=texts.NO_CHECKPOINT)
     ):
@@ -324,7 +325,7 @@ def test_a_run_that_is_told_while_it_is_scored_saves_and_goes_on_to_the_same_wei
     monkeypatch.setattr(evaluate, "EVALUATION_BATCH", 16)
     monkeypatch.setattr(evaluate.Evaluator, "_add", told)
     monkeypatch.setattr(start, "rehearse", lambda *given: None)
-    monkeypatch.setattr("ringtrain.train.assemble.EVALUATION_BATCH", 16)
+    monkeypatch.setattr("ringtrain.train.assembly.assemble.EVALUATION_BATCH", 16)
     with pytest.raises(
         Interrupted, match="^" + texts.STOPPED_AFTER.pattern(why="by SIGUSR1", iteration=4, folder="run")
     ):
@@ -363,7 +364,7 @@ def test_a_ctrl_c_when_the_run_has_stopped_is_passed_over(train, tmp_path, monke
     monkeypatch.setattr(evaluate.Evaluator, "_add", told)
     monkeypatch.setattr(start, "rehearse", lambda *given: None)
     monkeypatch.setattr(evaluate, "EVALUATION_BATCH", 360)
-    monkeypatch.setattr("ringtrain.train.assemble.EVALUATION_BATCH", 360)
+    monkeypatch.setattr("ringtrain.train.assembly.assemble.EVALUATION_BATCH", 360)
     with pytest.raises(Interrupted, match=r"after iteration \d; a checkpoint is in run"):
         train(iterations=8, evaluate_every=4)
     assert ends == [] and json.loads((tmp_path / "run/outcome.json").read_text())["exit_code"] == 75

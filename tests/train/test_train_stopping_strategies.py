@@ -6,9 +6,9 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import Interrupted
-from ringtrain.train import opening, start
-from ringtrain.train.heeding import JobEnd
-from ringtrain.train.signals import StopFlag
+from ringtrain.train.start import open_run, start
+from ringtrain.train.stopping.reasons import JobEnd
+from ringtrain.train.stopping.signals import StopFlag
 from tests.fakes.turns import OneAtATime
 
 SERVER = {"sync": "server", "algorithm": "auto"}
@@ -30,7 +30,7 @@ def train(monkeypatch, victim, **flags):
         asked = iter(range(10**9))
         return JobEnd(30.0 if transport.rank == victim else None, 1.0, lambda: float(next(asked)))
 
-    monkeypatch.setattr(opening, "find_job_end", end_of)
+    monkeypatch.setattr(open_run, "find_job_end", end_of)
     flags = {"model": "net.toml", "data": "digits", "ops": "reference", "guard": False, "deadline_s": 60.0, **flags}
 
     def ends(transport):

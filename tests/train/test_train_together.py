@@ -6,7 +6,7 @@ import pytest
 from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import DataError, UsageError
-from ringtrain.train.together import agree, on_root, take_turns, together, together_json
+from ringtrain.train.agree import agree, on_root, take_turns, together, together_json
 from ringtrain.transport.loopback import LoopbackWorld
 
 

@@ -16,8 +16,8 @@ from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.report.trace import DEVICE, LOOP
 from ringtrain.train import texts
-from ringtrain.train.start import start
-from ringtrain.train.tracing import Tracing, path_of, window_of
+from ringtrain.train.run.tracing import Tracing, path_of, window_of
+from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport

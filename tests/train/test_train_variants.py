@@ -11,10 +11,10 @@ from small_runs import DROPOUT_NET
 from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError
 from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.train import texts
-from ringtrain.train import variants as room
-from ringtrain.train.signals import StopFlag
-from ringtrain.train.start import start
-from ringtrain.train.variants import Variant, check_variants, run_variants, same_threads
+from ringtrain.train.start import variants as room
+from ringtrain.train.start.start import start
+from ringtrain.train.start.variants import Variant, check_variants, run_variants, same_threads
+from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import LoopbackWorld
 
 

@@ -10,7 +10,7 @@ from ringtrain.config.resolve import resolve
 from ringtrain.data.batches.gather import Gather
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.train.assemble import assemble, open_data
+from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.transport.world import connect
 from tests.allocations import Count, counted
 

@@ -37,20 +37,20 @@ def saving():
 
 
 def asking():
-    from ringtrain.train import loop
+    from ringtrain.train.step import worker
 
-    run, count = loop.Worker.run, iter(range(20))
+    run, count = worker.Worker.run, iter(range(20))
 
     def counted(self, instruction):
         run(self, instruction) if next(count, None) is not None else give_it_away()
 
-    loop.Worker.run = counted
+    worker.Worker.run = counted
 
 
 def flipping():
-    from ringtrain.train import opening
+    from ringtrain.train.start import open_run
 
-    assemble = opening.assemble
+    assemble = open_run.assemble
 
     def assembled(*given):
         run = assemble(*given)
@@ -62,7 +62,7 @@ def flipping():
         run.worker.before_iteration = flip
         return run
 
-    opening.assemble = assembled
+    open_run.assemble = assembled
 
 
 if __name__ == "__main__":

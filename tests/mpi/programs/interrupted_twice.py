@@ -4,8 +4,8 @@ import os
 import re
 import signal
 
-from ringtrain.train.elastic import Elastic
-from ringtrain.train.signals import watching
+from ringtrain.train.start.recover import Elastic
+from ringtrain.train.stopping.signals import watching
 from ringtrain.transport.world import MAPS, SEGMENT, World
 
 with watching() as stop:

@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import Path
 
 from ringtrain.cli import main
-from ringtrain.train import opening
+from ringtrain.train.start import open_run
 
 HELD, LOOK_S = Path("held"), 0.05
 
@@ -33,5 +33,5 @@ def holding(assemble):
 
 
 if __name__ == "__main__":
-    opening.assemble = holding(opening.assemble)
+    open_run.assemble = holding(open_run.assemble)
     sys.exit(main.run(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""From names in a configuration to the objects of a run."""

@@ -1,0 +1,280 @@
+"""From the names in a configuration to the objects of a run: the only place of this room that knows catalogues."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ringtrain.allreduce.tuning_table import Table
+from ringtrain.config.record import TrainConfig
+from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.batches import Batches
+from ringtrain.data.batches.sampler import Even, Sampler, Shards, largest_share, share
+from ringtrain.data.batches.synthetic import synthetic
+from ringtrain.data.file.dataset import DataSet, NodeMemory, Split, open_dataset
+from ringtrain.errors import ConfigError, DataError
+from ringtrain.exchange.base import Exchange, Roles
+from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.update.loss_scale import LossScale
+from ringtrain.monitor.guard import Guard
+from ringtrain.monitor.guarded_transport import Guarded
+from ringtrain.nn import shapes
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.graph import Graph
+from ringtrain.nn.initial import initialise
+from ringtrain.nn.loss import SoftmaxCrossEntropy, check_classes
+from ringtrain.nn.spec import ModelSpec, available
+from ringtrain.ops.base import Ops
+from ringtrain.optim.lr import LearningRate
+from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.train import texts
+from ringtrain.train.agree import agree, together
+from ringtrain.train.assembly import batch_norm
+from ringtrain.train.assembly.memory_check import check_room
+from ringtrain.train.assembly.recipe import augment_of, hyper_of, iterations_of, rate_of
+from ringtrain.train.assembly.replica_check import Replicas
+from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
+from ringtrain.train.pipeline.front_stage import stage_of
+from ringtrain.train.step.input import Feed
+from ringtrain.train.step.slow_rank import slowed
+from ringtrain.train.step.worker import Worker
+from ringtrain.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What a run is made of. ``graph``: of whole layers, for evaluations. ``grain``: examples that must stay on one
+    rank (a ghost batch). ``transport``: under the guard, where there is one."""
+
+    config: TrainConfig
+    transport: Transport
+    guard: Guard | None
+    model: ModelSpec
+    data: DataSet
+    sampler: Sampler
+    graph: Graph
+    arena: Arena
+    rate: LearningRate
+    exchange: Exchange
+    roles: Roles
+    worker: Worker
+    told_to_stop: Callable[[], bool]
+    evaluator: Evaluator
+    augment: Augment | Centre
+    grain: int
+    iterations: int
+    replicas: Replicas
+    scale: LossScale | None = None
+
+    @property
+    def at_a_time(self) -> int:
+        """The most examples that a rank trains on at a time."""
+        if self.exchange.shards is not None:
+            return -(-self.config.batch // self.config.shards)
+        own = largest_share(self.config.batch, len(self.roles.trainers), self.grain)
+        return largest_share(own, self.config.accumulate, self.grain)
+
+    @property
+    def evaluation_batch(self) -> int:
+        """Examples that are scored at a time, over all ranks; on a device as many of each as are trained on at a time,
+        so that the memory of that serves."""
+        ranks = self.transport.size
+        if self.worker.ops.records:
+            return ranks * self.at_a_time
+        most = EVALUATION_BATCH * ranks
+        return most if self.exchange.shards is not None else max(self.sampler.batch, most)
+
+    @property
+    def evaluation_grain(self) -> int:
+        """Examples of an evaluation that stay together: where results must not depend on the number of ranks, all that
+        a rank scores at a time."""
+        return self.evaluation_batch // self.transport.size if self.exchange.shards is not None else 1
+
+    @property
+    def division(self) -> Even | Shards:
+        """Into what batches are cut for those that read them."""
+        _, parts = self.roles.reads(self.transport.rank)
+        return shards_of(self.config, self.exchange) or Even(parts, self.grain)
+
+    def batches(self, transport: Transport, start: int, stop: int, units=None) -> Batches:
+        """This rank's part of iterations ``start`` up to ``stop``, or those (iteration, part) that ``units`` gives."""
+        part, _ = self.roles.reads(transport.rank)
+        return Batches(
+            self.data.train,
+            self.sampler,
+            part,
+            division=self.division,
+            augment=self.augment,
+            seed=self.config.seed,
+            start_iteration=start,
+            stop_iteration=stop,
+            units=units,
+            allocate=self.worker.ops.pinned if self.worker.ops.records else np.empty,
+        )
+
+
+def read_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    """The same data set on every rank; collective."""
+    data = together(transport, lambda: open_data(config, model, transport))
+    agree(transport, {"data checksum": data.checksum})
+    return data
+
+
+def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
+    """The data set that the configuration names; collective over the node, which holds it once."""
+    if config.synthetic:
+        classes = _output(model.graph())
+        return synthetic(model.input.shape, classes, config.batch, config.seed)
+    if config.data is None and config.model != "digits":
+        raise ConfigError(texts.NO_DATA(model=config.model))
+    path, activity = config.data or "digits", transport.activity
+    node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
+    with activity.held(f"opening data {path}"):
+        return open_dataset(path, node if transport.local_size > 1 else None, lambda *_: activity.renew())
+
+
+def _awaiting(transport: Transport, path: str) -> Callable[[], None]:
+    """A barrier in which a rank says that it is not the one that reads."""
+
+    def barrier() -> None:
+        with transport.activity.during(f"waiting until data {path} are read"):
+            transport.node_barrier()
+
+    return barrier
+
+
+def assemble(
+    config: TrainConfig,
+    model: ModelSpec,
+    data: DataSet,
+    transport: Transport,
+    ops: Ops,
+    stop,
+    tuning: Table | None = None,
+) -> Assembly:
+    """Everything a run needs, weights drawn by seed and name. ``stop``: whether this rank was told to stop. ``tuning``:
+    what ``--algorithm auto`` chooses by."""
+    graph = batch_norm.told(config, model.graph(), model.name)
+    check_images(model, data)
+    check_classes(graph, len(data.classes), available().get(config.model))
+    grain = batch_norm.grain_of(config, graph)
+    sampler = Sampler(data.train.count, config.batch, config.seed)
+    iterations = iterations_of(config, sampler)
+    rate = rate_of(config, iterations, sampler.iterations_per_epoch)
+
+    guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
+    scale = LossScale(config.loss_scale) if config.precision == "float16" else None
+    exchange = make_exchange(Kit(config, transport, ops, tuning, guard, partial(share, grain=grain), scale=scale))
+    roles = exchange.roles(transport.size)
+    check_batch(config, len(roles.trainers), grain, data.train)
+    trained, arena = _bound(config, graph, exchange, transport, ops)
+
+    if guard is not None:
+        transport = Guarded(transport, guard)
+    feed = Feed(ops, model.input, data)
+    own_feed = slowed(feed, config.slow, transport.rank, transport.size)
+    worker = _worker(config, ops, trained, arena, exchange, transport, own_feed, rate, grain, scale, stop)
+    return Assembly(
+        config=config,
+        transport=transport,
+        guard=guard,
+        model=model,
+        data=data,
+        sampler=sampler,
+        graph=graph,
+        arena=arena,
+        rate=rate,
+        exchange=exchange,
+        roles=roles,
+        worker=worker,
+        told_to_stop=stop,
+        evaluator=Evaluator(ops, worker.space, graph, SoftmaxCrossEntropy(), feed, transport, config.deadline_s, stop),
+        augment=augment_of(config, model),
+        grain=grain,
+        iterations=iterations,
+        replicas=Replicas(ops, arena, exchange, transport),
+        scale=scale,
+    )
+
+
+def shards_of(config: TrainConfig, exchange: Exchange) -> Shards | None:
+    """This rank's, where gradients are of shards."""
+    return Shards(config.shards, *exchange.shards) if exchange.shards is not None else None
+
+
+def _bound(config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops):
+    """(the graph to train, the arena): weights are drawn, and the exchange knows what it updates."""
+    trained = exchange.prepare(graph)
+    together(transport, lambda: check_room(graph.parameters(), ops, transport, trained=True))
+    arena = Arena(transport.scratch, graph.parameters(), ops.dtype, exchanged=transport.allocate)
+    for bound in (graph, trained):
+        bound.bind(arena)
+    initialise(arena, ops, config.seed)
+    exchange.bind(arena, make_optimizer(config.optimizer, arena.spans, hyper_of(config)))
+    return trained, arena
+
+
+def _worker(config, ops, graph, arena, exchange, transport, feed, rate, grain, scale, stop) -> Worker:
+    loss = SoftmaxCrossEntropy(config.label_smoothing)
+    stage = stage_of(exchange, ops, feed, loss, rate.at, batch=config.batch, accumulate=config.accumulate, grain=grain)
+    return Worker(
+        ops=ops,
+        graph=graph,
+        arena=arena,
+        loss=loss,
+        exchange=exchange,
+        transport=transport,
+        feed=feed,
+        rate=rate.at,
+        seed=config.seed,
+        accumulate=config.accumulate,
+        grain=grain,
+        deadline_s=config.deadline_s,
+        told_to_stop=stop,
+        stage=stage,
+        add_over_ranks=batch_norm.adder(config, transport),
+        scale=scale,
+        shards=shards_of(config, exchange),
+    )
+
+
+# ── what must fit ─────────────────────────────────────────────────────────────────────────────────────────────
+def check_images(model: ModelSpec, data: DataSet) -> None:
+    """Raises DataError where the images are not what the network takes."""
+    (h, w, c), (height, width, channels) = data.train.shape, model.input.shape
+    pad = model.input.pad
+    if c != channels or height > h + 2 * pad or width > w + 2 * pad:
+        images, wanted = shapes.text(data.train.shape), shapes.text(model.input.shape)
+        raise DataError(texts.OTHER_IMAGES(data=data.name, images=images, model=model.name, wanted=wanted))
+
+
+def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> None:
+    """Raises ConfigError where the batch cannot be divided so that every rank has a part of it."""
+    batch = config.batch
+    if batch > train.count and not config.synthetic:
+        raise ConfigError(texts.BATCH_OVER_EXAMPLES(batch=batch, count=train.count))
+    if config.reproducible and batch < config.shards:
+        raise ConfigError(texts.BATCH_UNDER_SHARDS(batch=batch, shards=config.shards))
+    if batch < ranks:
+        raise ConfigError(texts.BATCH_UNDER_RANKS(batch=batch, ranks=ranks))
+    ghosts = -(-batch // grain)
+    if ghosts < ranks:
+        least = grain * (ranks - 1) + 1
+        raise ConfigError(texts.BATCH_UNDER_GHOSTS(batch=batch, ghosts=ghosts, size=grain, ranks=ranks, least=least))
+
+
+def _output(graph: Graph) -> int:
+    shape = graph.shapes[graph.output]
+    if len(shape) != 1:
+        raise ConfigError(texts.ONE_VECTOR(shape=shape))
+    return shape[0]
+
+
+# ── the same weights everywhere ───────────────────────────────────────────────────────────────────────────────
+def spread_from_root(transport: Transport, ops: Ops, flat) -> None:
+    """Give every rank rank 0's values of a flat array."""
+    host = ops.to_host(flat)
+    transport.broadcast(host)
+    ops.upload(np.ascontiguousarray(host), flat)

@@ -1,0 +1,91 @@
+"""From ``--device`` and ``--precision`` to the operations of this rank, and to a transport that moves their arrays.
+
+Nothing of CUDA is imported before it is asked for.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.launch.binding import Bound, bind, table, to_json
+from ringtrain.ops.base import Ops
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.ops.precision import active_dtype
+from ringtrain.train.agree import together
+from ringtrain.train.assembly.reproducible import threads_of
+from ringtrain.transport.base import Transport
+
+CPU, CUDA = "cpu", "cuda"
+
+
+class Cuda(NamedTuple):
+    """The way to devices.
+
+    visible: () → how many this process sees
+    runtime: (index) → that one's
+    ops:     (runtime, dtype, precision, fixed) → operations; fixed: chosen by size alone, never by a timing
+    wrap:    (transport, ``--mpi-cuda``, index) → (runtime → a transport that moves its arrays, notes on how it does);
+             collective, and before the device is used
+    """
+
+    visible: Callable[[], int]
+    runtime: Callable
+    ops: Callable
+    wrap: Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """``notes``: what the user should know of devices, by rank"""
+
+    ops: Ops
+    transport: Transport
+    notes: tuple[str, ...] = ()
+
+
+def open_device(config: TrainConfig, transport: Transport, cuda: Callable[[], Cuda] | None = None) -> Opened:
+    """What ``--device`` names; collective. Raises ConfigError, DeviceError."""
+    together(transport, lambda: check_device(config))
+    if config.device == CPU:
+        return Opened(together(transport, lambda: host_ops(config)), transport)
+    return _open_cuda(config, transport, cuda or real_cuda)
+
+
+def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cuda]) -> Opened:
+    way = together(transport, cuda)
+    binding = together(transport, lambda: bind(os.environ, way.visible(), transport.local_rank))
+    wrap, notes = way.wrap(transport, config.mpi_cuda, binding.index)
+    runtime = together(transport, lambda: way.runtime(binding.index))
+    ops = together(transport, lambda: way.ops(runtime, config.dtype, config.precision, fixed=config.reproducible))
+    facts = runtime.facts
+    own = Bound(transport.rank, transport.node, transport.local_rank, binding.index, facts.name, facts.uuid)
+    everyone = [Bound(**told) for told in transport.gather_json(to_json(own))]
+    return Opened(ops, wrap(runtime), (*table(everyone), *notes))
+
+
+def host_ops(config: TrainConfig) -> Ops:
+    ops = make_ops(config.ops, config.dtype)
+    threads = threads_of(config)
+    if threads is not None:
+        ops.threads(threads)
+    return ops
+
+
+def check_device(config: TrainConfig) -> None:
+    """Raises ConfigError for a precision that a package is missing for."""
+    if config.device == CUDA:
+        active_dtype(config.precision, config.dtype)
+
+
+def real_cuda() -> Cuda:
+    from ringtrain.ops.cuda import CudaOps
+    from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
+    from ringtrain.transport.world import choose_way, on_device
+
+    def wrap(transport: Transport, mpi_cuda: str, index: int):
+        choice = choose_way(transport, mpi_cuda, index, "ringtrain.ops.cuda.cupy_runtime:make_runtime")
+        return (lambda runtime: on_device(transport, runtime, choice)), (choice.words,)
+
+    return Cuda(visible_devices, make_runtime, CudaOps, wrap)

@@ -1,0 +1,119 @@
+"""What the configuration leaves open: for how long, at what rate, with which hyperparameters, on which crops."""
+
+from collections.abc import Sequence
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import FLAGS
+from ringtrain.data.batches.augment import Augment, Centre
+from ringtrain.data.batches.sampler import Sampler
+from ringtrain.errors import ConfigError
+from ringtrain.humanize import plural
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.optim.lr import LearningRate, iterations_in, scaled
+from ringtrain.optim.optimizers import Hyper
+from ringtrain.train import texts
+
+STEPPED = ("step", "multistep")  # policies that read lr_steps
+
+
+def iterations_of(config: TrainConfig, sampler: Sampler) -> int:
+    if config.iterations is not None:
+        return config.iterations
+    return config.epochs * sampler.iterations_per_epoch
+
+
+def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRate:
+    """Of a run of so many iterations, in epochs of ``per_epoch``."""
+    return LearningRate(
+        lr=scaled(config.lr, config.batch, config.base_batch) if config.base_batch else config.lr,
+        policy=config.lr_policy,
+        steps=tuple(iterations_in(step, per_epoch) for step in config.lr_steps),
+        gamma=config.lr_gamma,
+        power=config.lr_power,
+        warmup=iterations_in(config.warmup, per_epoch),
+        total=iterations,
+        typed=config.lr_steps,
+    )
+
+
+def schedule_words(config: TrainConfig, rate: LearningRate) -> str:
+    """How the rate moves: "cosine, warm-up 5 epochs = 785 iterations"."""
+    words = [config.lr_policy]
+    if config.lr_steps and config.lr_policy in STEPPED:
+        steps = ", ".join(map(_span, config.lr_steps, rate.steps))
+        text = texts.STEP_EVERY if config.lr_policy == "step" else texts.STEP_AT
+        words = [text(policy=config.lr_policy, steps=steps)]
+    if config.warmup:
+        words.append(texts.WARMUP(span=_span(config.warmup, rate.warmup)))
+    return ", ".join(words)
+
+
+def _span(given: int | str, iterations: int) -> str:
+    counted = plural(iterations, "iteration")
+    if isinstance(given, int):
+        return counted
+    count = given.removesuffix("ep")
+    return (texts.EPOCH_SPAN if count == "1" else texts.EPOCHS_SPAN)(count=count, iterations=counted)
+
+
+def schedule_notes(config: TrainConfig, rate: LearningRate) -> list[str]:
+    """What of the schedule lies beyond the end of the run, or changes nothing."""
+    length = plural(rate.total, "iteration")
+    notes = []
+    if 0 < rate.total <= rate.warmup:
+        span, reached = _span(config.warmup, rate.warmup), rate.at(rate.total - 1)
+        notes.append(texts.SHORT_OF_WARMUP(span=span, length=length, reached=reached, lr=rate.lr))
+    if config.lr_steps and config.lr_policy not in STEPPED:
+        notes.append(texts.STEPS_UNUSED(owners=" and ".join(STEPPED), policy=config.lr_policy))
+        return notes
+    beyond = [_span(*pair) for pair in zip(config.lr_steps, rate.steps, strict=True) if pair[1] >= rate.total]
+    if beyond:
+        notes.append(texts.STEPS_BEYOND(steps=", ".join(beyond), length=length))
+    return notes
+
+
+def accumulate_notes(config: TrainConfig, examples: int, grain: int) -> list[str]:
+    """``examples``: the most of a batch that a rank has; ``grain``: of these that stay together"""
+    most = -(-examples // grain)
+    if config.accumulate <= most:
+        return []
+    ghosts = texts.IN_GHOSTS(size=grain) if grain > 1 else ""
+    own, count = plural(examples, "example"), plural(most, "micro-batch", "micro-batches")
+    return [texts.FEW_MICRO_BATCHES(accumulate=config.accumulate, examples=own, ghosts=ghosts, count=count)]
+
+
+def check_warmup(config: TrainConfig, rate: LearningRate, own: Sequence[tuple[str, dict]]) -> None:
+    """Raises ConfigError where flags or run file (``own``, as :func:`ringtrain.train.checkpoints.resume.own_layers`)
+    ask for a warm-up that lasts as long as the run. Where a model's recipe does, a shorter run than it was made for is
+    a trial: :func:`schedule_notes` tells of that."""
+    sources = [source for source, values in own if values.get("warmup") is not None]
+    if not sources or rate.warmup < rate.total:
+        return
+    asked = texts.WARMUP_KEY(source=sources[-1], warmup=config.warmup)
+    if sources[-1] == FLAGS:
+        asked = texts.WARMUP_FLAG(warmup=config.warmup)
+    given = {"length": length_of(config), "total": rate.total, "lr": rate.lr}
+    raise ConfigError(texts.LONG_WARMUP(asked=asked, warmup=plural(rate.warmup, "iteration"), **given))
+
+
+def length_of(config: TrainConfig) -> str:
+    """The flag that gives the length of the run."""
+    if config.iterations is not None:
+        return texts.ITERATIONS(iterations=config.iterations)
+    return texts.EPOCHS(epochs=config.epochs)
+
+
+def hyper_of(config: TrainConfig) -> Hyper:
+    return Hyper(
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        decay_bias_norm=config.decay_bias_norm,
+        beta2=config.beta2,
+        correction=config.momentum_correction,
+        **{key: getattr(config, key) for key in ("trust", "trust_limit") if getattr(config, key) is not None},
+    )
+
+
+def augment_of(config: TrainConfig, model: ModelSpec) -> Augment | Centre:
+    height, width, _ = model.input.shape
+    return Augment(model.input.pad, model.input.flip, height, width) if config.augment else Centre(height, width)

@@ -1,0 +1,281 @@
+"""Where a run begins: anew, or at a checkpoint. Rank 0 looks; all ranks decide by what it found."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import tomli_w
+
+from ringtrain.config.record import FIXED_ON_RESUME, TrainConfig
+from ringtrain.config.resolve import FLAGS, for_continuation, parse_toml, read_run_file, recipe_layer, resolve
+from ringtrain.data.content import difference
+from ringtrain.errors import CheckpointError, ConfigError
+from ringtrain.exchange.compatibility import check_options, without_former
+from ringtrain.nn import spec
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.storage import files
+from ringtrain.storage.checkpoint import store
+from ringtrain.storage.run_folder import run_folder
+from ringtrain.storage.run_folder.run_folder import Found, RunFolder
+from ringtrain.train import texts
+from ringtrain.train.agree import on_root
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.assembly.recipe import length_of
+from ringtrain.train.assembly.reproducible import numerics_of
+from ringtrain.train.checkpoints.state import SUMS, parameter_shapes, place
+from ringtrain.transport.base import Transport
+
+AUTO = "auto"
+OWN_FILES = ("config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints", ".lock")
+
+
+@dataclass(slots=True, kw_only=True)
+class Origin:
+    """place:     what every rank must know of the checkpoint; None where the run begins anew
+    folder:    of the run; None: a new one, with a name of its own
+    continues: whether the folder's run is the one that goes on, so that it may be there already
+    config:    the configuration that is continued, as TOML; None where there is none. Its ``resume`` says
+               what the run was begun with
+    found:     the checkpoint itself, on rank 0
+    """
+
+    place: dict | None = None
+    folder: str | None = None
+    continues: bool = False
+    config: str | None = None
+    found: Found | None = field(default=None, compare=False)
+
+    @property
+    def iteration(self) -> int | None:
+        return self.place and self.place["iteration"]
+
+    @property
+    def words(self) -> str:
+        """What a run that ends before it has begun goes on from."""
+        if self.place is None:
+            return texts.NO_CHECKPOINT()
+        return texts.CHECKPOINT_UNCHANGED(iteration=self.iteration)
+
+    def told(self) -> dict:
+        """What other ranks learn of it: JSON-able, and without the checkpoint."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "found"}
+
+
+def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Origin:
+    """Look for the checkpoint that run file and flags ask for. Collective."""
+    seen: list[Origin] = []
+
+    def look() -> dict:
+        own = own_layers(run_file, flags)
+        given = resolve(*own)
+        with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
+            seen.append(_origin_of(given.resume, given.out, _named(own)))
+        return seen[0].told()
+
+    told = on_root(transport, look)
+    return seen[0] if seen else Origin(**told)
+
+
+def go_on(folder: str | None, run_file: str | None, flags: dict) -> Origin:
+    """Where a run goes on whose state died with its ranks: at its newest good checkpoint, or as it began, in the folder
+    that it has, if it had come so far. Raises CheckpointError."""
+    own = own_layers(run_file, flags)
+    given = resolve(*own)
+    if folder is None:
+        return _origin_of(given.resume, given.out, _named(own))
+    if given.resume in (None, AUTO) or not RunFolder(folder).is_empty():
+        return _gone_on(RunFolder(folder), _named(own))
+    begun = _origin_of(given.resume, folder, given.resume)
+    begun.continues = True
+    return begun
+
+
+def own_layers(run_file: str | None, flags: dict) -> list[tuple[str, dict]]:
+    own = [(f"run file {run_file}", _of_file(run_file))] if run_file else []
+    return [*own, (FLAGS, flags)]
+
+
+def _named(own: list[tuple[str, dict]]) -> str | None:
+    """The checkpoint that run file or flags name, which is not lost where flags say `auto` besides."""
+    return next((values["resume"] for _, values in reversed(own) if _is_source(values.get("resume"))), None)
+
+
+def _is_source(resume: str | None) -> bool:
+    return resume not in (None, AUTO)
+
+
+def _of_file(run_file: str) -> dict:
+    """A run file may be anybody's: what it has written lies in the run folder."""
+    given = read_run_file(run_file)
+    trace = given.get("trace")
+    if isinstance(trace, str) and (trace in (*OWN_FILES, "", ".", "..") or "/" in trace):
+        raise ConfigError(texts.TRACE_IN_RUN_FILE(run_file=run_file, trace=trace))
+    return given
+
+
+def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin:
+    """``named``: as :func:`_named`, which is ``resume`` itself unless that is `auto`."""
+    if resume is None:
+        return Origin(folder=out)
+    if resume == AUTO:
+        return _newest(out, named)
+    own = run_folder.folder_of(Path(resume)) if Path(resume).is_dir() else None
+    folder = out or (own and str(own))
+    if folder is not None:
+        RunFolder(folder).is_at_work()
+        if _began_so(RunFolder(folder), resume):
+            return _begun(RunFolder(folder), resume)
+    found = run_folder.find(resume)
+    return _continued(found, folder, folder is not None and _lies_in(found.path, folder))
+
+
+def _newest(out: str | None, named: str | None) -> Origin:
+    """For a job that is started again and again by the same command: the folder may be empty, or half made."""
+    if out is None:
+        raise ConfigError(texts.AUTO_WITHOUT_OUT())
+    folder = RunFolder(out)
+    folder.is_at_work()
+    return _gone_on(folder, named)
+
+
+def _gone_on(folder: RunFolder, named: str | None) -> Origin:
+    if folder.is_empty():
+        return _begun(folder, named)
+    return _continued(folder.latest(), str(folder.path), True)
+
+
+def _begun(folder: RunFolder, named: str | None) -> Origin:
+    """A run that has no checkpoint yet begins as it began: at the checkpoint that is named, or that its configuration
+    names; anew where that is none, or one of this folder, which is gone. It keeps the configuration that it began so
+    with."""
+    config, _ = config_of(folder)
+    before = _source_in(config)
+    source = named or before
+    if source is None or _lies_in(Path(source), str(folder.path)):
+        return Origin(folder=str(folder.path), continues=True, config=config)
+    begun = _continued(_found_at(source, folder), str(folder.path), True)
+    same = before is not None and Path(before) == Path(source)
+    begun.config = config if same else _beginning_at(source, begun.config)
+    return begun
+
+
+def _found_at(source: str, folder: RunFolder) -> Found:
+    try:
+        return run_folder.find(source)
+    except CheckpointError as error:
+        raise CheckpointError(texts.NOTHING_TO_BEGIN_AT(folder=folder.path, source=source, error=error)) from None
+
+
+def _began_so(folder: RunFolder, resume: str) -> bool:
+    """Whether the folder is of a start that was told the same, to begin elsewhere, and left no checkpoint here."""
+    before = _source_in(config_of(folder)[0])
+    same = before is not None and Path(before) == Path(resume)
+    return same and not _lies_in(Path(resume), str(folder.path)) and folder.is_empty()
+
+
+def _source_in(config: str | None) -> str | None:
+    resume = parse_toml(config, "it").get("resume") if config else None
+    return resume if _is_source(resume) else None
+
+
+def _beginning_at(source: str, config: str) -> str:
+    return tomli_w.dumps({**parse_toml(config, texts.FORMER_RUN()), "resume": source})
+
+
+def config_of(folder: RunFolder) -> tuple[str | None, str]:
+    """(the configuration of the run that has this folder; why what lies in its place is none). To find none is nothing
+    to end for: what this start is told is there besides."""
+    try:
+        with os.fdopen(files.open_regular(folder.config, os.O_RDONLY), encoding="utf-8") as file:
+            text = file.read()
+        resolve(("it", parse_toml(text, "it")))
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        return None, texts.NOT_A_CONFIG(path=folder.config, why=why)
+    return text, ""
+
+
+def _continued(found: Found, folder: str | None, continues: bool) -> Origin:
+    known, config = place(found.checkpoint), found.checkpoint.config
+    return Origin(place=known, folder=folder, continues=continues, config=config, found=found)
+
+
+def _lies_in(path: Path, folder: str) -> bool:
+    return path.resolve().is_relative_to(Path(folder).resolve())
+
+
+def decide(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
+    """Lay the sources of the configuration over one another. A run that goes on keeps the network it has. Raises
+    ConfigError for options that do not go together."""
+    config, model = _laid(origin, run_file, flags)
+    check_options(config)
+    return config, model
+
+
+def _laid(origin: Origin, run_file: str | None, flags: dict) -> tuple[TrainConfig, ModelSpec]:
+    own = own_layers(run_file, flags)
+    before = parse_toml(origin.config, texts.FORMER_RUN()) if origin.config else {}
+    given = {key: value for _, values in own for key, value in values.items()}
+    begun = _beginning(origin, before)
+    layers = [(texts.FORMER_RUN(), without_former(for_continuation(before), given)), *own, *begun]
+    chosen = resolve(*layers)
+    if origin.place is None:
+        model = spec.load(chosen.model)
+        return resolve(recipe_layer(model.name, model.recipe), *layers), model
+    model = spec.parse(origin.place["model"], origin.place["model_name"], texts.THE_MODEL())
+    if any("model" in values for _, values in own):
+        _check_model(model, spec.load(chosen.model), chosen.model)
+    _check_fixed(resolve((texts.FORMER_RUN(), before)), chosen)
+    return chosen, model
+
+
+def _beginning(origin: Origin, before: dict) -> list[tuple[str, dict]]:
+    """In its folder's configuration a run keeps what it was begun with, whatever a later start is told: until there is
+    a checkpoint, the next one finds it there."""
+    kept = {"resume": before["resume"]} if origin.continues and _is_source(before.get("resume")) else {}
+    return [(texts.FORMER_RUN(), kept)]
+
+
+def _check_model(held: ModelSpec, named: ModelSpec, source: str) -> None:
+    if (held.nodes, held.input) != (named.nodes, named.input):
+        raise CheckpointError(texts.OTHER_MODEL(source=source, model=held.name))
+
+
+def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
+    for key in FIXED_ON_RESUME:
+        if getattr(before, key) != getattr(now, key):
+            raise ConfigError(texts.FIXED(key=key, before=getattr(before, key), now=getattr(now, key)))
+    if before.reproducible:
+        _check_numerics(numerics_of(before), numerics_of(now))
+
+
+def _check_numerics(before: Mapping, now: Mapping) -> None:
+    for key in before:
+        if before[key] != now[key]:
+            raise ConfigError(texts.FIXED_BITS(key=key, before=before[key], now=now[key]))
+
+
+def _check_length(iterations: int, finished: int, config: TrainConfig) -> None:
+    if iterations < finished:
+        raise ConfigError(texts.FINISHED_MORE(finished=finished, iterations=iterations, given=length_of(config)))
+
+
+def check_continuation(run: Assembly, origin: Origin) -> None:
+    """Raises CheckpointError where the checkpoint does not go on with these data or this network."""
+    if origin.place is None:
+        return
+    _check_length(run.iterations, origin.place["iteration"], run.config)
+    run.exchange.check_names(origin.place["slots"])
+    other = difference(origin.place["data_checksum"], run.data.checksum)
+    if other:
+        names = {"before": origin.place["data_name"], "now": run.data.name}
+        raise CheckpointError(texts.OTHER_DATA(difference=other, **names))
+    if origin.found:
+        store.fits(origin.found.checkpoint, parameter_shapes(run.arena), str(origin.found.path))
+        store.is_whole(origin.found.checkpoint, SUMS, str(origin.found.path))
+    if run.sampler.iteration_at(origin.place["examples_seen"]) != origin.place["iteration"]:
+        found = {"iteration": origin.place["iteration"], "seen": origin.place["examples_seen"]}
+        raise CheckpointError(texts.OTHER_POSITION(batch=run.sampler.batch, **found))

@@ -1,0 +1,97 @@
+"""What a run saves: checkpoints; and what a rank could go on from where another has died."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ringtrain.errors import RingtrainError
+from ringtrain.humanize import plural
+from ringtrain.ops.base import Ops
+from ringtrain.report.events import CheckpointSaved, Iteration, Note
+from ringtrain.report.sinks import Sink
+from ringtrain.storage.checkpoint.store import Checkpoint
+from ringtrain.storage.run_folder.run_folder import RunFolder
+from ringtrain.train import texts
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.checkpoints.state import Progress, capture, checkpoint_of
+from ringtrain.train.stopping.reasons import JobEnd
+from ringtrain.transport.base import Transport
+
+UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """What a rank could go on from, when another has died.
+
+    due:      whether evaluation and checkpoint of that iteration are still to be made
+    capture:  () → the state. Not collective
+    finished: what the log has of that iteration, or would have, had rank 0 lived; None where this world had none
+    """
+
+    iteration: int
+    due: bool
+    capture: Callable[[], Checkpoint]
+    finished: Iteration | None = None
+
+
+class Saving:
+    """Every rank has one; rank 0 alone has a folder. ``at``: finished iterations of the last checkpoint, or of
+    the one that the disk did not take; -1 before any."""
+
+    def __init__(
+        self,
+        of: Assembly,
+        ops: Ops,
+        transport: Transport,
+        progress: Progress,
+        sink: Sink,
+        folder: RunFolder | None,
+        end: JobEnd,
+    ):
+        self._of, self._ops, self._transport, self._progress = of, ops, transport, progress
+        self._sink, self._folder, self._job_end = sink, folder, end
+        self.at = -1
+        self._unsaved_in_a_row = 0  # checkpoints that the disk did not take
+
+    def save(self, is_best: bool, must: bool) -> bool:
+        """``must``: whether there is no later checkpoint that could make up for this one. False on rank 0 where the
+        disk did not take it. Collective."""
+        began = time.perf_counter()
+        self.at = self._progress.iteration
+        checkpoint = capture(self._of, self._ops, self._transport, self._progress)
+        if checkpoint is None:
+            return True
+        writing = f"writing checkpoint {self._folder.numbered(checkpoint.iteration)}"
+        try:
+            with self._transport.activity.during(writing, limited=True):
+                path = self._folder.save(checkpoint, self._of.config.keep, is_best)
+        except RingtrainError as error:
+            self._unsaved(error, must)
+            return False
+        self._unsaved_in_a_row = 0
+        seconds = time.perf_counter() - began
+        self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
+        self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
+        return True
+
+    def best(self) -> float | None:
+        """The accuracy of the best checkpoint that the folder holds, where there is a folder."""
+        if self._folder is None:
+            return None
+        with self._transport.activity.during(f"reading checkpoint {self._folder.best}", limited=True):
+            return self._folder.best_so_far()
+
+    def _unsaved(self, error: RingtrainError, must: bool) -> None:
+        """On rank 0. A disk that is full for an hour is no reason to lose a day's training, and the last checkpoints
+        are still there; but nothing is won by training that is never saved."""
+        self._unsaved_in_a_row += 1
+        if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
+            raise RingtrainError(str(error)) from error
+        left = UNSAVED_AT_MOST - self._unsaved_in_a_row
+        more = plural(left, "checkpoint")
+        self._sink.handle(Note(text=texts.NOT_SAVED(iteration=self._progress.iteration, error=error, left=more)))
+
+    def capture_alone(self, progress: Progress) -> Checkpoint:
+        """The state, and how far ``progress`` says that it has come. Not collective."""
+        return checkpoint_of(self._of, self._ops, progress, self._of.exchange.state())

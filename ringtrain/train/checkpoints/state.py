@@ -1,0 +1,122 @@
+"""Between a run in memory and a checkpoint: everything by parameter name, nothing of ranks."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import tomli_w
+
+from ringtrain import __version__
+from ringtrain.config.resolve import to_table
+from ringtrain.nn.arena import Arena
+from ringtrain.ops.base import Ops
+from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.transport.base import Transport
+
+SUMS = ("step", "epoch_loss", "epoch_correct", "epoch_valid")  # what every checkpoint has among its scalars
+
+
+def per(total: float, count: float) -> float:
+    """A mean; NaN (null in the log) where there is nothing to take it of."""
+    return float(total / count) if count else math.nan
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run has come. loss and correct are sums over the ``valid`` labelled examples of the epoch so far."""
+
+    iteration: int = 0
+    best: float | None = None
+    epoch_sums: dict = field(default_factory=lambda: {"loss": 0.0, "correct": 0, "valid": 0})
+
+    def add(self, loss_sum: float, correct: int, valid: int) -> None:
+        for name, value in (("loss", loss_sum), ("correct", correct), ("valid", valid)):
+            self.epoch_sums[name] += value
+
+    def close_epoch(self) -> tuple[float, float]:
+        """(mean loss, accuracy) of the epoch, whose sums start anew."""
+        sums, self.epoch_sums = self.epoch_sums, {"loss": 0.0, "correct": 0, "valid": 0}
+        return per(sums["loss"], sums["valid"]), per(sums["correct"], sums["valid"])
+
+
+def parameter_shapes(arena: Arena) -> dict[str, tuple[int, ...]]:
+    return {span.name: span.shape for span in arena.spans}
+
+
+def by_name(arena: Arena, flat: np.ndarray) -> dict[str, np.ndarray]:
+    """A flat host array over the arena, cut into one array a parameter."""
+    return {span.name: flat[span.start : span.start + span.count].reshape(span.shape) for span in arena.spans}
+
+
+def flat_of(arena: Arena, named: Mapping[str, np.ndarray], dtype) -> np.ndarray:
+    """The reverse of :func:`by_name`; padding is zero."""
+    flat = np.zeros(arena.count, dtype)
+    for span in arena.spans:
+        flat[span.start : span.start + span.count] = named[span.name].reshape(-1)
+    return flat
+
+
+def from_root(transport: Transport, arena: Arena, named: Mapping[str, np.ndarray] | None, dtype) -> np.ndarray:
+    """Rank 0's arrays by name, as a flat host array on every rank; the others give None. Collective."""
+    flat = np.empty(arena.count, dtype) if named is None else flat_of(arena, named, dtype)
+    transport.broadcast(flat)
+    return flat
+
+
+def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
+    """The state between two iterations, on rank 0. Collective: a strategy may have to gather what it keeps in parts."""
+    run.exchange.settle()
+    state = run.exchange.state()
+    return checkpoint_of(run, ops, progress, state) if transport.rank == 0 else None
+
+
+def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> Checkpoint:
+    """``state``: the exchange's, whole. Not collective."""
+    slots = {name: by_name(run.arena, flat) for name, flat in state.items() if name != "step"}
+    return Checkpoint(
+        iteration=progress.iteration,
+        examples_seen=run.sampler.examples_seen(progress.iteration),
+        epoch=run.sampler.epoch_of(progress.iteration),
+        weights=by_name(run.arena, ops.to_host(run.arena.weights)),
+        optimizer=slots,
+        scalars={
+            "step": state["step"],
+            **{f"epoch_{key}": value for key, value in progress.epoch_sums.items()},
+            **(run.scale.state() if run.scale is not None else {}),
+        },
+        config=tomli_w.dumps(to_table(run.config)),
+        model=run.model.text,
+        model_name=run.model.name,
+        fingerprint=fingerprint(parameter_shapes(run.arena)),
+        data_name=run.data.name,
+        data_checksum=run.data.checksum,
+        best=progress.best,
+        version=__version__,
+        numerics=ops.numerics(),
+    )
+
+
+def place(checkpoint: Checkpoint) -> dict:
+    """What every rank must know of a checkpoint that rank 0 has read: JSON-able."""
+    names = ("iteration", "examples_seen", "best", "config", "model", "model_name", "data_name", "data_checksum")
+    return {name: getattr(checkpoint, name) for name in (*names, "numerics")} | {
+        "scalars": dict(checkpoint.scalars),
+        "slots": sorted(checkpoint.optimizer),
+    }
+
+
+def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoint: Checkpoint | None) -> Progress:
+    """Take up a checkpoint's state, which rank 0 holds and all ranks have the :func:`place` of; collective."""
+    weights = checkpoint and checkpoint.weights
+    ops.upload(from_root(transport, run.arena, weights, ops.dtype), run.arena.weights)
+    slots = {
+        name: from_root(transport, run.arena, checkpoint and checkpoint.optimizer[name], ops.dtype)
+        for name in found["slots"]
+    }
+    run.exchange.restore({"step": int(found["scalars"]["step"]), **slots})
+    if run.scale is not None:
+        run.scale.restore(found["scalars"])
+    sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
+    return Progress(iteration=run.sampler.iteration_at(found["examples_seen"]), best=found["best"], epoch_sums=sums)

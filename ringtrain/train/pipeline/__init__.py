@@ -1,0 +1,1 @@
+"""The two ends of a pipeline: front ranks and ranks of fully connected layers."""

@@ -1,0 +1,1 @@
+"""The course of a run: iterations, evaluations, records."""

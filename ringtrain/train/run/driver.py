@@ -1,0 +1,146 @@
+"""How ranks go from one meeting (evaluation, checkpoint, the end) to the next: iteration by iteration, together or a
+few apart; or as fast as each of them can, on parts that are handed out."""
+
+import queue
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from ringtrain.data.batches.batches import Batches
+from ringtrain.errors import DivergedError, everywhere
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.run.work_queue import Handout
+from ringtrain.train.step.loss_sum import Outcome
+from ringtrain.transport.base import Transport
+
+TELL_S = 0.1  # between two looks at what has been finished
+
+
+class Pace(ABC):
+    """account: account(outcome), for each finished iteration in order
+    tick:    tick(examples, seconds): so many examples of all ranks have taken so long
+    """
+
+    def __init__(self, account: Callable[[Outcome], None], tick: Callable[[int, float], None]):
+        self._account, self._tick = account, tick
+
+    @abstractmethod
+    def train(self, first: int, stop: int) -> bool:
+        """Iterations ``first`` up to ``stop``, or fewer where a rank is told to stop: then True."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Together(Pace):
+    """Every rank has its part of each iteration."""
+
+    def __init__(self, of: Assembly, transport: Transport, first: int, account, tick):
+        super().__init__(account, tick)
+        self._worker, self._guard, self._exchange = of.worker, of.guard, of.exchange
+        self._batches: Batches = of.batches(transport, first, of.iterations)
+
+    def train(self, first: int, stop: int) -> bool:
+        stopping = False
+        for iteration in range(first, stop):
+            if self._guard is not None:
+                self._guard.iterate(iteration + 1)
+            stopping = self._one(next(self._batches))
+            if stopping:
+                break
+        self._exchange.meet()
+        return self._told(self._worker.drain()) or stopping
+
+    def _one(self, batch) -> bool:
+        began = time.perf_counter()
+        outcome = self._worker.iterate(batch, self._batches.peek)
+        self._tick(batch.total, time.perf_counter() - began)
+        return self._told([outcome] if outcome else [])
+
+    def _told(self, outcomes: list[Outcome]) -> bool:
+        for outcome in outcomes:
+            self._account(outcome)
+        return any(outcome.stop for outcome in outcomes)
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+class HandedOut(Pace):
+    """Every trainer takes the next part that nobody has, and nobody waits for anybody. Rank 0 accounts for what all of
+    them have finished as it comes, the others at the meeting."""
+
+    def __init__(self, of: Assembly, transport: Transport, account, tick):
+        super().__init__(account, tick)
+        self._of, self._transport, self._told_to_stop = of, transport, of.told_to_stop
+        self._exchange = of.exchange
+        self._trains = transport.rank in of.roles.trainers
+        self._handout = Handout(transport, len(of.roles.trainers), of.sampler.iterations_per_epoch)
+
+    def train(self, first: int, stop: int) -> bool:
+        self._handout.open(first, stop)
+        self._told_at = time.perf_counter()
+        diverged = None
+        if self._trains:
+            diverged = self._until_divergence(first, stop)
+        else:
+            self._exchange.serve(self._tell_now_and_then)
+        self._exchange.settle()
+        everyone = self._transport.gather_json((self._told_to_stop(), diverged))  # when that returns, all have finished
+        self._tell()
+        for _, text in everyone:
+            if text is not None:
+                raise everywhere(DivergedError(text))
+        return any(stopping for stopping, _ in everyone)
+
+    def _until_divergence(self, first: int, stop: int) -> str | None:
+        """Take parts. What is to be said where the loss of one is not finite: nobody begins another then, and all ranks
+        come to the meeting and end together."""
+        try:
+            self._take_parts(first, stop)
+        except DivergedError as error:
+            self._handout.end()
+            return str(error)
+        return None
+
+    def _take_parts(self, first: int, stop: int) -> None:
+        """One part is trained on while the next is gathered."""
+        asked: queue.SimpleQueue = queue.SimpleQueue()
+        tickets = self._handout.tickets(self._told_to_stop)
+        with self._of.batches(self._transport, first, stop, units=iter(asked.get, None)) as batches:
+            try:
+                asked.put(next(tickets, None))
+                for batch in batches:
+                    asked.put(next(tickets, None))
+                    self._handout.report(self._of.worker.iterate(batch, batches.peek))
+                    self._tell_now_and_then()
+            finally:
+                asked.put(None)
+
+    def _tell_now_and_then(self) -> None:
+        if self._transport.rank == 0 and time.perf_counter() - self._told_at > TELL_S:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Account for what all ranks have finished by now."""
+        now = time.perf_counter()
+        outcomes = self._handout.finished(self._examples_of)
+        if outcomes:
+            self._tick(sum(outcome.examples for outcome in outcomes), now - self._told_at)
+            self._told_at = now
+        for outcome in outcomes:
+            self._account(outcome)
+
+    def _examples_of(self, iteration: int) -> int:
+        _, start, stop = self._of.sampler.place(iteration)
+        return stop - start
+
+    def close(self) -> None:
+        """Nothing is open between two meetings."""
+
+
+def make_pace(of: Assembly, transport: Transport, first: int, account, tick) -> Pace:
+    """For a run that begins at iteration ``first``."""
+    if of.exchange.handed_out:
+        return HandedOut(of, transport, account, tick)
+    return Together(of, transport, first, account, tick)

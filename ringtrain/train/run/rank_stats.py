@@ -1,0 +1,74 @@
+"""What a rank did, sent and holds, and at meetings of all ranks what all did."""
+
+import resource
+from contextlib import suppress
+
+from ringtrain.report.events import Ranks
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.transport.base import Transport
+
+FORGET_PEAK = "5"  # of Linux: what a process may write to its clear_refs. Source: proc_pid_clear_refs(5)
+
+
+class Meter:
+    """Of one run. ``training_s``: seconds of its iterations so far, which whoever takes their time adds."""
+
+    def __init__(self, run: Assembly, transport: Transport):
+        self._of, self._transport = run, transport
+        self.training_s = 0.0
+
+    def sent(self) -> int | None:
+        """Bytes that all ranks together have sent by the exchange; None where nobody counts. Collective."""
+        return sum(self._transport.gather_json(self._of.exchange.traffic().bytes_sent)) or self._nothing
+
+    def ranks(self) -> Ranks:
+        """Of all ranks; collective."""
+        every = self._transport.gather_json(self._own())
+        by_rank = {name: [own[name] for own in every] for name in every[0]}
+        if not any(by_rank["bytes_sent"]):
+            by_rank["bytes_sent"] = by_rank["between_bytes"] = [self._nothing] * len(every)
+        return Ranks(**by_rank, lag=self._lag())
+
+    @property
+    def exposed_s(self) -> float:
+        """How long this rank has waited for communication."""
+        return self._of.exchange.traffic().exposed_s + self._of.worker.in_layers_s
+
+    def _lag(self) -> dict | None:
+        """What lagged, by how much, how often."""
+        lag = self._of.exchange.lag()
+        return lag and {"clock": lag.clocks, "version": lag.versions}
+
+    @property
+    def _nothing(self) -> int | None:
+        """What it means that no rank has counted a byte: one rank alone sends none, of several the MPI's own
+        all-reduce has sent them."""
+        return 0 if self._transport.size == 1 else None
+
+    def _own(self) -> dict:
+        traffic, arena = self._of.exchange.traffic(), self._of.arena
+        nbytes = arena.count * arena.weights.dtype.itemsize
+        return {
+            "images": self._of.worker.images,
+            "updates": self._of.worker.updates,
+            "training_s": self.training_s,
+            "exposed_s": self.exposed_s,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+            "between_bytes": self._transport.links.between_bytes,
+            "weights_bytes": nbytes,
+            "gradient_bytes": nbytes,
+            "state_bytes": self._of.exchange.state_bytes,
+            "peak_bytes": peak_bytes(),
+        }
+
+
+def forget_peak() -> None:
+    """Let :func:`peak_bytes` begin anew, where the system can: another run of this process may have had more."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write(FORGET_PEAK)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,291 @@
+"""A run from its first iteration to its end: iterations, and between them evaluations, checkpoints and records."""
+
+import math
+import time
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+
+from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
+from ringtrain.exchange.buckets.timings import Traffic
+from ringtrain.humanize import plural
+from ringtrain.ops.base import Ops
+from ringtrain.report.events import BucketExchanged, Ended, EpochEnded, Evaluated, Exchanged, Iteration, Note
+from ringtrain.report.rates import Rates
+from ringtrain.report.sinks import Sink
+from ringtrain.storage.run_folder.run_folder import RunFolder
+from ringtrain.train import texts
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.checkpoints.saving import Salvage, Saving
+from ringtrain.train.checkpoints.state import Progress, per
+from ringtrain.train.evaluate import BrokenOff, Score
+from ringtrain.train.run.driver import make_pace
+from ringtrain.train.run.rank_stats import Meter
+from ringtrain.train.run.tracing import Tracing
+from ringtrain.train.step.loss_sum import Outcome
+from ringtrain.train.stopping.reasons import JobEnd, reason
+from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.base import Transport
+
+
+class Run:
+    """Every rank runs this; rank 0 alone has sinks that show or keep anything, and a folder.
+
+    started: when the process began, by ``time.perf_counter``; time stamps count from there
+    due:     whether evaluation and checkpoint of the last finished iteration are still to be made
+    """
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        ops: Ops,
+        transport: Transport,
+        progress: Progress,
+        sink: Sink,
+        folder: RunFolder | None,
+        started: float,
+        stop: StopFlag,
+        end: JobEnd,
+        tracing: Tracing | None = None,
+        due: bool = False,
+    ):
+        self._of, self._ops, self._transport = assembly, ops, transport
+        self._progress, self._sink, self._folder, self._started = progress, sink, folder, started
+        self._stop = stop
+        self._tracing = tracing  # until what it has found is written
+        self._due_at_once = due
+        self._before: Progress | None = None  # of the meeting that is under way: as it was found
+        self._score: Score | None = None  # the last one
+        self._finished: Iteration | None = None  # the last one, as it was told
+        self._checked = (-1, False)  # finished iterations when state was last looked at; whether ranks were compared
+        self._rates, self._meter = Rates(), Meter(assembly, transport)
+        self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
+        self._saving = Saving(assembly, ops, transport, progress, sink, folder, end)
+
+    def go(self) -> None:
+        """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
+        try:
+            self._go()
+        except StalledError as error:  # of a wait that is no collective: the guard knows what the others do
+            raise error if self._of.guard is None else self._of.guard.located(error) from error
+        finally:
+            if self._tracing is not None:
+                self._tracing.end()
+
+    def _go(self) -> None:
+        if self._due_at_once:
+            self._end_early(self._after(stopping=False))
+        first = self._progress.iteration
+        if self._tracing is not None:
+            self._tracing.align()
+        with closing(make_pace(self._of, self._transport, first, self._account, self._tick)) as pace:
+            while self._progress.iteration < self._of.iterations:
+                stopping = pace.train(self._progress.iteration, self._meeting())
+                self._write_trace(stopping)
+                self._end_early(self._after(stopping))
+        if self._saving.at != self._progress.iteration:  # a run that was resumed at its end
+            score, told = self._evaluated()
+            self._save(self._is_best(score), must=True)
+            self._end_early(told)
+        self._end("done")
+
+    def _end_early(self, told: bool) -> None:
+        if told:
+            self._end("interrupted")
+            error = self._interrupted()
+            self._stop.stopped()
+            raise error
+
+    def _write_trace(self, stopping: bool) -> None:
+        """When all ranks are through the iterations that are traced, or there are no more."""
+        done, tracing = self._progress.iteration, self._tracing
+        if tracing is not None and (stopping or done >= min(tracing.stop, self._of.iterations)):
+            self._tracing = None
+            self._sink.handle(Note(text=tracing.meet()))
+
+    def _meeting(self) -> int:
+        """How many iterations will be finished when ranks next do something together."""
+        done, config = self._progress.iteration, self._of.config
+        periods = (self._of.sampler.iterations_per_epoch, config.evaluate_every, config.checkpoint_every)
+        periods = (*periods, config.check_replicas or 0)
+        return min(self._of.iterations, *(done - done % period + period for period in periods if period))
+
+    def _tick(self, examples: int, seconds: float) -> None:
+        self._meter.training_s += seconds
+        self._rates.add(examples, seconds)
+
+    def _account(self, outcome: Outcome) -> None:
+        self._progress.iteration = outcome.iteration + 1
+        self._progress.add(outcome.loss_sum, outcome.correct, outcome.valid)
+        self._tell_skipped(outcome.iteration + 1)
+        self._finished = Iteration(
+            iteration=outcome.iteration + 1,
+            epoch=self._of.sampler.epoch_of(outcome.iteration) + 1,
+            loss=per(outcome.loss_sum, outcome.valid),
+            accuracy=per(outcome.correct, outcome.valid),
+            lr=self._of.rate.at(outcome.iteration),
+            examples=outcome.examples,
+            images_per_s=self._rates.recent(),
+            seconds=self._now(),
+        )
+        self._sink.handle(self._finished)
+
+    def _tell_skipped(self, iteration: int) -> None:
+        scale = self._of.scale
+        if scale is None or scale.skipped == self._skipped:
+            return
+        self._skipped = scale.skipped
+        updates = plural(scale.skipped, "update")
+        self._sink.handle(Note(text=texts.SKIPPED(updates=updates, iteration=iteration, factor=scale.factor)))
+
+    # ── after an iteration ────────────────────────────────────────────────────────────────────────────────
+    def _after(self, stopping: bool) -> bool:
+        """Evaluate, tell and save what is due. A run that is told to stop has little time: it only saves, and breaks an
+        evaluation off. Whether something is left to be done."""
+        self._before = replace(self._progress)
+        done, config = self._progress.iteration, self._of.config
+        epoch_ends = done % self._of.sampler.iterations_per_epoch == 0
+        last = done == self._of.iterations
+        self._check(comparing=config.check_replicas != 0)
+        evaluating = last or (self._due(config.evaluate_every, epoch_ends) and not stopping)
+        score, told = self._evaluated() if evaluating else (None, False)
+        if epoch_ends:
+            self._tell_epoch(score)
+        elif score:
+            self._sink.handle(Evaluated(test_loss=score.loss, test_accuracy=score.accuracy, **self._met()))
+        is_best = self._is_best(score)
+        if last or stopping or told or is_best or self._due(config.checkpoint_every, epoch_ends):
+            self._save(is_best, must=last or stopping or told)
+        self._before = None
+        return told or (stopping and not last)
+
+    def salvage(self) -> Salvage | None:
+        """What this rank has of the last finished iteration, whatever became of the others; None where the strategy
+        keeps no whole state on it."""
+        if not self._of.exchange.outlives:
+            return None
+        progress, due = self._before or self._progress, self._before is not None
+        return Salvage(progress.iteration, due, partial(self._saving.capture_alone, progress), self._finished)
+
+    def _due(self, every: int, epoch_ends: bool) -> bool:
+        return self._progress.iteration % every == 0 if every else epoch_ends
+
+    def _is_best(self, score: Score | None) -> bool:
+        return score is not None and (self._progress.best is None or score.accuracy > self._progress.best)
+
+    def _evaluated(self) -> tuple[Score | None, bool]:
+        """The score, and whether a rank was told to stop meanwhile: there is none then."""
+        try:
+            return self._evaluate(), False
+        except BrokenOff:
+            return None, True
+
+    def _evaluate(self) -> Score | None:
+        if self._of.data.test is None:
+            return None
+        self._of.exchange.settle()
+        with self._transport.activity.during("evaluating"):
+            self._score = self._of.evaluator.score(
+                self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain
+            )
+        if self._score and not math.isfinite(self._score.loss):
+            raise self._diverged(texts.TEST_LOSS(loss=self._score.loss))
+        return self._score
+
+    def _tell_epoch(self, score: Score | None) -> None:
+        loss, accuracy = self._progress.close_epoch()
+        self._sink.handle(
+            EpochEnded(
+                train_loss=loss,
+                train_accuracy=accuracy,
+                test_loss=score and score.loss,
+                test_accuracy=score and score.accuracy,
+                weights_sha256=self._digest(settled=score is not None),
+                **self._met(),
+            )
+        )
+
+    def _digest(self, settled: bool) -> str | None:
+        """Of the weights, on rank 0, which alone tells of it. Ranks that are apart do not meet for it."""
+        if not settled and not self._of.exchange.exact:
+            return None
+        self._of.exchange.settle()
+        return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None
+
+    def _met(self) -> dict:
+        """What is told of a meeting: where the run is, and what it took to send. Collective."""
+        return {**self._where(), "bytes_sent": self._meter.sent()}
+
+    def _where(self) -> dict:
+        """Iteration and epoch of what was just finished, and the time stamp."""
+        iteration = self._progress.iteration
+        return {
+            "iteration": iteration,
+            "epoch": self._of.sampler.epoch_of(iteration - 1) + 1,
+            "seconds": self._now(),
+        }
+
+    def _save(self, is_best: bool, must: bool) -> None:
+        """``must``: whether there is no later checkpoint that could make up for this one."""
+        self._check(comparing=self._of.config.check_replicas != 0)
+        if is_best:
+            self._progress.best = self._score.accuracy
+        saved = self._saving.save(is_best, must)
+        if is_best:  # one that the disk did not take is not what later ones are to be better than
+            self._progress.best = self._transport.gather_json(self._progress.best if saved else self._saving.best())[0]
+
+    def _check(self, comparing: bool = True) -> None:
+        """All is finite, since an update may spoil weights although its loss was; and the same on all ranks.
+        Collective."""
+        done, replicas = self._progress.iteration, self._of.replicas
+        if self._checked >= (done, comparing):
+            return
+        gradient = replicas.gradient_problem()
+        self._of.exchange.settle()
+        replicas.check(texts.AFTER_ITERATION(iteration=done), gradient, comparing)
+        self._checked = (done, comparing)
+
+    def _diverged(self, what: str) -> DivergedError:
+        return everywhere(DivergedError(texts.DIVERGED(what=what, iteration=self._progress.iteration)))
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────
+    def _end(self, reason: str) -> None:
+        self._check()
+        digest = self._of.arena.hash(self._ops)
+        self._tell_traffic(self._of.exchange.traffic())
+        self._sink.handle(self._meter.ranks())
+        exposed, training_s = self._meter.exposed_s, self._meter.training_s
+        self._sink.handle(
+            Ended(
+                iterations=self._progress.iteration,
+                epochs=self._of.sampler.epoch_of(self._progress.iteration),
+                ranks=self._transport.size,
+                test_accuracy=self._score and self._score.accuracy,
+                test_loss=self._score and self._score.loss,
+                images_per_s=self._rates.overall(),
+                weights_sha256=digest,
+                seconds=self._now(),
+                exposed_share=exposed / training_s if training_s else 0.0,
+                reason=reason,
+            )
+        )
+
+    def _tell_traffic(self, traffic: Traffic) -> None:
+        self._sink.handle(
+            Exchanged(
+                overlap=self._of.config.overlap,
+                bytes_sent=traffic.bytes_sent,
+                exposed_s=traffic.exposed_s,
+                buckets=tuple(BucketExchanged(**asdict(bucket)) for bucket in traffic.buckets),
+                **self._where(),
+            )
+        )
+
+    def _interrupted(self) -> Interrupted:
+        where = self._folder.path if self._folder else "the run folder"
+        why = reason(self._transport, self._stop)
+        text = texts.STOPPED_AFTER(why=why, iteration=self._progress.iteration, folder=where)
+        return everywhere(Interrupted(text))
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._started

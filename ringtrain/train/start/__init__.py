@@ -1,0 +1,1 @@
+"""From flags to a run that starts, resumes or recovers."""

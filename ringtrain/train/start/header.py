@@ -1,0 +1,81 @@
+"""What a run says of itself before its first iteration."""
+
+from ringtrain import __version__
+from ringtrain.config.record import TrainConfig
+from ringtrain.data.batches.sampler import largest_share
+from ringtrain.exchange.base import Exchange
+from ringtrain.ops.base import Ops
+from ringtrain.report.events import RunStarted
+from ringtrain.train import texts
+from ringtrain.train.assembly import batch_norm, reproducible
+from ringtrain.train.assembly.assemble import Assembly
+from ringtrain.train.assembly.recipe import accumulate_notes, hyper_of, schedule_notes, schedule_words
+from ringtrain.train.checkpoints.resume import Origin
+from ringtrain.train.start.provenance import provenance
+from ringtrain.transport.base import Transport
+
+
+def header(run: Assembly, ops: Ops, transport: Transport, origin: Origin, folder) -> RunStarted:
+    """Collective."""
+    config, exchange = run.config, run.exchange
+    return RunStarted(
+        version=__version__,
+        model=run.model.name,
+        parameters=sum(span.count for span in run.arena.spans if span.parameter.role != "statistic"),
+        data=run.data.name,
+        train_examples=run.data.train.count,
+        test_examples=run.data.test.count if run.data.test else 0,
+        strategy=_strategy_words(config, exchange),
+        exact=exchange.exact,
+        ranks=transport.size,
+        nodes=transport.nodes,
+        device=ops.describe(),
+        dtype=config.dtype,
+        precision=config.precision,
+        batch=run.sampler.batch,
+        optimizer=_optimizer_words(config),
+        lr=run.rate.lr,
+        schedule=schedule_words(config, run.rate),
+        epochs=None if config.iterations else run.iterations // run.sampler.iterations_per_epoch,
+        iterations=run.iterations,
+        iterations_per_epoch=run.sampler.iterations_per_epoch,
+        resumed_at=origin.iteration or 0,
+        seed=config.seed,
+        folder=str(folder.path) if folder else None,
+        reproducible=reproducible.words(config, ops),
+        best=origin.place["best"] if origin.place else None,
+        **provenance(transport),
+    )
+
+
+def notes(run: Assembly, transport: Transport, origin: Origin) -> list[str]:
+    """What the user should know besides."""
+    skipped = origin.found.skipped if origin.found else ()
+    notes = [*run.exchange.notes, *(texts.PASSED_OVER(problem=problem) for problem in skipped)]
+    notes += schedule_notes(run.config, run.rate)
+    own = largest_share(run.config.batch, len(run.roles.trainers), run.grain)
+    notes += accumulate_notes(run.config, own, run.grain)
+    notes += filter(None, [batch_norm.words(run.config), batch_norm.smaller(run.config, run.graph)])
+    if transport.local_size > 1 and run.data.held == "private" and not run.config.synthetic:
+        notes.append(texts.PRIVATE_DATA())
+    if run.guard is not None and run.guard.gap:
+        notes.append(texts.GUARD_GAP(gap=run.guard.gap))
+    return notes
+
+
+def _strategy_words(config: TrainConfig, exchange: Exchange) -> str:
+    rounding = "" if config.wire == "none" else texts.ROUNDED(wire=config.wire)
+    terms = f" {exchange.terms}" if exchange.terms else ""
+    algorithm = texts.ALGORITHM(algorithm=config.algorithm, rounding=rounding) if exchange.all_reduces else ""
+    return f"{exchange.name}{terms}{algorithm}"
+
+
+def _optimizer_words(config: TrainConfig) -> str:
+    corrected = texts.CORRECTED() if config.momentum_correction else ""
+    memory = texts.MOMENTUM(momentum=config.momentum, corrected=corrected)
+    if config.optimizer in ("adamw", "lamb"):
+        memory = texts.BETAS(beta1=config.momentum, beta2=config.beta2)
+    words = texts.OPTIMIZER(optimizer=config.optimizer, memory=memory, decay=config.weight_decay)
+    words += texts.TRUST(trust=hyper_of(config).trust) if config.optimizer == "lars" else ""
+    words += texts.TRUST_LIMIT(limit=config.trust_limit) if config.trust_limit else ""
+    return words + (texts.CLIPPED(norm=config.clip_norm) if config.clip_norm else "")

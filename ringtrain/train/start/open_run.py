@@ -1,0 +1,91 @@
+"""From flags to all that a run is made of. Whatever can be wrong is found here, by all ranks together, before the run
+folder is touched."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringtrain import __version__
+from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.allreduce.tuning_file import Found, find_tuning
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import to_table
+from ringtrain.errors import UsageError
+from ringtrain.monitor.guarded_transport import bare
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.ops.base import Ops
+from ringtrain.train import texts
+from ringtrain.train.agree import agree, together
+from ringtrain.train.assembly import reproducible
+from ringtrain.train.assembly.assemble import Assembly, assemble, read_data
+from ringtrain.train.assembly.device import open_device
+from ringtrain.train.assembly.recipe import check_warmup
+from ringtrain.train.checkpoints.resume import Origin, check_continuation, decide, find_origin, own_layers
+from ringtrain.train.start.recovery_state import Journey, check_elastic, for_devices
+from ringtrain.train.stopping.reasons import JobEnd, find_job_end, heed
+from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """remarks: what the user should know of how it was opened"""
+
+    origin: Origin
+    run: Assembly
+    ops: Ops
+    end: JobEnd
+    remarks: Sequence[str]
+
+
+def open_run(
+    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: Journey, alone: bool
+) -> Opened:
+    """``alone``: whether this process makes no other run. Collective; raises RingtrainError, on every rank alike."""
+    origin = journey.origin or find_origin(transport, run_file, flags)
+    config, model = together(transport, lambda: decide(origin, run_file, flags))
+    config = journey.adapted(config)
+    agree(transport, _facts(config, model))
+    together(transport, lambda: check_elastic(config, transport, alone))
+    stop.other = end = find_job_end(transport, config, os.environ)
+    data = read_data(config, model, transport)
+    if not journey.unsaved:
+        heed(transport, stop, origin.words)
+    device = open_device(for_devices(config), bare(transport))  # whose guard is made with the run
+    reproducible.check_kernels(config, transport, device.ops)
+    tuning = together(transport, lambda: tuning_of(config, transport, bool(journey.lost)))
+
+    def own() -> Assembly:
+        return assemble(config, model, data, device.transport, device.ops, stop, tuning.table)
+
+    with transport.activity.during("preparing the run", limited=True):
+        run = together(transport, own)
+    transport.activity.deadline_s = config.deadline_s
+    together(run.transport, lambda: check_warmup(config, run.rate, own_layers(run_file, flags)))
+    together(run.transport, lambda: check_continuation(run, origin))
+    moved = reproducible.moved(config, device.ops, origin.place and origin.place["numerics"])
+    remarks = [*device.notes, *filter(None, [tuning.remark, moved, end.words()])]
+    return Opened(origin, run, device.ops, end, remarks)
+
+
+def _facts(config: TrainConfig, model: ModelSpec) -> dict:
+    """What all ranks must hold alike before they open data together."""
+    return {
+        "ringtrain": __version__,
+        **to_table(config),
+        "model file sha256": hashlib.sha256(model.text.encode()).hexdigest(),
+    }
+
+
+def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = False) -> Found:
+    """What ``auto`` chooses by; collective. Raises UsageError, but where ranks are others than the file was for since
+    some have died."""
+    if config.algorithm == AUTO:
+        try:
+            return find_tuning(transport, config.tuning)
+        except UsageError as error:
+            if not after_death:
+                raise
+            return Found(None, texts.WITHOUT_TUNING(error=error))
+    return Found(None)

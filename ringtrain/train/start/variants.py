@@ -1,0 +1,157 @@
+"""The same training several times in one world of ranks, one variant after another.
+
+Each variant has a transport of its own, made anew and closed after it, so that nothing of it stays: memory, windows,
+messages, the guard's board. What stays are compiled kernels, which are wanted.
+
+An error that all ranks raise together leaves them side by side, and the next variant begins. Messages of the one that
+failed may still be on their way, so its transport is not closed, and its memory is kept until the process ends. An
+error of one rank alone leaves the others waiting for it: that ends all.
+"""
+
+import gc
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.config.resolve import resolve
+from ringtrain.data.file.dataset import DataSet
+from ringtrain.errors import Interrupted, RingtrainError, everywhere
+from ringtrain.nn.spec import ModelSpec
+from ringtrain.parsing import whole_number
+from ringtrain.train import texts
+from ringtrain.train.agree import together
+from ringtrain.train.assembly.assemble import assemble, open_data
+from ringtrain.train.assembly.device import open_device
+from ringtrain.train.assembly.recipe import check_warmup
+from ringtrain.train.assembly.reproducible import check_kernels, threads_of
+from ringtrain.train.checkpoints.resume import check_continuation, decide, find_origin, own_layers
+from ringtrain.train.start.open_run import tuning_of
+from ringtrain.train.start.start import train
+from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.base import Transport
+from ringtrain.transport.world import remove_segments
+
+Connect = Callable[[], Transport]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A training: what it is called, a run file or none, flags with its folder as ``out``."""
+
+    name: str
+    run_file: str | None
+    flags: Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A variant, and why it came to no end; None where it did."""
+
+    variant: Variant
+    problem: str | None
+
+
+# ── before anything is run ────────────────────────────────────────────────────────────────────────────────────────────
+def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
+    """Put each together as if to be trained, on data that are read once. Collective. Raises RingtrainError that names
+    the variant."""
+    shared = connect()  # has the data
+    opened: dict[tuple, DataSet] = {}
+    for variant in variants:
+        own = connect()
+        try:
+            _check(own, shared, variant, opened)
+        except RingtrainError as error:
+            if error.everywhere:
+                raise everywhere(type(error)(texts.IN_VARIANT(name=variant.name, error=error))) from error
+            raise
+        own.close()
+    opened.clear()
+    shared.close()
+
+
+def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) -> None:
+    origin = find_origin(own, variant.run_file, variant.flags)
+    config, model = together(own, lambda: decide(origin, variant.run_file, variant.flags))
+    config = replace(config, guard=False)
+    data = together(own, lambda: _data(config, model, shared, opened))
+    device = open_device(config, own)
+    check_kernels(config, own, device.ops)
+    own = device.transport
+    tuning = together(own, lambda: tuning_of(config, own))
+    run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table))
+    together(own, lambda: check_warmup(config, run.rate, own_layers(variant.run_file, variant.flags)))
+    together(own, lambda: check_continuation(run, origin))
+    run.exchange.close()
+
+
+def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:
+    of_model = (model.text, config.batch, config.seed) if config.synthetic else ()
+    key = (config.data, config.data is None and config.model, *of_model)
+    if key not in opened:
+        opened[key] = open_data(config, model, transport)
+    return opened[key]
+
+
+def same_threads(variants: Sequence[Variant], environment: Mapping[str, str]) -> list[Variant]:
+    """The variants, each with its own number of threads if any has by its flags or its run file, as a reproducible one
+    has: it is set for the whole process, and would stay."""
+    own = [threads_of(resolve(*own_layers(variant.run_file, variant.flags))) for variant in variants]
+    if not any(own):
+        return list(variants)
+    others = whole_number(environment.get("OMP_NUM_THREADS", "")) or 1
+    return [
+        replace(variant, flags={**variant.flags, "threads": threads or others})
+        for variant, threads in zip(variants, own, strict=True)
+    ]
+
+
+# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def run_variants(
+    transport: Transport,
+    connect: Connect,
+    variants: Sequence[Variant],
+    begun: Callable[[Variant], None],
+    ended: Callable[[list[Ran]], None],
+) -> list[Ran]:
+    """Train each; what came of those that were begun. Collective. All end early where a rank was told to stop.
+
+    begun, ended: told of each variant, and of what came of all so far; on every rank
+    Raises what one rank alone raised, saying what it ended.
+    """
+    ran: list[Ran] = []
+    kept: list[tuple[Transport, RingtrainError]] = []  # of those that failed: an error holds on to its run's memory
+    stop = StopFlag().install()
+    if transport.size == 1:
+        stop.end_all = remove_segments
+    try:
+        for variant in same_threads(variants, os.environ):
+            if any(transport.gather_json(stop())):
+                break
+            begun(variant)
+            own = connect()
+            error = _trained(own, variant, stop)
+            if error is None:
+                own.close()
+            else:
+                kept.append((own, error))
+            ran.append(Ran(variant, error and str(error)))
+            gc.collect()
+            ended(ran)
+            if isinstance(error, Interrupted):
+                break
+    finally:
+        stop.remove()
+    return ran
+
+
+def _trained(transport: Transport, variant: Variant, stop: StopFlag) -> RingtrainError | None:
+    """The error that ended it on all ranks, or None."""
+    try:
+        train(transport, variant.run_file, variant.flags, stop)
+    except RingtrainError as error:
+        if error.everywhere:
+            return error
+        raise type(error)(texts.ENDED_VARIANT(error=error, name=variant.name)) from error
+    return None

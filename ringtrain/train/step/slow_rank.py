@@ -1,0 +1,59 @@
+"""A rank that is k times slower than it is, to see what a strategy makes of it.
+
+Before each micro-batch it rests, for k - 1 times as long as it has computed since the one before. Its core is free
+meanwhile, so that no other rank is slowed.
+"""
+
+import time
+from collections.abc import Callable
+
+from ringtrain.errors import ConfigError
+from ringtrain.train import texts
+from ringtrain.train.step.input import Feed
+
+
+class Slowed:
+    """The feed of a rank that is ``times`` slower. ``worked``: seconds that it has computed by now."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        times: float,
+        worked: Callable[[], float] = time.thread_time,
+        rest: Callable[[float], None] = time.sleep,
+    ):
+        self._feed, self._times, self._worked, self._rest = feed, times, worked, rest
+        self._before = worked()
+
+    def load(self, *what):
+        """As :meth:`ringtrain.train.step.input.Feed.load`."""
+        self._rest((self._times - 1) * (self._worked() - self._before))
+        self._before = self._worked()
+        return self._feed.load(*what)
+
+    def ahead(self, batch) -> None:
+        self._feed.ahead(batch)
+
+    def arrive(self, batch) -> None:
+        self._feed.arrive(batch)
+
+
+def slowed(feed: Feed, slow: str | None, rank: int, size: int) -> Feed | Slowed:
+    """The feed of this rank, where ``slow`` is RANK:TIMES or None. Raises ConfigError."""
+    if slow is None:
+        return feed
+    which, times = _parsed(slow)
+    if not 0 <= which < size:
+        raise ConfigError(texts.NO_SUCH_RANK(slow=slow, rank=which, last=size - 1))
+    return Slowed(feed, times) if which == rank else feed
+
+
+def _parsed(slow: str) -> tuple[int, float]:
+    try:
+        rank, times = slow.split(":")
+        which, factor = int(rank), float(times)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= 1000:
+        raise ConfigError(texts.SLOW(slow=slow))
+    return which, factor

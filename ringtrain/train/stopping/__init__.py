@@ -1,0 +1,1 @@
+"""Signals and other reasons to stop."""
