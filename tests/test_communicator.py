@@ -13,7 +13,7 @@ from ringtrain.allreduce.machine import look
 from ringtrain.allreduce.tuning_table import Row, Table, Tuning
 from ringtrain.api import plan, texts
 from ringtrain.errors import UsageError
-from ringtrain.transport.loopback import Loopback, LoopbackHandle, LoopbackWorld
+from ringtrain.transport.threads.loopback import Loopback, LoopbackHandle, LoopbackWorld
 
 
 def together(size, function, **options):

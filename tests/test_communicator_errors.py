@@ -15,7 +15,7 @@ from ringtrain.errors import MismatchError, StalledError, TransportError, UsageE
 from ringtrain.monitor import texts as monitor_texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.arrays import halves
 from tests.fakes.clock import Clock
 

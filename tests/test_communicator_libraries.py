@@ -9,7 +9,7 @@ from ringtrain import Communicator
 from ringtrain.api import texts
 from ringtrain.api.libraries.lend import lend
 from ringtrain.errors import UsageError
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.arrays import Lender, cupy_like, halves
 
 

@@ -49,9 +49,9 @@ def device_buffers(transport: Transport, cuda: Cuda):
 
     from ringtrain.bench.measure.buffers import DeviceBuffers
     from ringtrain.train.agree import together
-    from ringtrain.transport.awareness import YES
-    from ringtrain.transport.device import DIRECT, STAGED, OnDevice
-    from ringtrain.transport.ipc import Ipc
+    from ringtrain.transport.cuda_aware.decision import YES
+    from ringtrain.transport.device.cuda_ipc import Ipc
+    from ringtrain.transport.device.wrapper import DIRECT, STAGED, OnDevice
 
     index = together(transport, cuda.index)
     choice = cuda.choose(transport, index)

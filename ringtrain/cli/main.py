@@ -14,7 +14,7 @@ from ringtrain.cli.hints import in_words
 from ringtrain.cli.world import end_with
 from ringtrain.errors import RingtrainError, UsageError, naming_packages, nearest
 from ringtrain.parsing import UNSET
-from ringtrain.transport.launcher import read_launch
+from ringtrain.transport.launch_environment import read_launch
 
 COMMANDS = {
     "train": ("ringtrain.cli.train", "Train a model; under mpirun, on every rank together."),

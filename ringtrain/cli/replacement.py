@@ -4,7 +4,7 @@ import os
 import sys
 
 from ringtrain.cli.main import run
-from ringtrain.transport.tolerance import MARK
+from ringtrain.transport.fault_tolerance import MARK
 
 if __name__ == "__main__":
     os.environ[MARK] = "1"

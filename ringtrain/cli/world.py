@@ -8,7 +8,7 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, UsageError, naming_packages
-from ringtrain.transport.launcher import read_launch
+from ringtrain.transport.launch_environment import read_launch
 
 
 def in_world(action) -> int:
@@ -36,7 +36,7 @@ def in_worlds(action) -> int:
 def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     from ringtrain.monitor.guarded_transport import watched
     from ringtrain.transport.activity import no_words
-    from ringtrain.transport.roll import roll_of
+    from ringtrain.transport.mpi.deaths_before_init import roll_of
     from ringtrain.transport.world import World
 
     activity.lost = roll_of(os.environ)
@@ -90,7 +90,7 @@ class Ender:
         self.rank, self.world, self._activity = rank, None, activity
 
     def end(self, error: RingtrainError) -> None:
-        from ringtrain.transport.tolerance import end_job
+        from ringtrain.transport.fault_tolerance import end_job
 
         os.write(2, f"{texts.FROM_RANK(rank=self.rank, text=error)}\n".encode(errors="backslashreplace"))
         self._activity.before_end(error)

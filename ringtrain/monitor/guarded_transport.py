@@ -7,9 +7,9 @@ from ringtrain.monitor import texts as texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.mapped import Lane
+from ringtrain.transport.counters import Tally
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.tally import Tally
+from ringtrain.transport.shared_arena import Lane
 
 
 class Guarded(Transport):

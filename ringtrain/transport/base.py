@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.links import Links
-from ringtrain.transport.mapped import Lane
+from ringtrain.transport.counters import Tally
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.tally import Tally
+from ringtrain.transport.shared_arena import Lane
+from ringtrain.transport.traffic import Links
 from ringtrain.transport.waiting import Patience
 
 

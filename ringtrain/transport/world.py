@@ -12,16 +12,16 @@ from pathlib import Path
 
 from ringtrain.errors import RankLostError, RingtrainError, TransportError, UsageError
 from ringtrain.transport import texts
-from ringtrain.transport.awareness import STAGED, Choice, Rung, Trial, agree_on_way
 from ringtrain.transport.base import Transport
-from ringtrain.transport.device import OnDevice
-from ringtrain.transport.ipc import Ipc
-from ringtrain.transport.launcher import check_without_mpi, check_world, local_claims, read_launch
-from ringtrain.transport.loopback import LoopbackWorld
-from ringtrain.transport.memory import aligned_zeros
-from ringtrain.transport.openmpi import starting
-from ringtrain.transport.sight import sees, sight
-from ringtrain.transport.tolerance import MARK, tolerant
+from ringtrain.transport.buffers import aligned_zeros
+from ringtrain.transport.cuda_aware.decision import STAGED, Choice, Rung, Trial, agree_on_way
+from ringtrain.transport.cuda_aware.visibility import sees, sight
+from ringtrain.transport.device.cuda_ipc import Ipc
+from ringtrain.transport.device.wrapper import OnDevice
+from ringtrain.transport.fault_tolerance import MARK, tolerant
+from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
+from ringtrain.transport.mpi.openmpi import starting
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 JOIN_S = 120  # from the start of a replacement until it is one of the others
 MAPS = Path("/proc/self/maps")
@@ -45,8 +45,8 @@ def connect(allocate=None, comm=None) -> Transport:
     except (ImportError, RuntimeError) as error:
         check_without_mpi(launch, str(error).splitlines()[0])
         return LoopbackWorld(1).transport(0, allocate or aligned_zeros)
-    from ringtrain.transport.handles import telling
-    from ringtrain.transport.messages import Messages, library
+    from ringtrain.transport.mpi.messages import Messages, library
+    from ringtrain.transport.mpi.requests import telling
 
     check_world(launch, MPI.COMM_WORLD.size, library())
     if comm is None:
@@ -73,7 +73,7 @@ def _start():
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
     from mpi4py import MPI
 
-    from ringtrain.transport import libmpi
+    from ringtrain.transport.mpi import libmpi
 
     if not libmpi.start():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
@@ -106,9 +106,9 @@ class World:
         return self.transport
 
     def survive(self, facts: dict, order: Callable, wanted: int, command: Sequence[str], expired: Callable) -> None:
-        """Leave a world that has lost a rank, for one of the survivors, as :mod:`ringtrain.transport.survival` does.
-        Collective over these."""
-        from ringtrain.transport.survival import survive
+        """Leave a world that has lost a rank, for one of the survivors, as :mod:`ringtrain.transport.mpi.ulfm_recovery`
+        does. Collective over these."""
+        from ringtrain.transport.mpi.ulfm_recovery import survive
 
         self.survived = survive(self._bare, facts, order, wanted, command, expired)
         self.transport = self._bare = self.survived.transport
@@ -152,7 +152,7 @@ def _join(patience_s: float):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(max(1, int(min(JOIN_S, patience_s))))
     with starting():
-        from ringtrain.transport.survival import join
+        from ringtrain.transport.mpi.ulfm_recovery import join
 
     joined = join()
     signal.alarm(0)
@@ -173,14 +173,14 @@ def remove_segments() -> None:
 
 def look() -> list[Rung]:
     """What the MPI of this process says of device memory."""
-    from ringtrain.transport import libmpi
+    from ringtrain.transport.mpi import libmpi
 
     return libmpi.look()
 
 
 def fault_tolerance() -> tuple[bool, bool]:
     """Whether the MPI of this process has ULFM, and was started with it."""
-    from ringtrain.transport import libmpi
+    from ringtrain.transport.mpi import libmpi
 
     return libmpi.fault_tolerance()
 
@@ -204,7 +204,8 @@ def find_way(transport: Transport, asked: str, device: int, maker: str) -> Choic
     """The same where one rank alone wants to know what several would do. There must be an MPI."""
 
     def attempt() -> Trial:
-        from ringtrain.transport import libmpi, trial
+        from ringtrain.transport.cuda_aware import trial
+        from ringtrain.transport.mpi import libmpi
 
         return trial.attempt(libmpi.launcher(), libmpi.vendor(), maker, beside)
 

@@ -25,7 +25,7 @@ from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.train.assembly.assemble import assemble, open_data
-from ringtrain.transport.awareness import STAGED, Choice
+from ringtrain.transport.cuda_aware.decision import STAGED, Choice
 from ringtrain.transport.world import connect, on_device
 
 COPIED, EDGE, TIMES = 1 << 30, 8192, 10

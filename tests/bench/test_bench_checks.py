@@ -10,7 +10,7 @@ from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
 from ringtrain.bench.measure.trials import Job, Trial, prepare
 from ringtrain.errors import RingtrainError
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 SIZES = (1, 2, 3, 5)
 

@@ -19,9 +19,9 @@ from ringtrain.bench.sweep import files, plots, tables
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.transport.device import DIRECT, STAGED, OnDevice
-from ringtrain.transport.ipc import Ipc
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.device.cuda_ipc import Ipc
+from ringtrain.transport.device.wrapper import DIRECT, STAGED, OnDevice
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime
 

@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep.sweep import Sweep, sweep
-from ringtrain.transport.loopback import Loopback, LoopbackHandle, LoopbackWorld
+from ringtrain.transport.threads.loopback import Loopback, LoopbackHandle, LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 

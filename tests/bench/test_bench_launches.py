@@ -12,7 +12,7 @@ from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, plots
 from ringtrain.bench.sweep.launches import markdown, merged
 from ringtrain.bench.sweep.sweep import Sweep, sweep
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"

@@ -23,7 +23,7 @@ from ringtrain.nn import spec
 from ringtrain.nn.layers import ReLU
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 
 # The pool before the first weights has no backward; ``sum`` has two readers' gradients to add behind ``relu``.

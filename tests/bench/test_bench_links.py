@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.bench.measure import round_trips
 from ringtrain.bench.measure.round_trips import WINDOW, stream, sustained_s
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import recording
 
 

@@ -16,7 +16,7 @@ from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_rate, format_seconds, percent, plural
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.cli.tune import _asked as tuned
 from ringtrain.cli.tune import tune
 from ringtrain.errors import UsageError
-from ringtrain.transport.loopback import Loopback, LoopbackWorld
+from ringtrain.transport.threads.loopback import Loopback, LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 QUICK = Protocol(repeats=3, warm_up=1)

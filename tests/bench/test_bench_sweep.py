@@ -19,7 +19,7 @@ from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.algorithms.ring import ring
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 QUICK = Protocol(repeats=3, warm_up=1)
@@ -118,7 +118,7 @@ def test_what_a_schedule_or_the_mpi_cannot_do_is_refused(monkeypatch):
         raise KeyError("e")
 
     monkeypatch.setitem(schedules.SCHEDULES, "fussy", fussy)
-    monkeypatch.setattr("ringtrain.transport.loopback.Loopback.native_allreduce", unknown)
+    monkeypatch.setattr("ringtrain.transport.threads.loopback.Loopback.native_allreduce", unknown)
     rows = swept(2, algorithms=("mpi", "fussy", "ring"), dtypes=("float16",), sizes=(64,)).rows
     assert [row["status"] for row in rows] == ["refused", "refused", "ok"]
     assert rows[0]["reason"] == "MPI does not reduce float16 by sum: 'e'"
@@ -199,7 +199,7 @@ def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
     def silent(self, span, op="sum", source=None):
         """Leaves every rank with its own contribution."""
 
-    monkeypatch.setattr("ringtrain.transport.loopback.Loopback.native_allreduce", silent)
+    monkeypatch.setattr("ringtrain.transport.threads.loopback.Loopback.native_allreduce", silent)
     rows = swept(2, sizes=(4000,)).rows
     (row,) = by(rows, algorithm="mpi")
     assert row["status"] == "wrong" and row["wrong"] > 5000 and not row["same_on_ranks"]

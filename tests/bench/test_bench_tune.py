@@ -16,7 +16,7 @@ from ringtrain.bench.model.work import Work
 from ringtrain.bench.sweep import gates, plots
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.inspect.cost import Fabric
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 PAIR = Layout("1x2", 2, 1)
 KIB, MIB = 1 << 10, 1 << 20
@@ -65,7 +65,7 @@ def test_a_wrong_algorithm_does_not_win(monkeypatch):
     def silent(self, span, op="sum", source=None):
         """Leaves every rank with its own contribution, in no time."""
 
-    monkeypatch.setattr("ringtrain.transport.loopback.Loopback.native_allreduce", silent)
+    monkeypatch.setattr("ringtrain.transport.threads.loopback.Loopback.native_allreduce", silent)
     table = tune.table_from(swept(algorithms=("mpi", "ring")), PAIR)
     lines = tune.choice_lines(table, anywhere(PAIR, "float32"), [64, 4096], "float32", "sum", whole=True)
     assert "mpi" not in "".join(lines)

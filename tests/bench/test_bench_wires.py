@@ -16,7 +16,7 @@ from ringtrain.bench.model.bounds import bound_s
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, Link
 from ringtrain.bench.sweep import files, gates, plots, tables
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 QUICK = Protocol(repeats=3, warm_up=1)
 ALL = ("none", "float16", "bfloat16")

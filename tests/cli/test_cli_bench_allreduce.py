@@ -16,7 +16,7 @@ from ringtrain.cli.progress import PROGRESS_EVERY_S, Progress
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.awareness import Choice
+from ringtrain.transport.cuda_aware.decision import Choice
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime
 

@@ -24,7 +24,7 @@ from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.schedule import Move, Step
 from ringtrain.collectives.topology import even
 from ringtrain.errors import ScheduleError, UsageError
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 RANKS, SHARDS = [*range(1, 10), 16], range(1, 17)
 WORLDS = [(size, shards) for shards in SHARDS for size in RANKS if size <= shards]

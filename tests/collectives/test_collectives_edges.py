@@ -11,7 +11,7 @@ from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
 from ringtrain.errors import TransportError
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
 
 DEADLINE_S = 20.0

@@ -11,7 +11,7 @@ from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import StalledError, TransportError
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.later import Later
 from tests.fakes.transports import delaying, recording
 

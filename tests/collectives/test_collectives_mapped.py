@@ -17,7 +17,7 @@ from ringtrain.collectives.execution.mapped import COMING, FINAL, LEAVING, WORKI
 from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import Patience
 
 

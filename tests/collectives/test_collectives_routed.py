@@ -18,7 +18,7 @@ from ringtrain.collectives.topology import placed
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import Late
 
 LAYOUTS = [[0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1], [0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 2, 2]]

@@ -14,7 +14,7 @@ from ringtrain.collectives.execution.reduction import Wire
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.later import Later
 from tests.fakes.transports import delaying, recording
 

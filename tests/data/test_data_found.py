@@ -41,7 +41,7 @@ from ringtrain.report.records import parse, read_record
 from ringtrain.report.sinks import cut
 from ringtrain.storage import texts as storage_texts
 from ringtrain.train.start.variants import Variant, same_threads
-from ringtrain.transport.launcher import ALONE, Launch, read_launch
+from ringtrain.transport.launch_environment import ALONE, Launch, read_launch
 from tests.readers import EVENTS, PYTHON, data_sets
 
 BATCH = pickle.loads(PYTHON["data_batch_3"])

@@ -21,7 +21,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 PAIR = Layout("1x2", 2, 1)
 HERE = Here(PAIR, ("mpi", "ring", "star"), {"mapped": "no shared windows"})

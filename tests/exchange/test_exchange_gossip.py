@@ -12,7 +12,7 @@ from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.exchange.strategies.gossip import Gossip
 from ringtrain.exchange.strategies.gossip_pairs import pairing, period
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording
 
 

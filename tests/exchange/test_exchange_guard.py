@@ -17,7 +17,7 @@ from ringtrain.monitor.guarded_reduction import SMALL_BYTES
 from ringtrain.monitor.guarded_transport import Guarded
 from ringtrain.monitor.reporter_election import SILENCE_TURNS
 from ringtrain.monitor.watchdog import EVERY_S, PAUSED_S, Watchdog
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.clock import STEP_S, Clock, until
 
 pytestmark = pytest.mark.timing

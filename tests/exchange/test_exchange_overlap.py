@@ -13,7 +13,7 @@ from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.exchange.strategies.averaging import Averaging
 from ringtrain.exchange.strategies.delayed import Delayed
 from ringtrain.exchange.strategies.sharded import Sharded
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import Shut, delaying, recording
 
 ITERATIONS = 7

@@ -10,7 +10,7 @@ from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
 from ringtrain.collectives.shared_memory import Unavailable, fused_plan, or_messages
 from ringtrain.errors import UsageError
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import recording
 
 

@@ -13,7 +13,7 @@ from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.strategies.sharded import Sharded
 from ringtrain.exchange.update.loss_scale import GROW_AFTER, LARGEST, START, LossScale, unscale
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 def test_a_dynamic_factor_halves_when_it_was_too_large_and_doubles_after_long():

@@ -17,7 +17,7 @@ from ringtrain.exchange.servers.sync_server import Server
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import delaying
 
 

@@ -25,7 +25,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import delaying, recording
 
 ZERO = Fill("constant")

@@ -8,7 +8,7 @@ from ringtrain.monitor import texts as texts
 from ringtrain.monitor.flight_recorder import Board, Row
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import placed, wait_for
 
 pytestmark = pytest.mark.timing

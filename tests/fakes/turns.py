@@ -6,9 +6,10 @@ import time
 from random import Random
 from types import SimpleNamespace
 
-from ringtrain.transport import loopback, waiting
-from ringtrain.transport.local import LocalTally
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport import waiting
+from ringtrain.transport.threads import loopback
+from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.threads.sums import LocalTally
 
 
 class Turns:

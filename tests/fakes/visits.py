@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ringtrain.launch.doctor.doctor import Line, Visit
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 def refuse(*number):

@@ -10,8 +10,8 @@ from ringtrain.launch.doctor import devices, host
 from ringtrain.launch.doctor.checks import CHECKS
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, summary, worst
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.awareness import NO, UNKNOWN, Rung
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Rung
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.visits import Messaging, refuse
 

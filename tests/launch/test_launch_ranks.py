@@ -9,7 +9,7 @@ from ringtrain.errors import TransportError
 from ringtrain.launch import texts
 from ringtrain.launch.doctor import ranks
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
-from ringtrain.transport.local import LocalTally
+from ringtrain.transport.threads.sums import LocalTally
 from tests.fakes.visits import line_of, lines_of
 
 

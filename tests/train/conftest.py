@@ -3,7 +3,7 @@ from small_runs import DROPOUT_NET
 
 from ringtrain.report import plots
 from ringtrain.train.start import start
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 DRAW = "ringtrain.train.start.start.draw_curves"
 

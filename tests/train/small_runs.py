@@ -8,7 +8,7 @@ from ringtrain.config.resolve import resolve
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble, open_data
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 # A net with everything that is drawn at random (crops, flips, dropout), of layers that see one example at a time.
 DROPOUT_NET = """

@@ -40,7 +40,7 @@ from ringtrain.train.start.provenance import command_of, provenance, versions_of
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 def records(folder, kind=None):

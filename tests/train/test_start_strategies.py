@@ -9,7 +9,7 @@ from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange import texts as exchange_texts
 from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ringtrain.ops.catalogue import make_ops
 from ringtrain.train import texts as train_texts
 from ringtrain.train.agree import take_turns
 from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 

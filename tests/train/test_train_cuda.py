@@ -4,7 +4,7 @@ that refuses what a device would refuse."""
 import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses
 
-from ringtrain.transport.device import STAGED, OnDevice
+from ringtrain.transport.device.wrapper import STAGED, OnDevice
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.device]

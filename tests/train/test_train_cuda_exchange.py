@@ -11,7 +11,7 @@ from strategies import trained
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.report.trace import DEVICE
 from ringtrain.train.run.tracing import Tracing
-from ringtrain.transport.device import STAGED, OnDevice
+from ringtrain.transport.device.wrapper import STAGED, OnDevice
 from tests.ops.cuda_support import REAL, cuda_ops, device_runtime, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.device]

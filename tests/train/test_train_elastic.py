@@ -36,7 +36,7 @@ from ringtrain.train.start.recovery_state import Journey, check_elastic, for_dev
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.start.start import start, train
 from ringtrain.train.stopping.signals import StopFlag, watching
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 ELASTIC = TrainConfig(elastic="shrink")
 

@@ -22,7 +22,7 @@ from ringtrain.train.evaluate import Evaluator, Score
 from ringtrain.train.load import load
 from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 @pytest.fixture

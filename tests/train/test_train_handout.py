@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.train.run.work_queue import Handout
 from ringtrain.train.step.loss_sum import Outcome
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 FIRST, STOP = 5, 12
 

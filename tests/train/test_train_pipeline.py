@@ -15,7 +15,7 @@ from ringtrain.train import texts as train_texts
 from ringtrain.train.pipeline.fc_stage import Cut, Message, Pool, messages_of
 from ringtrain.train.pipeline.front_stage import Away, Home, front_instructions
 from ringtrain.train.step.instructions import Check, NoExamples, Share, Update
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 

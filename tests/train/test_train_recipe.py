@@ -26,7 +26,7 @@ from ringtrain.train.start.header import header
 from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 IMAGENET, CIFAR = 1_281_167, 50_000
 NO_LAYERS = """

@@ -15,7 +15,7 @@ from ringtrain.train import texts
 from ringtrain.train.assembly.replica_check import _narrow
 from ringtrain.train.start import open_run
 from ringtrain.train.start import start as starting
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 HOST = socket.gethostname()
 NET = {"model": "net.toml", "data": "digits", "ops": "reference", "guard": False}

@@ -17,7 +17,7 @@ from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.checkpoints.state import Progress, capture, place, restore
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 # 297 = 4·73 + 5: the fifth batch leaves three of eight shards, and ranks, without an example.
 TAILED = {"batch": 73}

@@ -12,7 +12,7 @@ from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.checkpoints.resume import go_on
 from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 @pytest.fixture

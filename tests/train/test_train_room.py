@@ -9,7 +9,7 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.train import texts
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.visits import put
 
 NET = """

@@ -4,7 +4,7 @@ from small_runs import DROPOUT_NET, losses
 from ringtrain.errors import ConfigError
 from ringtrain.train import texts
 from ringtrain.train.step.slow_rank import Slowed, slowed
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 class Given:

@@ -7,7 +7,7 @@ from small_runs import DROPOUT_NET, everywhere
 from strategies import trained
 
 from ringtrain.ops.cuda import CudaOps
-from ringtrain.transport.device import STAGED, OnDevice
+from ringtrain.transport.device.wrapper import STAGED, OnDevice
 from tests.ops.cuda_support import REAL, device_runtime, needs_compiler
 
 

@@ -8,7 +8,7 @@ from ringtrain.report.sinks import Sink
 from ringtrain.train.start.run_folder import Timed
 from ringtrain.train.start.start import start
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 class Seen:

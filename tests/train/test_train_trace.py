@@ -18,7 +18,7 @@ from ringtrain.report.trace import DEVICE, LOOP
 from ringtrain.train import texts
 from ringtrain.train.run.tracing import Tracing, path_of, window_of
 from ringtrain.train.start.start import start
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
 

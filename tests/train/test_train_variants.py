@@ -15,7 +15,7 @@ from ringtrain.train.start import variants as room
 from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants, run_variants, same_threads
 from ringtrain.train.stopping.signals import StopFlag
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 def connect():

@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.errors import DeviceError
 from ringtrain.transport import texts
-from ringtrain.transport.awareness import (
+from ringtrain.transport.cuda_aware.decision import (
     AUTO,
     DIRECT,
     NO,
@@ -18,8 +18,8 @@ from ringtrain.transport.awareness import (
     merge,
     worth_trying,
 )
-from ringtrain.transport.loopback import LoopbackWorld
-from ringtrain.transport.sight import sees, sight
+from ringtrain.transport.cuda_aware.visibility import sees, sight
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.world import choose_way
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.monitor.flight_recorder import CALLS, RING, TEXT_BYTES, Board, make_call
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 SUM, MAX = make_call("all-reduce of 5 float32 by ring (sum)"), make_call("all-reduce of 5 float32 by ring (max)")
 

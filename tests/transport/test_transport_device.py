@@ -7,11 +7,11 @@ import pytest
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
-from ringtrain.transport.device import STAGED, OnDevice
-from ringtrain.transport.direct import Direct
-from ringtrain.transport.loopback import LoopbackWorld
-from ringtrain.transport.pinned import Pinned
-from ringtrain.transport.staging import BERTHS
+from ringtrain.transport.device.direct import Direct
+from ringtrain.transport.device.pinned import Pinned
+from ringtrain.transport.device.staging import BERTHS
+from ringtrain.transport.device.wrapper import STAGED, OnDevice
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import wait_for
 from tests.fakes.device import DeviceArray, DeviceRefusal
 from tests.fakes.host_cuda import HostRuntime

@@ -9,9 +9,10 @@ import pytest
 
 from ringtrain.errors import DeviceError, StalledError
 from ringtrain.ops import texts as ops_texts
-from ringtrain.transport import ipc, texts
-from ringtrain.transport.ipc import Ipc, Opened
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport import texts
+from ringtrain.transport.device import cuda_ipc
+from ringtrain.transport.device.cuda_ipc import Ipc, Opened
+from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
 
 FLOATS = 100
@@ -166,10 +167,10 @@ def test_ranks_ask_for_as_much():
 
 
 def test_process_namespaces_are_told_apart(monkeypatch):
-    monkeypatch.setattr(ipc, "_namespace", lambda: threading.current_thread().name)
+    monkeypatch.setattr(cuda_ipc, "_namespace", lambda: threading.current_thread().name)
     assert refused() == texts.OTHER_NAMESPACES(peers="ranks 0, 1")
     monkeypatch.undo()
-    monkeypatch.setattr(ipc, "NAMESPACE", "/nowhere")
+    monkeypatch.setattr(cuda_ipc, "NAMESPACE", "/nowhere")
     assert refused_not()
 
 
@@ -246,7 +247,7 @@ def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
         assert rank.ipc.share(rank.whole()) == ""
         gc.collect()
         rank.t.barrier()
-        monkeypatch.setattr(ipc, "MEET_S", 0.2)  # from here on they are not to meet
+        monkeypatch.setattr(cuda_ipc, "MEET_S", 0.2)  # from here on they are not to meet
         if rank.t.rank == 0:
             rank.ipc.close()  # in vain: it waits for rank 1, and not for ever
             ended.set()
@@ -262,7 +263,7 @@ def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
 def test_a_rank_that_does_not_come_is_named(monkeypatch):
     def body(rank):
         rank.t.barrier()
-        monkeypatch.setattr(ipc, "MEET_S", 0.05)
+        monkeypatch.setattr(cuda_ipc, "MEET_S", 0.05)
         if rank.t.rank == 0:
             late = texts.NO_PROGRESS.pattern(awaited=texts.AWAITED_NEIGHBOURS(peers="rank 1", step=texts.NAME))
             with pytest.raises(StalledError, match=late):

@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.errors import UsageError
 from ringtrain.transport import texts
-from ringtrain.transport.launcher import (
+from ringtrain.transport.launch_environment import (
     ALONE,
     Launch,
     check_without_mpi,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ringtrain.transport import texts
-from ringtrain.transport.awareness import NO, UNKNOWN, YES, Rung
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Rung
 
 MAPS = """\
 7f00-7f01 r--p 00000000 fe:00 123        /opt/venv/lib/python3.11/site-packages/mpi4py/MPI.mpich.so
@@ -20,7 +20,7 @@ MAPS = """\
 def libmpi():
     pytest.importorskip("mpi4py")
     try:
-        from ringtrain.transport import libmpi
+        from ringtrain.transport.mpi import libmpi
     except (ImportError, RuntimeError) as error:
         pytest.skip(f"no MPI library: {str(error).splitlines()[0]}")
     return libmpi

@@ -5,7 +5,7 @@ import pytest
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 pytestmark = pytest.mark.timing
 

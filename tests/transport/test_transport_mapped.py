@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ringtrain.transport.loopback import LoopbackWorld
-from ringtrain.transport.mapped import LANES_AT_ONCE, LINE_BYTES, Arena, Lane, Lanes, twins
+from ringtrain.transport.shared_arena import LANES_AT_ONCE, LINE_BYTES, Arena, Lane, Lanes, twins
+from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 def arena(own=1, nbytes=64):

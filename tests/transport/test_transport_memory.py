@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.transport.memory import ALIGNMENT, MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
+from ringtrain.transport.buffers import ALIGNMENT, MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f4", "f8"])

@@ -3,8 +3,8 @@
 import os
 from types import SimpleNamespace
 
-from ringtrain.transport import nameless
-from ringtrain.transport.nameless import TOKEN_BYTES, Fence, make, open_at
+from ringtrain.transport.mpi import memfd
+from ringtrain.transport.mpi.memfd import TOKEN_BYTES, Fence, make, open_at
 
 
 def test_what_one_writes_the_other_reads():
@@ -52,7 +52,7 @@ def test_a_fence_releases_first_and_then_acquires(monkeypatch):
     it."""
     done = []
     lock = SimpleNamespace(release=lambda: done.append("release"), acquire=lambda: done.append("acquire"))
-    monkeypatch.setattr(nameless, "threading", SimpleNamespace(Lock=lambda: lock))
+    monkeypatch.setattr(memfd, "threading", SimpleNamespace(Lock=lambda: lock))
     fence = Fence()
     assert done == ["acquire"]
     fence()

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringtrain.transport import openmpi
-from ringtrain.transport.openmpi import COMPONENTS, LIBRARY_NAMED, PREFIXES, quiet_ucx, starting
+from ringtrain.transport.mpi import openmpi
+from ringtrain.transport.mpi.openmpi import COMPONENTS, LIBRARY_NAMED, PREFIXES, quiet_ucx, starting
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.transport import texts
 from ringtrain.transport.activity import no_words
-from ringtrain.transport.roll import GONE_S, TURN_S, Roll, roll_of
+from ringtrain.transport.mpi.deaths_before_init import GONE_S, TURN_S, Roll, roll_of
 
 LAUNCHER = 50
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ringtrain.transport import texts, tolerance
-from ringtrain.transport.tolerance import LET_OUT_S, _unread, find_launcher, frailty, tolerant
+from ringtrain.transport import fault_tolerance, texts
+from ringtrain.transport.fault_tolerance import LET_OUT_S, _unread, find_launcher, frailty, tolerant
 
 FT = {"OMPI_MCA_mpi_ft_enable": "1"}
 
@@ -26,13 +26,13 @@ def test_each_reason_says_what_to_do():
 
 def test_a_launcher_is_found_among_the_processes_above(monkeypatch):
     family = {7: ("python", 6), 6: ("bash", 5), 5: ("prted", 4), 4: ("prterun", 1)}
-    monkeypatch.setattr("ringtrain.transport.tolerance._process", lambda number: family.get(number, ("", 0)))
+    monkeypatch.setattr("ringtrain.transport.fault_tolerance._process", lambda number: family.get(number, ("", 0)))
     assert find_launcher(7) == 5
     assert find_launcher(99) is None
 
 
 def test_names_and_parents_are_read():
-    from ringtrain.transport.tolerance import _process
+    from ringtrain.transport.fault_tolerance import _process
 
     name, parent = _process(os.getpid())
     assert name and parent == os.getppid()
@@ -57,8 +57,8 @@ def test_what_nobody_has_read_yet_is_counted_in_pipes_alone(tmp_path):
 @pytest.mark.parametrize(("left", "slept_s"), [([0, 0], 0), ([3, 0, 3, 0, 0, 0], 2e-3), ([0, 9] * 9999, LET_OUT_S)])
 def test_an_end_waits_until_all_is_read_but_not_for_ever(monkeypatch, left, slept_s):
     now, said = [50.0], iter(left)
-    monkeypatch.setattr(tolerance, "_unread", lambda descriptor: next(said))
-    monkeypatch.setattr(tolerance.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(tolerance.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    tolerance.let_out()
+    monkeypatch.setattr(fault_tolerance, "_unread", lambda descriptor: next(said))
+    monkeypatch.setattr(fault_tolerance.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(fault_tolerance.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    fault_tolerance.let_out()
     assert now[0] - 50 == pytest.approx(slept_s, abs=1e-3)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.transport import texts, trial
-from ringtrain.transport.awareness import NO, UNKNOWN, YES, Trial
-from ringtrain.transport.trial import MARK, Outcome, attempt, clean, command, read, run
+from ringtrain.transport import texts
+from ringtrain.transport.cuda_aware import trial
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Trial
+from ringtrain.transport.cuda_aware.trial import MARK, Outcome, attempt, clean, command, read, run
 
 pytestmark = pytest.mark.timing
 

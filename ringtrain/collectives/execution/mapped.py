@@ -15,7 +15,7 @@ from ringtrain.collectives.execution.reduction import HOST, Reduction
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
-from ringtrain.transport.mapped import Lane
+from ringtrain.transport.shared_arena import Lane
 from ringtrain.transport.waiting import peers, wait_for
 
 WORK_BYTES = 1 << 18  # of all twins of a piece: what is added is then still in the cache when it is pushed

@@ -40,7 +40,7 @@ from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
-from ringtrain.transport.mapped import Lane
+from ringtrain.transport.shared_arena import Lane
 from ringtrain.transport.waiting import peers, wait_for
 
 PIECES = 32  # of a slice, at most: the first addition and the last push are then little of the whole

@@ -10,7 +10,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.launch import texts
 from ringtrain.launch.binding import bind
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
-from ringtrain.transport.awareness import STAGED, Rung
+from ringtrain.transport.cuda_aware.decision import STAGED, Rung
 from ringtrain.transport.world import find_way, look
 
 GIB = 1 << 30

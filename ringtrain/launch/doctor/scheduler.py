@@ -17,7 +17,7 @@ from ringtrain.launch import texts
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
 from ringtrain.launch.slurm.job_end import NUMBERS, Ask, ask_squeue, job_end
 from ringtrain.parsing import whole_number
-from ringtrain.transport.launcher import read_launch
+from ringtrain.transport.launch_environment import read_launch
 
 SOON_S = 120.0
 

@@ -21,7 +21,7 @@ from ringtrain.train.checkpoints.state import place
 from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, Journey, wanted
 from ringtrain.train.start.start import train
 from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN, StopFlag
-from ringtrain.transport.tolerance import KILLED_S
+from ringtrain.transport.fault_tolerance import KILLED_S
 from ringtrain.transport.world import World, remove_segments
 
 NOTHING = -1  # finished iterations of a rank that holds no whole state

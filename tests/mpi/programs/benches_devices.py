@@ -7,7 +7,7 @@ from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.model import calibration, copies
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.cli.devices import Cuda, with_device
-from ringtrain.transport.awareness import YES, Choice, Rung
+from ringtrain.transport.cuda_aware.decision import YES, Choice, Rung
 from ringtrain.transport.world import connect
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime

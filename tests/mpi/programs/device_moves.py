@@ -8,7 +8,7 @@ import numpy as np
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.transport import texts
-from ringtrain.transport.device import DIRECT, STAGED, OnDevice
+from ringtrain.transport.device.wrapper import DIRECT, STAGED, OnDevice
 from ringtrain.transport.world import connect
 from tests.fakes.device import DeviceArray
 from tests.fakes.host_cuda import HostRuntime

@@ -12,7 +12,7 @@ from ringtrain.cli.main import run
 
 PLACES = {
     "starting": "ringtrain.transport.world.connect",
-    "connecting": "ringtrain.transport.messages.Messages.__init__",
+    "connecting": "ringtrain.transport.mpi.messages.Messages.__init__",
     "opening": "ringtrain.train.start.open_run.read_data",
     "iteration": "ringtrain.train.step.worker.Worker.iterate",
     "update": "ringtrain.exchange.buckets.deferred_update.Applying.finish",
@@ -20,8 +20,8 @@ PLACES = {
     "evaluation": "ringtrain.train.evaluate.Evaluator.score",
     "saving": "ringtrain.storage.run_folder.run_folder.RunFolder.save",
     "ending": "ringtrain.train.run.run.Run._end",
-    "shrunk": "ringtrain.transport.survival._gathered",
-    "calming": "ringtrain.transport.survival._calm",
+    "shrunk": "ringtrain.transport.mpi.ulfm_recovery._gathered",
+    "calming": "ringtrain.transport.mpi.ulfm_recovery._calm",
     "entering": "ringtrain.train.start.recover.Elastic._enter",
     "closing": "ringtrain.exchange.strategies.allreduce.AllReduce.close",
     "parting": "ringtrain.train.start.recover.Elastic._part",

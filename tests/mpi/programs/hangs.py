@@ -13,7 +13,7 @@ import os
 import sys
 
 from ringtrain.cli import main
-from ringtrain.transport.launcher import read_launch
+from ringtrain.transport.launch_environment import read_launch
 
 
 def keep_the_interpreter(*_, **__):

@@ -15,8 +15,8 @@ from ringtrain.collectives.algorithms.shards import add_up
 from ringtrain.exchange.buckets.reproducible import Canonical
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
-from ringtrain.transport.device import STAGED, OnDevice
-from ringtrain.transport.ipc import Ipc
+from ringtrain.transport.device.cuda_ipc import Ipc
+from ringtrain.transport.device.wrapper import STAGED, OnDevice
 from ringtrain.transport.world import connect
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime

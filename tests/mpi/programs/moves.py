@@ -17,8 +17,8 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
-from ringtrain.transport.links import Links
-from ringtrain.transport.loopback import LoopbackWorld
+from ringtrain.transport.threads.loopback import LoopbackWorld
+from ringtrain.transport.traffic import Links
 from ringtrain.transport.world import connect
 
 DEADLINE_S = 30.0
@@ -78,7 +78,7 @@ def cuts_messages(t):
     """Nine bytes a message, over spans that do not divide by nine; several moves in one handle; and nothing at all."""
     from mpi4py import MPI
 
-    from ringtrain.transport.messages import Messages
+    from ringtrain.transport.mpi.messages import Messages
 
     small = Messages(MPI.COMM_WORLD, {}, message_bytes=9)
     right, left = (t.rank + 1) % t.size, (t.rank - 1) % t.size
@@ -226,7 +226,7 @@ def tallies(t):
 
 def leaves_shared_memory_for_the_mpi(t):
     """A window is had while there is room for it and for what the MPI will want; else memory is private."""
-    from ringtrain.transport import node
+    from ringtrain.transport.mpi import node
 
     look, free = node.shutil.disk_usage, (4096 + node.SPARE_BYTES) * t.size
     for missing, shared in ((0, False), (-1, True)):
@@ -239,7 +239,7 @@ def gives_the_core_away_where_it_is_shared(t):
     """The awaited rank may need the very core that a wait would spin on."""
     from mpi4py import MPI
 
-    from ringtrain.transport.messages import Messages
+    from ringtrain.transport.mpi.messages import Messages
 
     cores, seen = os.sched_getaffinity(0), []
     one = sorted(cores)[:1]

@@ -3,12 +3,12 @@
 import sys
 
 from ringtrain.cli.world import in_world
-from ringtrain.transport.awareness import UNKNOWN, Rung
+from ringtrain.transport.cuda_aware.decision import UNKNOWN, Rung
 from ringtrain.transport.world import choose_way
 
 
 def choose(transport):
-    from ringtrain.transport import libmpi  # which starts the MPI
+    from ringtrain.transport.mpi import libmpi  # which starts the MPI
 
     # Nothing speaks against it, so that it is tried.
     libmpi.look = lambda: [Rung(name, UNKNOWN, "") for name in ("kinds", "query", "ucx")]

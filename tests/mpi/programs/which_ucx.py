@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ringtrain.transport import libmpi
+from ringtrain.transport.mpi import libmpi
 from ringtrain.transport.world import connect
 
 transport = connect()

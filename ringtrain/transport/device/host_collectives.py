@@ -12,7 +12,7 @@ import numpy as np
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.staging import Engine
+from ringtrain.transport.device.staging import Engine
 from ringtrain.transport.waiting import wait_for
 
 # MPIs have no bfloat16: they take it for whole numbers, or for bytes, add those, and report success. Few have float16.

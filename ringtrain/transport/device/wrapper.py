@@ -11,15 +11,15 @@ import numpy as np
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.direct import Direct
-from ringtrain.transport.ipc import Ipc, grown
-from ringtrain.transport.mapped import Lane
-from ringtrain.transport.memory import ALIGNMENT, cut
+from ringtrain.transport.buffers import ALIGNMENT, cut
+from ringtrain.transport.counters import Tally
+from ringtrain.transport.device.cuda_ipc import Ipc, grown
+from ringtrain.transport.device.direct import Direct
+from ringtrain.transport.device.host_collectives import Sums
+from ringtrain.transport.device.staged import Staged
+from ringtrain.transport.device.staging import PIECE_BYTES, Engine
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.staged import Staged
-from ringtrain.transport.staging import PIECE_BYTES, Engine
-from ringtrain.transport.sums import Sums
-from ringtrain.transport.tally import Tally
+from ringtrain.transport.shared_arena import Lane
 from ringtrain.transport.waiting import Patience, wait_for
 
 DIRECT, STAGED = "direct", "staged"

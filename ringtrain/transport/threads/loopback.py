@@ -17,11 +17,11 @@ from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.links import Links
-from ringtrain.transport.local import LocalTally, Sum, SumHandle
-from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
-from ringtrain.transport.memory import aligned_zeros, as_bytes
+from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.rows import Rows
+from ringtrain.transport.shared_arena import Arena, Lane, Lanes, twins
+from ringtrain.transport.threads.sums import LocalTally, Sum, SumHandle
+from ringtrain.transport.traffic import Links
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast

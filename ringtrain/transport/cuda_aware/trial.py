@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from ringtrain.transport import texts
-from ringtrain.transport.awareness import NO, UNKNOWN, YES, Trial
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Trial
 
 LIMIT_S = 60.0  # CuPy takes seconds to load, a device to wake, an MPI to look for its networks
 GRACE_S = 5.0
@@ -61,9 +61,9 @@ def command(launcher: Path, vendor: str, program: Sequence[str]) -> list[str]:
 
 
 def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:
-    """The child: :mod:`ringtrain.transport.probe`."""
+    """The child: :mod:`ringtrain.transport.cuda_probe`."""
     numbers = ",".join(map(str, devices))
-    return [sys.executable, "-m", "ringtrain.transport.probe", maker, numbers, f"{seconds:g}"]
+    return [sys.executable, "-m", "ringtrain.transport.cuda_probe", maker, numbers, f"{seconds:g}"]
 
 
 def attempt(launcher: Path | None, vendor: str, maker: str, devices: Sequence[int], limit_s: float = LIMIT_S) -> Trial:

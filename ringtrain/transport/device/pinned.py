@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringtrain.transport.memory import ALIGNMENT
+from ringtrain.transport.buffers import ALIGNMENT
 
 BLOCK_BYTES = 8 << 20
 

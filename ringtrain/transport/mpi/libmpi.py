@@ -10,8 +10,8 @@ from pathlib import Path
 from mpi4py import MPI
 
 from ringtrain.transport import texts
-from ringtrain.transport.awareness import NO, UNKNOWN, YES, Rung
-from ringtrain.transport.tolerance import tolerant
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Rung
+from ringtrain.transport.fault_tolerance import tolerant
 
 MAPS = Path("/proc/self/maps")
 LIBMPI = r"/libmpi(_\w+)?\.so"  # libmpi.so.40, libmpi_abi.so.0, libmpi_cray.so.12

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from ringtrain.transport.nameless import Nameless, make, open_at
-from ringtrain.transport.node import gather_text
+from ringtrain.transport.mpi.memfd import Nameless, make, open_at
+from ringtrain.transport.mpi.node import gather_text
 
 
 def share(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:

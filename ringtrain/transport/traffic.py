@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from ringtrain.transport.memory import as_bytes
+from ringtrain.transport.buffers import as_bytes
 
 
 class Links:

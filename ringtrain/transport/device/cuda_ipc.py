@@ -1,8 +1,8 @@
 """Memory of devices that the ranks of a node map alike, by CUDA's IPC: several devices, or one that several ranks use.
 
 Each rank names its allocation, and opens those that its neighbours name. A span of a rank's own then has a twin in
-everybody else's, as in an arena of host memory (:mod:`ringtrain.transport.mapped`), and kernels of any rank read and
-write all of them. Names are told, and ranks wait for one another, by host memory that the node shares.
+everybody else's, as in an arena of host memory (:mod:`ringtrain.transport.shared_arena`), and kernels of any rank read
+and write all of them. Names are told, and ranks wait for one another, by host memory that the node shares.
 
 What goes wrong here is no error but a reason, :attr:`Ipc.why`, the same on all ranks of the node: then there are no
 twins. An allocation is opened once in a process, however often it is asked for, and closed by all before any owner lets

@@ -8,8 +8,8 @@ task, which sees what that one sees, would find nothing of it.
 from collections.abc import Mapping, Sequence
 
 from ringtrain.transport import texts
-from ringtrain.transport.awareness import NO, YES, Rung
-from ringtrain.transport.launcher import read_launch
+from ringtrain.transport.cuda_aware.decision import NO, YES, Rung
+from ringtrain.transport.launch_environment import read_launch
 
 MASK = "CUDA_VISIBLE_DEVICES"
 PER_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")  # srun's --gpus-per-task and --gpu-bind

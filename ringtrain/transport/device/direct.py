@@ -11,7 +11,7 @@ import numpy as np
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.memory import Raw
+from ringtrain.transport.buffers import Raw
 
 
 class DirectHandle(Handle):

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
-from ringtrain.transport.libmpi import LIBMPI, loaded
-from ringtrain.transport.openmpi import quiet_ucx
+from ringtrain.transport.mpi.libmpi import LIBMPI, loaded
+from ringtrain.transport.mpi.openmpi import quiet_ucx
 
 SHARED_MEMORY = "/dev/shm"  # where it lies on Linux, whoever makes it
 # Of every rank, left free: the MPI has segments of its own there, whose pages it touches only when messages travel. One

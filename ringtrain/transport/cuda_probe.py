@@ -1,6 +1,6 @@
 """The child of a trial: device memory from rank to rank, staged and direct. Not for people.
 
-    mpirun -n 2 python -m ringtrain.transport.probe MODULE:MAKER DEVICE[,DEVICE] SECONDS
+    mpirun -n 2 python -m ringtrain.transport.cuda_probe MODULE:MAKER DEVICE[,DEVICE] SECONDS
 
 MAKER(DEVICE) makes the Runtime of a device. Rank 0 says where it is before each step, so that whoever reads the output
 of a crash knows in which one it was.
@@ -16,7 +16,7 @@ import numpy as np
 
 from ringtrain.errors import RingtrainError
 from ringtrain.transport import texts
-from ringtrain.transport.trial import MARK
+from ringtrain.transport.cuda_aware.trial import MARK
 
 # Below and above where MPIs go from sending at once to asking first; the last is what is timed.
 SIZES = (1, 1000, 65_537, 1 << 20, 8 << 20)
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 def _try(transport, runtime) -> dict:
     """What rank 0 says at last."""
-    from ringtrain.transport.device import DIRECT, STAGED, OnDevice
+    from ringtrain.transport.device.wrapper import DIRECT, STAGED, OnDevice
 
     rates = {}
     for way in (STAGED, DIRECT):

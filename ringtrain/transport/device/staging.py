@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ringtrain.transport.base import Handle
-from ringtrain.transport.memory import cut
-from ringtrain.transport.pinned import Pinned
+from ringtrain.transport.buffers import cut
+from ringtrain.transport.device.pinned import Pinned
 
 # A copy of 1 MiB takes 20 to 50 µs at the 20 to 50 GB/s of PCIe, several times what issuing it and its message takes
 # here: smaller pieces would wait for this interpreter, larger ones let the network wait longer for the first.

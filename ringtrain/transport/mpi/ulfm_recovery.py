@@ -26,10 +26,10 @@ from mpi4py import MPI
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
-from ringtrain.transport.handles import has_lost
-from ringtrain.transport.messages import Messages
-from ringtrain.transport.node import gather_text
-from ringtrain.transport.tolerance import end_job
+from ringtrain.transport.fault_tolerance import end_job
+from ringtrain.transport.mpi.messages import Messages
+from ringtrain.transport.mpi.node import gather_text
+from ringtrain.transport.mpi.requests import has_lost
 
 REJOIN_S = 120.0  # by when survivors have found one another: nothing of it takes a second but the start of a Python
 SPAWNS = 2  # how often replacements are started, before the survivors go on without

@@ -19,18 +19,18 @@ from mpi4py import MPI
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.handles import PersistentHandle, ReduceHandle, has_lost, telling
-from ringtrain.transport.launcher import choose_local_ranks, number_nodes
-from ringtrain.transport.links import Links
-from ringtrain.transport.mapped import Arena, Lane, Lanes, twins
-from ringtrain.transport.memory import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
-from ringtrain.transport.nameless import Fence
-from ringtrain.transport.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
-from ringtrain.transport.relay import Relay, relayed
-from ringtrain.transport.remote import RemoteTally
+from ringtrain.transport.buffers import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
+from ringtrain.transport.fault_tolerance import end_job, frailty, let_out, tolerant
+from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
+from ringtrain.transport.mpi.board_relay import Relay, relayed
+from ringtrain.transport.mpi.memfd import Fence
+from ringtrain.transport.mpi.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
+from ringtrain.transport.mpi.node_memory import share
+from ringtrain.transport.mpi.requests import PersistentHandle, ReduceHandle, has_lost, telling
+from ringtrain.transport.mpi.rma_counters import RemoteTally
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared import share
-from ringtrain.transport.tolerance import end_job, frailty, let_out, tolerant
+from ringtrain.transport.shared_arena import Arena, Lane, Lanes, twins
+from ringtrain.transport.traffic import Links
 from ringtrain.transport.waiting import SPIN_S, Patience
 
 THREAD_LEVELS = {

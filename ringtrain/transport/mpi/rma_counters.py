@@ -7,9 +7,9 @@ from mpi4py import MPI
 
 from ringtrain.errors import TransportError
 from ringtrain.transport import texts
-from ringtrain.transport.libmpi import LIBMPI, loaded
-from ringtrain.transport.openmpi import quiet_ucx
-from ringtrain.transport.tally import Tally
+from ringtrain.transport.counters import Tally
+from ringtrain.transport.mpi.libmpi import LIBMPI, loaded
+from ringtrain.transport.mpi.openmpi import quiet_ucx
 
 ITEM_BYTES = 8
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ringtrain.transport import texts
 from ringtrain.transport.activity import no_words
-from ringtrain.transport.launcher import read_launch
-from ringtrain.transport.tolerance import KILLED_S, find_launcher, tolerant
+from ringtrain.transport.fault_tolerance import KILLED_S, find_launcher, tolerant
+from ringtrain.transport.launch_environment import read_launch
 from ringtrain.transport.waiting import peers
 
 GONE_S = 5.0

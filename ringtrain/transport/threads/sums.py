@@ -6,7 +6,7 @@ import numpy as np
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle
-from ringtrain.transport.tally import Tally
+from ringtrain.transport.counters import Tally
 from ringtrain.transport.waiting import Patience, wait_for
 
 

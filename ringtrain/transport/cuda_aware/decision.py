@@ -1,7 +1,7 @@
 """Whether this MPI can be handed the memory of a device, and whether it should be: a ladder of questions.
 
 An MPI that cannot ends in a segmentation fault, not in an error. So a doubt is a no, and what an MPI says of itself is
-believed only when a *child* has moved device memory by it (:mod:`ringtrain.transport.trial`). The rungs:
+believed only when a *child* has moved device memory by it (:mod:`ringtrain.transport.cuda_aware.trial`). The rungs:
 
     flag    what the user asked for
     kinds   the MPI's info key ``mpi_memory_alloc_kinds``: a yes where it names cuda; its absence proves nothing

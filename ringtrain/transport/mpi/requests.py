@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ringtrain.errors import RankLostError, TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle
-from ringtrain.transport.tolerance import tolerant
+from ringtrain.transport.fault_tolerance import tolerant
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 LOST = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)

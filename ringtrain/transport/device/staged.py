@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.staging import Engine, Piece
+from ringtrain.transport.device.staging import Engine, Piece
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 

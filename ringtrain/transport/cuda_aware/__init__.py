@@ -1,0 +1,1 @@
+"""Whether the MPI takes device memory, and whether it should."""

@@ -1,0 +1,1 @@
+"""Transports of device memory."""

@@ -1,0 +1,1 @@
+"""The transport between threads of one process."""
