@@ -11,46 +11,58 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"config", "config_texts", "errors", "humanize", "parsing", "resolve", "template"}
+LEAF = {"errors", "parsing", "humanize", "template", "config"}
+READERS = LEAF | {"storage"}
 ARROWS = {
-    "__init__": LEAF | {"api", "communicator"},
-    "__main__": LEAF | {"cli"},
-    "allreduce": LEAF | {"collectives", "monitor", "ops", "transport"},
-    "api": LEAF | {"allreduce", "bench", "collectives", "monitor", "transport"},
-    "bench": LEAF
-    | {"allreduce", "collectives", "data", "exchange", "lr", "monitor"}
-    | {"nn", "ops", "optim", "transport"},
-    "checkpoint": LEAF | {"files", "hdf5", "storage_texts"},
-    "cli": LEAF | {"*"},
-    "collectives": LEAF | {"transport"},
-    "communicator": LEAF | {"bench", "door", "exchange", "transport"},
-    "config": LEAF,
-    "config_texts": LEAF,
-    "data": LEAF | {"files", "hdf5", "storage", "storage_texts"},
-    "door": LEAF | {"collectives", "exchange", "transport"},
-    "errors": LEAF,
-    "exchange": LEAF | {"allreduce", "collectives", "monitor", "nn", "ops", "optim"} | {"transport"},
-    "files": LEAF | {"storage_texts"},
-    "hdf5": LEAF | {"storage_texts"},
-    "humanize": LEAF,
-    "launch": LEAF | {"allreduce", "bench", "files", "ops", "storage", "transport"},
-    "lr": LEAF | {"optim_texts"},
-    "monitor": LEAF | {"collectives", "transport"},
-    "nn": LEAF | {"ops"},
+    "errors": set(),
+    "parsing": {"template"},
+    "humanize": set(),
+    "template": set(),
+    "config": {"errors", "parsing", "template"},
     "ops": LEAF,
-    "optim": LEAF | {"optim_texts"},
-    "optim_texts": LEAF,
-    "parsing": LEAF,
-    "report": LEAF,
-    "resolve": LEAF,
-    "storage": LEAF,
-    "storage_texts": LEAF,
-    "template": LEAF,
-    "train": LEAF
-    | {"allreduce", "checkpoint", "collectives", "data", "exchange", "files"}
-    | {"launch", "lr", "monitor", "nn", "ops", "optim"}
-    | {"report", "storage", "transport"},
+    "optim": LEAF,
     "transport": LEAF,
+    "storage": LEAF,
+    "data": READERS,
+    "report": LEAF,
+    "collectives": LEAF | {"transport"},
+    "nn": LEAF | {"ops"},
+    "monitor": LEAF | {"collectives", "transport"},
+    "allreduce": LEAF | {"collectives", "transport", "monitor", "ops"},
+    "exchange": LEAF | {"allreduce", "monitor", "collectives", "transport", "nn", "optim", "ops"},
+    "bench": LEAF | {"allreduce", "monitor", "collectives", "transport", "nn", "ops", "data", "optim"},
+    "api": LEAF | {"allreduce", "bench", "monitor", "collectives", "transport"},
+    "launch": LEAF | {"allreduce", "transport", "ops", "bench", "storage"},
+    "train": LEAF
+    | {"nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
+    | {"launch", "data", "storage", "report", "optim"},
+    "cli": {"*"},
+    "__main__": {"cli"},
+    "__init__": {"api"},
+}
+# Within a room, sub-rooms and files from the lowest to the highest: each imports only what stands before it.
+ORDER = {
+    "allreduce": "texts dtypes machine wire_formats tuning_table auto tuning_file catalogue",
+    "api": "texts memory borrow libraries request plan repeated communicator",
+    "bench": "texts header layers measure model sweep tune",
+    "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
+    "proof shared_memory",
+    "config": "record texts resolve",
+    "data": "texts content predictions file batches readers",
+    "exchange": "texts compatibility_texts tags update buckets settings base compression model_parallel servers "
+    "strategies catalogue compatibility",
+    "launch": "texts binding slurm doctor",
+    "monitor": "texts flight_recorder guarded_reduction hard_timeout reporter_election watchdog diagnosis "
+    "stack_dump guard hang_detector guarded_transport",
+    "nn": "texts base buckets initial whole_batch blocks settings shapes wiring arena conv layers loss norm "
+    "pool pieces describe fuse catalogue graph segments spec",
+    "ops": "texts compression geometry machine bfloat16 keys pairs precision base cuda host cpu reference catalogue",
+    "optim": "texts lr optimizers",
+    "report": "texts events rates trace records sinks screen plots comparison",
+    "storage": "texts files hdf5 checkpoint run_folder",
+    "train": "texts agree step stopping pipeline evaluate assembly checkpoints load run predict start",
+    "transport": "texts activity counters rows shared_arena buffers traffic fault_tolerance launch_environment "
+    "waiting base cuda_aware device threads mpi world cuda_probe",
 }
 CONFINED = {
     "mpi4py": {"transport"},
@@ -73,8 +85,8 @@ def imports(path: Path) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            if node.module == "ringtrain":
-                found.update(f"ringtrain.{alias.name}" for alias in node.names)
+            if node.module.count(".") < 2 and node.module.startswith("ringtrain"):  # names of rooms, or of a room
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
             else:
                 found.add(node.module)
     return found
@@ -94,6 +106,42 @@ def test_imports_follow_the_arrows(path):
         assert parts[1] == own or "*" in allowed or parts[1] in allowed, f"{path} imports {name}"
 
 
+def sub_room(dotted: str) -> str | None:
+    """The sub-room or file of a room that a module belongs to; None for the room itself, or a name within a file."""
+    parts = dotted.split(".")
+    if len(parts) < 3 or parts[0] != "ringtrain":
+        return None
+    place = PACKAGE / parts[1] / parts[2]
+    return parts[2] if place.is_dir() or place.with_suffix(".py").exists() else None
+
+
+def below(own: str, name: str, order: list[str]) -> bool:
+    """Whether a module of the sub-room ``own`` may import ``name`` of its room."""
+    other = sub_room(name)
+    return other in (None, own) or order.index(other) < order.index(own)
+
+
+def within_rooms(path: Path) -> bool:
+    return (room(path) in ORDER and path.name != "__init__.py") or len(path.relative_to(PACKAGE).parts) > 2
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if within_rooms(path)], ids=lambda p: str(p.relative_to(PACKAGE))
+)
+def test_no_import_within_a_room_runs_back(path):
+    parts = path.relative_to(PACKAGE).parts
+    own, order = parts[1].removesuffix(".py"), ORDER[parts[0]].split()
+    for name in imports(path):
+        if name.startswith(f"ringtrain.{parts[0]}."):
+            assert below(own, name, order), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_every_sub_room_has_its_place_in_the_order(name):
+    found = {path.relative_to(PACKAGE).parts[1].removesuffix(".py") for path in (PACKAGE / name).rglob("*.py")}
+    assert found - {"__init__"} == set(ORDER[name].split())
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_third_parties_are_confined(path):
     place = str(path.relative_to(PACKAGE))
@@ -105,8 +153,11 @@ def test_third_parties_are_confined(path):
 def test_the_check_itself_says_no(tmp_path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text("def f():\n    from ringtrain.train import loop\n")
-    assert imports(wrong) == {"ringtrain.train"}
+    assert imports(wrong) == {"ringtrain.train.loop"}
     assert "train" not in ARROWS["ops"]
+    order = ORDER["exchange"].split()
+    assert below("strategies", "ringtrain.exchange.buckets.reducer", order)
+    assert not below("buckets", "ringtrain.exchange.strategies.sharded", order)
 
 
 def test_help_loads_nothing_heavy():
@@ -126,7 +177,7 @@ def test_the_package_loads_nothing_until_the_communicator_is_asked_for():
         "assert not heavy, heavy\n"
         "from ringtrain import Communicator\n"
         "heavy = {'mpi4py', 'numba', 'cupy', 'torch', 'jax', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
-        "assert not heavy and Communicator.__module__.startswith('ringtrain.'), heavy\n"
+        "assert not heavy and Communicator.__module__ == 'ringtrain.api.communicator', heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,9 @@ MODULES = {
     "code",
     "yaml",
 }
-UNPICKLES = {PACKAGE / "data" / "unpickle.py": ["pickle"]}  # a program of its own: it allows a list of names
+UNPICKLES = {
+    PACKAGE / "data" / "readers" / "unpickle.py": ["pickle"]
+}  # a program of its own: it allows a list of names
 BUILT_IN = {"eval", "exec", "compile", "__import__"}
 # Of mpi4py: what begins with a small letter sends objects, pickled.
 PICKLED = {

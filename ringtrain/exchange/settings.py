@@ -1,4 +1,4 @@
-"""TODO docstring of ringtrain/exchange/settings.py."""
+"""The settings that every strategy is made from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""TODO docstring of ringtrain/transport/rows.py."""
+"""Rows of shared memory, one a rank: each rank writes its own and reads all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -113,7 +113,7 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
 
 def test_the_one_that_is_told_of_shows_its_stack_once(monkeypatch):
     shown = []
-    monkeypatch.setattr("ringtrain.monitor.guard.stacks.show", lambda activity, rank: shown.append(rank))
+    monkeypatch.setattr("ringtrain.monitor.guard.stack_dump.show", lambda activity, rank: shown.append(rank))
 
     def body(t):
         guard = Guard(t, 20.0, turn_s=0.0)

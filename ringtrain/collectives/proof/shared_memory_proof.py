@@ -1,4 +1,4 @@
-"""TODO docstring of ringtrain/collectives/proof/shared_memory_proof.py."""
+"""Proof that ranks in shared memory touch no place at once and that each ends with every contribution once."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""TODO docstring of ringtrain/report/screen/base.py."""
+"""The interface of a screen: a live display and plain lines both follow it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
