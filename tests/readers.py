@@ -17,9 +17,9 @@ import numpy as np
 import tomli_w
 from PIL import Image
 
-from ringtrain.allreduce.machine import Layout
-from ringtrain.allreduce.tuning_file import Place, fitting, read
-from ringtrain.allreduce.tuning_table import Model, Row, Table, Tuning
+from ringtrain.allreduce.machine import RankLayout
+from ringtrain.allreduce.tuning_file import TuningSource, fitting, read
+from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow
 from ringtrain.bench.sweep.files import COMPARED, read_json
 from ringtrain.config.resolve import read_run_file, recipe_layer, resolve, to_table
 from ringtrain.data.content import Content, Part
@@ -81,7 +81,7 @@ RUN_FILES = (
     {"lr_policy": "multistep", "lr_steps": ["1ep", 40, "2.5ep"], "warmup": "0.5ep", "clip_norm": 1.0, "augment": False},
 )
 MODELS = Path(spec.__file__).parents[2] / "models"
-LAYOUT = Layout("1x2", 2, 1)
+LAYOUT = RankLayout("1x2", 2, 1)
 MACHINE = {"cpu": "x", "cores": "2", "library": "Open MPI 5.0.8", "transport": "ob1"}
 EVENTS = (
     RunStarted(
@@ -116,16 +116,19 @@ def model_file(path: Path) -> None:
 
 
 def tunings() -> list[bytes]:
-    rows = tuple(Row(a, "float32", "sum", n, 1e-6 * n, True) for a in ("ring", "mpi") for n in (1024, 65536))
-    models = (Model("ring", "float32", "sum", 0.0, 1e-6, 1e-9), Model("mpi", "float32", "sum", 2048.0, 2e-6, 1e-9))
+    rows = tuple(TuningRow(a, "float32", "sum", n, 1e-6 * n, True) for a in ("ring", "mpi") for n in (1024, 65536))
+    models = (
+        TimeModel("ring", "float32", "sum", 0.0, 1e-6, 1e-9),
+        TimeModel("mpi", "float32", "sum", 2048.0, 2e-6, 1e-9),
+    )
     return [Tuning(MACHINE, {"1x2": Table(LAYOUT, "2026-01-31", rows, models)}).text().encode()]
 
 
 def tuning_file(path: Path) -> None:
-    tuning = read(Place(path, "--tuning"))
+    tuning = read(TuningSource(path, "--tuning"))
     tuning.text()
     with suppress(RingtrainError):  # of another machine
-        fitting(tuning, Place(path, "--tuning"), MACHINE, LAYOUT)
+        fitting(tuning, TuningSource(path, "--tuning"), MACHINE, LAYOUT)
 
 
 def sweeps() -> list[bytes]:

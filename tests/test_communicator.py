@@ -10,7 +10,7 @@ from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.machine import look
-from ringtrain.allreduce.tuning_table import Row, Table, Tuning
+from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
 from ringtrain.api import plan, texts
 from ringtrain.errors import UsageError
 from ringtrain.transport.threads.loopback import Loopback, LoopbackHandle, LoopbackWorld
@@ -28,13 +28,13 @@ def together(size, function, **options):
 
 def counting(monkeypatch):
     """The list of all reductions that are prepared, by the elements of each, rank by rank."""
-    prepared, prepare = [], plan.Workshop.prepare
+    prepared, prepare = [], plan.PlanBuilder.prepare
 
     def noted(self, request, span):
         prepared.append(span.size)
         return prepare(self, request, span)
 
-    monkeypatch.setattr(plan.Workshop, "prepare", noted)
+    monkeypatch.setattr(plan.PlanBuilder, "prepare", noted)
     return prepared
 
 
@@ -99,7 +99,7 @@ def test_a_tuning_file_is_gone_by(tmp_path):
     """Of this machine, where the star was measured and nothing else."""
     world = LoopbackWorld(2)
     machine, layout = world.run(look)[0]
-    row = Row("star", "float64", "sum", 40, 1e-6, True)
+    row = TuningRow("star", "float64", "sum", 40, 1e-6, True)
     path = tmp_path / "tuning.json"
     path.write_text(Tuning(machine).with_table(Table(layout, "then", (row,))).text())
 
@@ -229,14 +229,14 @@ def test_all_that_was_prepared_is_given_back(monkeypatch, algorithm):
 
 
 def test_own_memory_is_reduced_where_it_lies(monkeypatch):
-    prepared, spans, prepare = [], [], plan.Workshop.prepare
+    prepared, spans, prepare = [], [], plan.PlanBuilder.prepare
 
     def noted(self, request, span):
         spans.append(span)
         prepared.append(request.place)
         return prepare(self, request, span)
 
-    monkeypatch.setattr(plan.Workshop, "prepare", noted)
+    monkeypatch.setattr(plan.PlanBuilder, "prepare", noted)
 
     def body(communicator):
         first, second = communicator.empty(10), communicator.empty((4, 5), "int64")

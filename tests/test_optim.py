@@ -9,7 +9,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, Hyper, Run, make_optimizer, runs
+from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, Hyper, UpdateRange, make_optimizer, runs
 from ringtrain.optim.texts import UNKNOWN_OPTIMIZER
 
 ZERO = Fill("constant")
@@ -133,11 +133,11 @@ def test_state_may_begin_where_a_slice_does(name):
 
 def test_neighbours_with_equal_multipliers_are_one_run():
     assert runs(SPANS, Hyper(weight_decay=0.1)) == (
-        Run(0, 32, 1, 0.1, 0),
-        Run(32, 48, 2, 0.05, 0),
-        Run(48, 80, 1, 0.1, 0),
-        Run(80, 96, 0, 0, 0.25),
-        Run(96, COUNT, 0.5, 25, 0),
+        UpdateRange(0, 32, 1, 0.1, 0),
+        UpdateRange(32, 48, 2, 0.05, 0),
+        UpdateRange(48, 80, 1, 0.1, 0),
+        UpdateRange(80, 96, 0, 0, 0.25),
+        UpdateRange(96, COUNT, 0.5, 25, 0),
     )
     undecayed = runs(SPANS, Hyper(weight_decay=0.1, decay_bias_norm=False))
     assert [run.decay for run in undecayed] == [0.1, 0, 0, 0, 25]

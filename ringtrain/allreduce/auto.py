@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.machine import Layout
-from ringtrain.allreduce.tuning_table import Model, Table, predict_s
+from ringtrain.allreduce.machine import RankLayout
+from ringtrain.allreduce.tuning_table import Table, TimeModel, predict_s
 from ringtrain.humanize import format_bytes, format_seconds
 
 SMALL_BYTES = 32 << 10
@@ -34,7 +34,7 @@ SEVERAL_NODES = ("routed", "hierarchical", "ring")
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class Candidates:
     """Where a choice is made.
 
     candidates: names that run here, at least one, in the order in which equals are taken after the usual ones
@@ -42,14 +42,14 @@ class Here:
     on_device:  whether the buffer is in the memory of a device
     """
 
-    layout: Layout
+    layout: RankLayout
     candidates: Sequence[str]
     refused: dict[str, str]
     on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AlgorithmChoice:
     """algorithm: the name
     basis:     how its time was come by: measured, interpolated, modelled; or usual, where there is none
     why:       in words
@@ -62,19 +62,19 @@ class Choice:
     times_s: dict[str, float]
 
 
-def usual_order(nbytes: int, layout: Layout, on_device: bool = False) -> tuple[str, ...]:
+def usual_order(nbytes: int, layout: RankLayout, on_device: bool = False) -> tuple[str, ...]:
     """Names by preference where nothing was measured."""
     large = ONE_NODE if layout.nodes == 1 else SEVERAL_NODES
     return SMALL + large if nbytes <= SMALL_BYTES and not on_device else large
 
 
-def take(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> Choice:
+def take(nbytes: int, dtype: str, op: str, here: Candidates, table: Table | None) -> AlgorithmChoice:
     """The algorithm for a buffer of so many bytes on each rank.
 
     table: what was measured on this machine and layout; None where nothing was
     """
     if here.layout.ranks == 1:
-        return Choice(here.candidates[0], USUAL, texts.ONE_RANK, {})
+        return AlgorithmChoice(here.candidates[0], USUAL, texts.ONE_RANK, {})
     usual = [name for name in usual_order(nbytes, here.layout, here.on_device) if name in here.candidates]
     order = list(dict.fromkeys([*usual, *here.candidates]))
     if here.on_device:
@@ -91,7 +91,7 @@ def take(nbytes: int, dtype: str, op: str, here: Here, table: Table | None) -> C
 
 
 def estimate(
-    points: Sequence[tuple[int, float]] | None, models: Sequence[Model] | None, nbytes: int
+    points: Sequence[tuple[int, float]] | None, models: Sequence[TimeModel] | None, nbytes: int
 ) -> tuple[float, str] | None:
     """(seconds, how) of an algorithm at a size, from its (bytes, seconds) by size; None where nothing tells."""
     if not points:
@@ -109,14 +109,14 @@ def _between(low: tuple[int, float], high: tuple[int, float], nbytes: int) -> fl
     return low[1] * (high[1] / low[1]) ** share
 
 
-def _beyond(edge: tuple[int, float], models: Sequence[Model] | None, nbytes: int) -> tuple[float, str] | None:
+def _beyond(edge: tuple[int, float], models: Sequence[TimeModel] | None, nbytes: int) -> tuple[float, str] | None:
     """The models' course, through the last row: there the choice must not jump."""
     if not models or not predict_s(models, edge[0]):
         return None
     return edge[1] * predict_s(models, nbytes) / predict_s(models, edge[0]), MODELLED
 
 
-def _fastest(found: dict[str, tuple[float, str]], group: str) -> Choice:
+def _fastest(found: dict[str, tuple[float, str]], group: str) -> AlgorithmChoice:
     """``found``: (seconds, how) by name, in the order in which equals are taken. ``group``: the type and operation
     that were measured, if they are others."""
     times = {name: time for name, (time, _) in found.items()}
@@ -129,10 +129,10 @@ def _fastest(found: dict[str, tuple[float, str]], group: str) -> Choice:
     else:
         others = sorted((time, name) for name, time in times.items() if name != chosen)
         why += "".join(texts.NEXT(name=name, time=format_seconds(time)) for time, name in others[:1])
-    return Choice(chosen, basis, why, times)
+    return AlgorithmChoice(chosen, basis, why, times)
 
 
-def _unmeasured(order: list[str], nbytes: int, here: Here, because: str) -> Choice:
+def _unmeasured(order: list[str], nbytes: int, here: Candidates, because: str) -> AlgorithmChoice:
     wanted = usual_order(nbytes, here.layout, here.on_device)
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
     layout = here.layout.words()
@@ -142,4 +142,4 @@ def _unmeasured(order: list[str], nbytes: int, here: Here, because: str) -> Choi
         usual = texts.USUAL_UP_TO if nbytes <= SMALL_BYTES else texts.USUAL_ABOVE
         why = usual(reason=because, size=format_bytes(SMALL_BYTES), layout=layout)
     why += "".join(texts.PASSED_OVER(name=name, why=here.refused[name]) for name in passed if name in here.refused)
-    return Choice(order[0], USUAL, why, {})
+    return AlgorithmChoice(order[0], USUAL, why, {})

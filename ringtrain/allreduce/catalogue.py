@@ -10,13 +10,13 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.auto import Choice, Here, take
+from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, take
 from ringtrain.allreduce.dtypes import NumberType
-from ringtrain.allreduce.machine import Layout, layout_of
+from ringtrain.allreduce.machine import RankLayout, layout_of
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execution.execute import Execution, segment_for
-from ringtrain.collectives.execution.reduction import HOST, NATIVE, Reduction, Wire
+from ringtrain.collectives.execution.reduction import HOST, NATIVE, Reduction, WireFormat
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import (
     MAPPED,
@@ -37,7 +37,7 @@ ALGORITHMS = (NATIVE, MAPPED, ROUTED, *SCHEDULES)
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
-def prepare(
+def make_allreduce(
     transport: Transport,
     buffer,
     algorithm: str,
@@ -47,7 +47,7 @@ def prepare(
     tag: int = 0,
     segment_bytes: int | None = None,
     device=HOST,
-    wire: Wire | None = None,
+    wire: WireFormat | None = None,
     dtype: str | None = None,
     tuning: Table | None = None,
     guard: Guard | None = None,
@@ -95,14 +95,14 @@ def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:
 
 def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, device, wire) -> Reduction:
     if algorithm == NATIVE:
-        return Native(transport, buffer, op, device)
+        return NativeAllReduce(transport, buffer, op, device)
     if is_shared(algorithm):
         return prepare_shared(transport, buffer, algorithm, combine, tag, segment_bytes, device, wire)
     schedule = schedule_for(algorithm, transport, wire is not None)
     return Execution(schedule, transport, buffer, combine, tag, segment_bytes, device, wire=wire)
 
 
-class Native(Reduction):
+class NativeAllReduce(Reduction):
     """The MPI's own all-reduce. It blocks where it is started: no MPI does its reductions behind one's back as fast."""
 
     algorithm = transport = NATIVE
@@ -137,15 +137,15 @@ def decide(
     tuning: Table | None,
     wired: bool = False,
     tag: int = 0,
-) -> Choice:
+) -> AlgorithmChoice:
     """What ``auto`` takes for ``nbytes`` of such memory as ``span``. Collective: rank 0 chooses for all. ``tuning`` is
     looked at there alone."""
     here = consider(transport, span, dtype, wired, tag)
     own = asdict(take(nbytes, dtype, op, here, tuning)) if transport.rank == 0 else None
-    return Choice(**transport.gather_json(own)[0])
+    return AlgorithmChoice(**transport.gather_json(own)[0])
 
 
-def consider(transport: Transport, span, dtype: str, wired: bool = False, tag: int = 0) -> Here:
+def consider(transport: Transport, span, dtype: str, wired: bool = False, tag: int = 0) -> Candidates:
     """Among what ``auto`` chooses for such memory; collective, the same on all ranks: what one rank cannot run, no rank
     does. ``wired``: messages are packed on the way. ``tag``: of the reduction."""
     here = anywhere(layout_of(transport.gather_json(transport.node)), dtype, wired)
@@ -154,18 +154,18 @@ def consider(transport: Transport, span, dtype: str, wired: bool = False, tag: i
     return _without(here, {name: reason for name, reason in apart.items() if reason})
 
 
-def anywhere(layout: Layout, dtype: str, wired: bool = False) -> Here:
+def anywhere(layout: RankLayout, dtype: str, wired: bool = False) -> Candidates:
     """The same as far as one can tell from afar, without asking a transport."""
     found = {name: _unfit(layout, dtype, wired, name) for name in ALGORITHMS}
-    return _without(Here(layout, ALGORITHMS, {}), {name: reason for name, reason in found.items() if reason})
+    return _without(Candidates(layout, ALGORITHMS, {}), {name: reason for name, reason in found.items() if reason})
 
 
-def _without(here: Here, refused: dict[str, str]) -> Here:
+def _without(here: Candidates, refused: dict[str, str]) -> Candidates:
     left = [name for name in here.candidates if name not in refused]
     return replace(here, candidates=left, refused=here.refused | refused)
 
 
-def _unfit(layout: Layout, dtype: str, wired: bool, name: str) -> str | None:
+def _unfit(layout: RankLayout, dtype: str, wired: bool, name: str) -> str | None:
     """Why ``auto`` does not consider an algorithm; None where it may."""
     shared_or_native = name == NATIVE or is_shared(name)
     if layout.ranks == 1 and shared_or_native:
@@ -210,7 +210,7 @@ def check_algorithm(name: str, wired: bool = False) -> None:
         raise UsageError(texts.SENDS_UNPACKED(name=NATIVE))
 
 
-def _check_wire(wire: Wire, dtype: str, op: str) -> None:
+def _check_wire(wire: WireFormat, dtype: str, op: str) -> None:
     if dtype != "float32":
         raise UsageError(texts.WIRE_TYPE(wire=wire.name, dtype=dtype))
     if op != "sum":

@@ -18,7 +18,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RankLayout:
     """name: nodes x ranks on each, "2x4"; "3+2" where nodes are uneven; "2x2 scattered" where neighbours in rank are
     not neighbours in place
     """
@@ -32,15 +32,15 @@ class Layout:
         return texts.LAYOUT(ranks=plural(self.ranks, "rank"), nodes=plural(self.nodes, "node"))
 
 
-def layout_of(node_of: Sequence[int]) -> Layout:
+def layout_of(node_of: Sequence[int]) -> RankLayout:
     """``node_of``: the node of every rank, counted from 0."""
     nodes = max(node_of) + 1
     counts = [list(node_of).count(node) for node in range(nodes)]
     name = "+".join(map(str, counts)) if len(set(counts)) > 1 else f"{nodes}x{counts[0]}"
-    return Layout(name if list(node_of) == sorted(node_of) else f"{name} scattered", len(node_of), nodes)
+    return RankLayout(name if list(node_of) == sorted(node_of) else f"{name} scattered", len(node_of), nodes)
 
 
-def look(transport: Transport) -> tuple[dict[str, str], Layout]:
+def look(transport: Transport) -> tuple[dict[str, str], RankLayout]:
     """The machine's fingerprint, a text for each of :data:`FIELDS`, and the layout. Collective; the same on all ranks.
 
     The number of cores is the node's, not what ranks are bound to.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.machine import Layout, differences, look
+from ringtrain.allreduce.machine import RankLayout, differences, look
 from ringtrain.allreduce.tuning_table import Table, Tuning, parse, table_of
 from ringtrain.errors import UsageError, everywhere, plain
 from ringtrain.parsing import parse_json, read_text
@@ -16,24 +16,24 @@ VARIABLE = "RINGTRAIN_TUNING"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TuningSource:
     """A file, and who asked for it: "--tuning", the variable's name, or "" for the one that is looked for unasked."""
 
     path: Path
     asked_by: str
 
 
-def place_of(given: str | None, environ: Mapping[str, str]) -> Place:
+def place_of(given: str | None, environ: Mapping[str, str]) -> TuningSource:
     if given is not None:
-        return Place(Path(given), "--tuning")
+        return TuningSource(Path(given), "--tuning")
     if environ.get(VARIABLE):
-        return Place(Path(environ[VARIABLE]), VARIABLE)
+        return TuningSource(Path(environ[VARIABLE]), VARIABLE)
     home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config"
-    return Place(Path(home) / "ringtrain" / "tuning.json", "")
+    return TuningSource(Path(home) / "ringtrain" / "tuning.json", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTuning:
     """table:  of this machine and layout; None where there is none
     remark: why a file that was looked for unasked is left aside; "" where there is nothing to say
     """
@@ -42,7 +42,7 @@ class Found:
     remark: str = ""
 
 
-def find_tuning(transport: Transport, given: str | None) -> Found:
+def find_tuning(transport: Transport, given: str | None) -> FoundTuning:
     """What is known of this machine and layout. Collective: rank 0 reads, and tells the others.
 
     A file that was asked for must fit. One that lies in its usual place and does not fit is left aside, with a remark.
@@ -55,10 +55,10 @@ def find_tuning(transport: Transport, given: str | None) -> Found:
     if answer["error"]:
         raise everywhere(UsageError(answer["error"]))
     table = answer["table"] and table_of(texts.TUNING_OF_RANK_0, layout.name, answer["table"])
-    return Found(table, answer["remark"])
+    return FoundTuning(table, answer["remark"])
 
 
-def _read_here(place: Place, machine: dict, layout: Layout) -> dict:
+def _read_here(place: TuningSource, machine: dict, layout: RankLayout) -> dict:
     """JSON for the other ranks."""
     table, error = None, ""
     try:
@@ -75,7 +75,7 @@ def _read_here(place: Place, machine: dict, layout: Layout) -> dict:
     return {"table": table, "error": error, "remark": ""}
 
 
-def fitting(tuning: Tuning, place: Place, machine: dict, layout: Layout) -> Table:
+def fitting(tuning: Tuning, place: TuningSource, machine: dict, layout: RankLayout) -> Table:
     """The table of this machine and layout. Raises UsageError."""
     check_machine(tuning, place, machine)
     if layout.name not in tuning.tables:
@@ -86,20 +86,20 @@ def fitting(tuning: Tuning, place: Place, machine: dict, layout: Layout) -> Tabl
     return tuning.tables[layout.name]
 
 
-def check_machine(tuning: Tuning, place: Place, machine: dict) -> None:
+def check_machine(tuning: Tuning, place: TuningSource, machine: dict) -> None:
     """Raises UsageError, field by field."""
     lines = differences(tuning.machine, machine)
     if lines:
         raise UsageError(texts.OTHER_MACHINE(file=_named(place), differences="\n".join(lines)))
 
 
-def _named(place: Place) -> str:
+def _named(place: TuningSource) -> str:
     if place.asked_by == VARIABLE:
         return texts.TUNING_FILE_OF(path=place.path, variable=VARIABLE)
     return texts.TUNING_FILE(path=place.path)
 
 
-def read(place: Place) -> Tuning:
+def read(place: TuningSource) -> Tuning:
     """Raises UsageError for a file that cannot be read or is no tuning, naming what is wrong in it."""
     where = _named(place)
     try:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.machine import FIELDS, Layout
+from ringtrain.allreduce.machine import FIELDS, RankLayout
 from ringtrain.errors import UsageError
 
 FORMAT = 1
@@ -23,7 +23,7 @@ TITLE = "ringtrain tuning"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TuningRow:
     """An algorithm at a size. Units: bytes of a rank's buffer, seconds."""
 
     algorithm: str
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TimeModel:
     """From ``from_bytes`` on: t(n) = start + n · s_per_byte"""
 
     algorithm: str
@@ -46,14 +46,14 @@ class Model:
     s_per_byte: float
 
 
-def predict_s(models: Sequence[Model], nbytes: float) -> float:
+def predict_s(models: Sequence[TimeModel], nbytes: float) -> float:
     """Of one algorithm's models, by their first sizes, the first of which is 0: by the one that ``nbytes`` are of."""
     model = next(model for model in reversed(models) if model.from_bytes <= nbytes or model is models[0])
     return model.start_s + nbytes * model.s_per_byte
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TuningGroup:
     """What is known of one type and operation, of algorithms without a wrong row.
 
     points: (bytes, seconds) by size, by algorithm
@@ -62,23 +62,23 @@ class Group:
 
     name: tuple[str, str]
     points: dict[str, list[tuple[int, float]]]
-    models: dict[str, list[Model]]
+    models: dict[str, list[TimeModel]]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """All of one layout. ``at``: when, for people."""
 
-    layout: Layout
+    layout: RankLayout
     at: str
-    rows: tuple[Row, ...]
-    models: tuple[Model, ...] = ()
+    rows: tuple[TuningRow, ...]
+    models: tuple[TimeModel, ...] = ()
 
     def groups(self) -> list[tuple[str, str]]:
         """(type, operation), in the order of the rows."""
         return list(dict.fromkeys((row.dtype, row.op) for row in self.rows))
 
-    def group(self, dtype: str, op: str) -> Group:
+    def group(self, dtype: str, op: str) -> TuningGroup:
         """Of that type and operation; where it was not measured, of the same operation on another type, or of what
         there is: bytes matter more than what they mean."""
         known = self.groups()
@@ -89,11 +89,11 @@ class Table:
         for row in sorted(rows, key=lambda row: row.bytes):
             if row.algorithm not in wrong:
                 points[row.algorithm].append((row.bytes, row.median_s))
-        models: dict[str, list[Model]] = {}
+        models: dict[str, list[TimeModel]] = {}
         for model in sorted(self.models, key=lambda model: model.from_bytes):
             if (model.dtype, model.op) == near[0]:
                 models.setdefault(model.algorithm, []).append(model)
-        return Group(near[0], points, models)
+        return TuningGroup(near[0], points, models)
 
     def as_dict(self) -> dict:
         return {
@@ -156,14 +156,15 @@ def table_of(where: str, name: str, table) -> Table:
     if not isinstance(table, dict):
         raise UsageError(texts.NOT_OBJECT(where=at, found=table))
     rows = tuple(
-        _record(texts.IN_ROW(where=at, row=i), Row, row) for i, row in enumerate(_get(at, table, "rows", list))
+        _record(texts.IN_ROW(where=at, row=i), TuningRow, row) for i, row in enumerate(_get(at, table, "rows", list))
     )
     models = tuple(
-        _record(texts.IN_MODEL(where=at, model=i), Model, row) for i, row in enumerate(_get(at, table, "models", list))
+        _record(texts.IN_MODEL(where=at, model=i), TimeModel, row)
+        for i, row in enumerate(_get(at, table, "models", list))
     )
     if not rows:
         raise UsageError(texts.NO_ROWS(where=at))
-    layout = Layout(name, _get(at, table, "ranks", int), _get(at, table, "nodes", int))
+    layout = RankLayout(name, _get(at, table, "ranks", int), _get(at, table, "nodes", int))
     return Table(layout, _get(at, table, "at", str), rows, models)
 
 

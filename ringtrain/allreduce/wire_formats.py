@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.collectives.execution.reduction import Wire
+from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
@@ -22,15 +22,15 @@ def check_wire(name: str) -> None:
         raise UsageError(texts.UNKNOWN_WIRE(name=name, hint=nearest(name, WIRES)))
 
 
-def make_wire(name: str, ops: Ops) -> Wire | None:
+def make_wire(name: str, ops: Ops) -> WireFormat | None:
     """None for "none". Raises UsageError for another name."""
     check_wire(name)
     if name == NONE:
         return None
-    return Wire(name, TYPES[name], ops.pack, ops.unpack, partial(ops.unpack, accumulate=True))
+    return WireFormat(name, TYPES[name], ops.pack, ops.unpack, partial(ops.unpack, accumulate=True))
 
 
-def compiled_wire(name: str) -> Wire | None:
+def compiled_wire(name: str) -> WireFormat | None:
     """As :func:`make_wire`, for arrays in host memory, ready to be timed."""
     if name == NONE:
         return None
@@ -40,7 +40,7 @@ def compiled_wire(name: str) -> Wire | None:
     return wire
 
 
-def rehearse(wire: Wire, ops: Ops) -> None:
+def rehearse(wire: WireFormat, ops: Ops) -> None:
     """Run all it does once, on no elements: kernels compile before they are timed."""
     nothing, packed = ops.empty((0,), "float32"), ops.empty((0,), wire.dtype)
     wire.pack(nothing, packed)

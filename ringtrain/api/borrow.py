@@ -14,7 +14,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Loan:
+class BorrowedArray:
     """host:   the elements, in the array's shape, with any strides: its own memory where the host can reach it, else a
             copy. bfloat16 is there as uint16, since NumPy has no such type
     dtype:  the elements' type by its name

@@ -24,8 +24,8 @@ from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api import texts
 from ringtrain.api.libraries.lend import lend
 from ringtrain.api.memory import STAGING_BYTES, Memory
-from ringtrain.api.plan import Plan, Plans, Prepared, Workshop, make_plan
-from ringtrain.api.repeated import Repeated
+from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_plan
+from ringtrain.api.repeated import PersistentAllReduce
 from ringtrain.api.request import Request, agree, apart, check, check_result, check_writable, type_name
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guard import Guard
@@ -70,9 +70,9 @@ class Communicator:
         self._memory = Memory(self._transport)
         self._tuning = self._find_tuning(tuning)
         self._guard = Guard(self._transport, deadline_s) if guard and self.size > 1 else None
-        self._workshop = Workshop(self._transport, self._tuning, self._guard)
-        self._plans = Plans(self._workshop.release)
-        self._flying: set[Repeated] = set()
+        self._workshop = PlanBuilder(self._transport, self._tuning, self._guard)
+        self._plans = PlanCache(self._workshop.release)
+        self._flying: set[PersistentAllReduce] = set()
         self._closed = False
 
     def __enter__(self) -> "Communicator":
@@ -126,7 +126,9 @@ class Communicator:
         taken.settle()
         return out
 
-    def prepare(self, array, op: str = "sum", *, algorithm: str | None = None, wire: str | None = None) -> Repeated:
+    def prepare(
+        self, array, op: str = "sum", *, algorithm: str | None = None, wire: str | None = None
+    ) -> PersistentAllReduce:
         """The all-reduce of this array in place, to be started again and again: ``start()``, ``test()``, ``wait()``.
 
         It holds memory of the array's size, unless the array is one of :meth:`empty`, until the communicator is closed.
@@ -141,7 +143,9 @@ class Communicator:
         agree(self._transport, texts.PREPARE(request=request))
         span = self._memory.allocate(host.size, numbers.storage) if request.place is None else host.reshape(-1)
         prepared = self._workshop.prepare(request, span)
-        return Repeated(prepared, array, lambda: lend(array), self._began, self._flying.discard, self._deadline_s)
+        return PersistentAllReduce(
+            prepared, array, lambda: lend(array), self._began, self._flying.discard, self._deadline_s
+        )
 
     def empty(self, shape, dtype="float32") -> np.ndarray:
         """An array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without copies.
@@ -201,17 +205,17 @@ class Communicator:
         if not target.flags.c_contiguous:
             np.copyto(target, flat.reshape(target.shape))
 
-    def _make_plan(self, request: Request, flat: np.ndarray) -> Plan:
+    def _make_plan(self, request: Request, flat: np.ndarray) -> AllReducePlan:
         agree(self._transport, texts.ALL_REDUCE(request=request))
         storage = request.numbers.storage
 
-        def part(count: int) -> Prepared:
+        def part(count: int) -> PreparedReduction:
             span = self._memory.staging(count, storage) if request.place is None else flat
             return self._workshop.prepare(request, span)
 
         return make_plan(part, flat.size, STAGING_BYTES // storage.itemsize if request.place is None else flat.size)
 
-    def _began(self, reduction: Repeated) -> None:
+    def _began(self, reduction: PersistentAllReduce) -> None:
         self._check_open()
         self._flying.add(reduction)
 

@@ -12,7 +12,7 @@ from ringtrain.allreduce.catalogue import check_native
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import compiled_wire
 from ringtrain.api.request import MEAN, Request
-from ringtrain.collectives.execution.reduction import Reduction, Wire
+from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
@@ -20,7 +20,7 @@ KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedReduction:
     """``reduction`` works in place on ``span``, flat; a mean is a sum until :meth:`finish`."""
 
     request: Request
@@ -35,22 +35,22 @@ class Prepared:
             self.request.numbers.divide(self.span, self.size)
 
 
-class Workshop:
+class PlanBuilder:
     """Prepares, each with a tag of its own, the lowest that is free: the same on all ranks, since they prepare and
     release in the same order. So ranks that make different calls wait for one another's messages in vain, and none
     takes one for another."""
 
     def __init__(self, transport: Transport, tuning: Table | None, guard: Guard | None):
         self._transport, self._tuning, self._guard = transport, tuning, guard
-        self._wires: dict[str, Wire | None] = {}
+        self._wires: dict[str, WireFormat | None] = {}
         self._tags: set[int] = set()
 
-    def prepare(self, request: Request, span: np.ndarray) -> Prepared:
+    def prepare(self, request: Request, span: np.ndarray) -> PreparedReduction:
         """Collective. Raises UsageError where the algorithm does not do this."""
         if request.algorithm == catalogue.NATIVE:
             check_native(self._transport, request.numbers, request.reduction)
         tag = next(tag for tag in count() if tag not in self._tags)
-        reduction = catalogue.prepare(
+        reduction = catalogue.make_allreduce(
             self._transport,
             span,
             request.algorithm,
@@ -63,33 +63,33 @@ class Workshop:
             guard=self._guard,
         )
         self._tags.add(tag)
-        return Prepared(request, span, reduction, tag, self._transport.size)
+        return PreparedReduction(request, span, reduction, tag, self._transport.size)
 
-    def _wire(self, name: str) -> Wire | None:
+    def _wire(self, name: str) -> WireFormat | None:
         if name not in self._wires:
             self._wires[name] = compiled_wire(name)
         return self._wires[name]
 
-    def release(self, prepared: Prepared) -> None:
+    def release(self, prepared: PreparedReduction) -> None:
         prepared.reduction.free()
         self._tags.discard(prepared.tag)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AllReducePlan:
     """An all-reduce of ``count`` elements in pieces of ``length``: ``whole`` takes every piece but the last, shorter
     one, which ``rest`` takes. None where there is no such piece."""
 
     count: int
     length: int
-    whole: Prepared | None
-    rest: Prepared | None
+    whole: PreparedReduction | None
+    rest: PreparedReduction | None
 
     @property
-    def parts(self) -> list[Prepared]:
+    def parts(self) -> list[PreparedReduction]:
         return [part for part in (self.whole, self.rest) if part is not None]
 
-    def pieces(self) -> Iterator[tuple[int, int, Prepared]]:
+    def pieces(self) -> Iterator[tuple[int, int, PreparedReduction]]:
         for start in range(0, self.count, self.length):
             stop = min(start + self.length, self.count)
             yield start, stop, self.whole if stop - start == self.length else self.rest
@@ -104,23 +104,23 @@ class Plan:
             np.copyto(target[start:stop], part.span)
 
 
-def make_plan(prepare: Callable[[int], Prepared], count: int, length: int) -> Plan:
+def make_plan(prepare: Callable[[int], PreparedReduction], count: int, length: int) -> AllReducePlan:
     """``prepare(elements)`` makes a part. Collective."""
     if not count:
-        return Plan(0, 1, None, None)
+        return AllReducePlan(0, 1, None, None)
     whole = prepare(length) if count >= length else None
     rest = prepare(count % length) if count % length else None
-    return Plan(count, length, whole, rest)
+    return AllReducePlan(count, length, whole, rest)
 
 
-class Plans:
+class PlanCache:
     """The :data:`KEPT` plans used last."""
 
-    def __init__(self, release: Callable[[Prepared], None]):
+    def __init__(self, release: Callable[[PreparedReduction], None]):
         self._release = release
-        self._kept: OrderedDict[Request, Plan] = OrderedDict()
+        self._kept: OrderedDict[Request, AllReducePlan] = OrderedDict()
 
-    def get(self, request: Request, make: Callable[[], Plan]) -> Plan:
+    def get(self, request: Request, make: Callable[[], AllReducePlan]) -> AllReducePlan:
         """The plan for it; made where it is not there, in the place of the one not used for longest."""
         if request not in self._kept:
             while len(self._kept) >= KEPT:
@@ -133,6 +133,6 @@ class Plans:
         while self._kept:
             self._drop(self._kept.popitem()[1])
 
-    def _drop(self, plan: Plan) -> None:
+    def _drop(self, plan: AllReducePlan) -> None:
         for part in plan.parts:
             self._release(part)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from ringtrain.api import texts
-from ringtrain.api.borrow import Loan
-from ringtrain.api.plan import Prepared
+from ringtrain.api.borrow import BorrowedArray
+from ringtrain.api.plan import PreparedReduction
 from ringtrain.errors import UsageError
 
 
-class Repeated:
+class PersistentAllReduce:
     """:meth:`start` when the array is final on this rank; the result lies in it when :meth:`test` says True, or
     :meth:`wait` returns. Nothing runs in the background: whoever tests makes it move. The array belongs to the
     reduction between the two.
@@ -22,11 +22,17 @@ class Repeated:
     """
 
     def __init__(
-        self, prepared: Prepared, array, lend: Callable[[], Loan], began: Callable, ended: Callable, deadline_s: float
+        self,
+        prepared: PreparedReduction,
+        array,
+        lend: Callable[[], BorrowedArray],
+        began: Callable,
+        ended: Callable,
+        deadline_s: float,
     ):
         self._prepared, self._array, self._lend, self._deadline_s = prepared, array, lend, deadline_s
         self._began, self._ended = began, ended
-        self._loan: Loan | None = None
+        self._loan: BorrowedArray | None = None
 
     @property
     def algorithm(self) -> str:

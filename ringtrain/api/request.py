@@ -9,7 +9,7 @@ from ringtrain.allreduce.catalogue import check_algorithm
 from ringtrain.allreduce.dtypes import OPS, TYPES, NumberType
 from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api import texts
-from ringtrain.api.borrow import Loan
+from ringtrain.api.borrow import BorrowedArray
 from ringtrain.errors import UsageError, everywhere, nearest
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
@@ -82,7 +82,7 @@ def type_name(dtype) -> str:
     return name
 
 
-def check_result(out: Loan, given: Loan) -> None:
+def check_result(out: BorrowedArray, given: BorrowedArray) -> None:
     """Raises UsageError where ``out`` cannot take the result."""
     if (out.dtype, out.host.shape) != (given.dtype, given.host.shape):
         raise UsageError(

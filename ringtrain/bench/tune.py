@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 
-from ringtrain.allreduce.auto import Choice, Here, take
-from ringtrain.allreduce.machine import Layout
-from ringtrain.allreduce.tuning_table import Model, Row, Table
+from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, take
+from ringtrain.allreduce.machine import RankLayout
+from ringtrain.allreduce.tuning_table import Table, TimeModel, TuningRow
 from ringtrain.bench import texts
 from ringtrain.bench.measure.rows import NOISY_CV, OK, REFUSED
 from ringtrain.bench.model.fit import model_of
@@ -17,24 +17,24 @@ HALVINGS = 12  # of the ratio of two sizes, to find where between them a choice 
 LOOKS = 4  # of them are made even where both ends take the same
 
 
-def table_from(result: Result, layout: Layout) -> Table:
+def table_from(result: Result, layout: RankLayout) -> Table:
     """What a checked sweep in place says. Refused rows are none."""
     rows = tuple(_row(row) for row in result.rows if row["status"] != REFUSED)
     return Table(layout, result.header["at"], rows, tuple(_models(result.header["fits"])))
 
 
-def _row(row: dict) -> Row:
+def _row(row: dict) -> TuningRow:
     """An algorithm that does not give the same bits everywhere is wrong too: copies of a model would drift apart."""
     correct = row["status"] == OK and bool(row["same_on_ranks"])
-    return Row(row["algorithm"], row["dtype"], row["op"], row["bytes"], row["median_s"], correct)
+    return TuningRow(row["algorithm"], row["dtype"], row["op"], row["bytes"], row["median_s"], correct)
 
 
-def _models(fits: Iterable[dict]) -> Iterator[Model]:
+def _models(fits: Iterable[dict]) -> Iterator[TimeModel]:
     for group in fits:
         for name, found in group["models"].items():
             model = model_of(found)
             for regime in model.regimes:
-                yield Model(name, group["dtype"], group["op"], regime.first_bytes, *model.line(regime.first_bytes))
+                yield TimeModel(name, group["dtype"], group["op"], regime.first_bytes, *model.line(regime.first_bytes))
 
 
 def barred(table: Table) -> list[str]:
@@ -61,7 +61,9 @@ def doubts(result: Result) -> list[str]:
     return lines
 
 
-def choice_lines(table: Table | None, here: Here, sizes: Sequence[int], dtype: str, op: str, whole: bool) -> list[str]:
+def choice_lines(
+    table: Table | None, here: Candidates, sizes: Sequence[int], dtype: str, op: str, whole: bool
+) -> list[str]:
     """A line a size, then where the choice changes. ``whole``: with the times of all candidates."""
     choices = {nbytes: take(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
     lines = [f"{dtype} {op}, {here.layout.words()}:"]
@@ -77,7 +79,7 @@ def choice_lines(table: Table | None, here: Here, sizes: Sequence[int], dtype: s
     return lines + [f"  {change}" for low, high in ends for change in _changes(name_at, low, high, HALVINGS)]
 
 
-def _all_times(choice: Choice) -> str:
+def _all_times(choice: AlgorithmChoice) -> str:
     by_time = sorted((time, name) for name, time in choice.times_s.items())
     return ", ".join(f"{name} {format_seconds(time)}" for time, name in by_time)
 

@@ -6,8 +6,8 @@ from math import isfinite
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.progress import Progress
-from ringtrain.cli.values import OfRank, Share, Size
+from ringtrain.cli.progress import ProgressLine
+from ringtrain.cli.values import Fraction, OfRank, Size
 
 SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 
@@ -49,7 +49,7 @@ SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 @click.option("--csv", "csv_path", type=click.Path(), help="Write one tidy row a measurement.")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF.")
 @click.option("--compare", "compare_path", type=click.Path(), help="JSON of an earlier sweep: exit 1 where slower.")
-@click.option("--max-regress", type=Share(), default="5%", show_default=True, help="By how much, with --compare.")
+@click.option("--max-regress", type=Fraction(), default="5%", show_default=True, help="By how much, with --compare.")
 @click.option("--min-busbw", type=float, metavar="GB/S", help="Exit 1 where an algorithm reaches this at no size.")
 def bench_allreduce(**flags):
     """Compare all-reduce algorithms, the MPI's own among them: times, bounds, correctness.
@@ -104,10 +104,10 @@ def _nothing() -> None:
 def _guarded(transport, asked):
     """The transport and the sweep under a guard."""
     from ringtrain.monitor.guard import Guard
-    from ringtrain.monitor.guarded_transport import Guarded
+    from ringtrain.monitor.guarded_transport import GuardedTransport
 
     guard = Guard(transport)
-    return Guarded(transport, guard), replace(asked, guard=guard)
+    return GuardedTransport(transport, guard), replace(asked, guard=guard)
 
 
 def _tuned(transport, flags: dict, asked):
@@ -248,7 +248,7 @@ def _watcher(rank: int, flags: dict):
         except RingtrainError as error:  # there may be room again at the end
             unwritten.append(error)
 
-    return Watcher(begun, measured, Progress())
+    return Watcher(begun, measured, ProgressLine())
 
 
 def _say(lines) -> None:

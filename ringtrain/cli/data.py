@@ -6,11 +6,11 @@ from contextlib import contextmanager
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.hints import Group
+from ringtrain.cli.hints import CommandGroup
 from ringtrain.parsing import whole_number
 
 
-class DataGroup(Group):
+class DataGroup(CommandGroup):
     def get_command(self, ctx, name):
         return super().get_command(ctx, "info" if name == "show" else name)  # as `models` and `schedule` call it
 

@@ -12,7 +12,7 @@ from ringtrain.transport.base import Transport
 MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
 
 
-class Cuda(NamedTuple):
+class BenchDevices(NamedTuple):
     """The way to devices.
 
     index:   () → the number of this rank's, of those that it sees
@@ -28,7 +28,7 @@ class Cuda(NamedTuple):
     choose: Callable
 
 
-def with_device(transport: Transport, asked, cuda: Cuda, load_nccl: Callable | None = None):
+def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Callable | None = None):
     """The transport, the sweep with NVIDIA's all-reduce among its rivals, its buffers, and what gives back what was
     made for it. Collective. Raises DeviceError."""
     from dataclasses import replace
@@ -43,28 +43,28 @@ def with_device(transport: Transport, asked, cuda: Cuda, load_nccl: Callable | N
     return buffers.transport, replace(asked, rivals={NCCL: nccl}), buffers, nccl.close
 
 
-def device_buffers(transport: Transport, cuda: Cuda):
+def device_buffers(transport: Transport, cuda: BenchDevices):
     """(buffers, a line for people). Collective. Raises DeviceError."""
     from functools import partial
 
     from ringtrain.bench.measure.buffers import DeviceBuffers
     from ringtrain.train.agree import together
     from ringtrain.transport.cuda_aware.decision import YES
-    from ringtrain.transport.device.cuda_ipc import Ipc
-    from ringtrain.transport.device.wrapper import DIRECT, STAGED, OnDevice
+    from ringtrain.transport.device.cuda_ipc import CudaIpc
+    from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 
     index = together(transport, cuda.index)
     choice = cuda.choose(transport, index)
     runtime = together(transport, lambda: cuda.runtime(index))
     tried = any(rung.name == "trial" and rung.answer == YES for rung in choice.rungs)
     names = dict.fromkeys([choice.way, STAGED, *([DIRECT] if tried else [])])
-    ipc = Ipc(transport, runtime)
-    ways = {name: OnDevice(transport, runtime, name, ipc=ipc) for name in names}
+    ipc = CudaIpc(transport, runtime)
+    ways = {name: DeviceTransport(transport, runtime, name, ipc=ipc) for name in names}
     told = texts.NOT_MAPPED(choice=choice.words, why=ipc.why) if ipc.why else choice.words
     return DeviceBuffers(runtime, partial(cuda.ops, runtime), ways), told
 
 
-def real_cuda(transport: Transport) -> Cuda:
+def real_cuda(transport: Transport) -> BenchDevices:
     from ringtrain.launch.binding import bind
     from ringtrain.ops.cuda import CudaOps
     from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
@@ -73,4 +73,4 @@ def real_cuda(transport: Transport) -> Cuda:
     def index() -> int:
         return bind(os.environ, visible_devices(), transport.local_rank).index
 
-    return Cuda(index, make_runtime, CudaOps, lambda world, number: choose_way(world, "auto", number, MAKER))
+    return BenchDevices(index, make_runtime, CudaOps, lambda world, number: choose_way(world, "auto", number, MAKER))

@@ -73,7 +73,7 @@ NEEDLESS = {
 }  # fmt: skip
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that says which of its commands is near to one that it does not have."""
 
     def get_command(self, ctx, name):

@@ -2,10 +2,10 @@
 
 import click
 
-from ringtrain.cli.hints import Group
+from ringtrain.cli.hints import CommandGroup
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def models():
     """The models that come with ringtrain, and what any model costs."""
 

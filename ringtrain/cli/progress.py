@@ -9,7 +9,7 @@ from ringtrain.cli import texts
 PROGRESS_EVERY_S = 5.0
 
 
-class Progress:
+class ProgressLine:
     """A line on standard error, now and then: mpirun's pipes are no terminal, where one line could be redrawn."""
 
     def __init__(self, clock=time.monotonic):

@@ -3,7 +3,7 @@
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.hints import Group
+from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import Numbers
 from ringtrain.collectives.catalogue import GOALS
 
@@ -13,7 +13,7 @@ SHOWN = 32
 ROUNDED = 0.5  # of the bytes of float32 are in messages of 16 bits
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def schedule():
     """How an all-reduce goes: its steps, its proof, its time on a machine, its picture.
 

@@ -50,10 +50,10 @@ def slurm(output, force, words, **given):
     all-reduce measured and tuned. FLAGS, after --, are those of `ringtrain train` or `ringtrain bench-allreduce`: they
     are checked here, before the job waits in a queue, and so is the data set, where it can be read here.
     """
-    from ringtrain.launch.slurm.script import Job, check, script
+    from ringtrain.launch.slurm.script import BatchJob, check, script
 
     kind, flags = _kind_and_flags(words)
-    job = Job(kind=kind, flags=flags, **given)
+    job = BatchJob(kind=kind, flags=flags, **given)
     check(job)
     job, remarks = _check_flags(job)
     text = script(job)
@@ -153,12 +153,12 @@ def _is_far(config) -> bool:
 def _checked_data(config, model, graph):
     """The examples to train on, checked as a run does when it opens its data, but for the images themselves; as many as
     a batch has where the data set is not here."""
-    from ringtrain.data.file.info import Examples, read_form
+    from ringtrain.data.file.info import SplitShape, read_form
     from ringtrain.nn.loss import check_classes
     from ringtrain.train.assembly.assemble import check_images
 
     if config.synthetic or _is_far(config):
-        return Examples(config.batch, model.input.shape)
+        return SplitShape(config.batch, model.input.shape)
     data = read_form(config.data or "digits")
     check_images(model, data)
     check_classes(graph, len(data.classes))

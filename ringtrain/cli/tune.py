@@ -5,7 +5,7 @@ import os
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.progress import Progress
+from ringtrain.cli.progress import ProgressLine
 from ringtrain.cli.values import Size, Sizes
 
 OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
@@ -147,7 +147,7 @@ def _keep(place, tuning, table) -> None:
 def _watcher(rank: int):
     from ringtrain.bench.sweep.sweep import Watcher
 
-    return Watcher(progress=Progress()) if rank == 0 else Watcher()
+    return Watcher(progress=ProgressLine()) if rank == 0 else Watcher()
 
 
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────

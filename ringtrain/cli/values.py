@@ -32,7 +32,7 @@ class Sizes(click.ParamType):
         return [Size().convert(part, param, ctx) for part in value.split(",")]
 
 
-class Share(click.ParamType):
+class Fraction(click.ParamType):
     """5% or 0.05."""
 
     name = "share"

@@ -24,12 +24,12 @@ def in_worlds(action) -> int:
     that rank, which then aborts the others: they may be waiting for it. A rank that does not come, or whose file system
     does not answer, ends all of them with 4.
     """
-    from ringtrain.monitor.hang_detector import Lookout
+    from ringtrain.monitor.hang_detector import HangDetector
     from ringtrain.transport.activity import Activity
 
     activity = Activity(deadline_of(os.environ))
     ender = Ender(read_launch(os.environ).rank, activity)
-    with Lookout(activity, ender.rank, ender.end) as lookout:
+    with HangDetector(activity, ender.rank, ender.end) as lookout:
         return _in_worlds(action, activity, ender, lookout)
 
 

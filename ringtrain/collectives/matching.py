@@ -12,7 +12,7 @@ Steps = list[tuple[Step, ...]]  # by rank
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MatchedMessage:
     """``send`` in step ``sent`` of rank ``source`` meets ``recv`` in step ``received`` of rank ``target``."""
 
     source: int
@@ -31,7 +31,7 @@ def all_steps(schedule: Schedule) -> Steps:
     return [schedule.steps(rank) for rank in range(schedule.size)]
 
 
-def messages(schedule: Schedule, steps: Steps) -> list[Message]:
+def messages(schedule: Schedule, steps: Steps) -> list[MatchedMessage]:
     """By pair of ranks, in the order in which they match. Raises ScheduleError where an end is missing, or where
     two ends name other chunks."""
     sends, recvs = defaultdict(list), defaultdict(list)
@@ -45,7 +45,7 @@ def messages(schedule: Schedule, steps: Steps) -> list[Message]:
     return [message for pair in pairs for message in _meet(schedule, *pair, sends[pair], recvs[pair])]
 
 
-def _meet(schedule: Schedule, source: int, target: int, out: list, into: list) -> list[Message]:
+def _meet(schedule: Schedule, source: int, target: int, out: list, into: list) -> list[MatchedMessage]:
     where = texts.MESSAGES_BETWEEN(schedule=schedule, source=source, target=target)
     if len(out) != len(into):
         raise ScheduleError(texts.UNEVEN_ENDS(where=where, sends=len(out), recvs=len(into)))
@@ -54,7 +54,7 @@ def _meet(schedule: Schedule, source: int, target: int, out: list, into: list) -
             raise ScheduleError(
                 texts.OTHER_CHUNKS(where=where, sent=span(send), send_step=k, received=span(recv), recv_step=j)
             )
-    return [Message(source, target, k, j, send, recv) for (k, send), (j, recv) in zip(out, into, strict=True)]
+    return [MatchedMessage(source, target, k, j, send, recv) for (k, send), (j, recv) in zip(out, into, strict=True)]
 
 
 def _fit(send: Move, recv: Move, chunks: int) -> bool:

@@ -7,9 +7,9 @@ from functools import cache
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
-from ringtrain.collectives.execution.fused_plan import Fused, fuse, one_after_another
+from ringtrain.collectives.execution.fused_plan import TwoShotPlan, fuse, one_after_another
 from ringtrain.collectives.execution.mapped import Mapped, on_host
-from ringtrain.collectives.execution.reduction import Reduction, Wire
+from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.execution.routed import LEAST_BYTES, Routed, make_piece, portions
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.errors import UsageError, nearest
@@ -49,9 +49,10 @@ def prepare_shared(
     tag: int,
     segment_bytes: int,
     device,
-    wire: Wire | None,
+    wire: WireFormat | None,
 ) -> Reduction:
-    """As :func:`ringtrain.allreduce.catalogue.prepare`. ``routed`` on one node is ``mapped``. Raises Unavailable."""
+    """As :func:`ringtrain.allreduce.catalogue.make_allreduce`. ``routed`` on one node is ``mapped``. Raises
+    Unavailable."""
     why = unavailable(transport, buffer, algorithm, [tag])
     if why is not None:
         raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
@@ -100,7 +101,7 @@ def or_messages(transport: Transport, buffer, algorithm: str, tags: Sequence[int
 
 
 @cache
-def fused_plan(size: int) -> Fused:
+def fused_plan(size: int) -> TwoShotPlan:
     """For the ranks of one node. Its chunks are as many."""
     return fuse("sliced", sliced.reduce_scatter(size), sliced.all_gather(size))
 

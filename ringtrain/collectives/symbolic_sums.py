@@ -13,7 +13,7 @@ from ringtrain.collectives import texts
 LONGEST = 200  # characters of an expression in an error
 
 
-class Sums:
+class SymbolicSums:
     """Expressions as integers. The first ``count`` are the leaves."""
 
     def __init__(self, count: int):
@@ -51,7 +51,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class Contributions:
     """What ranks begin with, and what is wanted of it.
 
     sums:  the expressions
@@ -60,7 +60,7 @@ class Brought:
     total: the expression that every sum must be; None: any of each leaf once, the same everywhere
     """
 
-    sums: Sums
+    sums: SymbolicSums
     lanes: Sequence[Sequence[int]]
     name: Callable[[int], str]
     total: int | None = None
@@ -82,7 +82,7 @@ class Brought:
         return texts.DISORDER(got=self.sums.say(value), wanted=self.sums.say(self.total))
 
 
-def contributions(brings: Sequence[int]) -> Brought:
+def contributions(brings: Sequence[int]) -> Contributions:
     """Of ranks that bring so many arrays each: every array is a leaf, those of the buffers first."""
     names = [texts.CONTRIBUTION(rank=rank) for rank in range(len(brings))]
     lanes = [[rank] for rank in range(len(brings))]
@@ -90,4 +90,4 @@ def contributions(brings: Sequence[int]) -> Brought:
         for lane in range(1, count):
             lanes[rank].append(len(names))
             names.append(texts.LANE_CONTRIBUTION(rank=rank, lane=lane))
-    return Brought(Sums(len(names)), lanes, names.__getitem__)
+    return Contributions(SymbolicSums(len(names)), lanes, names.__getitem__)

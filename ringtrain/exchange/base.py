@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.update.owned_update import Kept
+from ringtrain.exchange.update.owned_update import OwnedArray
 
 Cut = tuple[int, int]  # examples start:stop of a batch
 
@@ -151,7 +151,7 @@ class Exchange(ABC):
     def restore(self, state: dict) -> None:
         """What :meth:`state` gave, at any number of ranks. Raises CheckpointError."""
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[OwnedArray]:
         """Of the optimizer's state what this rank keeps; after :meth:`settle`."""
         return []
 
@@ -160,7 +160,7 @@ class Exchange(ABC):
 
     def flights(self) -> dict:
         """Once bound: of each kind of what it has under way in training, by name, the
-        :class:`~ringtrain.exchange.buckets.reducer.Flight`."""
+        :class:`~ringtrain.exchange.buckets.reducer.Reducer`."""
         return {}
 
     def lag(self) -> Lag | None:

@@ -10,7 +10,7 @@ from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel import hybrid, pipeline
 from ringtrain.exchange.servers import sync_server
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies import allreduce, averaging, delayed, gossip, master, sharded
 from ringtrain.template import Template
 
@@ -44,7 +44,7 @@ class Strategy:
     check_replicas:  with ``--check-replicas``
     """
 
-    make: Callable[[Kit], Exchange]
+    make: Callable[[ExchangeSettings], Exchange]
     options: tuple[str, ...]
     overlap: Only | None
     algorithm: Only | None
@@ -179,13 +179,13 @@ STRATEGIES = {
 }
 DATA = "data"  # fully connected layers are as all others
 # Where else they may live: what is made around the strategy, which has the other layers.
-AROUND: dict[str, Callable[[Kit, Callable[[Kit], Exchange]], Exchange]] = {
+AROUND: dict[str, Callable[[ExchangeSettings, Callable[[ExchangeSettings], Exchange]], Exchange]] = {
     "hybrid": hybrid.make,
     "pipeline": pipeline.make,
 }
 
 
-def make_exchange(kit: Kit) -> Exchange:
+def make_exchange(kit: ExchangeSettings) -> Exchange:
     """The strategy that a configuration names. Its options go together:
     :func:`ringtrain.exchange.compatibility.check_options` has found that."""
     make = STRATEGIES[kit.config.sync].make

@@ -11,7 +11,7 @@ from ringtrain.transport.base import Transport
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class ExchangeSettings:
     """What a strategy is made from.
 
     tuning: what ``auto`` chooses by, on rank 0; None where there is none
@@ -31,7 +31,7 @@ class Kit:
     scale: LossScale | None = None
 
 
-def settings(kit: Kit) -> dict:
+def settings(kit: ExchangeSettings) -> dict:
     """What a configuration says of all-reduces: arguments of :class:`Summing`."""
     config = kit.config
     return {

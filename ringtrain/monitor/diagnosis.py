@@ -4,7 +4,7 @@ collectives of every rank. Texts for people, from rows alone."""
 from collections.abc import Callable, Sequence
 
 from ringtrain.monitor import texts as texts
-from ringtrain.monitor.flight_recorder import Entry, Row
+from ringtrain.monitor.flight_recorder import RankRecord, RecordedCollective
 from ringtrain.template import Template
 from ringtrain.transport.waiting import peers, placed
 
@@ -12,7 +12,7 @@ TOLD = 8  # the last collectives that are written
 RANKS = 64  # whose whereabouts are written
 
 
-def mismatch(rows: Sequence[Row], number: int) -> str | None:
+def mismatch(rows: Sequence[RankRecord], number: int) -> str | None:
     """Who calls what under this number, where they do not all call the same: what most ranks call (the lowest ones,
     where as many call something else) is what was expected."""
     calls = _grouped(rows, lambda row: row.entries[number].text if number in row.entries else None)
@@ -25,7 +25,7 @@ def mismatch(rows: Sequence[Row], number: int) -> str | None:
     return texts.MISMATCH(number=number, ranks=peers(calls[made[0]]), call=made[0], others=others)
 
 
-def stall(rows: Sequence[Row], rank: int, quiet: Callable[[int], float | None], gap: str = "") -> str:
+def stall(rows: Sequence[RankRecord], rank: int, quiet: Callable[[int], float | None], gap: str = "") -> str:
     """Whom the others wait for, in which collective, and the last collectives of every rank.
 
     rank:  whose view it is
@@ -42,7 +42,7 @@ def stall(rows: Sequence[Row], rank: int, quiet: Callable[[int], float | None], 
     return "\n".join(lines)
 
 
-def first_open(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> int | None:
+def first_open(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> int | None:
     """Number of the first collective that some rank has begun and not ended: the one that the later ones wait for. What
     a silent rank has written is old, and counts where there is nothing else."""
     heard = [row for row in rows if quiet(row.rank) is None]
@@ -52,7 +52,7 @@ def first_open(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> int
     return min(numbers[0] or numbers[1], default=None)
 
 
-def _whom(rows: Sequence[Row], number: int, quiet: Callable[[int], float | None], some: bool = False) -> str:
+def _whom(rows: Sequence[RankRecord], number: int, quiet: Callable[[int], float | None], some: bool = False) -> str:
     """``some``: not all rows are there."""
     known = {row.rank: row.entries.get(number) for row in rows}
     text = next(entry.text for entry in known.values() if entry)
@@ -80,17 +80,17 @@ def _joined(silent_s: float | None) -> Template:
     return texts.NOT_JOINED if silent_s is None else texts.NOT_SEEN_IN
 
 
-def _placed(rows: Sequence[Row], ranks: Sequence[int]) -> str:
+def _placed(rows: Sequence[RankRecord], ranks: Sequence[int]) -> str:
     """With hosts."""
     return placed(ranks, {row.rank: row.host for row in rows})
 
 
-def _least_moved(rows: Sequence[Row], moved: list) -> str:
+def _least_moved(rows: Sequence[RankRecord], moved: list) -> str:
     steps, rank = min(filter(None, moved))
     return texts.LEAST_MOVED(rank=_placed(rows, [rank]), moves=steps)
 
 
-def _whereabouts(row: Row, quiet: Callable[[int], float | None]) -> str:
+def _whereabouts(row: RankRecord, quiet: Callable[[int], float | None]) -> str:
     last = row.entries.get(row.last)
     where = texts.BEGUN_NONE if last is None else _state(last)
     if row.iteration:
@@ -102,15 +102,15 @@ def _whereabouts(row: Row, quiet: Callable[[int], float | None]) -> str:
     return where + _doing(row, True)
 
 
-def _doing(row: Row, alive: bool) -> str:
+def _doing(row: RankRecord, alive: bool) -> str:
     return texts.IN_STAGE(stage=row.doing) + _time(row, alive) if row.doing else ""
 
 
-def _time(row: Row, alive: bool) -> str:
+def _time(row: RankRecord, alive: bool) -> str:
     return texts.FOR_SECONDS(seconds=row.doing_s) if alive and row.doing_s >= 1 else ""
 
 
-def behind(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> list[int]:
+def behind(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> list[int]:
     """The ranks that seem to hold the others up: those that give no sign of life, or else those that are in the
     earliest iteration; none where all are in the same."""
     silent = [row.rank for row in rows if quiet(row.rank) is not None and not row.left]
@@ -119,7 +119,7 @@ def behind(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> list[in
     return silent or (late if len(late) < len(rows) else [])
 
 
-def held_up(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> str:
+def held_up(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> str:
     """By whom, as the end of a sentence; empty where nobody is behind."""
     ranks = behind(rows, quiet)
     if len(ranks) == 1:
@@ -127,7 +127,9 @@ def held_up(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> str:
     return texts.SEVERAL_BEHIND(ranks=_placed(rows, ranks)) if ranks else ""
 
 
-def whereabouts(rows: Sequence[Row], quiet: Callable[[int], float | None], gap: str = "", rank: int = 0) -> list[str]:
+def whereabouts(
+    rows: Sequence[RankRecord], quiet: Callable[[int], float | None], gap: str = "", rank: int = 0
+) -> list[str]:
     """A line for each rank: what it does, for ranks that wait outside of collectives. ``gap``: whose rows ``rank``
     cannot see."""
     lines = [texts.ACTIVITIES]
@@ -145,7 +147,7 @@ def whereabouts(rows: Sequence[Row], quiet: Callable[[int], float | None], gap: 
     return [*lines, *([texts.NOT_SEEN(rank=rank, gap=gap)] if gap else [])]
 
 
-def _state(entry: Entry) -> str:
+def _state(entry: RecordedCollective) -> str:
     return (texts.LAST_DONE if entry.done else texts.LAST_OPEN)(number=entry.number)
 
 
@@ -153,7 +155,7 @@ def _life(seconds: float) -> str:
     return texts.SILENT(seconds=seconds)
 
 
-def last_collectives(rows: Sequence[Row], quiet: Callable[[int], float | None]) -> list[str]:
+def last_collectives(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> list[str]:
     """A line for each of the last collectives and each call that is made in it: on which ranks it is done, on which it
     is under way, with its moves, and which have not begun it."""
     newest = max(row.last for row in rows)
@@ -175,7 +177,7 @@ def _absent(ranks: list[int], quiet: Callable[[int], float | None]) -> list[str]
     return [told(ranks=peers(these)) for told, these in groups if these]
 
 
-def _states(rows: Sequence[Row], ranks: list[int], number: int) -> str:
+def _states(rows: Sequence[RankRecord], ranks: list[int], number: int) -> str:
     entries = {row.rank: row.entries[number] for row in rows if row.rank in ranks}
     done = [rank for rank, entry in entries.items() if entry.done]
     inside = {rank: entry.moved for rank, entry in entries.items() if not entry.done}
@@ -187,7 +189,7 @@ def _states(rows: Sequence[Row], ranks: list[int], number: int) -> str:
     return ", ".join(states)
 
 
-def _grouped(rows: Sequence[Row], key: Callable[[Row], str | None]) -> dict:
+def _grouped(rows: Sequence[RankRecord], key: Callable[[RankRecord], str | None]) -> dict:
     """Ranks by key."""
     groups: dict = {}
     for row in rows:

@@ -42,7 +42,7 @@ LOW_HALF = 0 if sys.byteorder == "little" else 1
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """What a rank calls. ``text``: for people, "all-reduce of 1,000 float32 by ring (sum)"; ranks that call the same
     have the same."""
 
@@ -50,13 +50,13 @@ class Call:
     fingerprint: int
 
 
-def make_call(text: str) -> Call:
+def make_call(text: str) -> CollectiveCall:
     digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
-    return Call(text, int.from_bytes(digest, "little"))
+    return CollectiveCall(text, int.from_bytes(digest, "little"))
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordedCollective:
     """A collective in a rank's row. ``moved``: how far it has got, in units of its own."""
 
     number: int
@@ -67,7 +67,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RankRecord:
     """What a rank's row says.
 
     entries:   its last collectives by number
@@ -77,7 +77,7 @@ class Row:
     """
 
     rank: int
-    entries: dict[int, Entry]
+    entries: dict[int, RecordedCollective]
     iteration: int
     left: bool
     host: str = ""
@@ -91,7 +91,7 @@ class Row:
         return max(self.entries, default=0)
 
 
-class Board:
+class FlightRecorder:
     """One rank's place at the board. Collective to make; all ranks number their collectives alike, from 1.
 
     log:  fingerprints of collectives that this rank has begun, and that are not on the board yet
@@ -118,7 +118,7 @@ class Board:
         self._hosts = transport.gather_json(transport.activity.host)
 
     # ── this rank writes ──────────────────────────────────────────────────────────────────────────────────
-    def describe(self, call: Call) -> None:
+    def describe(self, call: CollectiveCall) -> None:
         """Let others read what the call is. Before it is begun for the first time."""
         if call.fingerprint in self._described:
             return
@@ -226,15 +226,15 @@ class Board:
         numbers = np.delete(self._words[:, TOLD], self.rank)
         return int(numbers[numbers != 0][0]) if numbers.any() else 0
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[RankRecord]:
         return [self._row(rank, words) for rank, words in enumerate(self._words.copy())]
 
-    def _row(self, rank: int, words: np.ndarray) -> Row:
+    def _row(self, rank: int, words: np.ndarray) -> RankRecord:
         described = self._described | _calls(words)
         places = zip(*(words[start : start + RING].tolist() for start in (BEGUN, DONE, MOVED)), strict=True)
         entries = (_entry(word, done, moved, described) for word, done, moved in places if word)
         by_number = {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number)}
-        return Row(
+        return RankRecord(
             rank,
             by_number,
             int(words[ITERATION]),
@@ -271,7 +271,7 @@ def _text(words: np.ndarray) -> str:
     return words.tobytes().rstrip(b"\0").decode(errors="replace")
 
 
-def _entry(word: int, done: int, moved: int, described: dict[int, str]) -> Entry:
+def _entry(word: int, done: int, moved: int, described: dict[int, str]) -> RecordedCollective:
     number, fingerprint = word >> SHIFT, word & LOW
     text = described.get(fingerprint, texts.FORGOTTEN_CALL)
-    return Entry(number, fingerprint, text, done == word, moved & LOW if moved >> SHIFT == number else 0)
+    return RecordedCollective(number, fingerprint, text, done == word, moved & LOW if moved >> SHIFT == number else 0)

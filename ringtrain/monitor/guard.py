@@ -18,9 +18,9 @@ from ringtrain.collectives.execution.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.monitor import diagnosis, stack_dump
 from ringtrain.monitor import texts as texts
-from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, Board, Call, Row, make_call
-from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, SMALL_BYTES, Watched, WatchedSmall
-from ringtrain.monitor.reporter_election import LOOK_S, SEEN_S, TURN_S, Turns
+from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, CollectiveCall, FlightRecorder, RankRecord, make_call
+from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, SMALL_BYTES, GuardedReduction, GuardedSmallReduction
+from ringtrain.monitor.reporter_election import LOOK_S, SEEN_S, TURN_S, ReporterElection
 from ringtrain.monitor.watchdog import Watchdog
 from ringtrain.transport.activity import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
@@ -47,16 +47,16 @@ class Guard:
         end: Callable[[RingtrainError], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.board, self._activity = Board(transport), transport.activity
+        self.board, self._activity = FlightRecorder(transport), transport.activity
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and will tell what it sees
         self._rank, self._end, self._clock = transport.rank, end or _ending(transport), clock
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
-        self._turns = Turns(self.board, turn_s, self._reach_s, clock)
-        self._watched: list[weakref.ref[Watched]] = []  # which know how far a collective has got
+        self._turns = ReporterElection(self.board, turn_s, self._reach_s, clock)
+        self._watched: list[weakref.ref[GuardedReduction]] = []  # which know how far a collective has got
         self._shown = False  # whether this rank has shown where it is
         self._awaited = ""  # what the main thread waits for, as the transport says it
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, CollectiveCall] = {}
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
         self.watchdog = Watchdog(self.board, deadline_s, self._look, clock)
         self.watchdog.start()
@@ -81,15 +81,15 @@ class Guard:
         fingerprint = self.call(text).fingerprint
         native = reduction.transport == NATIVE
         if native and count * np.dtype(dtype).itemsize <= SMALL_BYTES:
-            watched = WatchedSmall(self, reduction, fingerprint)
+            watched = GuardedSmallReduction(self, reduction, fingerprint)
         else:
-            watched = Watched(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
+            watched = GuardedReduction(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
             self._watched.append(weakref.ref(watched))
         watched.algorithm, watched.transport, watched.why = reduction.algorithm, reduction.transport, reduction.why
         watched.bytes_sent, watched.blocks = reduction.bytes_sent, reduction.blocks
         return watched
 
-    def call(self, text: str) -> Call:
+    def call(self, text: str) -> CollectiveCall:
         """What :meth:`run` is given: all ranks that make the call have the same text."""
         call = self._calls.get(text)
         if call is None:
@@ -97,7 +97,7 @@ class Guard:
             self.board.describe(call)
         return call
 
-    def run(self, call: Call, action: Callable):
+    def run(self, call: CollectiveCall, action: Callable):
         """``action()``, a call that blocks until it is done; its value."""
         word = self._enter(call)
         try:
@@ -108,11 +108,11 @@ class Guard:
         self.check_all()
         return value
 
-    def started(self, call: Call, start: Callable[[], Handle]) -> Handle:
+    def started(self, call: CollectiveCall, start: Callable[[], Handle]) -> Handle:
         """``start()``, which gives the handle of what it has started, under the guard."""
         word = self._enter(call)
         try:
-            return Watched(self, start(), call.fingerprint, word)
+            return GuardedReduction(self, start(), call.fingerprint, word)
         except TransportError as error:
             raise self.explained(word, error) from error
 
@@ -129,7 +129,7 @@ class Guard:
         self._activity.collective, self._activity.everyone = self._before
 
     # ── a collective ──────────────────────────────────────────────────────────────────────────────────────
-    def _enter(self, call: Call) -> int:
+    def _enter(self, call: CollectiveCall) -> int:
         """Begin a call into the MPI's own collectives, some of which damage memory where sizes differ: the word. Raises
         MismatchError where another rank does something else already."""
         word = self.board.begin(call.fingerprint)
@@ -193,7 +193,7 @@ class Guard:
         self._turns.take([row.rank for row in rows if number in row.entries], number)
         return MismatchError(diagnosis.mismatch(rows, number) or texts.UNKNOWN_MISMATCH(number=number))
 
-    def _joined(self, number: int) -> list[Row]:
+    def _joined(self, number: int) -> list[RankRecord]:
         """The rows when all ranks have begun the collective, or have had the time to: what most do tells what is
         right."""
         since = self._clock()

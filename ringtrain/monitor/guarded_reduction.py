@@ -14,7 +14,7 @@ def steady() -> int:
     return 0
 
 
-class Watched(Reduction):
+class GuardedReduction(Reduction):
     """A handle under a :class:`~ringtrain.monitor.guard.Guard`.
 
     fingerprint: of the call
@@ -87,7 +87,7 @@ class Watched(Reduction):
         return self._progress() if self._started else 0
 
 
-class WatchedSmall(Reduction):
+class GuardedSmallReduction(Reduction):
     """An all-reduce of a few microseconds, done where it is started: it is logged, and compared later, many at once."""
 
     def __init__(self, guard, reduction: Reduction, fingerprint: int):

@@ -7,12 +7,12 @@ from ringtrain.monitor import texts as texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.counters import Tally
+from ringtrain.transport.counters import Counters
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import Lane
+from ringtrain.transport.shared_arena import SignalCounter
 
 
-class Guarded(Transport):
+class GuardedTransport(Transport):
     """The transport itself in all else. Memory is handed out unwatched: that happens before there is anything to
     watch."""
 
@@ -72,13 +72,13 @@ class Guarded(Transport):
     def twins(self, span) -> list | None:
         return self._inner.twins(span)
 
-    def lane(self, tag: int) -> Lane | None:
+    def lane(self, tag: int) -> SignalCounter | None:
         return self._inner.lane(tag)
 
     def board(self, nbytes: int) -> Rows:
         return self._inner.board(nbytes)
 
-    def tally(self, count: int) -> Tally:
+    def tally(self, count: int) -> Counters:
         return self._inner.tally(count)
 
     def abort(self, code: int) -> None:
@@ -102,9 +102,9 @@ def watched(transport: Transport, activity: Activity) -> Transport:
         return transport
     with activity.during(texts.FINDING, limited=True):
         guard = Guard(transport, activity.deadline_s)
-    return Guarded(transport, guard)
+    return GuardedTransport(transport, guard)
 
 
 def bare(transport: Transport) -> Transport:
     """The transport without a guard: for what has one of its own, or is timed."""
-    return transport.inner if isinstance(transport, Guarded) else transport
+    return transport.inner if isinstance(transport, GuardedTransport) else transport

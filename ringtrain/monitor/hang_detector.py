@@ -19,14 +19,14 @@ from collections.abc import Callable
 from ringtrain.errors import RankLostError, RingtrainError, StalledError
 from ringtrain.monitor import stack_dump
 from ringtrain.monitor import texts as texts
-from ringtrain.monitor.hard_timeout import SHOW, Backstop
-from ringtrain.monitor.watchdog import Pauses
+from ringtrain.monitor.hard_timeout import SHOW, HardTimeout
+from ringtrain.monitor.watchdog import SuspendDetector
 from ringtrain.transport.activity import Activity, Unlimited
 
 EVERY_S = 0.25
 
 
-class Lookout:
+class HangDetector:
     """rank: of this process, as far as it is known before there is a world
     end:  end(error): ends the process, and the world where there is one
 
@@ -36,12 +36,12 @@ class Lookout:
     def __init__(self, activity: Activity, rank: int, end: Callable[[RingtrainError], None], clock=time.monotonic):
         self._activity, self._rank, self._end, self._clock = activity, rank, end, clock
         self._resumed = clock()
-        self._pauses = Pauses(EVERY_S, self._resumed)
+        self._pauses = SuspendDetector(EVERY_S, self._resumed)
         self._started, self._called, self._listening = (threading.Event() for _ in range(3))
         self._ending, self._told = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
 
-    def __enter__(self) -> "Lookout":
+    def __enter__(self) -> "HangDetector":
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})  # threads that are started inherit it
         faulthandler.register(SHOW, file=sys.__stderr__, all_threads=True)
         self._activity.backstop = _backstop(texts.RANK(rank=self._rank, host=self._activity.host))
@@ -111,6 +111,6 @@ class Lookout:
 
 def _backstop(who: str):
     try:
-        return Backstop(who)
+        return HardTimeout(who)
     except (OSError, AttributeError, ValueError):  # another C library: threads of Python have to do
         return Unlimited()

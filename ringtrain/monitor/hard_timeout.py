@@ -54,7 +54,7 @@ class _Timer:
         self._libc.timer_settime(self._id, 0, ctypes.byref(times), None)
 
 
-class Backstop:
+class HardTimeout:
     """Armed by the main thread. ``who``: "rank 3 (node7)". Raises OSError, AttributeError where the C library has no
     such timers.
 

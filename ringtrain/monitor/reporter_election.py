@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from ringtrain.monitor.flight_recorder import EVERYTHING, Board
+from ringtrain.monitor.flight_recorder import EVERYTHING, FlightRecorder
 
 SEEN_S = 0.05  # by when a store is surely seen on this node
 LOOK_S = SEEN_S / 5  # between two looks of one who waits for the board to change
@@ -11,7 +11,7 @@ TURN_S, TURNS = 1.0, 3
 SILENCE_TURNS = 10  # for so long a rank keeps quiet after another has begun to tell
 
 
-class Turns:
+class ReporterElection:
     """turn_s:  how long a rank waits for each lower one that could tell the same error
     reach_s: by when all ranks have seen what was written on the board
     clock:   seconds, by which turns pass
@@ -19,7 +19,9 @@ class Turns:
     ``taken``: whether this rank tells one, or waits to.
     """
 
-    def __init__(self, board: Board, turn_s: float, reach_s: float, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, board: FlightRecorder, turn_s: float, reach_s: float, clock: Callable[[], float] = time.monotonic
+    ):
         self._board, self._turn_s, self._reach_s, self._clock = board, turn_s, reach_s, clock
         self.taken = False
 

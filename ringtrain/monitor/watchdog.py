@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringtrain.monitor.flight_recorder import Board
+from ringtrain.monitor.flight_recorder import FlightRecorder
 
 PAUSED_S = 2.0  # so much later than it should, a look comes after a pause
 
 
-class Pauses:
+class SuspendDetector:
     """A job may be suspended and go on: in that time nobody gets on, and nobody is to blame. A look that comes late
     after one in time comes after a pause. One that comes late after another late one does not: where every look is
     late, on an overloaded node, time counts, or a stall there would never be told.
@@ -40,12 +40,12 @@ class Watchdog:
     look: called after each look; the thread ends when it says True
     """
 
-    def __init__(self, board: Board, deadline_s: float, look: Callable[[], bool], clock=time.monotonic):
+    def __init__(self, board: FlightRecorder, deadline_s: float, look: Callable[[], bool], clock=time.monotonic):
         self.every_s = min(EVERY_S, deadline_s / LOOKS)
         self._board, self._look, self._clock = board, look, clock
         self._history, self._beats = board.history.copy(), board.beats.copy()
         self._at = clock()
-        self._pauses = Pauses(self.every_s, self._at)
+        self._pauses = SuspendDetector(self.every_s, self._at)
         self._changed, self._alive = np.full(board.size, self._at), np.full(board.size, self._at)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watchdog of rank {board.rank}", daemon=True)

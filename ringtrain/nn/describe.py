@@ -12,7 +12,7 @@ ITEM_BYTES = {"float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LayerRow:
     """A layer. kind: with "(in conv1)" where it is folded into that layer.
 
     parameters:       trained numbers; running statistics are not counted
@@ -30,21 +30,21 @@ class Row:
     gradient_bytes: int
 
 
-def rows(nodes: tuple[Node, ...], shapes: dict, folded: dict, batch: int, item_bytes: int) -> list[Row]:
+def rows(nodes: tuple[Node, ...], shapes: dict, folded: dict, batch: int, item_bytes: int) -> list[LayerRow]:
     return [_row(node, shapes, folded.get(node.name), batch, item_bytes) for node in nodes]
 
 
-def _row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_bytes: int) -> Row:
+def _row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_bytes: int) -> LayerRow:
     layer, inputs, shape = node.layer, wiring.arguments(node, shapes), shapes[node.name]
     parameters = layer.parameters(inputs)
     trained = sum(elements(p.shape) for p in parameters if p.role != "statistic")
     moved = sum(elements(p.shape) for p in parameters)
     kind = type(layer).__name__ + (f" (in {folded_into})" if folded_into else "")
     held = 0 if folded_into or isinstance(layer, Flatten) else batch * elements(shape) * item_bytes
-    return Row(node.name, kind, shape, trained, layer.flops(inputs), held, moved * item_bytes)
+    return LayerRow(node.name, kind, shape, trained, layer.flops(inputs), held, moved * item_bytes)
 
 
-def total(rows: list[Row]) -> Row:
+def total(rows: list[LayerRow]) -> LayerRow:
     """The sums of all rows, under the name "total"; its shape is the output's."""
-    sums = [sum(getattr(row, key) for row in rows) for key in Row.__slots__[3:]]
-    return Row("total", "", rows[-1].shape, *sums)
+    sums = [sum(getattr(row, key) for row in rows) for key in LayerRow.__slots__[3:]]
+    return LayerRow("total", "", rows[-1].shape, *sums)

@@ -174,7 +174,7 @@ class Graph:
                 return node.name
         return None
 
-    def describe(self, batch: int = 1, dtype: str = "float32") -> list[describe.Row]:
+    def describe(self, batch: int = 1, dtype: str = "float32") -> list[describe.LayerRow]:
         """One row a layer of the model file, for ``models show``."""
         folded = {node.relu: node.name for node in self.plan if node.relu}
         return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ringtrain.nn import shapes, texts, whole_batch
 from ringtrain.nn.base import Fill, Layer, Parameter
-from ringtrain.nn.settings import Choice, number, setting, whole
+from ringtrain.nn.settings import WordSetting, number, setting, whole
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class LRN(Layer):
     alpha: float = number(1e-4, least=0)
     beta: float = number(0.75, least=0)
     k: float = number(1.0, least=0, open_least=True)
-    region: str = setting(Choice(("across", "within")), "across")
+    region: str = setting(WordSetting(("across", "within")), "across")
 
     def shape(self, inputs):
         shape = shapes.image(self, inputs)

@@ -15,7 +15,7 @@ MOST = (1 << 31) - 1  # an extent is a C int where kernels and BLAS take it
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class IntegerSetting:
     """A whole number of at least ``least`` and at most ``most``."""
 
     least: int
@@ -70,7 +70,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WordSetting:
     """One of a few words."""
 
     words: tuple[str, ...]
@@ -118,7 +118,7 @@ class Tuned:
         return self._table(dict(value))
 
     def _table(self, table: dict) -> ParameterSpec:
-        fill = Choice(tuple(FILLS)).read(table.pop("fill", self.usual.fill))
+        fill = WordSetting(tuple(FILLS)).read(table.pop("fill", self.usual.fill))
         spec = ParameterSpec(fill) if fill != self.usual.fill else self.usual
         number = FILLS[fill]
         known = {"lr": "lr", "decay": "decay"} | ({number: "value"} if number else {})
@@ -144,7 +144,7 @@ def setting(reader, default=MISSING):
 
 
 def whole(least: int, default=MISSING, most: int = MOST):
-    return setting(Whole(least, most), default)
+    return setting(IntegerSetting(least, most), default)
 
 
 def number(default, **bounds):

@@ -10,7 +10,7 @@ from ringtrain.nn import blocks, texts
 from ringtrain.nn.base import Layer, Shape
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.settings import Choice, Flag, Number, Whole
+from ringtrain.nn.settings import Flag, IntegerSetting, Number, WordSetting
 from ringtrain.nn.wiring import INPUT, Node
 
 KEYS = ("summary", "input", "blocks", "layers", "recipe", "results")
@@ -39,10 +39,10 @@ class InputSpec:
 
 
 INPUT_KEYS = {
-    "mean": Choice(("none", "channel", "image")),
-    "std": Choice(("none", "channel")),
+    "mean": WordSetting(("none", "channel", "image")),
+    "std": WordSetting(("none", "channel")),
     "scale": Number(),
-    "pad": Whole(0),
+    "pad": IntegerSetting(0),
     "flip": Flag(),
 }
 
@@ -162,7 +162,7 @@ def _input(table: dict) -> InputSpec:
 def _input_shape(given) -> Shape:
     if not isinstance(given, list) or len(given) != 3:
         raise ModelError(texts.INPUT_SHAPE(value=given))
-    return tuple(_read(texts.INPUT_KEY(key="shape"), Whole(1), extent) for extent in given)
+    return tuple(_read(texts.INPUT_KEY(key="shape"), IntegerSetting(1), extent) for extent in given)
 
 
 def _nodes(layers: list[dict]) -> tuple[Node, ...]:

@@ -19,7 +19,7 @@ from ringtrain.nn.base import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class BatchStatistics:
     """Of each channel over the whole batch, on the host. count: elements of a channel on all ranks; share: the part of
     them that is here."""
 
@@ -34,7 +34,7 @@ overflowing = np.errstate(over="ignore", invalid="ignore")
 
 
 @overflowing
-def statistics(ctx: Pass, name: str, x) -> Statistics:
+def statistics(ctx: Pass, name: str, x) -> BatchStatistics:
     """Collective."""
     C = x.shape[-1]
     here = x.size // C
@@ -46,11 +46,11 @@ def statistics(ctx: Pass, name: str, x) -> Statistics:
     count = int(sums[-1])
     mean_C = sums[:C] / count
     var_C = np.maximum(sums[C:-1] / count - mean_C**2, 0)  # rounding must not make it negative; a NaN stays one
-    return Statistics(count, here / count, mean_C, var_C)
+    return BatchStatistics(count, here / count, mean_C, var_C)
 
 
 @overflowing
-def on_device(ctx: Pass, name: str, found: Statistics) -> tuple:
+def on_device(ctx: Pass, name: str, found: BatchStatistics) -> tuple:
     """(mean, variance) as the operations take them."""
     shape, dtype = found.mean_C.shape, ctx.ops.dtype
     mean_C, var_C = (ctx.space(f"{name}.{what}", shape, dtype) for what in ("mean", "variance"))
@@ -60,7 +60,7 @@ def on_device(ctx: Pass, name: str, found: Statistics) -> tuple:
 
 
 @overflowing
-def gradients(ctx: Pass, found: Statistics, eps: float, grads: dict, sums_2C, wanted: bool) -> None:
+def gradients(ctx: Pass, found: BatchStatistics, eps: float, grads: dict, sums_2C, wanted: bool) -> None:
     """Of gamma and beta, and this rank's share of the running statistics' targets, from its own sums of
     :meth:`Ops.batch_norm_sums`. Where the input's gradient is ``wanted``, those of all ranks take their place;
     collective then."""

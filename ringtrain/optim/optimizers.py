@@ -63,7 +63,7 @@ class Hyper:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class UpdateRange:
     """Elements ``start:stop`` of the arena that are updated alike. lr multiplies the learning rate, decay is
     final, rate is that of running statistics, or 0 where the run is trained. norm numbers the one parameter
     whose norms scale its update; None where none do."""
@@ -76,7 +76,7 @@ class Run:
     norm: int | None = None
 
 
-def runs(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tuple[Run, ...]:
+def runs(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tuple[UpdateRange, ...]:
     """Neighbouring spans with equal multipliers, merged. ``layerwise``: but for those that are scaled by norms of their
     own."""
     merged, norms = [], count()
@@ -92,12 +92,12 @@ def runs(spans: Sequence, hyper: Hyper, layerwise: bool = False) -> tuple[Run, .
     return tuple(merged)
 
 
-def _run(span, hyper: Hyper) -> Run:
+def _run(span, hyper: Hyper) -> UpdateRange:
     p = span.parameter
     if p.role == "statistic":
-        return Run(span.start, span.stop, 0.0, 0.0, p.rate)
+        return UpdateRange(span.start, span.stop, 0.0, 0.0, p.rate)
     exempt = p.role in UNDECAYED and not hyper.decay_bias_norm
-    return Run(span.start, span.stop, p.lr, 0.0 if exempt else hyper.weight_decay * p.decay, 0.0)
+    return UpdateRange(span.start, span.stop, p.lr, 0.0 if exempt else hyper.weight_decay * p.decay, 0.0)
 
 
 class Optimizer(ABC):
@@ -121,18 +121,18 @@ class Optimizer(ABC):
         """Update elements ``start:stop``. Arrays are flat, indexed as the arena; slots begin at its element ``first``.
         Gradients may be overwritten. lr is that of this iteration, before multipliers; step counts updates from 1."""
 
-    def _within(self, start: int, stop: int) -> Iterator[Run]:
+    def _within(self, start: int, stop: int) -> Iterator[UpdateRange]:
         for run in self.runs:
             if run.start >= start and run.stop <= stop:
                 yield run
             elif run.start < stop and run.stop > start:
                 yield replace(run, start=max(run.start, start), stop=min(run.stop, stop))
 
-    def _state(self, run: Run, slots: dict, first: int) -> list:
+    def _state(self, run: UpdateRange, slots: dict, first: int) -> list:
         return [slots[name][run.start - first : run.stop - first] for name in self.slots]
 
 
-class Elementwise(Optimizer):
+class ElementwiseOptimizer(Optimizer):
     """An element's update hangs on that element alone."""
 
     layerwise = False
@@ -149,7 +149,7 @@ class Elementwise(Optimizer):
     def _update(self, ops, w, g, state: list, lr: float, decay: float, step: int) -> None: ...
 
 
-class SGD(Elementwise):
+class SGD(ElementwiseOptimizer):
     slots = ("momentum",)
     linear = True
 
@@ -157,7 +157,7 @@ class SGD(Elementwise):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, False)
 
 
-class Nesterov(Elementwise):
+class Nesterov(ElementwiseOptimizer):
     slots = ("momentum",)
     linear = True
 
@@ -165,7 +165,7 @@ class Nesterov(Elementwise):
         ops.sgd(w, g, *state, lr, self.hyper.momentum, decay, True)
 
 
-class AdamW(Elementwise):
+class AdamW(ElementwiseOptimizer):
     slots = ("mean", "square")
     linear = False
 

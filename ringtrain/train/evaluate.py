@@ -11,14 +11,14 @@ from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
-from ringtrain.train.step.input import Feed
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import in_order
 from ringtrain.train.step.partition import PER_EXAMPLE
-from ringtrain.train.stopping.signals import Asked, never
+from ringtrain.train.stopping.signals import StopPoll, never
 from ringtrain.transport.base import Transport
 
 
-class BrokenOff(Exception):
+class EvaluationStopped(Exception):
     """A rank was told to stop."""
 
 
@@ -43,7 +43,7 @@ class Evaluator:
         space: Workspace,
         graph: Graph,
         loss: SoftmaxCrossEntropy,
-        feed: Feed,
+        feed: DeviceInput,
         transport: Transport,
         deadline_s: float,
         told_to_stop: Callable[[], bool] = never,
@@ -62,7 +62,7 @@ class Evaluator:
         """
         rank, size = self._transport.rank, self._transport.size
         crop, own = self._graph.input_shape[:2], self._rows(split, batch)
-        stop = Asked(self._transport, self._told_to_stop, self._deadline_s)
+        stop = StopPoll(self._transport, self._told_to_stop, self._deadline_s)
         self._ops.fill(own, 0)
         with evaluation_batches(split, batch, rank, size, grain, crop) as batches:
             for part in batches:
@@ -70,7 +70,7 @@ class Evaluator:
                     self._add(part, own[3 * part.iteration : 3 * part.iteration + 3])
                 if stop():
                     stop.answer()
-                    raise BrokenOff
+                    raise EvaluationStopped
         stop.answer()
         rows = np.zeros((own.size // 3, size, 3))
         rows[:, rank] = self._ops.to_host(own).reshape(-1, 3)

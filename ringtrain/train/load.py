@@ -16,7 +16,7 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
-from ringtrain.storage.run_folder.run_folder import Found
+from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
 from ringtrain.train import texts
 from ringtrain.train.agree import agree, on_root, take_turns, together
 from ringtrain.train.assembly.assemble import check_images, read_data
@@ -24,12 +24,12 @@ from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.checkpoints.state import from_root, parameter_shapes, place
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score
-from ringtrain.train.step.input import Feed
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.base import Transport
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedModel:
     """``path``: of the checkpoint; ``skipped``: which others were passed over, a sentence each."""
 
     path: str
@@ -42,10 +42,10 @@ class Trained:
     ops: Ops
     space: Workspace
     graph: Graph
-    feed: Feed
+    feed: DeviceInput
 
 
-def load(transport: Transport, target: str, best: bool, given: dict, split: str) -> Trained:
+def load(transport: Transport, target: str, best: bool, given: dict, split: str) -> TrainedModel:
     """The model of a checkpoint's file or a run's folder, and one split of a data set: that of the run, unless
     ``given`` names another. Collective; raises RingtrainError on every rank alike."""
     agree(transport, {"target": target, "best": best, "split": split, **given})
@@ -64,7 +64,7 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
     together(transport, lambda: found and store.fits(found.checkpoint, parameter_shapes(arena), str(found.path)))
     weights = found.checkpoint.weights if found else None
     ops.upload(from_root(transport, arena, weights, ops.dtype), arena.weights)
-    trained = Trained(
+    trained = TrainedModel(
         path=told["path"],
         skipped=tuple(told["skipped"]),
         iteration=told["iteration"],
@@ -75,15 +75,15 @@ def load(transport: Transport, target: str, best: bool, given: dict, split: str)
         ops=ops,
         space=Workspace(ops),
         graph=graph,
-        feed=Feed(ops, model.input, data),
+        feed=DeviceInput(ops, model.input, data),
     )
     take_turns(transport, lambda: _rehearse(trained))
     return trained
 
 
-def _find(transport: Transport, target: str, best: bool) -> tuple[Found | None, dict]:
+def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoint | None, dict]:
     """(the checkpoint, on rank 0; what all ranks learn of it). Collective."""
-    held: list[Found] = []
+    held: list[FoundCheckpoint] = []
 
     def look() -> dict:
         with transport.activity.held(f"reading checkpoint {target}"):
@@ -102,7 +102,7 @@ def _configured(stored: str, given: dict) -> TrainConfig:
     return resolve(("checkpoint", for_continuation(parse_toml(stored, "checkpoint"))), (FLAGS, told))
 
 
-def score_of(transport: Transport, trained: Trained) -> Score:
+def score_of(transport: Transport, trained: TrainedModel) -> Score:
     """Loss and accuracy on the split. Collective; raises ModelError, DataError where there is none to be had."""
     together(transport, lambda: check_classes(trained.graph, len(trained.data.classes)))
     loss, deadline_s = SoftmaxCrossEntropy(), trained.config.deadline_s
@@ -113,7 +113,7 @@ def score_of(transport: Transport, trained: Trained) -> Score:
     return score
 
 
-def _rehearse(trained: Trained) -> None:
+def _rehearse(trained: TrainedModel) -> None:
     """Run every kernel of an evaluation and a prediction once, on one example."""
     ctx, crop = Pass(trained.ops, trained.space, training=False), trained.graph.input_shape[:2]
     with evaluation_batches(trained.split, 1, crop=crop) as batches:

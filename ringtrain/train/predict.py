@@ -13,7 +13,7 @@ from ringtrain.nn.base import Pass
 from ringtrain.nn.loss import check_classes
 from ringtrain.train.agree import agree, on_root, together
 from ringtrain.train.evaluate import EVALUATION_BATCH
-from ringtrain.train.load import Trained
+from ringtrain.train.load import TrainedModel
 from ringtrain.transport.base import Transport
 
 
@@ -25,7 +25,7 @@ class Predicted:
     accuracy: float | None
 
 
-def predict(transport: Transport, trained: Trained, out: Path, layer: str | None, force: bool) -> Predicted:
+def predict(transport: Transport, trained: TrainedModel, out: Path, layer: str | None, force: bool) -> Predicted:
     """Write what the network says of each example of the split, in order. Rank 0 writes; collective."""
     agree(transport, {"out": str(out), "features": layer, "force": force})
     if layer is None:
@@ -55,14 +55,14 @@ def predict(transport: Transport, trained: Trained, out: Path, layer: str | None
     return Predicted(trained.split.count, made[0].accuracy if made else None)
 
 
-def _shape_of(trained: Trained, layer: str | None) -> tuple[int, ...]:
+def _shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
     names = [node.name for node in trained.graph.nodes]
     if layer is not None and layer not in names:
         raise everywhere(ModelError(nn_texts.UNKNOWN_LAYER(layer=layer, hint=nearest(layer, names))))
     return trained.graph.shapes[layer or trained.graph.output]
 
 
-def _blocks(transport: Transport, trained: Trained, layer: str | None, shape):
+def _blocks(transport: Transport, trained: TrainedModel, layer: str | None, shape):
     """(first example, values) of block after block. Every rank fills in its rows and zeros elsewhere, so that the sum
     over ranks is the block, exactly."""
     batch = EVALUATION_BATCH * transport.size
@@ -79,7 +79,7 @@ def _blocks(transport: Transport, trained: Trained, layer: str | None, shape):
             yield start, rows
 
 
-def _output(trained: Trained, part, layer: str | None) -> np.ndarray:
+def _output(trained: TrainedModel, part, layer: str | None) -> np.ndarray:
     ctx = Pass(trained.ops, trained.space, training=False)
     x, _, ctx.examples = trained.feed.load(ctx.space, part, 0, len(part.labels))
     y, _ = trained.graph.forward(ctx, x, upto=layer)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 DEADLINE_S = 300.0
 
 
-class Stage(NamedTuple):
+class ActivityStage(NamedTuple):
     """text: in words, "backward"; since: by ``time.monotonic``; limited: whether it may not take longer than the
     deadline, whoever waits"""
 
@@ -55,7 +55,7 @@ class Activity:
     def __init__(self, deadline_s: float = DEADLINE_S):
         self.host = socket.gethostname()
         self.deadline_s, self.iteration = deadline_s, 0
-        self.stage = Stage("", time.monotonic(), False)
+        self.stage = ActivityStage("", time.monotonic(), False)
         self.layer: Callable[[], str] = no_words
         self.collective: Callable[[], str] = no_words
         self.everyone: Callable[[], str] = no_words
@@ -67,11 +67,11 @@ class Activity:
 
     def at(self, text: str) -> None:
         """The next stage begins, of which nobody knows how long it takes."""
-        self.stage = Stage(text, time.monotonic(), False)
+        self.stage = ActivityStage(text, time.monotonic(), False)
 
     def limit(self, text: str) -> None:
         """The next stage begins, and may not take longer than the deadline."""
-        self.stage = Stage(text, time.monotonic(), True)
+        self.stage = ActivityStage(text, time.monotonic(), True)
 
     @contextmanager
     def during(self, text: str, limited: bool = False) -> Iterator[None]:
@@ -94,7 +94,7 @@ class Activity:
     def _begin(self, text: str, limited: bool, held: bool, since: float | None = None) -> None:
         if self._held:
             self.backstop.disarm()
-        self.stage, self._held = Stage(text, time.monotonic() if since is None else since, limited), held
+        self.stage, self._held = ActivityStage(text, time.monotonic() if since is None else since, limited), held
         if held:
             self.backstop.arm(text, self.deadline_s)
 

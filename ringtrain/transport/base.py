@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.counters import Tally
+from ringtrain.transport.counters import Counters
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import Lane
-from ringtrain.transport.traffic import Links
+from ringtrain.transport.shared_arena import SignalCounter
+from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience
 
 
@@ -50,7 +50,7 @@ class Transport(ABC):
     local_size: int
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
     patience: Patience  # how to wait here
-    links: Links  # what left the node
+    links: LinkTraffic  # what left the node
     closing: list[
         Callable[[], None]
     ]  # called before it closes: of what was made with it and is closed by all ranks too
@@ -114,7 +114,7 @@ class Transport(ABC):
         and write; None where ``span`` does not lie in memory of :meth:`allocate` that the node shares, or has gaps."""
 
     @abstractmethod
-    def lane(self, tag: int) -> Lane | None:
+    def lane(self, tag: int) -> SignalCounter | None:
         """Counters by which the ranks of this node wait for one another, for the work of this tag; None where there is
         no shared memory. Collective over the node."""
 
@@ -123,7 +123,7 @@ class Transport(ABC):
         """A zeroed row of ``nbytes``, a multiple of 8, for each rank of the world, which all ranks read; collective."""
 
     @abstractmethod
-    def tally(self, count: int) -> Tally:
+    def tally(self, count: int) -> Counters:
         """So many numbers on rank 0 that every rank adds to; collective."""
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────

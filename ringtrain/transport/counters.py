@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 
-class Tally(ABC):
+class Counters(ABC):
     """float64 [count], zero at first. Whole numbers are exact up to 2**53."""
 
     @abstractmethod

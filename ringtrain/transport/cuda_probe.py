@@ -47,11 +47,11 @@ def main(arguments: list[str]) -> int:
 
 def _try(transport, runtime) -> dict:
     """What rank 0 says at last."""
-    from ringtrain.transport.device.wrapper import DIRECT, STAGED, OnDevice
+    from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 
     rates = {}
     for way in (STAGED, DIRECT):
-        world = OnDevice(transport, runtime, way)
+        world = DeviceTransport(transport, runtime, way)
         for nbytes in SIZES:
             step = texts.DEVICE_MESSAGES(way=way, nbytes=nbytes)
             if transport.rank == 0:

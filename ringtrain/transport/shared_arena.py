@@ -19,7 +19,7 @@ LANES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
+class SharedArena:
     """pieces: uint8 arrays of one length, by place in the node. ``own`` is the place of this rank."""
 
     pieces: Sequence[np.ndarray]
@@ -36,7 +36,7 @@ class Arena:
         return [piece[start : start + span.nbytes].view(span.dtype) for piece in self.pieces]
 
 
-def twins(arenas: Sequence[Arena], span) -> list | None:
+def twins(arenas: Sequence[SharedArena], span) -> list | None:
     """The span's elements on every rank of the node, if it lies in one of the arenas."""
     if not isinstance(span, np.ndarray):
         return None
@@ -44,7 +44,7 @@ def twins(arenas: Sequence[Arena], span) -> list | None:
     return next((views for views in found if views is not None), None)
 
 
-class Lane:
+class SignalCounter:
     """One counter for every rank of the node. ``sync`` orders this rank's reads and writes of shared memory before it
     and after it."""
 
@@ -79,21 +79,21 @@ class Lane:
         return [place for place, other in zip(self._places, self._others, strict=True) if other[0] < count]
 
 
-class Lanes:
+class SignalCounters:
     """Lanes by tag, made in blocks. ``window(nbytes)`` is memory that the node shares, or None; collective."""
 
     def __init__(self, window: Callable[[int], np.ndarray | None], own: int, size: int, sync: Callable[[], None]):
         self._window, self._own, self._size, self._sync = window, own, size, sync
         self._blocks: dict[int, np.ndarray | None] = {}
 
-    def lane(self, tag: int) -> Lane | None:
+    def lane(self, tag: int) -> SignalCounter | None:
         """The lane of that tag; None where memory is not shared. Collective over the node when a block is new."""
         if self._size == 1:
-            return Lane([np.zeros(1, np.int64)], 0, self._sync)
+            return SignalCounter([np.zeros(1, np.int64)], 0, self._sync)
         number, index = divmod(tag, LANES_AT_ONCE)
         if number not in self._blocks:
             self._blocks[number] = self._window(LANES_AT_ONCE * self._size * LINE_BYTES)
         if self._blocks[number] is None:
             return None
         counts = self._blocks[number].view(np.int64).reshape(LANES_AT_ONCE, self._size, -1)
-        return Lane([counts[index, place, :1] for place in range(self._size)], self._own, self._sync)
+        return SignalCounter([counts[index, place, :1] for place in range(self._size)], self._own, self._sync)

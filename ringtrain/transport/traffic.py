@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from ringtrain.transport.buffers import as_bytes
 
 
-class Links:
+class LinkTraffic:
     """``between_bytes``: of all messages that were started so far, to ranks of other nodes than ``neighbours``."""
 
     def __init__(self, neighbours: Collection[int]):

@@ -14,10 +14,10 @@ from ringtrain.errors import RankLostError, RingtrainError, TransportError, Usag
 from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.buffers import aligned_zeros
-from ringtrain.transport.cuda_aware.decision import STAGED, Choice, Rung, Trial, agree_on_way
+from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision, CudaTrial, Evidence, agree_on_way
 from ringtrain.transport.cuda_aware.visibility import sees, sight
-from ringtrain.transport.device.cuda_ipc import Ipc
-from ringtrain.transport.device.wrapper import OnDevice
+from ringtrain.transport.device.cuda_ipc import CudaIpc
+from ringtrain.transport.device.wrapper import DeviceTransport
 from ringtrain.transport.fault_tolerance import MARK, tolerant
 from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.mpi.openmpi import starting
@@ -171,7 +171,7 @@ def remove_segments() -> None:
             os.unlink(path)
 
 
-def look() -> list[Rung]:
+def look() -> list[Evidence]:
     """What the MPI of this process says of device memory."""
     from ringtrain.transport.mpi import libmpi
 
@@ -185,7 +185,7 @@ def fault_tolerance() -> tuple[bool, bool]:
     return libmpi.fault_tolerance()
 
 
-def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Choice:
+def choose_way(transport: Transport, asked: str, device: int, maker: str) -> CudaDecision:
     """How device memory is to go, the same on all ranks; collective, and before any of them uses its device, which may
     not take a second process.
 
@@ -196,14 +196,14 @@ def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Cho
     Raises DeviceError where direct was asked for and does not work.
     """
     if transport.size == 1:
-        return Choice(STAGED, "", ())
+        return CudaDecision(STAGED, "", ())
     return find_way(transport, asked, device, maker)
 
 
-def find_way(transport: Transport, asked: str, device: int, maker: str) -> Choice:
+def find_way(transport: Transport, asked: str, device: int, maker: str) -> CudaDecision:
     """The same where one rank alone wants to know what several would do. There must be an MPI."""
 
-    def attempt() -> Trial:
+    def attempt() -> CudaTrial:
         from ringtrain.transport.cuda_aware import trial
         from ringtrain.transport.mpi import libmpi
 
@@ -214,7 +214,7 @@ def find_way(transport: Transport, asked: str, device: int, maker: str) -> Choic
     return agree_on_way(transport, asked, look, sight([(node, words) for node, _, words in told]), attempt)
 
 
-def on_device(transport: Transport, runtime, choice: Choice) -> Transport:
+def on_device(transport: Transport, runtime, choice: CudaDecision) -> Transport:
     """The same world, of spans in the memory of this rank's device, mapped by the ranks of a node where they can.
     Collective over the node."""
-    return OnDevice(transport, runtime, choice.way, ipc=Ipc(transport, runtime))
+    return DeviceTransport(transport, runtime, choice.way, ipc=CudaIpc(transport, runtime))

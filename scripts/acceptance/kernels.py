@@ -25,7 +25,7 @@ from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.train.assembly.assemble import assemble, open_data
-from ringtrain.transport.cuda_aware.decision import STAGED, Choice
+from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision
 from ringtrain.transport.world import connect, on_device
 
 COPIED, EDGE, TIMES = 1 << 30, 8192, 10
@@ -127,7 +127,7 @@ def spent_in(options, ops, profile) -> dict[str, Spent]:
     flags = {"model": options.model, "synthetic": True, "batch": options.batch, "guard": False}
     flags["iterations"] = 1_000_000  # longer than any warm-up
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**flags, "augment": False}))
-    transport = on_device(connect(), ops.runtime, Choice(STAGED, "", ()))
+    transport = on_device(connect(), ops.runtime, CudaDecision(STAGED, "", ()))
     data = open_data(config, model, transport)
     run = assemble(config, model, data, transport, ops, lambda: False)
     found = []

@@ -17,7 +17,7 @@ from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.choice import Unable
 from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
-from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
+from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_plan
 from ringtrain.ops.cuda.device import Device
 
 PRECISIONS = ("bfloat16", "float32")
@@ -36,7 +36,7 @@ class Every:
         return found[0]
 
 
-def plans_of(model: str, batch: int) -> list[Plan]:
+def plans_of(model: str, batch: int) -> list[ConvolutionPlan]:
     """Of the convolutions of a model file, each shape once, in the order of the net."""
     graph = spec.load(model).graph()
     nodes = [node for node in graph.nodes if type(node.layer).__name__ == "Conv2D"]
@@ -48,7 +48,7 @@ def plans_of(model: str, batch: int) -> list[Plan]:
     return list(dict.fromkeys(found))
 
 
-def words(plan: Plan) -> str:
+def words(plan: ConvolutionPlan) -> str:
     sizes = f"{plan.height}x{plan.width}x{plan.channels} → {plan.p}x{plan.q}x{plan.features}"
     return f"{sizes}, {plan.kernel}x{plan.kernel}/{plan.stride}"
 
@@ -63,7 +63,7 @@ class Bench:
         self._ops = CudaOps(runtime, "float32", precision, self._device)
         self._precision, self._peer = precision, make_peer(runtime)
 
-    def rows(self, plan: Plan) -> Iterator[dict]:
+    def rows(self, plan: ConvolutionPlan) -> Iterator[dict]:
         arrays = self._arrays(plan)
         self._peer.fill(plan, arrays)
         geometry = ConvGeometry(plan.kernel, plan.stride, plan.pad, plan.groups)
@@ -85,7 +85,7 @@ class Bench:
                 told["library"] = way.name.endswith(LIBRARIES)
                 yield told | self._tried(plan, way, arguments, result, wanted)
 
-    def _arrays(self, plan: Plan) -> dict:
+    def _arrays(self, plan: ConvolutionPlan) -> dict:
         ops = self._ops
         image, out = (plan.images, plan.height, plan.width, plan.channels), (plan.images, plan.p, plan.q, plan.features)
         weights = (plan.kernel, plan.kernel, plan.group_channels, plan.features)
@@ -93,7 +93,7 @@ class Bench:
         arrays = {name: ops.empty(shape, ops.active) for name, shape in shapes.items()}
         return arrays | {name: ops.empty(weights, ops.dtype) for name in ("w", "dw")}
 
-    def _tried(self, plan: Plan, way, arguments, result, wanted) -> dict:
+    def _tried(self, plan: ConvolutionPlan, way, arguments, result, wanted) -> dict:
         try:
             self._ops.fill(result, 0)  # what a way before it has left
             way.run(plan, *arguments)

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from ringtrain.allreduce.catalogue import prepare
+from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.allreduce.machine import cpu_model
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.world import connect
@@ -51,7 +51,7 @@ def measure(transport, guard: Guard, algorithm: str, nbytes: int, pairs: int) ->
     """(algorithm that ran, [pairs, 2] seconds of the slowest rank: without the guard, and with it)"""
     buffer = transport.allocate(nbytes // 4, np.float32)
     plain, watched = (
-        prepare(transport, buffer, algorithm, add, tag=tag, guard=g) for tag, g in ((0, None), (1, guard))
+        make_allreduce(transport, buffer, algorithm, add, tag=tag, guard=g) for tag, g in ((0, None), (1, guard))
     )
     repeats = max(1, min(SAMPLE_BYTES // nbytes, MOST))
     samples = np.zeros((pairs, 2))

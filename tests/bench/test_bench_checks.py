@@ -8,7 +8,7 @@ from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.measure import checks
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
-from ringtrain.bench.measure.trials import Job, Trial, prepare
+from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial, prepare
 from ringtrain.errors import RingtrainError
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
@@ -87,7 +87,7 @@ def in_world(size, body):
 
 
 def job_of(transport, count=500, name="float32", op="sum"):
-    return Job(HostBuffers(transport), TYPES[name], op, transport.allocate(count, TYPES[name].storage))
+    return MeasuredAllReduce(HostBuffers(transport), TYPES[name], op, transport.allocate(count, TYPES[name].storage))
 
 
 def test_judge_finds_a_ring_right_and_its_bits_the_same():
@@ -111,7 +111,7 @@ def broken(job, spoiled):
             spoil(job.target, element)
         runs.append(None)
 
-    return Trial("broken", "messages", run, 0)
+    return PreparedTrial("broken", "messages", run, 0)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from ringtrain.bench.sweep import files, plots, tables
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError, UsageError
-from ringtrain.transport.device.cuda_ipc import Ipc
-from ringtrain.transport.device.wrapper import DIRECT, STAGED, OnDevice
+from ringtrain.transport.device.cuda_ipc import CudaIpc
+from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime
@@ -40,8 +40,10 @@ def small_copies(monkeypatch):
 
 def buffers_of(inner, ways=(STAGED,), runtime=None, ops=Arithmetic):
     runtime = runtime or HostRuntime(hasty=inner.rank % 2 == 1)
-    ipc = Ipc(inner, runtime)
-    made = {way: OnDevice(inner, runtime, STAGED, ipc=ipc) for way in ways}  # threads hand each other no addresses
+    ipc = CudaIpc(inner, runtime)
+    made = {
+        way: DeviceTransport(inner, runtime, STAGED, ipc=ipc) for way in ways
+    }  # threads hand each other no addresses
     return DeviceBuffers(runtime, lambda dtype: ops(runtime), made)
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, Link
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.model.fit import (
-    Model,
+    FittedModel,
     Regime,
     crossovers,
     fabric_of,
@@ -14,7 +14,7 @@ from ringtrain.bench.model.fit import (
     predicted_crossings,
     work_by_name,
 )
-from ringtrain.bench.model.work import Work, least_work, work_of
+from ringtrain.bench.model.work import AlgorithmWork, least_work, work_of
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.inspect.cost import Fabric
 from ringtrain.collectives.topology import Topology, even
@@ -27,20 +27,20 @@ def known(**constants) -> Fabric:
     return Fabric(**{"alpha_s": 0, "beta_s": 0, "local_alpha_s": 0, "local_beta_s": 0, "gamma_s": 0, **constants})
 
 
-def model(work: Work, **constants) -> Model:
-    return Model(work, (Regime(0.0, known(**constants)),))
+def model(work: AlgorithmWork, **constants) -> FittedModel:
+    return FittedModel(work, (Regime(0.0, known(**constants)),))
 
 
-def local(rounds: int, sent: float, added: float, alpha: float, beta: float, gamma: float = 0.0) -> Model:
-    return model(Work(rounds, sent, added), local_alpha_s=alpha, local_beta_s=beta, gamma_s=gamma)
+def local(rounds: int, sent: float, added: float, alpha: float, beta: float, gamma: float = 0.0) -> FittedModel:
+    return model(AlgorithmWork(rounds, sent, added), local_alpha_s=alpha, local_beta_s=beta, gamma_s=gamma)
 
 
 def test_work_is_counted_from_the_steps():
     four = even(4)
-    assert work_of(make_schedule("ring", 4), four) == Work(6, 1.5, 0.75)
-    assert work_of(make_schedule("star", 4), four) == Work(4, 6.0, 3.0)
-    assert work_of(make_schedule("sliced", 4), four) == Work(2, 1.5, 0.75)
-    assert work_of(make_schedule("ring", 1), even(1)) == Work(0, 0.0, 0.0)
+    assert work_of(make_schedule("ring", 4), four) == AlgorithmWork(6, 1.5, 0.75)
+    assert work_of(make_schedule("star", 4), four) == AlgorithmWork(4, 6.0, 3.0)
+    assert work_of(make_schedule("sliced", 4), four) == AlgorithmWork(2, 1.5, 0.75)
+    assert work_of(make_schedule("ring", 1), even(1)) == AlgorithmWork(0, 0.0, 0.0)
 
 
 def test_links_between_nodes_are_counted_apart():
@@ -53,16 +53,16 @@ def test_links_between_nodes_are_counted_apart():
     assert (hierarchical.rounds, hierarchical.rounds_between) == (2, 2)
     assert (hierarchical.sent, hierarchical.sent_between, hierarchical.added) == (1.0, 1.0, 0.75)
     spread = work_of(make_schedule("ring", 4), even(4, 4))
-    assert spread == Work(0, 0.0, 0.75, 6, 1.5)
+    assert spread == AlgorithmWork(0, 0.0, 0.75, 6, 1.5)
     leader = make_schedule("hierarchical-leader", Topology(((0, 1, 2), (3,))))
     assert work_of(leader, Topology(((0, 1, 2), (3,)))).sent_between == 1.0
 
 
 def test_the_least_that_can_be_done():
     assert [least_work(even(p)).rounds for p in (2, 3, 4, 5, 8, 9)] == [1, 2, 2, 3, 3, 4]
-    assert least_work(even(4)) == Work(2, 1.5, 0.75)
-    assert least_work(even(4, 2)) == Work(1, 1.0, 0.75, 1, 1.0)
-    assert least_work(even(4, 4)) == Work(0, 0.0, 0.75, 2, 1.5)
+    assert least_work(even(4)) == AlgorithmWork(2, 1.5, 0.75)
+    assert least_work(even(4, 2)) == AlgorithmWork(1, 1.0, 0.75, 1, 1.0)
+    assert least_work(even(4, 4)) == AlgorithmWork(0, 0.0, 0.75, 2, 1.5)
     assert work_by_name("no schedule", even(4)) == least_work(even(4))
     assert work_by_name("ring", even(4)).rounds == 6
     assert work_by_name("hierarchical:sliced:ring", even(4, 2)).rounds_between == 2
@@ -77,7 +77,7 @@ def test_known_constants_are_recovered(name):
     assert found.gamma_s == 1e-10
 
 
-def truth_at(truth: Model, sizes=SIZES) -> list:
+def truth_at(truth: FittedModel, sizes=SIZES) -> list:
     return [(n, truth.predict_s(n)) for n in sizes]
 
 
@@ -92,19 +92,19 @@ def test_on_several_nodes_the_slow_links_are_fitted_and_the_others_known():
 
 
 def test_what_is_known_explains_no_more_than_there_is():
-    work = Work(2, 1.0, 0.5)
+    work = AlgorithmWork(2, 1.0, 0.5)
     points = [(n, 1e-5 + n * 1e-10) for n in SIZES]
     found = fit(work, points, known(gamma_s=1.0))
     assert found.regimes[0].fabric.local_beta_s == pytest.approx(0, abs=1e-20)
     assert found.predict_s(1 << 20) == pytest.approx(1e-5 + (1 << 20) * 1e-10)
-    apart = fit(Work(2, 1.0, 0.5, 2, 1.0), points, known(local_alpha_s=1.0, local_beta_s=1.0))
+    apart = fit(AlgorithmWork(2, 1.0, 0.5, 2, 1.0), points, known(local_alpha_s=1.0, local_beta_s=1.0))
     assert (apart.regimes[0].fabric.alpha_s, apart.regimes[0].fabric.beta_s) == (0, 0)
     assert apart.predict_s(1 << 20) == pytest.approx(1e-5 + (1 << 20) * 1e-10)
 
 
 @pytest.mark.parametrize("time", [lambda n: 1e-9 * n - 1e-7, lambda n: 1e-3 / n])
 def test_nothing_is_fitted_below_zero(time):
-    for regime in fit(Work(2, 1.0, 0.5), [(n, time(n)) for n in SIZES], known(gamma_s=1e-12)).regimes:
+    for regime in fit(AlgorithmWork(2, 1.0, 0.5), [(n, time(n)) for n in SIZES], known(gamma_s=1e-12)).regimes:
         fabric = regime.fabric
         assert min(fabric.local_alpha_s, fabric.local_beta_s, fabric.gamma_s) >= 0
 
@@ -112,15 +112,15 @@ def test_nothing_is_fitted_below_zero(time):
 def test_two_regimes_where_one_line_is_clearly_worse():
     cache, memory = (local(2, 1.0, 0.5, *constants) for constants in ((1e-5, 1e-10), (1e-5, 4e-10)))
     points = truth_at(cache, MANY[:9]) + truth_at(memory, MANY[9:])
-    found = fit(Work(2, 1.0, 0.5), points, known())
+    found = fit(AlgorithmWork(2, 1.0, 0.5), points, known())
     assert [regime.first_bytes for regime in found.regimes] == [0.0, pytest.approx((MANY[8] * MANY[9]) ** 0.5)]
     assert [found.predict_s(n) for n, _ in points] == pytest.approx([seconds for _, seconds in points])
-    assert len(fit(Work(2, 1.0, 0.5), truth_at(cache, MANY), known()).regimes) == 1
+    assert len(fit(AlgorithmWork(2, 1.0, 0.5), truth_at(cache, MANY), known()).regimes) == 1
 
 
 def test_noise_is_no_regime():
     points = [(n, (1e-5 + 1e-10 * n) * (1 + 0.05 * (-1) ** i)) for i, n in enumerate(MANY)]
-    assert len(fit(Work(2, 1.0, 0.5), points, known()).regimes) == 1
+    assert len(fit(AlgorithmWork(2, 1.0, 0.5), points, known()).regimes) == 1
 
 
 def test_a_fit_is_judged_on_sizes_that_it_did_not_see():
@@ -128,14 +128,14 @@ def test_a_fit_is_judged_on_sizes_that_it_did_not_see():
     seen, held = hold_out(points)
     assert [n for n, _ in held] == SIZES[1:-1:2] and not set(seen) & set(held)
     points[1] = (SIZES[1], 2 * points[1][1])  # a size held out took twice as long as the others say
-    report = judged(Work(2, 1.0, 0.5), points, known())
+    report = judged(AlgorithmWork(2, 1.0, 0.5), points, known())
     assert report["worst_error"] == pytest.approx(0.5) and report["median_error"] == pytest.approx(0, abs=1e-9)
     assert [n for n, _ in report["residuals"]] == [n for n, _ in seen]
     assert max(abs(error) for _, error in report["residuals"]) < 1e-9
 
 
 def test_three_sizes_judge_nothing():
-    report = judged(Work(2, 1.0, 0.5), [(1, 1.0), (2, 2.0), (3, 3.0)], known())
+    report = judged(AlgorithmWork(2, 1.0, 0.5), [(1, 1.0), (2, 2.0), (3, 3.0)], known())
     assert (report["held_out"], report["median_error"], report["worst_error"]) == ([], None, None)
 
 
@@ -154,12 +154,14 @@ def test_crossovers_predicted_and_measured():
 def test_a_new_regime_may_change_the_order_at_once():
     steady = local(1, 1.0, 0.5, 1e-5, 2e-9)
     fabrics = [known(local_alpha_s=alpha, local_beta_s=1e-9) for alpha in (1e-5, 1e-1)]
-    jumps = Model(steady.work, tuple(map(Regime, (0.0, 2.0**20), fabrics)))
+    jumps = FittedModel(steady.work, tuple(map(Regime, (0.0, 2.0**20), fabrics)))
     first, second = predicted_crossings(steady, jumps)
     assert first == 2.0**20 and second == pytest.approx(0.09999 / 1e-9)
 
 
 def test_a_calibration_gives_the_constants():
-    calibration = Calibration({INSIDE: Link(1e-6, 9, 8, 4e9), BETWEEN: Link(2e-5, 1e8, 1.25e8, 5e7)}, 3e-11, 2)
+    calibration = Calibration(
+        {INSIDE: LinkClass(1e-6, 9, 8, 4e9), BETWEEN: LinkClass(2e-5, 1e8, 1.25e8, 5e7)}, 3e-11, 2
+    )
     assert fabric_of(calibration) == Fabric(2e-5, 8e-9, 1e-6, 2.5e-10, 3e-11, 0.0)
     assert fabric_of(Calibration({}, 3e-11, 1)) == known(gamma_s=3e-11, o_s=0.0)

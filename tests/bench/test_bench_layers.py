@@ -14,7 +14,7 @@ from ringtrain.bench.layers.layers import (
     UPDATE,
     Rig,
     Stopwatch,
-    Timed,
+    TimedLayer,
     keys_of,
     measure,
 )
@@ -88,7 +88,7 @@ def test_a_device_is_waited_for(graph):
     """Nothing is queued when the clock is looked at."""
     ops = FakeDeviceOps()
     watch = Stopwatch(ops)
-    layer = Timed("relu", ReLU("relu"), watch)
+    layer = TimedLayer("relu", ReLU("relu"), watch)
     x = ops.from_host(np.ones((2, 3), np.float32))
 
     class Space:

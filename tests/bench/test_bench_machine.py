@@ -9,7 +9,7 @@ from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.header import crowded, ranges, relevant
 from ringtrain.bench.measure.memory import available_bytes, check_memory
 from ringtrain.bench.model.bounds import bound_s
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, Layout, Link
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass, LinkLayout
 from ringtrain.bench.sweep.pairs import sick, worst
 from ringtrain.bench.sweep.sizes import UNKNOWN_BYTES, of_buckets, parse_bytes, scrub_bytes, swept, whole_elements
 from ringtrain.errors import UsageError
@@ -53,7 +53,7 @@ def test_sizes_of_a_model_are_those_of_its_buckets():
     assert len(of_buckets(spans, 4, bucket_bytes=1)) == len({s.stop - s.start for s in spans})
 
 
-SLOW, FAST = Link(1e-5, 2e9, 2e9, 1e9), Link(1e-6, 2e10, 2e10, 1e10)
+SLOW, FAST = LinkClass(1e-5, 2e9, 2e9, 1e9), LinkClass(1e-6, 2e10, 2e10, 1e10)
 
 
 def test_the_bound_is_the_largest_of_what_cannot_be_less():
@@ -69,22 +69,22 @@ def test_between_nodes_the_shared_link_bounds():
     assert bound_s(both, 4, 2, 10**9) == pytest.approx(0.5)  # 1 GB over 2 x 1 GB/s
     wide = Calibration({INSIDE: FAST, BETWEEN: SLOW}, 1e-12, 8)
     assert bound_s(wide, 16, 2, 10**9) == pytest.approx(1.875 / 10)  # 8 GB/s a node: what each rank moves inside bounds
-    alone = Calibration({BETWEEN: Link(1e-5, 2e9, 1.5e9, 1e9)}, 1e-12, 1)
+    alone = Calibration({BETWEEN: LinkClass(1e-5, 2e9, 1.5e9, 1e9)}, 1e-12, 1)
     assert bound_s(alone, 2, 2, 10**9) == pytest.approx(0.5)  # 2 GB/s, which one pair was seen to reach
 
 
 def test_streams_that_share_a_node_are_counted():
     nodes = {1: ((0, 1, 2),), 2: ((0, 1), (2, 3), (4,)), 3: ((0, 1, 2, 3), (4, 5, 6)), 4: ((0,), (1,))}
-    assert [Layout(own).sharing for own in nodes.values()] == [1, 2, 3, 1]
+    assert [LinkLayout(own).sharing for own in nodes.values()] == [1, 2, 3, 1]
 
 
 def test_layouts_name_pairs_and_neighbours():
-    layout = Layout(((0, 1, 4), (2, 3)))
+    layout = LinkLayout(((0, 1, 4), (2, 3)))
     assert (layout.pair(INSIDE), layout.pair(BETWEEN)) == ((0, 1), (0, 2))
     assert [layout.neighbours(INSIDE, rank) for rank in (0, 1, 4)] == [(1, 4), (4, 0), (0, 1)]
     assert [layout.neighbours(BETWEEN, rank) for rank in (0, 2, 4)] == [(2, 2), (0, 0), (None, None)]
-    alone = Layout(((0,), (1,)))
-    assert alone.pair(INSIDE) is None and Layout(((0, 1),)).pair(BETWEEN) is None
+    alone = LinkLayout(((0,), (1,)))
+    assert alone.pair(INSIDE) is None and LinkLayout(((0, 1),)).pair(BETWEEN) is None
 
 
 def test_the_worst_pair_and_the_sick_rank():

@@ -133,7 +133,7 @@ def test_a_schedule_joins_by_being_in_the_catalogue(monkeypatch):
 
 
 def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkeypatch):
-    class Shared(catalogue.Native):
+    class Shared(catalogue.NativeAllReduce):
         """Nobody tells what it sends."""
 
         algorithm = transport = "shared"
@@ -145,7 +145,7 @@ def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkey
             raise TransportError("shared memory cannot be had here")
         return own(transport, buffer, algorithm, combine, **how)
 
-    own = catalogue.prepare
+    own = catalogue.make_allreduce
     monkeypatch.setattr(catalogue, "prepare", prepare)
     result = swept(4, algorithms=("mpi", "ring", "shared", "windows"), sizes=(64, 2000))
     shared, windows = (by(result.rows, algorithm=name)[0] for name in ("shared", "windows"))

@@ -3,22 +3,22 @@
 import pytest
 
 from ringtrain.allreduce import texts as allreduce_texts
-from ringtrain.allreduce.auto import Here
+from ringtrain.allreduce.auto import Candidates
 from ringtrain.allreduce.catalogue import anywhere
-from ringtrain.allreduce.machine import Layout
-from ringtrain.allreduce.tuning_table import Model, Row, Table, predict_s
+from ringtrain.allreduce.machine import RankLayout
+from ringtrain.allreduce.tuning_table import Table, TimeModel, TuningRow, predict_s
 from ringtrain.bench import texts as bench_texts
 from ringtrain.bench import tune
 from ringtrain.bench.measure.rows import label, quieter
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.model import fit
-from ringtrain.bench.model.work import Work
+from ringtrain.bench.model.work import AlgorithmWork
 from ringtrain.bench.sweep import gates, plots
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.inspect.cost import Fabric
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
-PAIR = Layout("1x2", 2, 1)
+PAIR = RankLayout("1x2", 2, 1)
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -30,7 +30,7 @@ def swept(**asked) -> Result:
 def known(**times):
     """A table of float32 sums: name=(seconds at 1 KiB, seconds at 1 MiB)."""
     made = [
-        Row(name, "float32", "sum", nbytes, time, True)
+        TuningRow(name, "float32", "sum", nbytes, time, True)
         for name, own in times.items()
         for nbytes, time in zip((KIB, MIB), own, strict=True)
     ]
@@ -51,12 +51,12 @@ def test_a_sweep_becomes_a_table():
 
 
 def test_a_model_of_two_regimes_is_two_lines():
-    work, slow = Work(2, 1.0, 0.5), Fabric(local_alpha_s=0.5, local_beta_s=2.0, gamma_s=4.0)
-    model = fit.Model(work, (fit.Regime(0.0, Fabric()), fit.Regime(100.0, slow)))
+    work, slow = AlgorithmWork(2, 1.0, 0.5), Fabric(local_alpha_s=0.5, local_beta_s=2.0, gamma_s=4.0)
+    model = fit.FittedModel(work, (fit.Regime(0.0, Fabric()), fit.Regime(100.0, slow)))
     assert fit.model_of(model.as_dict() | {"residuals": []}) == model
     group = {"dtype": "float32", "op": "sum", "models": {"ring": model.as_dict()}}
     table = tune.table_from(Result({"at": "now", "fits": [group]}), PAIR)
-    assert table.models[1] == Model("ring", "float32", "sum", 100.0, 1.0, 4.0)
+    assert table.models[1] == TimeModel("ring", "float32", "sum", 100.0, 1.0, 4.0)
     for nbytes in (0, 10, 99, 100, 1000):
         assert predict_s(table.models, nbytes) == model.predict_s(nbytes)
 
@@ -82,7 +82,7 @@ def test_the_same_bits_on_all_ranks_are_part_of_being_right():
 
 def test_choices_and_where_they_change():
     table = known(mpi=(10e-6, 4e-3), ring=(40e-6, 1e-3))
-    here = Here(PAIR, ("mpi", "ring"), {})
+    here = Candidates(PAIR, ("mpi", "ring"), {})
     lines = tune.choice_lines(table, here, [MIB, KIB], "float32", "sum", whole=False)
     assert lines[0] == "float32 sum, 2 ranks on 1 node:"
     assert [" ".join(line.split()) for line in lines[1:3]] == [
@@ -104,11 +104,11 @@ def test_choices_and_where_they_change():
 def test_what_is_taken_only_between_two_sizes_is_told_too():
     """The tree, measured there alone; without the ring both ends take the same."""
     ends = known(mpi=(10e-6, 4e-3), ring=(200e-6, 1e-3)).rows
-    tree = [Row("tree", "float32", "sum", nbytes, 30e-6, True) for nbytes in (16 * KIB, 64 * KIB)]
+    tree = [TuningRow("tree", "float32", "sum", nbytes, 30e-6, True) for nbytes in (16 * KIB, 64 * KIB)]
     table = Table(PAIR, "then", (*ends, *tree))
 
     def changes(*candidates):
-        here = Here(PAIR, candidates, {})
+        here = Candidates(PAIR, candidates, {})
         lines = tune.choice_lines(table, here, [KIB, MIB], "float32", "sum", whole=False)
         return [line.strip().removesuffix(" KiB") for line in lines[3:]]
 

@@ -13,7 +13,7 @@ from ringtrain.bench.measure.checks import KINDS, count_wrong, make_pattern, spo
 from ringtrain.bench.measure.rows import COLUMNS, label
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.model.bounds import bound_s
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, Link
+from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.sweep import files, gates, plots, tables
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -68,7 +68,7 @@ def test_models_of_half_the_bytes(result):
 
 
 def test_a_bound_of_fewer_bytes():
-    links = {INSIDE: Link(1e-6, 1e9, 1e9, 1e9), BETWEEN: Link(1e-6, 1e8, 1e8, 1e8)}
+    links = {INSIDE: LinkClass(1e-6, 1e9, 1e9, 1e9), BETWEEN: LinkClass(1e-6, 1e8, 1e8, 1e8)}
     sending, adding = Calibration(links, 1e-12, 2), Calibration(links, 1.0, 2)
     assert bound_s(sending, 4, 2, 10**9, 0.5) == bound_s(sending, 4, 2, 10**9) / 2
     assert bound_s(adding, 4, 2, 10**9, 0.5) == bound_s(adding, 4, 2, 10**9)

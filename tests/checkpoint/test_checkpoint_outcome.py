@@ -11,7 +11,7 @@ from ringtrain.errors import DivergedError, Interrupted, RingtrainError, Stalled
 from ringtrain.storage import texts as checkpoint_texts
 from ringtrain.storage.run_folder import outcome
 from ringtrain.storage.run_folder.outcome import RunOutcome
-from ringtrain.train.checkpoints.outcome_file import Ending
+from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 
 DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more")
 
@@ -60,7 +60,7 @@ def test_files_that_are_none_are_refused(tmp_path, capsys, content):
 
 
 def ended(folder, error, writes=True) -> RunOutcome | None:
-    ending = Ending(folder, writes, 10, 4, (2,))
+    ending = OutcomeWriter(folder, writes, 10, 4, (2,))
     ending.progress.iteration = 6
     ending.failed(error)
     return outcome.read(folder) if (folder / outcome.NAME).exists() else None

@@ -10,13 +10,13 @@ from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.bench import texts as bench_texts
 from ringtrain.bench.sweep.files import write_json
 from ringtrain.cli import texts as cli_texts
-from ringtrain.cli.devices import Cuda
+from ringtrain.cli.devices import BenchDevices
 from ringtrain.cli.main import run
-from ringtrain.cli.progress import PROGRESS_EVERY_S, Progress
+from ringtrain.cli.progress import PROGRESS_EVERY_S, ProgressLine
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import RingtrainError
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.cuda_aware.decision import Choice
+from ringtrain.transport.cuda_aware.decision import CudaDecision
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime
 
@@ -50,8 +50,10 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
     def no_nccl():
         raise ImportError("there is no device")
 
-    choice = Choice("staged", "one rank sends nothing", ())
-    made = Cuda(lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice)
+    choice = CudaDecision("staged", "one rank sends nothing", ())
+    made = BenchDevices(
+        lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice
+    )
     monkeypatch.setattr("ringtrain.cli.devices.real_cuda", lambda transport: made)
     monkeypatch.setattr("ringtrain.bench.measure.nccl.load_from_cupy", no_nccl)
     monkeypatch.setattr("ringtrain.bench.model.copies.COPY_BYTES", 1 << 16)
@@ -170,7 +172,7 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_told_once(capfd):
 
 def test_progress_is_told_now_and_then(capfd):
     now = [0.0]
-    progress = Progress(clock=lambda: now[0])
+    progress = ProgressLine(clock=lambda: now[0])
     for now[0] in (1.0, PROGRESS_EVERY_S + 1, PROGRESS_EVERY_S + 2):
         progress("something", 3, 7)
     assert capfd.readouterr().err == "# something: 3 of 7 done\n"

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from ringtrain.allreduce import texts as allreduce_texts
-from ringtrain.allreduce.machine import Layout
-from ringtrain.allreduce.tuning_table import Row, Table, Tuning
+from ringtrain.allreduce.machine import RankLayout
+from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
 from ringtrain.bench import texts as bench_texts
 from ringtrain.cli import texts as cli_texts
 from ringtrain.cli.main import run
@@ -32,12 +32,12 @@ def nowhere(tmp_path, monkeypatch):
 def file(tmp_path):
     times = {"mpi": (1e-5, 4e-3), "ring": (4e-5, 1e-3), "hierarchical": (1e-9, 1e-9)}
     rows = [
-        Row(name, "float32", "sum", nbytes, time, True)
+        TuningRow(name, "float32", "sum", nbytes, time, True)
         for name, own in times.items()
         for nbytes, time in zip((1 << 10, 1 << 20), own, strict=True)
     ]
     tuning = Tuning(MACHINE)
-    for layout in (Layout("1x2", 2, 1), Layout("2x2", 4, 2)):
+    for layout in (RankLayout("1x2", 2, 1), RankLayout("2x2", 4, 2)):
         tuning = tuning.with_table(Table(layout, "yesterday", tuple(rows)))
     path = tmp_path / "t.json"
     path.write_text(tuning.text())

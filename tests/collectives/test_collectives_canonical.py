@@ -17,7 +17,7 @@ from ringtrain.collectives.algorithms.shards import add_up, are_siblings, folds,
 from ringtrain.collectives.catalogue import FLAT, make_schedule
 from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import Task, plan
+from ringtrain.collectives.execution.fused_plan import ChunkOperation, plan
 from ringtrain.collectives.execution.mapped import Mapped, launches
 from ringtrain.collectives.proof.addition_order import prove, prove_fused, qualifies, qualifying
 from ringtrain.collectives.proof.verify import verify
@@ -216,7 +216,7 @@ def test_a_lane_that_is_not_there_is_named():
 
 def test_an_order_that_is_not_the_trees_is_seen_in_shared_memory():
     fused = plan(4, 8)
-    chain = [Task((0, 0), (source, 0), add=True) for source in (1, 2, 3)]
+    chain = [ChunkOperation((0, 0), (source, 0), add=True) for source in (1, 2, 3)]
     wrong = replace(fused, tasks=((*chain, *fused.tasks[0][3:]), *fused.tasks[1:]))
     in_order = texts.DISORDER.pattern(got="(((0 + 1) + (2 + 3)) + (4 + 5)) + (6 + 7)")
     with pytest.raises(ScheduleError, match=texts.AT_CHUNK.pattern(rank=0, chunk=0) + " " + in_order):

@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import butterfly, ring, sliced, star
-from ringtrain.collectives.execution.fused_plan import Fused, Task, fuse, one_after_another, order_of
+from ringtrain.collectives.execution.fused_plan import ChunkOperation, TwoShotPlan, fuse, one_after_another, order_of
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
 from ringtrain.errors import ScheduleError
 
@@ -30,8 +30,12 @@ def test_sliced_is_fused_and_proved(size):
 def test_additions_keep_the_order_of_the_schedule():
     """Rank 1 of four: (0 + 1) + (2 + 3), each where the schedule adds it, but in the buffer it came from."""
     own = plan(4).tasks[1]
-    assert own[:3] == (Task((1, 1), (0, 1), True), Task((2, 1), (3, 1), True), Task((1, 1), (2, 1), True))
-    assert set(own[3:]) == {Task((peer, 1), (1, 1), False) for peer in (0, 2, 3)}
+    assert own[:3] == (
+        ChunkOperation((1, 1), (0, 1), True),
+        ChunkOperation((2, 1), (3, 1), True),
+        ChunkOperation((1, 1), (2, 1), True),
+    )
+    assert set(own[3:]) == {ChunkOperation((peer, 1), (1, 1), False) for peer in (0, 2, 3)}
 
 
 @pytest.mark.parametrize("size", RANKS)
@@ -69,7 +73,7 @@ def test_what_forwards_or_adds_on_arrival_is_not_fused(halves):
         fuse("made", *halves)
 
 
-def mutants(fused: Fused):
+def mutants(fused: TwoShotPlan):
     """Every plan that differs in one task: left out, done twice, another kind, turned round, in another's chunk, from
     another buffer, or before the one before it."""
     for rank, own in enumerate(fused.tasks):
@@ -80,7 +84,7 @@ def mutants(fused: Fused):
                 "dropped": (),
                 "doubled": (task, task),
                 "kind": (replace(task, add=not task.add),),
-                "turned": (Task(task.source, task.target, task.add),),
+                "turned": (ChunkOperation(task.source, task.target, task.add),),
                 "chunk": (replace(task, target=elsewhere),),
                 "source": (replace(task, source=other),),
             }
@@ -122,7 +126,7 @@ def test_mutants_are_rejected_unless_they_do_the_same(size):
 
 def test_touching_anothers_chunk_is_named():
     fused = plan(3)
-    wrong = _with(fused, 1, (*fused.tasks[1], Task((2, 0), (1, 0), False)))
+    wrong = _with(fused, 1, (*fused.tasks[1], ChunkOperation((2, 0), (1, 0), False)))
     with pytest.raises(ScheduleError, match=texts.FUSED_HAZARD.pattern(rank=1, chunk=0)):
         verify_fused(wrong)
 
@@ -141,4 +145,4 @@ def test_two_orders_of_addition_are_seen():
     steps += [(c, a, False), (d, a, False)]
     where = texts.AT_CHUNK.pattern(rank=1, chunk=0)
     with pytest.raises(ScheduleError, match=where + texts.FUSED_ORDER.pattern(where="")):
-        verify_fused(_with(plan(4), 0, tuple(Task(*step) for step in steps)))
+        verify_fused(_with(plan(4), 0, tuple(ChunkOperation(*step) for step in steps)))

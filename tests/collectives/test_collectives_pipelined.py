@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.pipelined import pipelined
-from ringtrain.collectives.algorithms.timetable import Entry, rounds, timed_steps
+from ringtrain.collectives.algorithms.timetable import TimedMessage, rounds, timed_steps
 from ringtrain.collectives.catalogue import HALVES, SCHEDULES, make_schedule
 from ringtrain.collectives.matching import all_steps, messages
 from ringtrain.collectives.proof.verify import verify
@@ -64,8 +64,8 @@ def test_a_schedule_that_deadlocks_has_no_timetable():
 
 
 def test_messages_of_one_time_are_one_step():
-    one, two = (Entry((0, 0), 0, peer, Move(peer, 0, 1), Move(0, 0, 1)) for peer in (1, 2))
-    late = Entry((1, 0), 2, 0, Move(0, 1, 2), Move(2, 1, 2))
+    one, two = (TimedMessage((0, 0), 0, peer, Move(peer, 0, 1), Move(0, 0, 1)) for peer in (1, 2))
+    late = TimedMessage((1, 0), 2, 0, Move(0, 1, 2), Move(2, 1, 2))
     assert list(timed_steps(0, [late, one, two])) == [
         Step(sends=(Move(1, 0, 1), Move(2, 0, 1))),
         Step(recvs=(Move(2, 1, 2),)),

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-from ringtrain.collectives.execution.plan import ADD, FOLD, SEND, STAGES, TAKE, Layout, make_plan
+from ringtrain.collectives.execution.plan import ADD, FOLD, SEND, STAGES, TAKE, BufferLayout, make_plan
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 
 
@@ -78,7 +78,7 @@ def test_the_root_adds_in_the_order_of_ranks_and_peers_have_their_own_staging():
 
 def test_scratch_is_as_large_as_the_chunks_it_stands_for():
     steps = (Step(recvs=(Move(1, 3, 5), Move(1, 8, 9))),)
-    layout = Layout(steps, chunks=3, count=8)  # chunks of 2, 3, 3
+    layout = BufferLayout(steps, chunks=3, count=8)  # chunks of 2, 3, 3
     assert [layout.spans[i] for i in range(3)] == [(0, 2), (2, 5), (5, 8)]
     assert layout.span(Move(1, 3, 5)) == (8, 13)
     assert layout.span(Move(1, 8, 9)) == (13, 16)

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ringtrain.allreduce.catalogue import prepare
+from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.allreduce.wire_formats import make_wire
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution import routed
@@ -66,7 +66,10 @@ def test_sums_are_exact_and_replicas_equal(layout, algorithm, monkeypatch):
     def body(t):
         whole = t.allocate(sum(counts), "f8")
         ends = np.cumsum([0, *counts])
-        runs = [prepare(t, whole[a:b], algorithm, add, tag=tag) for tag, (a, b) in enumerate(itertools.pairwise(ends))]
+        runs = [
+            make_allreduce(t, whole[a:b], algorithm, add, tag=tag)
+            for tag, (a, b) in enumerate(itertools.pairwise(ends))
+        ]
         for turn in range(3):
             whole[:] = (np.arange(whole.size) % 251 + t.rank) * (turn + 1)
             for run in runs:
@@ -96,7 +99,7 @@ def test_messages_that_end_late_change_nothing(monkeypatch):
         t.sends = lambda moves, tag: Late(sends(moves, tag), rng, 7)
         t.recvs = lambda moves, tag: Late(recvs(moves, tag), rng, 7)
         buffer = t.allocate(1000, "f8")
-        run = prepare(t, buffer, "routed", add, segment_bytes=128)
+        run = make_allreduce(t, buffer, "routed", add, segment_bytes=128)
         for turn in range(20):
             buffer[:] = np.arange(1000) * (t.rank + turn)
             run.start()
@@ -111,7 +114,7 @@ def test_moves_are_those_of_this_run(monkeypatch):
     monkeypatch.setattr("ringtrain.collectives.shared_memory.LEAST_BYTES", 64)
 
     def body(t):
-        run = prepare(t, t.allocate(1000, "f8"), "routed", add)
+        run = make_allreduce(t, t.allocate(1000, "f8"), "routed", add)
         run.start()
         run.wait(20.0)
         t.barrier()
@@ -131,7 +134,7 @@ def test_bytes_are_those_of_the_outer_schedule():
     """A node of two ranks sends 2(m - 1)/m · n, whatever its ranks; within it nothing is sent."""
 
     def body(t):
-        return prepare(t, t.allocate(1200, "f4"), "routed", add).bytes_sent
+        return make_allreduce(t, t.allocate(1200, "f4"), "routed", add).bytes_sent
 
     assert LoopbackWorld(4, 2).run(body) == [2400] * 4
 
@@ -143,8 +146,8 @@ def test_messages_between_nodes_are_packed_and_replicas_stay_equal(name, outer):
 
     def body(t):
         buffer = t.allocate(1001, "f4")
-        plain = prepare(t, buffer, f"routed:{outer}", add)
-        run = prepare(t, buffer, f"routed:{outer}", add, wire=wire)
+        plain = make_allreduce(t, buffer, f"routed:{outer}", add)
+        run = make_allreduce(t, buffer, f"routed:{outer}", add, wire=wire)
         buffer[:] = np.random.default_rng(t.rank).standard_normal(1001)
         run.start()
         run.wait(20.0)
@@ -167,13 +170,13 @@ def test_no_wire_without_messages_or_owners():
         ("routed:recursive-doubling", texts.NO_OWNERS.pattern(name="recursive-doubling")),
     ]:
         with pytest.raises(UsageError, match=message):
-            prepare(LoopbackWorld(1).transport(0), np.zeros(3, "f4"), name, add, wire=wire)
+            make_allreduce(LoopbackWorld(1).transport(0), np.zeros(3, "f4"), name, add, wire=wire)
 
 
 @pytest.mark.timing
 def test_who_is_awaited():
     def body(t):
-        run = prepare(t, t.allocate(900, "f4"), "routed", add)
+        run = make_allreduce(t, t.allocate(900, "f4"), "routed", add)
         if t.rank == 3:
             t.barrier()
             t.barrier()

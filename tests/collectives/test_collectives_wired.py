@@ -10,7 +10,7 @@ from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.execution.plan import ADD, LOCAL, ROUND, SEND, STAGES, TAKE, make_plan
-from ringtrain.collectives.execution.reduction import Wire
+from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.ops.reference import ReferenceOps
@@ -241,7 +241,7 @@ def test_what_is_packed_and_unpacked_later_is_waited_for():
     def body(transport):
         own, device = WIRE["bfloat16"], Later()
         later = device.later
-        wire = Wire(own.name, own.dtype, later(own.pack), later(own.unpack), later(own.add))
+        wire = WireFormat(own.name, own.dtype, later(own.pack), later(own.unpack), later(own.add))
         buffer, schedule = exact(transport.rank, 500), make_schedule("ring", 4, rounded=True)
         run = Execution(schedule, transport, buffer, later(add), 0, 64, device, wire=wire)
         run.start()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.catalogue import prepare, schedule_for
+from ringtrain.allreduce.catalogue import make_allreduce, schedule_for
 from ringtrain.allreduce.wire_formats import WIRES, make_wire
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.catalogue import SCHEDULES
@@ -339,11 +339,11 @@ def test_wires_that_cannot_be(options, message):
 def test_a_wire_carries_sums_of_float32_alone():
     alone, wire = LoopbackWorld(1).transport(0), make_wire("bfloat16", ReferenceOps("float32"))
     with pytest.raises(UsageError, match=texts.WIRE_TYPE.pattern(wire="bfloat16", dtype="float64")):
-        prepare(alone, np.zeros(3), "ring", np.add, wire=wire)
+        make_allreduce(alone, np.zeros(3), "ring", np.add, wire=wire)
     with pytest.raises(UsageError, match=texts.WIRE_SUMS.pattern(wire="bfloat16", op="max")):
-        prepare(alone, np.zeros(3, "f4"), "ring", np.maximum, op="max", wire=wire)
+        make_allreduce(alone, np.zeros(3, "f4"), "ring", np.maximum, op="max", wire=wire)
     with pytest.raises(UsageError, match=texts.SENDS_UNPACKED.pattern(name="mpi")):
-        prepare(alone, np.zeros(3, "f4"), "mpi", np.add, wire=wire)
+        make_allreduce(alone, np.zeros(3, "f4"), "mpi", np.add, wire=wire)
 
 
 def test_unknown_algorithms_are_refused():

@@ -11,7 +11,7 @@ from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.monitor.guard import Guard
 from ringtrain.nn.arena import Arena
@@ -191,7 +191,10 @@ def test_under_a_guard_and_from_a_configuration():
 
     def body(t):
         ops = ReferenceOps("float32")
-        exchange, arena = make_exchange(Kit(config, t, ops, guard=Guard(t))), Arena(t.allocate, TABLE, "float32")
+        exchange, arena = (
+            make_exchange(ExchangeSettings(config, t, ops, guard=Guard(t))),
+            Arena(t.allocate, TABLE, "float32"),
+        )
         exchange.bind(arena, make_optimizer("sgd", arena.spans, HYPER))
         for iteration in range(2):
             iterate(exchange, arena, ops, iteration, shards=7)
@@ -199,7 +202,7 @@ def test_under_a_guard_and_from_a_configuration():
 
     weights, shards = zip(*LoopbackWorld(2).run(body), strict=True)
     assert set(weights) == {alone(shards=7)} and shards == ((0, 3), (3, 7))
-    plain = make_exchange(Kit(TrainConfig(), LoopbackWorld(1).transport(0), ReferenceOps("float32")))
+    plain = make_exchange(ExchangeSettings(TrainConfig(), LoopbackWorld(1).transport(0), ReferenceOps("float32")))
     assert plain.shards is None
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from ringtrain.allreduce import machine as machines
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.auto import NEAR, SMALL_BYTES, Here, estimate, take
-from ringtrain.allreduce.catalogue import ALGORITHMS, anywhere, check_algorithm, consider, decide, prepare
-from ringtrain.allreduce.machine import Layout, cpu_model, differences, digest, layout_of, look
+from ringtrain.allreduce.auto import NEAR, SMALL_BYTES, Candidates, estimate, take
+from ringtrain.allreduce.catalogue import ALGORITHMS, anywhere, check_algorithm, consider, decide, make_allreduce
+from ringtrain.allreduce.machine import RankLayout, cpu_model, differences, digest, layout_of, look
 from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, place_of, read
-from ringtrain.allreduce.tuning_table import Model, Row, Table, Tuning, parse
+from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow, parse
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import UsageError
 from ringtrain.exchange.strategies.allreduce import AllReduce
@@ -23,17 +23,17 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
-PAIR = Layout("1x2", 2, 1)
-HERE = Here(PAIR, ("mpi", "ring", "star"), {"mapped": "no shared windows"})
+PAIR = RankLayout("1x2", 2, 1)
+HERE = Candidates(PAIR, ("mpi", "ring", "star"), {"mapped": "no shared windows"})
 KIB, MIB = 1 << 10, 1 << 20
 
 
 def rows(name, times, dtype="float32", op="sum", wrong_at=None):
-    return [Row(name, dtype, op, nbytes, seconds, nbytes != wrong_at) for nbytes, seconds in times.items()]
+    return [TuningRow(name, dtype, op, nbytes, seconds, nbytes != wrong_at) for nbytes, seconds in times.items()]
 
 
 def model(name, alpha_s, beta):
-    return Model(name, "float32", "sum", 0.0, 2 * alpha_s, beta)
+    return TimeModel(name, "float32", "sum", 0.0, 2 * alpha_s, beta)
 
 
 def table(*given, models=(), layout=PAIR):
@@ -123,7 +123,7 @@ def test_other_types_and_operations_go_by_the_nearest_measured():
 
 def test_without_a_tuning_file_a_stated_order():
     def usual(nbytes, nodes, *candidates):
-        return take(nbytes, "float32", "sum", Here(Layout("", 4, nodes), candidates, {}), None).algorithm
+        return take(nbytes, "float32", "sum", Candidates(RankLayout("", 4, nodes), candidates, {}), None).algorithm
 
     everything = ("star", "ring", "hierarchical", "mpi", "mapped", "routed")
     assert usual(SMALL_BYTES, 1, *everything) == usual(SMALL_BYTES, 2, *everything) == "mpi"
@@ -137,7 +137,7 @@ def test_without_a_tuning_file_a_stated_order():
 
 
 def test_one_rank_has_nothing_to_choose():
-    choice = take(MIB, "float32", "sum", Here(Layout("1x1", 1, 1), ("ring",), {}), MEASURED)
+    choice = take(MIB, "float32", "sum", Candidates(RankLayout("1x1", 1, 1), ("ring",), {}), MEASURED)
     assert (choice.algorithm, choice.why) == ("ring", texts.ONE_RANK)
 
 
@@ -161,7 +161,7 @@ def test_rank_0_decides_for_all():
 def test_a_chosen_reduction_says_so_and_sums():
     def body(t):
         buffer = np.full(MIB // 4, t.rank + 1.0, "f4")
-        run = prepare(t, buffer, "auto", lambda a, b, y: np.add(a, b, out=y), tuning=MEASURED)
+        run = make_allreduce(t, buffer, "auto", lambda a, b, y: np.add(a, b, out=y), tuning=MEASURED)
         run.start()
         run.wait(20.0)
         return run.algorithm, run.why, buffer[0]
@@ -172,8 +172,8 @@ def test_a_chosen_reduction_says_so_and_sums():
 def test_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
     def body(t):
         add = lambda a, b, y: np.add(a, b, out=y)  # noqa: E731
-        whole = prepare(t, np.ones(4, "i8"), "auto", add)
-        kept_in_uint16 = prepare(t, np.ones(4, "u2"), "auto", add, dtype="bfloat16")
+        whole = make_allreduce(t, np.ones(4, "i8"), "auto", add)
+        kept_in_uint16 = make_allreduce(t, np.ones(4, "u2"), "auto", add, dtype="bfloat16")
         return whole.algorithm, kept_in_uint16.algorithm, kept_in_uint16.why
 
     ((whole, half, why), _) = LoopbackWorld(2).run(body)
@@ -233,11 +233,11 @@ def test_a_wire_leaves_out_what_cannot_carry_it():
 def test_a_devices_memory_has_an_order_of_its_own_and_no_table():
     """The MPI is not taken, however small the buffer; what was measured in host memory says nothing of it."""
     known = table(rows("ring", {MIB: 1e-9, 64: 1e-9}))
-    here = Here(PAIR, ("mpi", "mapped", "ring"), {}, on_device=True)
+    here = Candidates(PAIR, ("mpi", "mapped", "ring"), {}, on_device=True)
     small, large = (take(nbytes, "float32", "sum", here, known) for nbytes in (4, MIB))
     assert (small.algorithm, large.algorithm) == ("mapped", "mapped") and small.basis == large.basis == "usual"
     assert small.why.startswith(texts.USUAL(reason=texts.HOST_TUNING, layout="2 ranks on 1 node"))
-    apart = Here(PAIR, ("mpi", "sliced", "ring"), {"mapped": "apart"}, on_device=True)
+    apart = Candidates(PAIR, ("mpi", "sliced", "ring"), {"mapped": "apart"}, on_device=True)
     assert take(64, "float32", "sum", apart, None).algorithm == "sliced"
     assert take(64, "float32", "sum", apart, None).why.endswith(texts.PASSED_OVER(name="mapped", why="apart"))
     assert not considered(2).on_device
@@ -265,7 +265,9 @@ def test_a_look_is_the_same_on_all_ranks():
     looks = LoopbackWorld(4, nodes=2).run(look)
     assert all(own == looks[0] for own in looks)
     machine, layout = looks[0]
-    assert tuple(machine) == machines.FIELDS and machine["transport"] == "loopback" and layout == Layout("2x2", 4, 2)
+    assert (
+        tuple(machine) == machines.FIELDS and machine["transport"] == "loopback" and layout == RankLayout("2x2", 4, 2)
+    )
     assert len(digest(machine)) == 8 and digest(machine) != digest(machine | {"cores": "0"})
     assert differences(machine, machine) == []
 
@@ -281,7 +283,7 @@ MACHINE = {"cpu": "A", "cores": "2", "library": "Some MPI 1", "transport": "loop
 
 
 def test_a_file_reads_back_and_keeps_other_layouts():
-    four = table(rows("ring", {KIB: 1.0}), layout=Layout("1x4", 4, 1))
+    four = table(rows("ring", {KIB: 1.0}), layout=RankLayout("1x4", 4, 1))
     tuning = Tuning(MACHINE).with_table(MEASURED).with_table(four)
     assert parse("x", json.loads(tuning.text())) == tuning
     fresh = table(rows("star", {KIB: 2.0}), rows("ring", {KIB: 1.0}, op="max"), models=[model("star", 1.0, 1.0)])

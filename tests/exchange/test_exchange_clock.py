@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ringtrain.exchange.servers.staleness import Clock
+from ringtrain.exchange.servers.staleness import StalenessClock
 
 
 def arrive(clock, worker):
@@ -14,7 +14,7 @@ def arrive(clock, worker):
 
 def replayed(size, staleness, order):
     """A clock after these arrivals, each followed by a release; and who is held."""
-    clock, held = Clock(range(size), staleness), set()
+    clock, held = StalenessClock(range(size), staleness), set()
     for worker in order:
         held.add(worker)
         held -= set(arrive(clock, worker))
@@ -53,7 +53,7 @@ def test_every_order_of_arrivals_keeps_the_rules(size, steps, staleness):
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_the_bound_is_reached_and_not_passed_by_random_walks(staleness):
     for seed in range(20):
-        rng, clock, held = random.Random(seed), Clock(range(4), staleness), set()
+        rng, clock, held = random.Random(seed), StalenessClock(range(4), staleness), set()
         weights = [1, 5, 25, 125]  # workers of very different speed
         for _ in range(300):
             free = [worker for worker in range(4) if worker not in held]
@@ -65,7 +65,7 @@ def test_the_bound_is_reached_and_not_passed_by_random_walks(staleness):
 
 
 def test_who_is_held_goes_on_in_the_order_of_coming():
-    clock = Clock([4, 2, 7], 1)
+    clock = StalenessClock([4, 2, 7], 1)
     assert arrive(clock, 7) == [7] and arrive(clock, 7) == []
     assert arrive(clock, 2) == [2] and arrive(clock, 2) == []
     assert clock.late(2) == [4] and not clock.allows(2) and clock.allows(1)
@@ -74,7 +74,7 @@ def test_who_is_held_goes_on_in_the_order_of_coming():
 
 
 def test_version_lag_counts_the_updates_of_others_between_taking_and_giving():
-    clock = Clock(range(3), None)
+    clock = StalenessClock(range(3), None)
     for worker in (0, 1, 0, 0, 2, 1):
         assert arrive(clock, worker) == [worker]
     assert clock.version_lags == {0: 2, 1: 2, 4: 1, 3: 1}
@@ -82,7 +82,7 @@ def test_version_lag_counts_the_updates_of_others_between_taking_and_giving():
 
 
 def test_a_worker_that_is_held_cannot_give():
-    clock = Clock(range(2), 0)
+    clock = StalenessClock(range(2), 0)
     arrive(clock, 1)
     with pytest.raises(ValueError, match="worker 1 is held at clock 1, and gave another update"):
         clock.arrive(1)

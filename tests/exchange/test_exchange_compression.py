@@ -11,10 +11,10 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.compression.catalogue import METHODS
-from ringtrain.exchange.compression.error_feedback import Compressing, Compression
+from ringtrain.exchange.compression.error_feedback import CompressionSettings, ErrorFeedback
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
@@ -61,7 +61,7 @@ def normal(rank, iteration):
 
 def bound(transport, method, begin=0, dtype="float64", ops=None, **options):
     ops = ops or ReferenceOps(dtype)
-    summing = Compressing(Compression(method, begin), transport, ops, deadline_s=20.0, **options)
+    summing = ErrorFeedback(CompressionSettings(method, begin), transport, ops, deadline_s=20.0, **options)
     buffer = transport.allocate(COUNT, np.dtype(dtype))
     summing.rehearse(buffer[:0])
     return summing, summing.bind(SPANS, buffer), buffer
@@ -363,7 +363,7 @@ def test_a_state_without_residual_and_of_another_method_will_do():
 def test_a_rank_that_does_not_exchange_is_named(method):
     def body(t):
         arena = Arena(t.scratch, [(s.name, s.parameter) for s in SPANS], "float64", exchanged=t.allocate)
-        compression = Compression(EITHER[method]())
+        compression = CompressionSettings(EITHER[method]())
         exchange = AllReduce(t, ReferenceOps("float64"), compression=compression, deadline_s=0.05)
         exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper()))
         if t.rank == 0:
@@ -379,7 +379,7 @@ def test_a_rank_that_does_not_exchange_is_named(method):
 def kit_of(**flags):
     config = resolve(("flags", flags))
     check_options(config)
-    return Kit(config, LoopbackWorld(1).transport(0), ReferenceOps())
+    return ExchangeSettings(config, LoopbackWorld(1).transport(0), ReferenceOps())
 
 
 def test_names_and_what_the_header_says():

@@ -7,9 +7,9 @@ import pytest
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError
 from ringtrain.exchange import texts
-from ringtrain.exchange.buckets.reducer import Flight
-from ringtrain.exchange.buckets.streams import Beside
-from ringtrain.exchange.buckets.timings import KEPT, Meter
+from ringtrain.exchange.buckets.reducer import Reducer
+from ringtrain.exchange.buckets.streams import StreamPair
+from ringtrain.exchange.buckets.timings import KEPT, BucketTimer
 from ringtrain.nn.base import Fill, Parameter, Span
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport import texts as transport_texts
@@ -53,7 +53,7 @@ def buckets(count):
 def test_times_add_up():
     """Two buckets, of 2 s and 3 s, while layers of 1 s compute."""
     clock = Clock()
-    flight = Flight(buckets(2), [Slow(clock, 2), Slow(clock, 3)], 10.0, clock=clock)
+    flight = Reducer(buckets(2), [Slow(clock, 2), Slow(clock, 3)], 10.0, clock=clock)
     first, second = (bucket.spans[0] for bucket in flight.buckets)
     computed = held = 0.0
     for call, layer_s in ((lambda: flight.ready(first), 1), (lambda: flight.ready(second), 1), (flight.land, 0)):
@@ -124,7 +124,7 @@ def on_device(*blocking):
     """(flight of three buckets of 1 s, the network's device, the exchange's, log): nothing has been computed."""
     clock, log, network, own = Clock(), [], Device(), Device()
     runs = [Logged(log, i, clock, 1, i in blocking) for i in range(3)]
-    return Flight(buckets(3), runs, 5.0, orders=Beside(network, own), clock=clock), network, own, log
+    return Reducer(buckets(3), runs, 5.0, orders=StreamPair(network, own), clock=clock), network, own, log
 
 
 def test_a_bucket_starts_when_the_device_has_made_it_final():
@@ -191,7 +191,7 @@ def test_a_call_of_the_mpi_waits_for_the_device_and_comes_in_its_turn():
 
 
 def test_figures_are_medians_of_the_last_rounds():
-    meter = Meter()
+    meter = BucketTimer()
     assert (meter.total_s, meter.each_exposed_s) == (0, 0)
     for seconds in (100, 1, 2, 3, 1000):
         meter.start(50.0)

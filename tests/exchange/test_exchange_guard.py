@@ -7,14 +7,14 @@ import threading
 import numpy as np
 import pytest
 
-from ringtrain.allreduce.catalogue import ALGORITHMS, Native, prepare
+from ringtrain.allreduce.catalogue import ALGORITHMS, NativeAllReduce, make_allreduce
 from ringtrain.errors import MismatchError, StalledError, TransportError
 from ringtrain.monitor import diagnosis, watchdog
 from ringtrain.monitor import texts as texts
-from ringtrain.monitor.flight_recorder import Board, Entry, Row
+from ringtrain.monitor.flight_recorder import FlightRecorder, RankRecord, RecordedCollective
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_reduction import SMALL_BYTES
-from ringtrain.monitor.guarded_transport import Guarded
+from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.monitor.reporter_election import SILENCE_TURNS
 from ringtrain.monitor.watchdog import EVERY_S, PAUSED_S, Watchdog
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -37,7 +37,7 @@ def prepared(t, guard, algorithm, count=40, op="sum"):
     name, _, large = algorithm.partition(" ")
     buffer = t.allocate(LARGE if large else count, "f8")
     buffer[:] = 1
-    return prepare(t, buffer, name, add, op=op, guard=guard), buffer
+    return make_allreduce(t, buffer, name, add, op=op, guard=guard), buffer
 
 
 def run(reduction):
@@ -104,12 +104,14 @@ def test_the_sum_is_the_same_and_every_row_is_written(algorithm, size):
 
 
 def _without_moves(row):
-    return Row(0, {n: Entry(n, e.fingerprint, e.text, e.done, 0) for n, e in row.entries.items()}, 0, False)
+    return RankRecord(
+        0, {n: RecordedCollective(n, e.fingerprint, e.text, e.done, 0) for n, e in row.entries.items()}, 0, False
+    )
 
 
 def test_several_in_flight_may_end_in_any_order():
     def body(t, guard):
-        first, second = (prepare(t, np.ones(30), "ring", add, tag=tag, guard=guard) for tag in (0, 1))
+        first, second = (make_allreduce(t, np.ones(30), "ring", add, tag=tag, guard=guard) for tag in (0, 1))
         first.start()
         second.start()
         second.wait(20)
@@ -166,7 +168,7 @@ def test_another_operation_on_few_bytes_is_found_by_the_next_call_of_another_kin
         run(good)
         run(other if t.rank == 1 else good)
         run(good)
-        Guarded(t, guard).barrier()
+        GuardedTransport(t, guard).barrier()
 
     with pytest.raises(MismatchError, match=OTHER):
         world(3, body, end=_no_end, clock=clock)
@@ -189,7 +191,7 @@ def test_a_call_into_the_mpi_that_differs_is_not_made():
             return guard.run(guard.call("a dance"), dance)
         assert begun.wait(20)
         try:
-            guard.watch(Native(Recorder(), np.ones(LARGE), "sum"), "sum", "float64", LARGE).start()
+            guard.watch(NativeAllReduce(Recorder(), np.ones(LARGE), "sum"), "sum", "float64", LARGE).start()
         finally:
             ended.set()
 
@@ -221,7 +223,7 @@ def test_small_ones_are_compared_by_the_thread():
 def test_another_call_is_named(clock):
     def body(t, guard):
         reduction, _ = prepared(t, guard, "ring")
-        Guarded(t, guard).barrier() if t.rank == 1 else run(reduction)
+        GuardedTransport(t, guard).barrier() if t.rank == 1 else run(reduction)
 
     other = texts.MISMATCH.pattern(ranks="ranks 0, 2", others=got(texts.BARRIER))
     with pytest.raises(MismatchError, match=other):
@@ -378,7 +380,7 @@ def test_without_another_way_a_thread_writes_the_error_and_aborts(clock, capsys)
     def body(t, guard):
         if t.rank == 0:
             try:
-                Guarded(t, guard).barrier()
+                GuardedTransport(t, guard).barrier()
             finally:
                 ended.set()
         else:
@@ -479,7 +481,7 @@ def test_of_those_that_wait_the_lowest_tells_first(clock):
 
 # ── what the thread sees ──────────────────────────────────────────────────────────────────────────────────────
 def test_progress_is_what_counts():
-    board, other = LoopbackWorld(2).run(Board)
+    board, other = LoopbackWorld(2).run(FlightRecorder)
     clock = Clock()
     dog = Watchdog(board, 8.0, lambda: False, clock)
     assert dog.every_s == EVERY_S and Watchdog(board, 0.4, lambda: False, clock).every_s == 0.1
@@ -495,7 +497,7 @@ def test_progress_is_what_counts():
 
 
 def test_a_process_that_was_itself_stopped_blames_nobody():
-    board, _ = LoopbackWorld(2).run(Board)
+    board, _ = LoopbackWorld(2).run(FlightRecorder)
     clock = Clock()
     dog = Watchdog(board, 300.0, lambda: False, clock)
     clock.now += 1.0
@@ -506,7 +508,7 @@ def test_a_process_that_was_itself_stopped_blames_nobody():
 
 
 def test_a_process_that_hardly_runs_sees_time_pass():
-    board, _ = LoopbackWorld(2).run(Board)
+    board, _ = LoopbackWorld(2).run(FlightRecorder)
     clock = Clock()
     dog = Watchdog(board, 300.0, lambda: False, clock)
     for step in range(4):
@@ -518,7 +520,12 @@ def test_a_process_that_hardly_runs_sees_time_pass():
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def row(rank, *entries, iteration=0, left=False):
     """Entries are (number, text, done, moved)."""
-    return Row(rank, {n: Entry(n, hash(text), text, done, moved) for n, text, done, moved in entries}, iteration, left)
+    return RankRecord(
+        rank,
+        {n: RecordedCollective(n, hash(text), text, done, moved) for n, text, done, moved in entries},
+        iteration,
+        left,
+    )
 
 
 def lively(rank):

@@ -13,7 +13,7 @@ from ringtrain.errors import RankLostError, UsageError
 from ringtrain.monitor import hang_detector as lookouts
 from ringtrain.monitor import stack_dump
 from ringtrain.monitor import texts as texts
-from ringtrain.monitor.hang_detector import EVERY_S, Lookout
+from ringtrain.monitor.hang_detector import EVERY_S, HangDetector
 from ringtrain.monitor.watchdog import PAUSED_S
 from ringtrain.transport.activity import Activity
 from tests.fakes.clock import Clock
@@ -60,7 +60,7 @@ def looks(lookout, clock, seconds):
 
 # ── stages ────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
-    lookout = Lookout(activity, 3, None, clock)
+    lookout = HangDetector(activity, 3, None, clock)
     activity.at("forward")
     assert looks(lookout, clock, 100) is None
     with activity.during("writing checkpoint runs/a.h5", limited=True):
@@ -73,7 +73,7 @@ def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
 
 
 def test_who_has_died_while_others_start_is_told_before_the_deadline(activity, clock):
-    lookout = Lookout(activity, 0, None, clock)
+    lookout = HangDetector(activity, 0, None, clock)
     activity.lost = iter(["", "", "rank 2 (node7) died"]).__next__
     with activity.during("starting the MPI", limited=True):
         error = looks(lookout, clock, 1)
@@ -81,7 +81,7 @@ def test_who_has_died_while_others_start_is_told_before_the_deadline(activity, c
 
 
 def test_a_process_that_was_stopped_itself_has_its_time_again(activity, clock):
-    lookout = Lookout(activity, 0, None, clock)
+    lookout = HangDetector(activity, 0, None, clock)
     with activity.during("writing", limited=True):
         assert looks(lookout, clock, 8) is None
         clock.now += PAUSED_S + 100.0
@@ -90,7 +90,7 @@ def test_a_process_that_was_stopped_itself_has_its_time_again(activity, clock):
 
 
 def test_where_every_look_is_late_time_counts(activity, clock):
-    lookout, found = Lookout(activity, 0, None, clock), []
+    lookout, found = HangDetector(activity, 0, None, clock), []
     with activity.during("writing", limited=True):
         for _ in range(5):
             clock.now += EVERY_S + PAUSED_S + 1.0
@@ -100,7 +100,7 @@ def test_where_every_look_is_late_time_counts(activity, clock):
 
 
 def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
-    lookout = Lookout(activity, 0, None, clock)
+    lookout = HangDetector(activity, 0, None, clock)
     with activity.held("opening data"):
         for _ in range(5):
             assert looks(lookout, clock, 8) is None
@@ -110,7 +110,7 @@ def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
 
 def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock):
     activity.backstop = Recorded()
-    lookout = Lookout(activity, 0, None, clock)
+    lookout = HangDetector(activity, 0, None, clock)
     with activity.held("opening data"):
         with activity.during("waiting for the others"):
             assert looks(lookout, clock, 100) is None
@@ -123,7 +123,7 @@ def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock)
 def test_what_all_ranks_do_is_told_besides(activity, clock):
     activity.everyone = lambda: f"\n{texts.ACTIVITIES}\n  rank 1: forward"
     with activity.during("a sweep", limited=True):
-        told = str(looks(Lookout(activity, 0, None, clock), clock, 11))
+        told = str(looks(HangDetector(activity, 0, None, clock), clock, 11))
         assert re.fullmatch(texts.TOO_LONG.pattern(stage="a sweep", everyone=activity.everyone()), told)
 
 
@@ -162,7 +162,7 @@ def test_the_thread_shows_stacks_when_it_is_asked_and_leaves_signals_as_they_wer
     shown = threading.Event()
     monkeypatch.setattr(stack_dump, "show", lambda activity, rank: shown.set())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with Lookout(Activity(), 0, None) as lookout:
+    with HangDetector(Activity(), 0, None) as lookout:
         lookout.listen()
         assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ())
         signal.pthread_kill(lookout._thread.ident, signal.SIGUSR2)
@@ -179,7 +179,7 @@ def taken_by(thread):
 def test_threads_that_the_mpi_starts_do_not_take_the_signal():
     """They inherit what the main thread takes; the lookout's alone does then, whatever keeps the interpreter."""
     activity, done = Activity(), threading.Event()
-    with Lookout(activity, 0, None) as lookout:
+    with HangDetector(activity, 0, None) as lookout:
         with activity.held("starting the MPI"):
             other = threading.Thread(target=done.wait, args=(20,))
             other.start()
@@ -201,7 +201,7 @@ def test_the_thread_ends_what_takes_too_long(monkeypatch):
         ended.set()
 
     activity = Activity(deadline_s=0.01)
-    with Lookout(activity, 0, end), activity.during("writing", limited=True):
+    with HangDetector(activity, 0, end), activity.during("writing", limited=True):
         assert ended.wait(20)
     assert re.match(texts.TOO_LONG.pattern(stage="writing"), told[0]) and lookouts.EVERY_S < 1
 

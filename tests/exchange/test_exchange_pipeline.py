@@ -8,11 +8,11 @@ from ringtrain.errors import CheckpointError, ConfigError, UsageError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.buckets.subgroup import Group
+from ringtrain.exchange.buckets.subgroup import Subgroup
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.model_parallel.pipeline import Pipeline
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.reference import ReferenceOps
@@ -159,7 +159,7 @@ def test_some_of_the_ranks_number_themselves():
     def body(t):
         if t.rank == 0:
             return None
-        group = Group(t, (1, 3))
+        group = Subgroup(t, (1, 3))
         span = np.full(2, t.rank)
         out, into = (
             group.sends([(1 - group.rank, span)], 5),
@@ -186,7 +186,7 @@ def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
 def kit_of(size=1, **flags):
     config = resolve(("flags", flags))
     check_options(config)
-    return Kit(config, LoopbackWorld(size).transport(0), ReferenceOps())
+    return ExchangeSettings(config, LoopbackWorld(size).transport(0), ReferenceOps())
 
 
 def test_what_the_header_says():

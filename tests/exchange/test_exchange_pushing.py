@@ -9,9 +9,9 @@ from test_exchange_strategies import bound, run
 from ringtrain.errors import StalledError
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Lag
-from ringtrain.exchange.servers.async_server import Pushing
+from ringtrain.exchange.servers.async_server import AsyncParameterServer
 from ringtrain.exchange.servers.mailbox import TAGS, Sender
-from ringtrain.exchange.servers.parameter_shard import Store
+from ringtrain.exchange.servers.parameter_shard import ParameterShard
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
@@ -25,7 +25,7 @@ from tests.fakes.transports import Wrapping, delaying
 
 
 def pushing(*args, **options):
-    return Pushing("server", *args, **options)
+    return AsyncParameterServer("server", *args, **options)
 
 
 # ── weights that say which updates they hold ──────────────────────────────────────────────────────────────────────────
@@ -257,7 +257,7 @@ def test_what_it_sends_and_says():
     assert exchange.notes[1] == texts.OWN_STATE
     alone = LoopbackWorld(1).transport(0)
     terms = texts.EVERY_MORE(terms=texts.ASYNCHRONOUS(servers=texts.ON_SERVERS(ranks="rank 0")), count=4)
-    assert Pushing("averaging", alone, ReferenceOps(), every=4).terms == terms
+    assert AsyncParameterServer("averaging", alone, ReferenceOps(), every=4).terms == terms
     assert Lag({}, {}, {0: 0}).largest == 0
 
 
@@ -283,7 +283,7 @@ def test_weights_do_not_change_while_they_are_sent():
         world.transport(0), lambda handle, verb, *_: Slow(handle, gate) if verb == "send" else handle
     )
     buckets = make_buckets(lay_out((("a", Parameter("weight", (16,), Fill("constant"))),)), 8, 1)
-    store = Store(servers_own, ReferenceOps("float64"), buckets, (1, 2), None, "float64", 0)
+    store = ParameterShard(servers_own, ReferenceOps("float64"), buckets, (1, 2), None, "float64", 0)
     store.open(np.zeros(16))
     ends = [Sender(world.transport(rank), 0, np.full(16, float(rank)), 0) for rank in (1, 2)]
     pulls = [world.transport(rank).recvs([(0, np.zeros(16))], TAGS) for rank in (1, 2)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, choose, prepare
+from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, choose, make_allreduce
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
@@ -22,7 +22,7 @@ def add(a, b, y):
 def test_every_name_sums(name):
     def body(t):
         buffer = t.allocate(40, "f8")
-        run = prepare(t, buffer, name, add)
+        run = make_allreduce(t, buffer, name, add)
         for turn in (1, 2):
             buffer[:] = turn * np.arange(40.0) + t.rank
             run.start()
@@ -38,7 +38,7 @@ def test_every_name_sums(name):
 def test_messages_between_nodes_are_short_enough_to_be_sent_at_once(nodes, most):
     def body(t):
         seen, log = recording(t)
-        run = prepare(seen, np.ones(200_000, "f4"), "ring", add)
+        run = make_allreduce(seen, np.ones(200_000, "f4"), "ring", add)
         run.start()
         run.wait(20.0)
         return max(4 * elements for _, _, elements, _ in log)
@@ -79,7 +79,7 @@ def instead_of(algorithm, why, instead):
 def refused(world, name, own=False):
     def body(t):
         with pytest.raises(Unavailable) as error:
-            prepare(t, np.zeros(9) if own else t.allocate(9, "f8"), name, add)
+            make_allreduce(t, np.zeros(9) if own else t.allocate(9, "f8"), name, add)
         return str(error.value)
 
     (message,) = set(world.run(body))
@@ -121,8 +121,8 @@ def test_counters_are_needed_too():
     def body(t):
         buffer = without_counters(t, [64] if t.node else [])
         with pytest.raises(Unavailable) as error:
-            prepare(t, buffer, "routed", add, tag=64)
-        assert prepare(t, buffer, "routed", add, tag=63).algorithm == "routed"
+            make_allreduce(t, buffer, "routed", add, tag=64)
+        assert make_allreduce(t, buffer, "routed", add, tag=63).algorithm == "routed"
         told = or_messages(t, buffer, "routed", range(65))
         assert or_messages(t, buffer, "routed", range(64)) == ("routed", None)
         return str(error.value), *told
@@ -135,7 +135,7 @@ def test_counters_are_needed_too():
 def test_auto_takes_messages_where_there_are_no_counters():
     def body(t):
         without_counters(t, [7])
-        return prepare(t, t.allocate(9000, "f8"), "auto", add, tag=7).algorithm
+        return make_allreduce(t, t.allocate(9000, "f8"), "auto", add, tag=7).algorithm
 
     assert set(LoopbackWorld(2).run(body)) == {"auto:sliced"}
 

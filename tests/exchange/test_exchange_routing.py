@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
-from ringtrain.exchange.model_parallel.layer_placement import Route, check, make_routing, tell
+from ringtrain.exchange.model_parallel.layer_placement import LayerPlacement, check, make_routing, tell
 from ringtrain.nn import spec
 
 TEXT = """
@@ -90,4 +90,4 @@ def test_a_table_that_is_wrong_is_told(mutant):
 def test_a_table_that_cuts_where_two_arrays_cross():
     graph = graph_of("resnet20")
     with pytest.raises(ConfigError, match=texts.SEVERAL_ARRAYS.pattern()):
-        check([Route((0,), 0, 3), Route((1,), 3, len(graph.plan))], graph, 2)
+        check([LayerPlacement((0,), 0, 3), LayerPlacement((1,), 3, len(graph.plan))], graph, 2)

@@ -12,8 +12,8 @@ from ringtrain.collectives.proof.verify import verify
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange import texts
-from ringtrain.exchange.servers.ownership import buckets_of, divide, pieces_of, roles_of
-from ringtrain.exchange.servers.sync_server import Server
+from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of, roles_of
+from ringtrain.exchange.servers.sync_server import ParameterServer
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport import texts as transport_texts
@@ -26,7 +26,7 @@ def served(size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **optio
     gradients, and forward asks for weights, layer by layer."""
 
     def body(t):
-        exchange, arena = bound(Server, wrap(t), **options)
+        exchange, arena = bound(ParameterServer, wrap(t), **options)
         trainers = exchange.roles(size).trainers
         for iteration in range(iterations):
             one_iteration(exchange, arena, t.rank if t.rank in trainers else None, iteration, announce)
@@ -73,7 +73,7 @@ def test_sums_are_made_in_the_order_of_ranks():
     values = (1e16, 1.0, -1e16, 0.5)
 
     def body(t, seed):
-        exchange, arena = bound(Server, delaying(t, seed), servers=4, bucket_bytes=1)
+        exchange, arena = bound(ParameterServer, delaying(t, seed), servers=4, bucket_bytes=1)
         exchange.before(0, 1, 1)
         arena.weights[...] = 0
         arena.grads[...] = values[t.rank]
@@ -90,29 +90,29 @@ def test_parts_are_as_even_as_whole_parameters_can_be():
     spans = lay_out(TABLE)  # of 48, 16, 16, 80 and 16 elements
 
     def sizes(servers):
-        return [sum(span.stop - span.start for span in part) for part in divide(spans, servers, whole=True)]
+        return [sum(span.stop - span.start for span in part) for part in divide_ownership(spans, servers, whole=True)]
 
     assert [sizes(n) for n in (1, 2, 3)] == [[176], [80, 96], [80, 80, 16]]
     assert max(sizes(4)) == 80 and sizes(5) == [48, 16, 16, 80, 16]
     for servers in range(1, 6):
-        flat = [span.name for part in divide(spans, servers, whole=True) for span in part]
+        flat = [span.name for part in divide_ownership(spans, servers, whole=True) for span in part]
         assert flat == [span.name for span in spans] and len(sizes(servers)) == servers
-    owned = buckets_of(divide(spans, 2, whole=True), 8, 1 << 20)
+    owned = buckets_of(divide_ownership(spans, 2, whole=True), 8, 1 << 20)
     assert [(server, bucket.start, bucket.stop) for server, bucket in owned] == [(1, 80, 176), (0, 0, 80)]
 
 
 def test_equal_parts_cut_parameters():
     spans = lay_out(TABLE)
-    assert [[(span.name, span.start, span.stop) for span in part] for part in divide(spans, 3)] == [
+    assert [[(span.name, span.start, span.stop) for span in part] for part in divide_ownership(spans, 3)] == [
         [("a.weight", 0, 48)],
         [("a.bias", 48, 64), ("n.mean", 64, 80), ("b.weight[0:32]", 80, 112)],
         [("b.weight[32:80]", 112, 160), ("c.weight", 160, 176)],
     ]
-    pieces = pieces_of(spans, divide(spans, 3))
+    pieces = pieces_of(spans, divide_ownership(spans, 3))
     assert [piece.name for piece in pieces["b.weight"]] == ["b.weight[0:32]", "b.weight[32:80]"]
     assert pieces["a.bias"] == [spans[1]] and pieces["b.weight"][0].parameter is spans[3].parameter
     for servers in range(1, 6):
-        sizes = [part[-1].stop - part[0].start for part in divide(spans, servers)]
+        sizes = [part[-1].stop - part[0].start for part in divide_ownership(spans, servers)]
         assert len(sizes) == servers and sum(sizes) == 176 and max(sizes) - min(sizes) <= 16
 
 
@@ -132,7 +132,7 @@ def test_roles():
 def test_more_servers_than_parameters_are_refused():
     def body(t):
         with pytest.raises(ConfigError, match=texts.MORE_SERVERS_THAN_PARAMETERS.pattern(servers=6, count=5)):
-            bound(Server, t, servers=6)
+            bound(ParameterServer, t, servers=6)
 
     LoopbackWorld(6).run(body)
 
@@ -196,7 +196,7 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
     """The server holds back all but the lowest bucket, and the lowest layer is there all the same."""
 
     def body(t):
-        exchange, arena = bound(Server, t, overlap="forward", bucket_bytes=1)
+        exchange, arena = bound(ParameterServer, t, overlap="forward", bucket_bytes=1)
         arena.weights[...] = 0
         one_iteration(exchange, arena, t.rank, 0)
         first = arena.spans[0]
@@ -212,7 +212,7 @@ def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():
     """Rank 2 gets its weights by way of rank 1, which has nothing to compute, and waits where the loop sums losses."""
 
     def body(t):
-        exchange, arena = bound(Server, t, levels=2, overlap="forward", bucket_bytes=1)
+        exchange, arena = bound(ParameterServer, t, levels=2, overlap="forward", bucket_bytes=1)
         for iteration in range(3):
             exchange.before(iteration, int(t.rank != 1), 2)
             for span in arena.spans if t.rank != 1 else ():
@@ -254,7 +254,7 @@ def waiting(peer, schedule):
 
 def test_a_rank_that_does_not_come_is_named():
     def body(t):
-        exchange, arena = bound(lambda *a, **o: Server(*a, **{**o, "deadline_s": 0.05}), t)
+        exchange, arena = bound(lambda *a, **o: ParameterServer(*a, **{**o, "deadline_s": 0.05}), t)
         if t.rank == 0:
             with pytest.raises(StalledError, match=waiting("rank 1", "server-reduce")):
                 iterate(exchange, arena, 0, 0)

@@ -11,14 +11,14 @@ from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.exchange.strategies.averaging import Averaging
 from ringtrain.exchange.strategies.delayed import Delayed
 from ringtrain.exchange.strategies.gossip import Gossip
 from ringtrain.exchange.strategies.master import Master
 from ringtrain.exchange.strategies.sharded import Sharded
-from ringtrain.exchange.update.owned_update import Update
+from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import common, cut, elements, join
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
@@ -166,7 +166,7 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
     ops = ReferenceOps("float64")
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
     hyper = Hyper(momentum=0.5, eps=1e-8)
-    update = Update(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
+    update = OwnedUpdate(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
     want, mean, square = np.ones(arena.count), np.zeros(arena.count), np.zeros(arena.count)
     for step in (1, 2):
         update.step += 1
@@ -186,7 +186,7 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
 def test_a_part_of_a_parameter_that_was_not_prepared_is_refused(optimizer):
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
     made = make_optimizer(optimizer, arena.spans, Hyper())
-    update = Update(ReferenceOps("float64"), arena, made, arena.grads, [(0, 20)])
+    update = OwnedUpdate(ReferenceOps("float64"), arena, made, arena.grads, [(0, 20)])
     assert update.layerwise
     with pytest.raises(ValueError, match="elements 0:20 cut the parameter at 0:48"):
         update.apply(LR, 0, 20)
@@ -355,7 +355,7 @@ def test_an_outer_step_goes_on_from_its_own_state_alone():
 def kit_of(**flags):
     config = resolve(("flags", flags))
     check_options(config)
-    return Kit(config, LoopbackWorld(1).transport(0), ReferenceOps())
+    return ExchangeSettings(config, LoopbackWorld(1).transport(0), ReferenceOps())
 
 
 # ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ import pytest
 from ringtrain.errors import StalledError
 from ringtrain.monitor import diagnosis
 from ringtrain.monitor import texts as texts
-from ringtrain.monitor.flight_recorder import Board, Row
+from ringtrain.monitor.flight_recorder import FlightRecorder, RankRecord
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -19,13 +19,15 @@ def lively(rank):
 
 
 def rows_of(*iterations, **more):
-    return [Row(rank, {}, iteration, False, f"node{rank // 2}", **more) for rank, iteration in enumerate(iterations)]
+    return [
+        RankRecord(rank, {}, iteration, False, f"node{rank // 2}", **more) for rank, iteration in enumerate(iterations)
+    ]
 
 
 def test_a_row_says_what_its_rank_does_and_where():
     def body(t):
         t.activity.host = f"node{t.rank}"
-        board = Board(t)
+        board = FlightRecorder(t)
         if t.rank == 1:
             board.do("writing checkpoint " + "x" * 300, 12.25, True, 3)
         t.barrier()
@@ -37,7 +39,7 @@ def test_a_row_says_what_its_rank_does_and_where():
 
 
 def test_a_stage_that_gets_on_is_progress():
-    (board,) = LoopbackWorld(1).run(Board)
+    (board,) = LoopbackWorld(1).run(FlightRecorder)
     before = board.history.copy()
     board.do("opening data", 1.0, True, 0)
     assert (board.history == before).all()
@@ -54,7 +56,7 @@ def test_whoever_is_behind_holds_the_others_up():
 
 def test_a_line_for_every_rank():
     rows = rows_of(5, 4, 0, doing="backward, layer 'conv2'", doing_s=3.14159)
-    rows.append(Row(3, {}, 6, True, "node1"))
+    rows.append(RankRecord(3, {}, 6, True, "node1"))
     silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
     assert diagnosis.whereabouts(rows, silent, "ranks of other nodes", 1) == [
         texts.ACTIVITIES,
@@ -67,7 +69,7 @@ def test_a_line_for_every_rank():
 
 
 def test_an_absent_rank_is_told_with_what_it_does():
-    rows = [Row(0, {}, 3, False, "a"), Row(1, {}, 3, False, "b", "writing checkpoint c.h5", 301.2, True)]
+    rows = [RankRecord(0, {}, 3, False, "a"), RankRecord(1, {}, 3, False, "b", "writing checkpoint c.h5", 301.2, True)]
     told = diagnosis._whereabouts(rows[1], lively)
     none = texts.BEGUN_NONE + texts.IN_ITERATION(iteration=3)
     assert told == none + texts.IN_STAGE(stage="writing checkpoint c.h5") + texts.FOR_SECONDS(seconds=301)

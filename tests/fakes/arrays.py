@@ -4,7 +4,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ringtrain.api.borrow import Loan
+from ringtrain.api.borrow import BorrowedArray
 from ringtrain.ops import bfloat16
 
 
@@ -93,7 +93,7 @@ def halves(monkeypatch) -> type:
             return bfloat16.decode(self.bits)
 
     def lend(array):
-        return Loan(array.bits, "bfloat16", lambda host: Halves(bfloat16.decode(host)))
+        return BorrowedArray(array.bits, "bfloat16", lambda host: Halves(bfloat16.decode(host)))
 
     Halves.__module__ = "halves"
     monkeypatch.setitem(lend.BY_LIBRARY, "halves", lend)

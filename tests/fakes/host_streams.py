@@ -13,7 +13,7 @@ from time import perf_counter
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.runtime import Event, Graph, Stream
+from ringtrain.ops.cuda.runtime import CudaGraph, Event, Stream
 
 
 class Recording:
@@ -151,7 +151,7 @@ class HostStream(Stream):
             run()
 
 
-class HostGraph(Graph):
+class HostGraph(CudaGraph):
     def __init__(self, work):
         self.work = work
 

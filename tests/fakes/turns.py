@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from ringtrain.transport import waiting
 from ringtrain.transport.threads import loopback
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from ringtrain.transport.threads.sums import LocalTally
+from ringtrain.transport.threads.sums import LocalCounters
 
 
 class Turns:
@@ -80,13 +80,13 @@ class OneAtATime(LoopbackWorld):
         self._turns = turns = Turns(size, seed)
         for meeting in (self.everyone, *self.neighbours):
             meeting.barrier = Gate(meeting.barrier.parties, turns)
-        take = LocalTally.take
+        take = LocalCounters.take
 
         def take_in_turn(tally, place, amount):
             turns.give()
             return take(tally, place, amount)
 
-        monkeypatch.setattr(LocalTally, "take", take_in_turn)
+        monkeypatch.setattr(LocalCounters, "take", take_in_turn)
         monkeypatch.setattr(loopback, "time", SimpleNamespace(sleep=turns.give))
         monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=time.perf_counter, sleep=turns.give))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.launch.slurm.script import NAMES, Job, script
+from ringtrain.launch.slurm.script import NAMES, BatchJob, script
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
@@ -118,7 +118,7 @@ def job(tmp_path):
 @pytest.mark.parametrize("kind", NAMES)
 def test_the_scripts_are_those_that_ringtrain_slurm_writes(kind):
     path = ROOT / "scripts" / f"{kind}.sbatch"
-    assert path.read_text() == script(Job(kind=kind)), (
+    assert path.read_text() == script(BatchJob(kind=kind)), (
         f"python -m ringtrain slurm {kind} --force -o scripts/{kind}.sbatch"
     )
     assert os.access(path, os.X_OK)

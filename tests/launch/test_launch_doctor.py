@@ -10,7 +10,7 @@ from ringtrain.launch.doctor import devices, host
 from ringtrain.launch.doctor.checks import CHECKS
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit, examine, merge, show, summary, worst
 from ringtrain.transport import texts as transport_texts
-from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Rung
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Evidence
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.visits import Messaging, refuse
@@ -127,7 +127,7 @@ def visits_cpu(machine):
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, size):
-    found = [Rung("kinds", UNKNOWN, "no word"), Rung("query", NO, "it says no"), Rung("ucx", NO, "none")]
+    found = [Evidence("kinds", UNKNOWN, "no word"), Evidence("query", NO, "it says no"), Evidence("ucx", NO, "none")]
     monkeypatch.setattr(devices, "look", lambda: found)
     monkeypatch.setattr("ringtrain.transport.world.look", lambda: found)
     root = machine(1)

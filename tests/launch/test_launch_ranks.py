@@ -9,7 +9,7 @@ from ringtrain.errors import TransportError
 from ringtrain.launch import texts
 from ringtrain.launch.doctor import ranks
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
-from ringtrain.transport.threads.sums import LocalTally
+from ringtrain.transport.threads.sums import LocalCounters
 from tests.fakes.visits import line_of, lines_of
 
 
@@ -19,14 +19,14 @@ def test_additions_from_afar_are_tried(tmp_path):
 
 
 def test_additions_that_are_lost_are_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(LocalTally, "add", lambda self, start, values: None)
+    monkeypatch.setattr(LocalCounters, "add", lambda self, start, values: None)
     line = line_of(ranks.one_sided, tmp_path, 2)
     text = texts.ONE_SIDED_WRONG(ranks="2 ranks", added=0, tickets=[0.0, 1.0])
     assert line == Line(WARN, "one-sided", text, texts.ONE_SIDED_TRY)
 
 
 def test_tickets_that_two_have_are_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(LocalTally, "take", lambda self, place, amount: 0.0)
+    monkeypatch.setattr(LocalCounters, "take", lambda self, place, amount: 0.0)
     assert line_of(ranks.one_sided, tmp_path, 2).status == WARN
 
 
@@ -34,7 +34,7 @@ def test_windows_that_fail_are_a_warning(tmp_path, monkeypatch):
     def fail(self, start, values):
         raise TransportError("MPI failed while adding: no such window")
 
-    monkeypatch.setattr(LocalTally, "add", fail)
+    monkeypatch.setattr(LocalCounters, "add", fail)
     line = line_of(ranks.one_sided, tmp_path, 2)
     assert (line.status, line.text) == (WARN, "MPI failed while adding: no such window")
 

@@ -7,7 +7,7 @@ import pytest
 from ringtrain.launch import texts as launch_texts
 from ringtrain.launch.doctor import scheduler
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
-from ringtrain.launch.doctor.scheduler import Job, expand, read_job
+from ringtrain.launch.doctor.scheduler import RunningJob, expand, read_job
 from tests.fakes.visits import line_of
 
 SLURM = {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4", "SLURM_JOB_END_TIME": "10000"}
@@ -22,16 +22,16 @@ def test_no_job():
 
 
 def test_slurm_tells_nodes_tasks_and_the_end():
-    assert read_job(SLURM, never, 6400.0) == Job("Slurm", "71", 2, 4, None, 3600.0)
+    assert read_job(SLURM, never, 6400.0) == RunningJob("Slurm", "71", 2, 4, None, 3600.0)
     older = {"SLURM_JOB_ID": "71", "SLURM_NNODES": "3", "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_CPUS_PER_TASK": "8"}
-    assert read_job(older, lambda number: "1970-01-01T00:00:05+00:00", 0) == Job("Slurm", "71", 3, 5, 8, 5.0)
-    assert read_job(older, lambda number: "N/A", 0) == Job("Slurm", "71", 3, 5, 8, None)
+    assert read_job(older, lambda number: "1970-01-01T00:00:05+00:00", 0) == RunningJob("Slurm", "71", 3, 5, 8, 5.0)
+    assert read_job(older, lambda number: "N/A", 0) == RunningJob("Slurm", "71", 3, 5, 8, None)
 
 
 def test_the_end_is_that_by_which_a_run_stops():
     own = {"RINGTRAIN_JOB_END": "100"}
     assert read_job({**SLURM, **own}, never, 40.0).left_s == 60.0
-    assert read_job({"PBS_JOBID": "9", **own}, never, 40.0) == Job("PBS", "9", left_s=60.0)
+    assert read_job({"PBS_JOBID": "9", **own}, never, 40.0) == RunningJob("PBS", "9", left_s=60.0)
 
 
 @pytest.mark.parametrize("text, total", [("2(x3),1", 7), ("4", 4), ("", None), ("2(x", None), ("a", None)])
@@ -42,16 +42,16 @@ def test_tasks_by_node(text, total):
 def test_pbs_tells_by_a_file(tmp_path):
     (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
     environ = {"PBS_JOBID": "9.server", "PBS_NODEFILE": str(tmp_path / "nodes")}
-    assert read_job(environ, never, 0) == Job("PBS", "9.server", 2, 4)
+    assert read_job(environ, never, 0) == RunningJob("PBS", "9.server", 2, 4)
     torque = {"PBS_JOBID": "9", "PBS_NODEFILE": str(tmp_path / "gone"), "PBS_NUM_NODES": "3", "PBS_NP": "12"}
-    assert read_job(torque, never, 0) == Job("PBS", "9", 3, 12)
-    assert read_job({"PBS_JOBID": "9"}, never, 0) == Job("PBS", "9")
+    assert read_job(torque, never, 0) == RunningJob("PBS", "9", 3, 12)
+    assert read_job({"PBS_JOBID": "9"}, never, 0) == RunningJob("PBS", "9")
 
 
 def test_lsf_tells_hosts_and_slots():
     environ = {"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "n1 4 n2 2"}
-    assert read_job(environ, never, 0) == Job("LSF", "5", 2, 6)
-    assert read_job({"LSB_JOBID": "5", "LSB_DJOB_NUMPROC": "8"}, never, 0) == Job("LSF", "5", None, 8)
+    assert read_job(environ, never, 0) == RunningJob("LSF", "5", 2, 6)
+    assert read_job({"LSB_JOBID": "5", "LSB_DJOB_NUMPROC": "8"}, never, 0) == RunningJob("LSF", "5", None, 8)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from ringtrain.ops.cuda import PARTS
 from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.cuda.compression import Compression
 from ringtrain.ops.cuda.loss import Loss
-from ringtrain.ops.cuda.norm import BatchNorm
+from ringtrain.ops.cuda.norm import CudaBatchNorm
 from ringtrain.ops.pairs import pair_bytes
 from tests.ops.cases import Call
 from tests.ops.cuda_support import REAL, calls_of, cuda_ops, needs_compiler, perform
@@ -57,7 +57,7 @@ def test_either_order_of_warps_gives_the_same_bits(part, monkeypatch):
 # Each takes away a barrier that nothing but the order of warps shows.
 MISSING = {
     "before a sum is read": (
-        BatchNorm,
+        CudaBatchNorm,
         "    }\n    __syncthreads();\n#pragma unroll\n    for (int i = 0; i < COUNT; i++) v",
     ),
     "before counts are written again": (Compression, "        __syncthreads();  // before the next counts are written"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda.channels import Channels
+from ringtrain.ops.cuda.channels import CudaChannels
 from ringtrain.ops.cuda.columns import cut_columns, vector_of
 from tests.ops.cuda_parts import TOLERANCE, TYPES, assert_close, run_recorded
 from tests.ops.cuda_support import cuda_ops, needs_compiler
@@ -15,7 +15,7 @@ SHAPES = [(5, 7, 9, 6), (3, 40, 8), (33, 20, 128), (4, 2, 264), (2, 37), (0, 4, 
 def channels_of(types=TYPES[0]):
     """(operations, Channels of the same device)"""
     ops = cuda_ops(*types)
-    return ops, Channels(ops._device)
+    return ops, CudaChannels(ops._device)
 
 
 def drawn(ops, *shapes):

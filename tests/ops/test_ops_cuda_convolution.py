@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Choice
-from ringtrain.ops.cuda.convolution import Convolution, columns
+from ringtrain.ops.cuda.convolution import CudaConvolution, columns
 from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, divider
 from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.reference import ReferenceOps
@@ -27,7 +27,7 @@ def assert_alike(got, wanted, limit, call):
 @pytest.mark.parametrize("dtype, n, limit", [("float32", 3, 5e-6), ("float32", 0, 5e-6), ("float64", 2, 1e-13)])
 def test_as_the_reference(dtype, n, limit):
     ops, reference = cuda_ops(dtype), ReferenceOps(dtype)
-    for call in calls_of([Convolution], dtype, n):
+    for call in calls_of([CudaConvolution], dtype, n):
         if not is_large(call):
             assert_alike(perform(ops, call), perform(reference, call), limit, call)
 
@@ -36,7 +36,7 @@ def test_as_the_reference(dtype, n, limit):
 @needs_compiler
 def test_many_tiles_and_sums_in_parts():
     ops, reference = cuda_ops(), ReferenceOps("float32")
-    large = [call for call in calls_of([Convolution], "float32", 1) if is_large(call) and call.rest["relu"]]
+    large = [call for call in calls_of([CudaConvolution], "float32", 1) if is_large(call) and call.rest["relu"]]
     for call in large:
         assert_alike(perform(ops, call), perform(reference, call), 5e-6, call)
     assert len(large) == 4 and "parts/float32" in {"/".join(key) for key in ops._device._scratch}
@@ -68,7 +68,7 @@ def test_every_way_as_the_reference(name, monkeypatch):
     monkeypatch.setattr(columns, "MOST_BYTES", 20_000)  # one image at a time, or two
     choice = Named(name)
     ops, reference = cuda_ops("float32", choice=choice), ReferenceOps("float32")
-    calls = [call for call in calls_of([Convolution], "float32", 3) if not is_large(call)]
+    calls = [call for call in calls_of([CudaConvolution], "float32", 3) if not is_large(call)]
     for call in calls:
         assert_alike(perform(ops, call), perform(reference, call), 5e-6, call)
     assert choice.taken >= len(calls) // 2

@@ -11,9 +11,9 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Choice
-from ringtrain.ops.cuda.convolution import Convolution
-from ringtrain.ops.cuda.convolution.cudnn import IO, Cudnn, Request, is_installed, make_graph, unwanted
-from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
+from ringtrain.ops.cuda.convolution import CudaConvolution
+from ringtrain.ops.cuda.convolution.cudnn import IO, Cudnn, CudnnRequest, is_installed, make_graph, unwanted
+from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.precision import active_dtype
@@ -49,9 +49,9 @@ def plan_of(size, c, k, kernel, stride):
 def requests(plan):
     for io in ("BFLOAT16", "HALF", "FLOAT"):
         for bias, relu in ((False, False), (True, True)):
-            yield Request("forward", plan, io, io, bias, relu)
-        yield Request("input_back", plan, io, io)
-        yield Request("weights_back", plan, io, "FLOAT")
+            yield CudnnRequest("forward", plan, io, io, bias, relu)
+        yield CudnnRequest("input_back", plan, io, io)
+        yield CudnnRequest("weights_back", plan, io, "FLOAT")
 
 
 # ── the library ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +105,7 @@ def test_the_library_has_what_is_asked_of_it(cudnn):
 
 def test_engines_that_are_not_wanted(cudnn):
     notes, plan = cudnn.numerical_note, plan_of(*STEM)
-    full, half = (Request("forward", plan, io, io) for io in ("FLOAT", "BFLOAT16"))
+    full, half = (CudnnRequest("forward", plan, io, io) for io in ("FLOAT", "BFLOAT16"))
     assert unwanted(cudnn, full, True) == [notes.NONDETERMINISTIC, notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
     assert unwanted(cudnn, full, False) == unwanted(cudnn, half, True) == [notes.NONDETERMINISTIC]
 
@@ -165,7 +165,7 @@ def test_passes_as_the_reference(precision, name, all_float):
 
 
 def small_plan():
-    return Plan(1, 5, 5, 2, 5, 5, 2, 3, 1, 1, 1)
+    return ConvolutionPlan(1, 5, 5, 2, 5, 5, 2, 3, 1, 1, 1)
 
 
 @needs_compiler
@@ -207,7 +207,7 @@ def test_it_is_one_of_the_ways_and_may_be_recorded():
         lambda streams: FakeCudnn(streams, lambda graph: graph.out.uid == 2),
         choice=choice,
     )
-    layer = Convolution(device, Cudnn(device, library))
+    layer = CudaConvolution(device, Cudnn(device, library))
     x, w, y = (put(device, np.ones(s, "float32")) for s in ((1, 5, 5, 2), (3, 3, 2, 2), (1, 5, 5, 2)))
     dw, dx = device.runtime.empty((3, 3, 2, 2), "float32"), device.runtime.empty((1, 5, 5, 2), "float32")
 
@@ -257,7 +257,7 @@ def test_a_library_that_fails_or_is_wrong_is_left_out_with_a_note(how, why):
     choice = Choice(measure=lambda *_: next(faster))
     device, library = device_with("float32", choice=choice)
     vars(library).update(how)
-    layer, random = Convolution(device, Cudnn(device, library)), np.random.default_rng(4)
+    layer, random = CudaConvolution(device, Cudnn(device, library)), np.random.default_rng(4)
     x, w = (random.standard_normal(s).astype("float32") for s in ((1, 5, 5, 2), (3, 3, 2, 2)))
     y, dx, dw, wanted = (np.empty(s, "float32") for s in ((1, 5, 5, 2), (1, 5, 5, 2), (3, 3, 2, 2), (1, 5, 5, 2)))
     arrays = [put(device, each) for each in (x, w, y, dw, dx)]

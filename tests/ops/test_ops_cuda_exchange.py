@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda.exchange import Exchange
+from ringtrain.ops.cuda.exchange import CudaExchange
 from tests.ops.cuda_parts import assert_close, compare, run_recorded
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
@@ -16,7 +16,7 @@ def dtype_of(name):
 
 @pytest.mark.parametrize("n", [5, 0])
 def test_agrees_with_the_reference(n):
-    compare(Exchange, ("float32", "float32"), n)
+    compare(CudaExchange, ("float32", "float32"), n)
 
 
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.cuda.kernels import SOURCES, Kernels, whole_source
-from ringtrain.ops.cuda.signatures import C_TYPES, Parameter, convert, parse
+from ringtrain.ops.cuda.signatures import C_TYPES, KernelParameter, convert, parse
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import device_runtime, needs_compiler
 
@@ -23,11 +23,11 @@ def test_parameters_are_read_from_the_source():
     found = parse(SOURCE, TYPES)
     assert found == {
         "one": (
-            Parameter("x", "__half", True, True),
-            Parameter("y", "float", True, False),
-            Parameter("n", "long long", False, False),
-            Parameter("flag", "unsigned char", False, False),
-            Parameter("any", "void", True, False),
+            KernelParameter("x", "__half", True, True),
+            KernelParameter("y", "float", True, False),
+            KernelParameter("n", "long long", False, False),
+            KernelParameter("flag", "unsigned char", False, False),
+            KernelParameter("any", "void", True, False),
         ),
         "two": (),
     }

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda.norm import BatchNorm
+from ringtrain.ops.cuda.norm import CudaBatchNorm
 from tests.ops.cases import Call
 from tests.ops.cuda_parts import CASES, TYPES, agree, compare, run_recorded
 from tests.ops.cuda_support import cuda_ops, needs_compiler
@@ -13,7 +13,7 @@ pytestmark = [needs_compiler, pytest.mark.device]
 
 @pytest.mark.parametrize(("types", "n"), CASES, ids=str)
 def test_agrees_with_the_reference(types, n):
-    compare(BatchNorm, types, n)
+    compare(CudaBatchNorm, types, n)
 
 
 # Ghost batches of several slices, the last one cut short; whole vectors of channels, and parts of one.

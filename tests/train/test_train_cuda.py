@@ -4,7 +4,7 @@ that refuses what a device would refuse."""
 import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, losses
 
-from ringtrain.transport.device.wrapper import STAGED, OnDevice
+from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.device]
@@ -43,7 +43,7 @@ RESPONSE = DROPOUT_NET  # local response in place of batch normalisation
 
 def on_cuda(transport, model_text, iterations, precision="float32", **flags):
     ops = cuda_ops("float32", precision)
-    transport = OnDevice(transport, ops.runtime, STAGED)
+    transport = DeviceTransport(transport, ops.runtime, STAGED)
     given = {"device": "cuda", "precision": precision, **flags}
     return losses(transport, model_text, iterations, ops=ops, **given), ops.describe()
 

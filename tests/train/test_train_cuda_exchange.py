@@ -10,8 +10,8 @@ from strategies import trained
 
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.report.trace import DEVICE
-from ringtrain.train.run.tracing import Tracing
-from ringtrain.transport.device.wrapper import STAGED, OnDevice
+from ringtrain.train.run.tracing import Tracer
+from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from tests.ops.cuda_support import REAL, cuda_ops, device_runtime, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.device]
@@ -20,7 +20,7 @@ pytestmark = [needs_compiler, pytest.mark.device]
 def on_device(transport, hasty=False):
     """(transport, operations)"""
     runtime = device_runtime(hasty)
-    return OnDevice(transport, runtime, STAGED, 1 << 12), cuda_ops(runtime=runtime)
+    return DeviceTransport(transport, runtime, STAGED, 1 << 12), cuda_ops(runtime=runtime)
 
 
 @pytest.mark.parametrize("hasty", [False, True], ids=["late", "ahead"])
@@ -53,7 +53,7 @@ def test_a_reproducible_run_has_the_same_bits_at_any_number_of_ranks(hasty):
     def body(transport):
         runtime = device_runtime(hasty)
         ops = CudaOps(runtime, fixed=True)
-        end = OnDevice(transport, runtime, STAGED, 1 << 12)
+        end = DeviceTransport(transport, runtime, STAGED, 1 << 12)
         learnt = trained(end, BATCH_NORM_NET, 2, ops=ops, **flags)[:2]
         return learnt, [(chosen.names[0], chosen.seconds) for chosen in ops.choices.table.values()]
 
@@ -70,7 +70,7 @@ def test_a_trace_has_the_times_of_its_stream(tmp_path):
         end, ops = on_device(transport)
         run, _ = run_of(end, BATCH_NORM_NET, ops, iterations=3)
         path = tmp_path / "trace.json" if transport.rank == 0 else None
-        tracing = Tracing(run.worker, end, 1, 3, path)
+        tracing = Tracer(run.worker, end, 1, 3, path)
         tracing.align()
         with run.batches(end, 0, 3) as batches:
             for batch in batches:

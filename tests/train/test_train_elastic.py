@@ -25,14 +25,14 @@ from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts as train_texts
-from ringtrain.train.checkpoints.outcome_file import Ending
+from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, go_on
-from ringtrain.train.checkpoints.saving import Salvage
+from ringtrain.train.checkpoints.saving import RecoverableState
 from ringtrain.train.checkpoints.state import Progress, checkpoint_of
 from ringtrain.train.run.run import Run
 from ringtrain.train.start.open_run import tuning_of
-from ringtrain.train.start.recover import Elastic, newest_first
-from ringtrain.train.start.recovery_state import Journey, check_elastic, for_devices, wanted
+from ringtrain.train.start.recover import ElasticRun, newest_first
+from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices, wanted
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.start.start import start, train
 from ringtrain.train.stopping.signals import StopFlag, watching
@@ -52,8 +52,10 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
     def body(transport):
         run, ops = trained(transport, elastic="shrink")
         progress = Progress(iteration=3, best=0.5)
-        elastic = Elastic(SimpleNamespace(transport=transport), None, {"elastic": "shrink"}, (), StopFlag())
-        elastic._journey.salvage = Salvage(3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.state()))
+        elastic = ElasticRun(SimpleNamespace(transport=transport), None, {"elastic": "shrink"}, (), StopFlag())
+        elastic._journey.salvage = RecoverableState(
+            3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.state())
+        )
         return elastic._origin("run")
 
     ((origin, source),) = everywhere(1, body)
@@ -74,11 +76,11 @@ def begun(tmp_path, monkeypatch):
 
 def recovered(flags, checkpoint):
     """The journey of a survivor that holds that, and enters a new world."""
-    elastic = Elastic(SimpleNamespace(transport=LoopbackWorld(1).transport(0)), None, flags, (), StopFlag())
-    elastic._journey.salvage = Salvage(checkpoint.iteration, False, lambda: checkpoint)
+    elastic = ElasticRun(SimpleNamespace(transport=LoopbackWorld(1).transport(0)), None, flags, (), StopFlag())
+    elastic._journey.salvage = RecoverableState(checkpoint.iteration, False, lambda: checkpoint)
     origin, source = elastic._origin("run")
     news = RanksLost(lost=[1], ranks=1, replaced=0, resumed_at=checkpoint.iteration, source=source, seconds=0)
-    return Journey(folder="run", lost=(1,), origin=origin, news=news)
+    return RecoveryState(folder="run", lost=(1,), origin=origin, news=news)
 
 
 def test_a_stop_while_survivors_recover_is_heeded_when_what_they_hold_is_on_the_disk(begun, tmp_path):
@@ -117,10 +119,10 @@ def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank
 
     def body(transport):
         world = SimpleNamespace(transport=transport, survived=said, joined=True, enter=str, is_of_a_death=lambda _: 0)
-        elastic = Elastic(world, None, {}, (), StopFlag())
-        ending = Ending(folder.path, False, 9, 3)
+        elastic = ElasticRun(world, None, {}, (), StopFlag())
+        ending = OutcomeWriter(folder.path, False, 9, 3)
         ending.progress.iteration = 5
-        elastic._journey = Journey(folder=str(folder.path), iterations=9, lost=(0,), ending=ending)
+        elastic._journey = RecoveryState(folder=str(folder.path), iterations=9, lost=(0,), ending=ending)
         elastic.train()
 
     assert [type(error) for error in on_ranks(2, body)] == [CheckpointError] * 2
@@ -131,7 +133,7 @@ def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank
 
 def test_what_goes_wrong_after_the_end_is_no_other_end(tmp_path):
     for writes in (True, False):
-        journey = Journey(ending=Ending(tmp_path, writes, 9, 2))
+        journey = RecoveryState(ending=OutcomeWriter(tmp_path, writes, 9, 2))
         journey.end()
         journey.ending.failed(StalledError("of a rank that is on its way out"))
     assert outcome.read(tmp_path).outcome == "done"
@@ -248,8 +250,8 @@ def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
 
 def test_after_a_death_there_is_no_trace():
     traced = TrainConfig(trace="trace.json", trace_iterations="3:4")
-    assert Journey().adapted(traced) == traced
-    assert Journey(lost=(1,)).adapted(traced) == TrainConfig()
+    assert RecoveryState().adapted(traced) == traced
+    assert RecoveryState(lost=(1,)).adapted(traced) == TrainConfig()
 
 
 def test_after_a_death_a_tuning_file_need_not_fit(tmp_path):
@@ -265,7 +267,7 @@ def test_after_a_death_a_tuning_file_need_not_fit(tmp_path):
 
 
 def test_news_are_told_once_with_the_time_that_it_took():
-    journey = Journey(
+    journey = RecoveryState(
         lost=(3,), news=RanksLost(lost=[3], ranks=3, replaced=0, resumed_at=5, source="memory", seconds=0)
     )
     news = journey.take_news()
@@ -284,11 +286,11 @@ def test_a_folder_in_which_a_death_came_at_once_is_claimed_again(tmp_path, monke
     with monkeypatch.context() as patched:
         patched.setattr("ringtrain.train.start.run_folder._begin", dies)
         with pytest.raises(RankLostError):
-            make_folder(transport, run, origin, Journey(), [])
+            make_folder(transport, run, origin, RecoveryState(), [])
     origin.continues = True
     waits = []
     monkeypatch.setattr(lock.take, "__defaults__", (lock.PATIENCE_S, waits.append))
-    make_folder(transport, run, origin, Journey(), []).release()
+    make_folder(transport, run, origin, RecoveryState(), []).release()
     assert not waits
 
 
@@ -313,7 +315,7 @@ def test_what_a_dead_first_rank_had_not_written_is_written_by_the_next(tmp_path,
     folder = RunFolder(tmp_path)
     lines = [json.dumps(record(iteration(number))) + "\n" for number in range(1, written + 1)]
     folder.log.write_text("".join(lines))
-    journey = Journey(lost=(0,), salvage=Salvage(7, False, lambda: None, iteration(7)))
+    journey = RecoveryState(lost=(0,), salvage=RecoverableState(7, False, lambda: None, iteration(7)))
     for sink in make_sinks(transport, folder, Origin(place={"iteration": 7}, continues=True), journey):
         sink.close()
     assert [json.loads(line)["iteration"] for line in folder.log.read_text().splitlines()] == [1, 2, 3, 4, 5, 6, 7]

@@ -2,15 +2,15 @@ import threading
 
 import pytest
 
-from ringtrain.train.run.work_queue import Handout
-from ringtrain.train.step.loss_sum import Outcome
+from ringtrain.train.run.work_queue import WorkQueue
+from ringtrain.train.step.loss_sum import IterationLoss
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 FIRST, STOP = 5, 12
 
 
 def outcome(iteration, part):
-    return Outcome(iteration, 10, 0.5 + part, part, 3, False)
+    return IterationLoss(iteration, 10, 0.5 + part, part, 3, False)
 
 
 def never():
@@ -23,7 +23,7 @@ def hand_out(size, parts, told_to_stop=lambda rank: never, slow=None):
     done = threading.Barrier(size)
 
     def body(t):
-        handout, units = Handout(t, parts, 20), []
+        handout, units = WorkQueue(t, parts, 20), []
         handout.open(FIRST, STOP)
         for unit in handout.tickets(told_to_stop(t.rank)):
             units.append(unit)
@@ -80,7 +80,7 @@ def test_who_is_told_to_stop_finishes_the_iteration_that_was_begun():
 
 def test_told_of_once_and_open_again():
     def body(t):
-        handout = Handout(t, 1, 20)
+        handout = WorkQueue(t, 1, 20)
         handout.open(0, 2)
         handout.report(outcome(0, 0))
         seen = [len(handout.finished(lambda _: 1)), len(handout.finished(lambda _: 1))]

@@ -15,7 +15,7 @@ from ringtrain.launch import texts as launch_texts
 from ringtrain.ops import texts as ops_texts
 from ringtrain.train import texts
 from ringtrain.train.agree import take_turns
-from ringtrain.train.assembly.device import Cuda, open_device, real_cuda
+from ringtrain.train.assembly.device import CudaDevices, open_device, real_cuda
 from ringtrain.train.run.memory_trial import rehearse
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.host_cuda import HostRuntime
@@ -34,7 +34,7 @@ class FakeCuda:
         self.visible, self.asked = visible, []
 
     def __call__(self):
-        return Cuda(lambda: self.visible, self.runtime, self.ops, self.wrap)
+        return CudaDevices(lambda: self.visible, self.runtime, self.ops, self.wrap)
 
     def runtime(self, index):
         self.asked.append(index)
@@ -180,7 +180,7 @@ def test_what_is_opened_trains(monkeypatch):
 
     def body(t):
         real = real_cuda()
-        way = Cuda(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap)
+        way = CudaDevices(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap)
         flags = {"device": "cuda", "mpi_cuda": "staged"}
         device = open_device(config_of(**flags), t, lambda: way)
         found, _, _ = losses(device.transport, DROPOUT_NET, 3, ops=device.ops, **flags)

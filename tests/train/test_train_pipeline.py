@@ -8,13 +8,13 @@ from small_runs import DROPOUT_NET, ITERATIONS, everywhere, run_of
 from strategies import apart, trained
 
 from ringtrain.errors import DivergedError, StalledError, TransportError
-from ringtrain.exchange.model_parallel.activation_messages import Mail
+from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel
 from ringtrain.nn.base import Pass
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.train import texts as train_texts
-from ringtrain.train.pipeline.fc_stage import Cut, Message, Pool, messages_of
-from ringtrain.train.pipeline.front_stage import Away, Home, front_instructions
-from ringtrain.train.step.instructions import Check, NoExamples, Share, Update
+from ringtrain.train.pipeline.fc_stage import BatchCut, StageMessage, TapePool, messages_of
+from ringtrain.train.pipeline.front_stage import RecvBackward, SendForward, front_instructions
+from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
 from tests.fakes.transports import DeviceTransport
@@ -178,14 +178,21 @@ def test_each_goes_on_as_if_it_had_not_stopped():
 
 
 # ── instructions, messages, tapes ─────────────────────────────────────────────────────────────────────────────────────
-END = (Share(), Check(), Update())
+END = (ReduceLoss(), CheckLoss(), Update())
 
 
 def test_instructions_of_a_rank_with_images():
-    assert front_instructions(0, 2) == (Share(), NoExamples(), Check(), Update())
-    assert front_instructions(1, 3) == (Away(0), Home(0, True), *END)
+    assert front_instructions(0, 2) == (ReduceLoss(), NoExamples(), CheckLoss(), Update())
+    assert front_instructions(1, 3) == (SendForward(0), RecvBackward(0, True), *END)
     assert front_instructions(3, 2) == (
-        *(Away(0), Away(1), Home(0, False), Away(2), Home(1, False), Home(2, True)),
+        *(
+            SendForward(0),
+            SendForward(1),
+            RecvBackward(0, False),
+            SendForward(2),
+            RecvBackward(1, False),
+            RecvBackward(2, True),
+        ),
         *END,
     )
 
@@ -196,9 +203,9 @@ def test_so_many_are_away_and_no_more(micro, in_flight):
     away, most = set(), 0
     for instruction in front_instructions(micro, in_flight):
         match instruction:
-            case Away(number):
+            case SendForward(number):
                 away.add(number)
-            case Home(number, last):
+            case RecvBackward(number, last):
                 away.remove(number)
                 assert last == (number == micro - 1)
         most = max(most, len(away))
@@ -206,15 +213,15 @@ def test_so_many_are_away_and_no_more(micro, in_flight):
 
 
 def test_messages_of_an_iteration_are_in_one_order_and_whole():
-    assert messages_of(7, Cut(places=3, parts=2, grain=2, capacity=2)) == [
-        Message(0, 0, 2), Message(0, 1, 2), Message(0, 2, 2), Message(1, 2, 1),
+    assert messages_of(7, BatchCut(places=3, parts=2, grain=2, capacity=2)) == [
+        StageMessage(0, 0, 2), StageMessage(0, 1, 2), StageMessage(0, 2, 2), StageMessage(1, 2, 1),
     ]  # fmt: skip
     for total in (1, 5, 30):
-        assert sum(message.count for message in messages_of(total, Cut(3, 4, 1, 3))) == total
+        assert sum(message.count for message in messages_of(total, BatchCut(3, 4, 1, 3))) == total
 
 
 def test_tapes_are_used_again_and_bounded():
-    pool = Pool(ReferenceOps(), 2)
+    pool = TapePool(ReferenceOps(), 2)
     first = pool.take((0, 0, 0))
     assert isinstance(first, Pass) and pool.take((0, 1, 0)) is not first
     with pytest.raises(RuntimeError, match="micro-batch 0 of rank 1 in iteration 1 has a tape already"):
@@ -274,7 +281,7 @@ def test_a_rank_that_does_not_come_is_named():
 
 def test_another_message_than_the_one_that_is_due():
     def body(t):
-        mail = Mail(t, ReferenceOps(), 5.0)
+        mail = ActivationChannel(t, ReferenceOps(), 5.0)
         letter = mail.forward(1 - t.rank, 0, 2, 3)
         if t.rank == 0:
             mail.address(letter, (4, 0, 1))

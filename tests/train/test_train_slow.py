@@ -3,7 +3,7 @@ from small_runs import DROPOUT_NET, losses
 
 from ringtrain.errors import ConfigError
 from ringtrain.train import texts
-from ringtrain.train.step.slow_rank import Slowed, slowed
+from ringtrain.train.step.slow_rank import SlowedInput, slowed
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
@@ -14,7 +14,7 @@ class Given:
 
 def test_it_rests_for_as_long_as_its_work_takes_it_longer():
     worked, rests = iter([10.0, 12.0, 12.5, 13.0, 13.0]), []
-    feed = Slowed(Given(), 3.0, worked=lambda: next(worked), rest=rests.append)
+    feed = SlowedInput(Given(), 3.0, worked=lambda: next(worked), rest=rests.append)
     assert feed.load("a", 1) == ("a", 1)
     feed.load("b")
     assert rests == [4.0, 1.0]

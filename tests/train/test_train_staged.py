@@ -7,13 +7,13 @@ from small_runs import DROPOUT_NET, everywhere
 from strategies import trained
 
 from ringtrain.ops.cuda import CudaOps
-from ringtrain.transport.device.wrapper import STAGED, OnDevice
+from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from tests.ops.cuda_support import REAL, device_runtime, needs_compiler
 
 
 def on_device(transport, **flags):
     runtime = device_runtime()
-    staged = OnDevice(transport, runtime, STAGED, piece_bytes=256)
+    staged = DeviceTransport(transport, runtime, STAGED, piece_bytes=256)
     return trained(staged, DROPOUT_NET, 4, ops=CudaOps(runtime, "float32", "float32"), **flags)
 
 

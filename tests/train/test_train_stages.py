@@ -5,7 +5,7 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import Sink
-from ringtrain.train.start.run_folder import Timed
+from ringtrain.train.start.run_folder import TimedSink
 from ringtrain.train.start.start import start
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -34,7 +34,7 @@ def test_writing_an_event_is_a_stage_of_its_own():
         def close(self):
             seen.append((activity.stage.text, activity.stage.limited, "closed"))
 
-    sink = Timed(Noting(), activity, "writing run/log.jsonl")
+    sink = TimedSink(Noting(), activity, "writing run/log.jsonl")
     sink.handle(Note(text="well"))
     sink.close()
     assert seen == [("writing run/log.jsonl", True, "well"), ("writing run/log.jsonl", True, "closed")]

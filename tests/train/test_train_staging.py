@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.data.batches.gather import Batch
-from ringtrain.train.step.prefetch import RAW, Staging
+from ringtrain.train.step.prefetch import RAW, Prefetcher
 from tests.fakes.device import FakeDeviceOps
 
 
@@ -33,7 +33,7 @@ def read(ops, staging, batch, start=0, stop=4):
 @pytest.mark.parametrize("early", [False, True])
 def test_each_load_reads_its_own_batch_however_early_or_late_uploads_are(early):
     ops = FakeDeviceOps(early=early)
-    staging = Staging(ops)
+    staging = Prefetcher(ops)
     batches = [batch_of(ops, value) for value in range(6)]
     seen = []
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
@@ -47,7 +47,7 @@ def test_each_load_reads_its_own_batch_however_early_or_late_uploads_are(early):
 
 def test_a_batch_is_uploaded_once_and_cut_into_micro_batches():
     ops = FakeDeviceOps()
-    staging, batch = Staging(ops), batch_of(ops, 3)
+    staging, batch = Prefetcher(ops), batch_of(ops, 3)
     batch.labels[:] = np.arange(4)
     staging.bring(batch)
     staging.bring(batch)
@@ -58,7 +58,7 @@ def test_a_batch_is_uploaded_once_and_cut_into_micro_batches():
 
 def test_memory_may_be_used_again_when_it_has_arrived():
     ops = FakeDeviceOps()
-    staging, batch, following = Staging(ops), batch_of(ops, 1), batch_of(ops, 2)
+    staging, batch, following = Prefetcher(ops), batch_of(ops, 1), batch_of(ops, 2)
     staging.arrive(batch)  # it is not on its way
     staging.bring(batch)
     staging.bring(following)
@@ -70,7 +70,7 @@ def test_memory_may_be_used_again_when_it_has_arrived():
 
 def test_new_memory_is_not_written_before_what_was_there_is_done_with():
     ops = FakeDeviceOps(early=True)
-    staging, x = Staging(ops), ops.zeros((4,))
+    staging, x = Prefetcher(ops), ops.zeros((4,))
     staging.bring(batch_of(ops, 1))
     assert not ops.queued
     ops.fill(x, 1)
@@ -83,7 +83,7 @@ def test_new_memory_is_not_written_before_what_was_there_is_done_with():
 
 def test_a_smaller_batch_and_one_without_examples():
     ops = FakeDeviceOps()
-    staging = Staging(ops)
+    staging = Prefetcher(ops)
     for value, count in ((1, 4), (2, 4), (3, 2), (4, 0), (5, 4)):
         batch = batch_of(ops, value, count)
         assert ops.to_host(read(ops, staging, batch, 0, count)["labels"]).tolist() == [value] * count

@@ -15,11 +15,11 @@ from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import Interrupted, UsageError
 from ringtrain.train import evaluate, texts
-from ringtrain.train.evaluate import BrokenOff
+from ringtrain.train.evaluate import EvaluationStopped
 from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping import reasons, signals
 from ringtrain.train.stopping.reasons import JobEnd, find_job_end, heed, reason
-from ringtrain.train.stopping.signals import Asked, StopFlag, watching
+from ringtrain.train.stopping.signals import StopFlag, StopPoll, watching
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_a_question_is_answered_when_the_next_is_put():
 
     def ask(transport):
         told = iter([False, False] + [True] * 9)
-        asked = Asked(transport, (lambda: next(told)) if transport.rank == 1 else lambda: False, 30)
+        asked = StopPoll(transport, (lambda: next(told)) if transport.rank == 1 else lambda: False, 30)
         return [asked() for _ in range(4)] + [asked.answer(), asked.answer()]
 
     assert on_ranks(3, ask) == [[False, False, False, True, True, False]] * 3
@@ -301,7 +301,7 @@ def test_an_evaluation_is_broken_off_by_all_ranks(monkeypatch):
         evaluator = run.evaluator
         monkeypatch.setattr(evaluator, "_told_to_stop", lambda: transport.rank == 1 and next(told))
         monkeypatch.setattr(evaluator, "_add", lambda part, totals: seen.append(part))
-        with pytest.raises(BrokenOff):
+        with pytest.raises(EvaluationStopped):
             evaluator.score(run.data.test, 16)
         return len(seen)
 

@@ -16,7 +16,7 @@ from ringtrain.exchange import compatibility_texts as option_texts
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.report.trace import DEVICE, LOOP
 from ringtrain.train import texts
-from ringtrain.train.run.tracing import Tracing, path_of, window_of
+from ringtrain.train.run.tracing import Tracer, path_of, window_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
@@ -33,7 +33,7 @@ def traced(tmp_path, size=2, device=False, first=2, stop=4, **flags):
         ops = FakeDeviceOps() if device else None
         end = DeviceTransport(t, ops) if device else t
         run, _ = run_of(end, BATCH_NORM_NET, ops, iterations=COUNT, bucket_bytes=500, **flags)
-        tracing = Tracing(run.worker, end, first, stop, path if t.rank == 0 else None)
+        tracing = Tracer(run.worker, end, first, stop, path if t.rank == 0 else None)
         tracing.align()
         with run.batches(end, 0, COUNT) as batches:
             for batch in batches:
@@ -133,7 +133,7 @@ def test_other_ways_to_train_are_traced_as_far_as_they_are_seen(tmp_path, flags)
 def test_a_traced_run_learns_the_same(tmp_path):
     def body(t, window):
         run, ops = run_of(t, BATCH_NORM_NET, iterations=COUNT)
-        tracing = Tracing(run.worker, t, *window, None)
+        tracing = Tracer(run.worker, t, *window, None)
         tracing.align()
         with run.batches(t, 0, COUNT) as batches:
             for batch in batches:

@@ -11,8 +11,8 @@ from ringtrain.transport.cuda_aware.decision import (
     STAGED,
     UNKNOWN,
     YES,
-    Rung,
-    Trial,
+    CudaTrial,
+    Evidence,
     agree_on_way,
     choose,
     merge,
@@ -24,19 +24,23 @@ from ringtrain.transport.world import choose_way
 
 
 def looked(kinds=UNKNOWN, query=NO, ucx=NO):
-    return [Rung("kinds", kinds, "kinds' why"), Rung("query", query, "query's why"), Rung("ucx", ucx, "ucx's why")]
+    return [
+        Evidence("kinds", kinds, "kinds' why"),
+        Evidence("query", query, "query's why"),
+        Evidence("ucx", ucx, "ucx's why"),
+    ]
 
 
-SAME = Rung("sight", YES, texts.DEVICES_ALIKE)
+SAME = Evidence("sight", YES, texts.DEVICES_ALIKE)
 
 
 def rungs(kinds=UNKNOWN, query=NO, ucx=NO, sight=YES):
-    return [*looked(kinds, query, ucx), Rung("sight", sight, "sight's why")]
+    return [*looked(kinds, query, ucx), Evidence("sight", sight, "sight's why")]
 
 
-FAST, SLOW = Trial(YES, "moved", 40.0, 12.5), Trial(YES, "moved", 0.35, 12.5)
-CRASH = Trial(NO, texts.TRIAL_ENDED_IN(ending=texts.TRIAL_CRASHED, messages="direct messages of 1 bytes"))
-NO_MPIRUN = Trial(UNKNOWN, texts.NO_MPIRUN)
+FAST, SLOW = CudaTrial(YES, "moved", 40.0, 12.5), CudaTrial(YES, "moved", 0.35, 12.5)
+CRASH = CudaTrial(NO, texts.TRIAL_ENDED_IN(ending=texts.TRIAL_CRASHED, messages="direct messages of 1 bytes"))
+NO_MPIRUN = CudaTrial(UNKNOWN, texts.NO_MPIRUN)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +100,14 @@ def test_direct_where_it_does_not_work_is_refused():
 @pytest.mark.parametrize(
     ("answers", "merged"),
     [
-        ([YES, YES], Rung("query", YES, "of 0")),
-        ([YES, NO, YES], Rung("query", NO, texts.OTHERS_DIFFER(why="of 1", rank=1))),
-        ([YES, UNKNOWN], Rung("query", UNKNOWN, texts.OTHERS_DIFFER(why="of 1", rank=1))),
-        ([UNKNOWN, UNKNOWN], Rung("query", UNKNOWN, "of 0")),
+        ([YES, YES], Evidence("query", YES, "of 0")),
+        ([YES, NO, YES], Evidence("query", NO, texts.OTHERS_DIFFER(why="of 1", rank=1))),
+        ([YES, UNKNOWN], Evidence("query", UNKNOWN, texts.OTHERS_DIFFER(why="of 1", rank=1))),
+        ([UNKNOWN, UNKNOWN], Evidence("query", UNKNOWN, "of 0")),
     ],
 )
 def test_ranks_that_differ_are_a_no(answers, merged):
-    assert merge([Rung("query", answer, f"of {rank}") for rank, answer in enumerate(answers)]) == merged
+    assert merge([Evidence("query", answer, f"of {rank}") for rank, answer in enumerate(answers)]) == merged
 
 
 def test_all_ranks_choose_alike_and_one_tries():
@@ -176,6 +180,6 @@ def test_what_a_process_is_shown(environ, words):
 
 def test_ranks_of_one_node_that_are_shown_different_devices():
     assert sight([(0, "a"), (0, "a"), (1, "b"), (1, "b")]) == SAME
-    assert sight([(0, "a"), (1, "b"), (1, "c"), (1, "b")]) == Rung(
+    assert sight([(0, "a"), (1, "b"), (1, "c"), (1, "b")]) == Evidence(
         "sight", NO, texts.DEVICES_DIFFER(node=1, first="b", second="c")
     )

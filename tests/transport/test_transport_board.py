@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ringtrain.monitor.flight_recorder import CALLS, RING, TEXT_BYTES, Board, make_call
+from ringtrain.monitor.flight_recorder import CALLS, RING, TEXT_BYTES, FlightRecorder, make_call
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
@@ -13,7 +13,7 @@ SUM, MAX = make_call("all-reduce of 5 float32 by ring (sum)"), make_call("all-re
 
 def boards(size):
     """Every rank's view of one board."""
-    return LoopbackWorld(size).run(Board)
+    return LoopbackWorld(size).run(FlightRecorder)
 
 
 def states(row):

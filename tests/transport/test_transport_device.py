@@ -10,7 +10,7 @@ from ringtrain.transport import texts
 from ringtrain.transport.device.direct import Direct
 from ringtrain.transport.device.pinned import Pinned
 from ringtrain.transport.device.staging import BERTHS
-from ringtrain.transport.device.wrapper import STAGED, OnDevice
+from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import wait_for
 from tests.fakes.device import DeviceArray, DeviceRefusal
@@ -24,7 +24,7 @@ class Rank:
 
     def __init__(self, inner, hasty=False, piece_bytes=PIECE):
         self.inner, self.runtime = inner, HostRuntime(hasty=hasty)
-        self.t = OnDevice(inner, self.runtime, STAGED, piece_bytes)
+        self.t = DeviceTransport(inner, self.runtime, STAGED, piece_bytes)
         self.stream = self.runtime.stream()
         self.rank, self.size = inner.rank, inner.size
 

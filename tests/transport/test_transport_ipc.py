@@ -11,7 +11,7 @@ from ringtrain.errors import DeviceError, StalledError
 from ringtrain.ops import texts as ops_texts
 from ringtrain.transport import texts
 from ringtrain.transport.device import cuda_ipc
-from ringtrain.transport.device.cuda_ipc import Ipc, Opened
+from ringtrain.transport.device.cuda_ipc import CudaIpc, OpenedAllocations
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.host_cuda import HostRuntime
 
@@ -23,7 +23,7 @@ class Rank:
 
     def __init__(self, t, runtime=None):
         self.t, self.runtime = t, runtime or HostRuntime()
-        self.stream, self.ipc = self.runtime.stream(), Ipc(t, self.runtime)
+        self.stream, self.ipc = self.runtime.stream(), CudaIpc(t, self.runtime)
 
     def whole(self, nbytes=4 * FLOATS):
         return self.runtime.whole(nbytes)
@@ -212,7 +212,7 @@ def test_writes_that_do_not_arrive_are_noticed():
 
 def test_an_allocation_is_opened_once_and_closed_with_its_last_holder():
     owner, user = HostRuntime(), HostRuntime()
-    whole, opened = owner.whole(64), Opened(user)
+    whole, opened = owner.whole(64), OpenedAllocations(user)
     name = owner.share(whole)
     first = opened.open(name, 64)
     assert opened.open(name, 64) is first

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ringtrain.transport import texts
-from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Rung
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
 
 MAPS = """\
 7f00-7f01 r--p 00000000 fe:00 123        /opt/venv/lib/python3.11/site-packages/mpi4py/MPI.mpich.so
@@ -54,11 +54,11 @@ def test_kinds(libmpi, told, answer):
 
 def test_ucx(libmpi, tmp_path):
     path = tmp_path / "libucp.so.0"
-    assert libmpi.ucx_rung(None) == Rung("ucx", NO, texts.NO_UCX)
-    assert libmpi.ucx_rung(path) == Rung("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
+    assert libmpi.ucx_rung(None) == Evidence("ucx", NO, texts.NO_UCX)
+    assert libmpi.ucx_rung(path) == Evidence("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
     (tmp_path / "ucx").mkdir()
     (tmp_path / "ucx" / "libuct_cuda.so.0").touch()
-    assert libmpi.ucx_rung(path) == Rung("ucx", YES, texts.UCX_WITH_CUDA(library=path))
+    assert libmpi.ucx_rung(path) == Evidence("ucx", YES, texts.UCX_WITH_CUDA(library=path))
 
 
 def test_this_mpi(libmpi):

@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 
-from ringtrain.transport.shared_arena import LANES_AT_ONCE, LINE_BYTES, Arena, Lane, Lanes, twins
+from ringtrain.transport.shared_arena import (
+    LANES_AT_ONCE,
+    LINE_BYTES,
+    SharedArena,
+    SignalCounter,
+    SignalCounters,
+    twins,
+)
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
 
 def arena(own=1, nbytes=64):
-    return Arena([np.full(nbytes, place, np.uint8) for place in range(3)], own)
+    return SharedArena([np.full(nbytes, place, np.uint8) for place in range(3)], own)
 
 
 def test_a_span_has_a_twin_on_every_rank():
@@ -31,7 +38,7 @@ def test_a_span_elsewhere_has_none():
     assert shared.twins(np.zeros(4, "f4")) is None
     assert shared.twins(shared.pieces[0][:8]) is None  # another rank's piece is not this rank's to name
     long = np.zeros(256, np.uint8)
-    assert Arena([long[:64], long[64:128]], 0).twins(long[60:68]) is None  # across the end
+    assert SharedArena([long[:64], long[64:128]], 0).twins(long[60:68]) is None  # across the end
     assert twins([shared, other], other.pieces[0][8:16])[1].tolist() == [1] * 8
     assert twins([shared], np.zeros(4)) is None and twins([], np.zeros(4)) is None
     assert twins([shared], memoryview(b"no array")) is None
@@ -44,12 +51,12 @@ def test_a_span_with_gaps_has_none():
 
 
 def lane(counts, own, log):
-    return Lane([np.array([count]) for count in counts], own, lambda: log.append("sync"))
+    return SignalCounter([np.array([count]) for count in counts], own, lambda: log.append("sync"))
 
 
 def test_a_lane_is_reached_when_all_have_advanced_as_often():
     counters, log = [np.zeros(1, np.int64) for _ in range(3)], []
-    lanes = [Lane(counters, own, lambda: log.append("sync")) for own in range(3)]
+    lanes = [SignalCounter(counters, own, lambda: log.append("sync")) for own in range(3)]
     assert all(each.reached() for each in lanes)
     lanes[0].advance()
     assert not lanes[0].reached() and lanes[0].late() == [1, 2]
@@ -79,15 +86,15 @@ def test_lanes_come_in_blocks_each_on_a_line_of_its_own():
         asked.append(np.zeros(nbytes, np.uint8))
         return asked[-1]
 
-    lanes = Lanes(window, 1, 2, lambda: None)
+    lanes = SignalCounters(window, 1, 2, lambda: None)
     for tag in (0, 1, LANES_AT_ONCE - 1, LANES_AT_ONCE, 0):
         lanes.lane(tag).advance()
     assert [block.size for block in asked] == [LANES_AT_ONCE * 2 * LINE_BYTES] * 2
     where = np.flatnonzero(asked[0].view(np.int64)) * 8
     assert where.tolist() == [LINE_BYTES, 3 * LINE_BYTES, (2 * LANES_AT_ONCE - 1) * LINE_BYTES]
     assert asked[0].view(np.int64)[LINE_BYTES // 8] == 2  # tag 0, twice
-    assert Lanes(lambda nbytes: None, 0, 2, lambda: None).lane(0) is None
-    assert Lanes(lambda nbytes: None, 0, 1, lambda: None).lane(7).reached()  # alone: nothing to share
+    assert SignalCounters(lambda nbytes: None, 0, 2, lambda: None).lane(0) is None
+    assert SignalCounters(lambda nbytes: None, 0, 1, lambda: None).lane(7).reached()  # alone: nothing to share
 
 
 def test_the_loopback_shares_within_nodes():

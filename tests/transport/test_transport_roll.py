@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.transport import texts
 from ringtrain.transport.activity import no_words
-from ringtrain.transport.mpi.deaths_before_init import GONE_S, TURN_S, Roll, roll_of
+from ringtrain.transport.mpi.deaths_before_init import GONE_S, TURN_S, DeathsBeforeInit, roll_of
 
 LAUNCHER = 50
 
@@ -41,7 +41,7 @@ class Node:
     def roll(self, rank, local, size):
         told = {"RANK": rank, "SIZE": size, "LOCAL_SIZE": local}
         environ = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in told.items()}
-        return Roll({**environ, "PMIX_NAMESPACE": "job@1"}, LAUNCHER, self.proc, lambda: self.now)
+        return DeathsBeforeInit({**environ, "PMIX_NAMESPACE": "job@1"}, LAUNCHER, self.proc, lambda: self.now)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware import trial
-from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Trial
-from ringtrain.transport.cuda_aware.trial import MARK, Outcome, attempt, clean, command, read, run
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, CudaTrial
+from ringtrain.transport.cuda_aware.trial import MARK, ChildOutcome, attempt, clean, command, read, run
 
 pytestmark = pytest.mark.timing
 
@@ -64,24 +64,24 @@ def early(ending):
     [
         (
             SAY + AT + RATES,
-            Trial(YES, texts.TRIAL_MOVED(rates=texts.RATES(direct=40, staged=12.5)), 40.0, 12.5),
+            CudaTrial(YES, texts.TRIAL_MOVED(rates=texts.RATES(direct=40, staged=12.5)), 40.0, 12.5),
         ),
-        (SAY + "say(device='no driver')", Trial(UNKNOWN, texts.TRIAL_NO_DEVICE(error="no driver"))),
+        (SAY + "say(device='no driver')", CudaTrial(UNKNOWN, texts.TRIAL_NO_DEVICE(error="no driver"))),
         (  # lines of two ranks in one
             SAY + "print('[1] ', end=''); print(end='x'.join(['" + MARK + """{"device": "no driver"}'] * 2))""",
-            Trial(UNKNOWN, texts.TRIAL_NO_DEVICE(error="no driver")),
+            CudaTrial(UNKNOWN, texts.TRIAL_NO_DEVICE(error="no driver")),
         ),
         (
             SAY + AT + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-            Trial(NO, in_direct(texts.TRIAL_CRASHED)),
+            CudaTrial(NO, in_direct(texts.TRIAL_CRASHED)),
         ),
         (
             SAY + AT + "import sys; print('Signal: Segmentation fault (11)\\n---', file=sys.stderr); sys.exit(139)",
-            Trial(NO, in_direct(texts.TRIAL_CRASHED)),
+            CudaTrial(NO, in_direct(texts.TRIAL_CRASHED)),
         ),
         (
             SAY + AT + "import sys; sys.exit('---\\nNo components were able to be opened in the pml framework.\\n---')",
-            Trial(
+            CudaTrial(
                 NO,
                 in_direct(
                     texts.TRIAL_STATUS_SAID(
@@ -92,23 +92,23 @@ def early(ending):
         ),
         (
             SAY + "say(wrong='direct messages of 1 bytes')",
-            Trial(NO, texts.TRIAL_WRONG(messages="direct messages of 1 bytes")),
+            CudaTrial(NO, texts.TRIAL_WRONG(messages="direct messages of 1 bytes")),
         ),
         (
             SAY + "say(at='staged messages of 1 bytes')\nimport sys; sys.exit(3)",
-            Trial(
+            CudaTrial(
                 UNKNOWN,
                 texts.TRIAL_ENDED_IN(ending=texts.TRIAL_STATUS(status=3), messages="staged messages of 1 bytes"),
             ),
         ),
-        ("print('hello')", Trial(UNKNOWN, early(texts.TRIAL_STATUS(status=0)))),
+        ("print('hello')", CudaTrial(UNKNOWN, early(texts.TRIAL_STATUS(status=0)))),
         (
             f"print({MARK!r} + 'not json'); print({MARK!r} + '[1]')",
-            Trial(UNKNOWN, early(texts.TRIAL_STATUS(status=0))),
+            CudaTrial(UNKNOWN, early(texts.TRIAL_STATUS(status=0))),
         ),
         (
             "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10)",
-            Trial(UNKNOWN, early(texts.TRIAL_STATUS(status=0))),
+            CudaTrial(UNKNOWN, early(texts.TRIAL_STATUS(status=0))),
         ),
     ],
 )  # fmt: skip
@@ -140,7 +140,7 @@ def test_a_child_that_hangs_is_ended(monkeypatch, ready, stubborn):
     monkeypatch.setattr(trial, "GRACE_S", 0.2)
     outcome = python(stubborn + SAY + AT + ready + "import threading; threading.Event().wait()", limit_s=0.1)
     found = read(outcome, 1.0)
-    assert found == Trial(NO, in_direct(texts.TRIAL_HUNG(seconds=1)))
+    assert found == CudaTrial(NO, in_direct(texts.TRIAL_HUNG(seconds=1)))
 
 
 def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
@@ -153,7 +153,7 @@ def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
 
 def test_an_mpirun_that_is_not_there():
     outcome = run(["/nonexistent/mpirun"], {}, 1.0)
-    assert outcome == Outcome(127, "", "/nonexistent/mpirun: No such file or directory")
+    assert outcome == ChildOutcome(127, "", "/nonexistent/mpirun: No such file or directory")
     assert attempt(None, "Open MPI", "a:b", [0]).why == texts.NO_MPIRUN
     found = attempt(Path("/nonexistent/mpirun"), "Open MPI", "a:b", [0])
     assert found.answer == UNKNOWN and "/nonexistent/mpirun: No such file" in found.why
@@ -164,4 +164,4 @@ def test_an_mpirun_of_nonsense(tmp_path):
     stub.write_text("#!/bin/sh\necho ringtrain-trial { ; kill -SEGV $$\n")
     stub.chmod(0o755)
     found = attempt(stub, "Open MPI", "a:b", [0])
-    assert found == Trial(UNKNOWN, early(texts.TRIAL_CRASHED))
+    assert found == CudaTrial(UNKNOWN, early(texts.TRIAL_CRASHED))

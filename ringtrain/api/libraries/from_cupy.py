@@ -2,11 +2,11 @@
 
 import sys
 
-from ringtrain.api.borrow import Loan
+from ringtrain.api.borrow import BorrowedArray
 from ringtrain.api.libraries import from_numpy
 
 
-def lend(array) -> Loan:
+def lend(array) -> BorrowedArray:
     """A copy of the device's memory."""
     cupy = sys.modules["cupy"]  # it has made the array
     device, host = array.device, array.get()
@@ -20,4 +20,4 @@ def lend(array) -> Loan:
         with device:
             array[...] = cupy.asarray(host)  # unlike set(), for any strides
 
-    return Loan(loan.host, loan.dtype, lambda fresh: upload(loan.like(fresh)), settle)
+    return BorrowedArray(loan.host, loan.dtype, lambda fresh: upload(loan.like(fresh)), settle)

@@ -3,13 +3,13 @@
 import numpy as np
 
 from ringtrain.api import texts
-from ringtrain.api.borrow import Loan, article, unreadable
+from ringtrain.api.borrow import BorrowedArray, article, unreadable
 from ringtrain.errors import UsageError
 
 CPU = 1  # kDLCPU among DLPack's kinds of devices
 
 
-def lend(array) -> Loan:
+def lend(array) -> BorrowedArray:
     """The array's own memory.
 
     Raises UsageError where it lies on a device, or shows nothing.
@@ -22,4 +22,4 @@ def lend(array) -> Loan:
         host = np.from_dlpack(array)
     except (TypeError, RuntimeError, BufferError) as error:
         raise unreadable(array, error, texts.AS_NUMPY) from error
-    return Loan(host, host.dtype.name, lambda fresh: fresh)
+    return BorrowedArray(host, host.dtype.name, lambda fresh: fresh)

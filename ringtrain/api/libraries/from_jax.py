@@ -5,11 +5,11 @@ import sys
 import numpy as np
 
 from ringtrain.api import texts
-from ringtrain.api.borrow import Loan, unreadable
+from ringtrain.api.borrow import BorrowedArray, unreadable
 from ringtrain.api.libraries import from_numpy
 
 
-def lend(array) -> Loan:
+def lend(array) -> BorrowedArray:
     """The memory of a CPU array, read-only; a copy of a device's.
 
     Raises UsageError inside a transformed function.
@@ -21,4 +21,4 @@ def lend(array) -> Loan:
         raise unreadable(array, error, texts.TRACED) from error
     loan = from_numpy.lend(seen)
     sharding = array.sharding
-    return Loan(loan.host, loan.dtype, lambda host: jax.device_put(loan.like(host), sharding))
+    return BorrowedArray(loan.host, loan.dtype, lambda host: jax.device_put(loan.like(host), sharding))

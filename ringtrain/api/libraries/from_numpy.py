@@ -4,16 +4,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringtrain.api.borrow import Loan
+from ringtrain.api.borrow import BorrowedArray
 
 
-def lend(array: np.ndarray) -> Loan:
+def lend(array: np.ndarray) -> BorrowedArray:
     """An array's own memory."""
     dtype = array.dtype
     name = _name(dtype)
     if name == "bfloat16":
-        return Loan(array.view(np.uint16), name, lambda host: host.view(dtype))
-    return Loan(array, name, _itself)
+        return BorrowedArray(array.view(np.uint16), name, lambda host: host.view(dtype))
+    return BorrowedArray(array, name, _itself)
 
 
 @lru_cache(maxsize=256)
@@ -25,9 +25,9 @@ def _itself(host: np.ndarray) -> np.ndarray:
     return host
 
 
-def lend_scalar(scalar: np.generic) -> Loan:
+def lend_scalar(scalar: np.generic) -> BorrowedArray:
     """A copy that nobody can write to: a scalar has no memory of its own."""
     copy = np.array(scalar)
     copy.flags.writeable = False
     loan = lend(copy)
-    return Loan(loan.host, loan.dtype, lambda host: loan.like(host)[()])
+    return BorrowedArray(loan.host, loan.dtype, lambda host: loan.like(host)[()])

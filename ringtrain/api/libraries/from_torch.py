@@ -5,11 +5,11 @@ import sys
 import numpy as np
 
 from ringtrain.api import texts
-from ringtrain.api.borrow import Loan, unreadable
+from ringtrain.api.borrow import BorrowedArray, unreadable
 from ringtrain.errors import UsageError
 
 
-def lend(tensor) -> Loan:
+def lend(tensor) -> BorrowedArray:
     """The memory of a CPU tensor; a copy of a device's.
 
     Raises UsageError for a tensor that autograd watches, and for one that is not plain memory.
@@ -33,4 +33,4 @@ def lend(tensor) -> Loan:
         if device.type != "cpu":
             tensor.copy_(seen)
 
-    return Loan(host, name, like, settle)
+    return BorrowedArray(host, name, like, settle)

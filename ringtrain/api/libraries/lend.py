@@ -3,14 +3,14 @@
 import numpy as np
 
 from ringtrain.api import texts
-from ringtrain.api.borrow import Loan, article
+from ringtrain.api.borrow import BorrowedArray, article
 from ringtrain.api.libraries import from_cupy, from_dlpack, from_jax, from_numpy, from_torch
 from ringtrain.errors import UsageError
 
 BY_LIBRARY = {"torch": from_torch.lend, "cupy": from_cupy.lend, "jax": from_jax.lend, "jaxlib": from_jax.lend}
 
 
-def lend(array) -> Loan:
+def lend(array) -> BorrowedArray:
     """The array as the host sees it. Raises UsageError for what is no array."""
     if isinstance(array, np.ndarray):
         return from_numpy.lend(array)

@@ -47,7 +47,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True)
-class Timed(Layer):
+class TimedLayer(Layer):
     """A layer with a clock beside it."""
 
     layer: Layer
@@ -85,7 +85,7 @@ class Rig:
 
     def __init__(self, ops: Ops, graph: Graph, count: int, total: int, make: Callable[..., Optimizer], seed: int = 0):
         self._ops, self._total, self._watch = ops, total, Stopwatch(ops)
-        nodes = [replace(node, layer=Timed(node.name, node.layer, self._watch)) for node in graph.plan]
+        nodes = [replace(node, layer=TimedLayer(node.name, node.layer, self._watch)) for node in graph.plan]
         self._graph = Graph(nodes, graph.input_shape, fused=False)
         self._arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)
         self._graph.bind(self._arena)

@@ -90,7 +90,7 @@ class Buffers(ABC):
 
     @abstractmethod
     def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
-        """(combine, device) for :func:`ringtrain.allreduce.catalogue.prepare`."""
+        """(combine, device) for :func:`ringtrain.allreduce.catalogue.make_allreduce`."""
 
     @abstractmethod
     def check_native(self, numbers: NumberType, op: str) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from ringtrain.allreduce.dtypes import TYPES, UFUNCS, NumberType
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
-from ringtrain.bench.measure.trials import Job, Trial
+from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial
 from ringtrain.errors import RingtrainError
 
 PERIOD = 65521  # elements; prime
@@ -130,7 +130,7 @@ def _wrong(numbers: NumberType, part, expected, allowed) -> int:
     return int(np.count_nonzero(~(error <= allowed)))
 
 
-def judge(job: Job, trial: Trial, otherwise: Trial | None, seed: int) -> Verdict:
+def judge(job: MeasuredAllReduce, trial: PreparedTrial, otherwise: PreparedTrial | None, seed: int) -> Verdict:
     """Run the trial on both kinds of input, and again, and with other segments. Collective; the same everywhere."""
     exact, random = (pattern_of(job, kind, seed, trial.wire) for kind in KINDS)
     wrong = _run_on(job, trial, exact) + _run_on(job, trial, random)
@@ -155,11 +155,11 @@ def verdict_of(answers: list) -> Verdict:
     )
 
 
-def pattern_of(job: Job, kind: str, seed: int, wire: str = NONE) -> Pattern:
+def pattern_of(job: MeasuredAllReduce, kind: str, seed: int, wire: str = NONE) -> Pattern:
     return make_pattern(kind, job.numbers, job.op, job.transport.rank, job.transport.size, seed, wire)
 
 
-def _run_on(job: Job, trial: Trial, pattern: Pattern) -> int:
+def _run_on(job: MeasuredAllReduce, trial: PreparedTrial, pattern: Pattern) -> int:
     host = job.buffers.host_of(job.contribution)
     fill(host, pattern)
     job.buffers.load(host, job.contribution)
@@ -171,7 +171,7 @@ def digest(span) -> str:
     return hashlib.sha256(span.view(np.uint8)).hexdigest()
 
 
-def self_test(job: Job, trial: Trial, seed: int) -> bool:
+def self_test(job: MeasuredAllReduce, trial: PreparedTrial, seed: int) -> bool:
     """Spoil one byte of a right result on the last rank: both kinds of check must count one wrong element. Whether that
     was tried: a wrong result needs no spoiling. Collective. Raises RingtrainError where a check does not notice."""
     for kind in KINDS:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import DEVICE_TYPES, DeviceBuffers
-from ringtrain.bench.measure.trials import Job, Refusal
+from ringtrain.bench.measure.trials import MeasuredAllReduce, Refusal
 from ringtrain.transport.waiting import peers
 
 
@@ -20,7 +20,7 @@ class Nccl:
         self._communicator = self._library = self._stream = None
         self._refusal: str | None = None
 
-    def __call__(self, job: Job) -> Callable[[], None]:
+    def __call__(self, job: MeasuredAllReduce) -> Callable[[], None]:
         """Collective. Raises Refusal, on all ranks alike."""
         if self._communicator is None and self._refusal is None:
             self._refusal = self._connect()

@@ -13,7 +13,7 @@ from ringtrain.bench.measure.buffers import NO_WAY
 from ringtrain.bench.measure.checks import Verdict
 from ringtrain.bench.measure.statistics import ratio, summary
 from ringtrain.bench.measure.timing import Protocol, Samples
-from ringtrain.bench.measure.trials import Job, name_of
+from ringtrain.bench.measure.trials import MeasuredAllReduce, name_of
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10
@@ -34,7 +34,9 @@ STATED = ("status", "reason", "unreliable", "samples_s")
 COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
-def identity(job: Job, algorithm: str, transport: str | None, wire: str = NONE, way: str = NO_WAY) -> dict:
+def identity(
+    job: MeasuredAllReduce, algorithm: str, transport: str | None, wire: str = NONE, way: str = NO_WAY
+) -> dict:
     """``transport`` is what carries the algorithm; None where it does not run; the memory is None then, too.
     ``way``: of messages, among several."""
     return {

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ringtrain.bench.measure.trials import Entry, Job
+from ringtrain.bench.measure.trials import ContenderTrial, MeasuredAllReduce
 from ringtrain.transport.base import Transport
 
 START = "barrier"
@@ -59,7 +59,7 @@ class Samples:
 
 
 def measure(
-    transport: Transport, entries: Sequence[Entry], protocol: Protocol, progress: Callable[[int, int], None]
+    transport: Transport, entries: Sequence[ContenderTrial], protocol: Protocol, progress: Callable[[int, int], None]
 ) -> list[Samples]:
     """Samples of each entry; collective, the same on all ranks. ``progress(repetition, of)`` is told where it is."""
     for job, _ in entries:
@@ -76,7 +76,7 @@ def measure(
     return _gathered(transport, own)
 
 
-def _write(job: Job) -> None:
+def _write(job: MeasuredAllReduce) -> None:
     """Zeros: they stay zeros however often they are added in place, so that no type overflows."""
     job.buffers.clear(job.contribution)
 
@@ -88,7 +88,7 @@ def _spent(transport: Transport, protocol: Protocol, repetition: int, began: flo
     return transport.gather_json(time.perf_counter() - began > protocol.budget_s)[0]
 
 
-def _sample(transport: Transport, entry: Entry, protocol: Protocol, scrub, samples: Samples) -> None:
+def _sample(transport: Transport, entry: ContenderTrial, protocol: Protocol, scrub, samples: Samples) -> None:
     def after_writing(run: Callable[[], None], delay_s: float = 0.0) -> list[float]:
         if protocol.fresh:
             _write(entry.job)

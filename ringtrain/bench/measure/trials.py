@@ -14,7 +14,7 @@ from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import NO_WAY, Buffers
-from ringtrain.collectives.execution.reduction import Reduction, Wire
+from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.monitor.guard import Guard
@@ -25,7 +25,7 @@ NO_RIVALS: dict = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class MeasuredAllReduce:
     """What is to be all-reduced, whoever does it.
 
     buffers: where they are, and whose
@@ -58,7 +58,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PreparedTrial:
     """algorithm:  as its row is named: "ring", or "auto:ring" where it was chosen
     transport:  what carries it, as its reduction says; the name of a rival itself
     run:        all-reduces the job once; collective
@@ -89,30 +89,30 @@ def name_of(algorithm: str, wire: str, way: str = NO_WAY) -> str:
     return f"{algorithm} ({', '.join(told)})" if told else algorithm
 
 
-class Entry(NamedTuple):
+class ContenderTrial(NamedTuple):
     """A trial with the job that it runs: contestants may have jobs in memory of other kinds."""
 
-    job: Job
-    trial: Trial
+    job: MeasuredAllReduce
+    trial: PreparedTrial
 
 
 class Refusal(RingtrainError):
     """An algorithm that does not do this job here. The message is the reason."""
 
 
-Rival = Callable[[Job], Callable[[], None]]
+Rival = Callable[[MeasuredAllReduce], Callable[[], None]]
 
 
 def prepare(
-    job: Job,
+    job: MeasuredAllReduce,
     algorithm: str,
     tag: int,
     segment_bytes: int,
     rivals: Mapping[str, Rival] = NO_RIVALS,
     tuning: Table | None = None,
-    wire: Wire | None = None,
+    wire: WireFormat | None = None,
     way: str = NO_WAY,
-) -> Trial:
+) -> PreparedTrial:
     """The algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike.
 
     ``rivals``: all-reduces of others by name, each a function that makes a job's; it sums where a mean is wanted.
@@ -130,17 +130,19 @@ def prepare(
         chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:
-        return Trial(NATIVE, job.buffers.over(NATIVE, way), _finished(job, _native(job)))
+        return PreparedTrial(NATIVE, job.buffers.over(NATIVE, way), _finished(job, _native(job)))
     if algorithm in rivals:
-        return Trial(algorithm, algorithm, _finished(job, rivals[algorithm](job)))
+        return PreparedTrial(algorithm, algorithm, _finished(job, rivals[algorithm](job)))
     return _trial(job, _reduction(job, algorithm, tag, segment_bytes, wire, way), algorithm, wire, way)
 
 
-def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wire | None, way: str) -> Reduction:
+def _reduction(
+    job: MeasuredAllReduce, algorithm: str, tag: int, segment_bytes: int, wire: WireFormat | None, way: str
+) -> Reduction:
     combine, device = job.buffers.combining(job.numbers, job.op)
     how = {"op": _summed(job.op), "tag": tag, "segment_bytes": segment_bytes, "wire": wire, "guard": job.guard}
     try:
-        reduction = catalogue.prepare(job.buffers.by(way), job.target, algorithm, combine, device=device, **how)
+        reduction = catalogue.make_allreduce(job.buffers.by(way), job.target, algorithm, combine, device=device, **how)
     except RingtrainError as error:
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:
@@ -148,20 +150,22 @@ def _reduction(job: Job, algorithm: str, tag: int, segment_bytes: int, wire: Wir
     return reduction
 
 
-def _trial(job: Job, reduction: Reduction, algorithm: str, wire: Wire | None, way: str) -> Trial:
+def _trial(
+    job: MeasuredAllReduce, reduction: Reduction, algorithm: str, wire: WireFormat | None, way: str
+) -> PreparedTrial:
     run = _finished(job, _reduced(job, reduction))
     carried, over = NONE if wire is None else wire.name, job.buffers.over(reduction.transport, way)
-    return Trial(algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
+    return PreparedTrial(algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
 
 
-def _check_wire(job: Job, algorithm: str, wire: Wire, rivals: Mapping[str, Rival]) -> None:
+def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, rivals: Mapping[str, Rival]) -> None:
     if job.numbers.name != "float32":  # said here too: what is bfloat16 to us is uint16 to others
         raise Refusal(texts.WIRE_TYPE(wire=wire.name, dtype=job.numbers.name))
     if algorithm == NATIVE or algorithm in rivals:
         raise Refusal(texts.WIRE_NOT_HERE(algorithm=algorithm, wire=wire.name))
 
 
-def _native(job: Job) -> Callable[[], None]:
+def _native(job: MeasuredAllReduce) -> Callable[[], None]:
     op = _summed(job.op)
     try:
         job.buffers.check_native(job.numbers, op)
@@ -175,7 +179,7 @@ def _summed(op: str) -> str:
     return "sum" if op == "mean" else op
 
 
-def _reduced(job: Job, reduction: Handle) -> Callable[[], None]:
+def _reduced(job: MeasuredAllReduce, reduction: Handle) -> Callable[[], None]:
     def run() -> None:
         if job.source is not None:
             job.buffers.copy(job.source, job.target)
@@ -185,7 +189,7 @@ def _reduced(job: Job, reduction: Handle) -> Callable[[], None]:
     return run
 
 
-def _finished(job: Job, reduce: Callable[[], None]) -> Callable[[], None]:
+def _finished(job: MeasuredAllReduce, reduce: Callable[[], None]) -> Callable[[], None]:
     """Every algorithm finishes a mean in the same way."""
     if job.op != "mean":
         return reduce

@@ -3,7 +3,7 @@
 import math
 
 from ringtrain.bench.measure.buffers import CPU, NO_WAY, Buffers
-from ringtrain.bench.measure.trials import Trial
+from ringtrain.bench.measure.trials import PreparedTrial
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, calibrate
 from ringtrain.bench.model.copies import mapped_bound_s, measure_copies
 
@@ -46,7 +46,7 @@ class Bounds:
         links = {way: found.as_dict() for way, found in self._links.items()}
         return told | {"copies": self._copies.as_dict(), "calibration_by_way": links}
 
-    def bound_s(self, trial: Trial, nbytes: int, share: float) -> float:
+    def bound_s(self, trial: PreparedTrial, nbytes: int, share: float) -> float:
         """``share``: of the buffer's bytes, what travels."""
         if self._copies is not None and trial.transport in MAPPED_BY_DEVICES:
             return mapped_bound_s(self._copies, self._ranks, nbytes)

@@ -31,7 +31,7 @@ INSIDE, BETWEEN = "inside a node", "between nodes"
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkClass:
     """One class of links. ``busy_bytes_per_s`` is what one rank sends while all do."""
 
     alpha_s: float
@@ -47,7 +47,7 @@ class Calibration:
     sharing:          the streams that share a node's link, at most, when all links between nodes are busy
     """
 
-    links: dict[str, Link]
+    links: dict[str, LinkClass]
     gamma_s_per_byte: float
     sharing: int
 
@@ -62,7 +62,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LinkLayout:
     """The ranks of every node, in rank order."""
 
     nodes: tuple[tuple[int, ...], ...]
@@ -95,10 +95,10 @@ def _around(circle: tuple[int, ...], place: int) -> tuple[int | None, int | None
     return circle[(place + 1) % len(circle)], circle[place - 1]
 
 
-def layout_of(transport: Transport) -> Layout:
+def layout_of(transport: Transport) -> LinkLayout:
     """Collective."""
     nodes = transport.gather_json(transport.node)
-    return Layout(tuple(tuple(r for r, own in enumerate(nodes) if own == node) for node in range(transport.nodes)))
+    return LinkLayout(tuple(tuple(r for r, own in enumerate(nodes) if own == node) for node in range(transport.nodes)))
 
 
 def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
@@ -108,20 +108,20 @@ def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
     memory = room(buffers, max(*RATE_BYTES, *STREAM_BYTES))
     rates = {INSIDE: _message_rates, BETWEEN: _stream_rates}
     links = {
-        kind: Link(_alpha_s(transport, layout, kind, memory, tag), *rates[kind](transport, layout, memory, tag))
+        kind: LinkClass(_alpha_s(transport, layout, kind, memory, tag), *rates[kind](transport, layout, memory, tag))
         for kind in (INSIDE, BETWEEN)
         if layout.pair(kind)
     }
     return Calibration(links, _gamma(transport, buffers, memory), layout.sharing)
 
 
-def _alpha_s(transport: Transport, layout: Layout, kind: str, memory: tuple, tag: int) -> float:
+def _alpha_s(transport: Transport, layout: LinkLayout, kind: str, memory: tuple, tag: int) -> float:
     small = [span[:ALPHA_BYTES] for span in memory]
     turns = ping_pong(transport, *layout.pair(kind), *small, tag)
     return slowest_s(transport, repeated(turns, ALPHA_ROUNDS), REPEATS) / ALPHA_ROUNDS / 2
 
 
-def _message_rates(transport: Transport, layout: Layout, memory: tuple, tag: int) -> tuple[float, float, float]:
+def _message_rates(transport: Transport, layout: LinkLayout, memory: tuple, tag: int) -> tuple[float, float, float]:
     """Of a pair, of both directions, and of all at once, inside nodes: the best over message sizes."""
     pair = layout.pair(INSIDE)
     peer = dict((pair, pair[::-1])).get(transport.rank)
@@ -137,7 +137,7 @@ def _message_rates(transport: Transport, layout: Layout, memory: tuple, tag: int
     return tuple(max(rate(*how, nbytes) for nbytes in RATE_BYTES) for how in prepared)
 
 
-def _stream_rates(transport: Transport, layout: Layout, memory: tuple, tag: int) -> tuple[float, float, float]:
+def _stream_rates(transport: Transport, layout: LinkLayout, memory: tuple, tag: int) -> tuple[float, float, float]:
     """The same between nodes, of streams."""
     first, second = layout.pair(BETWEEN)
     one_way = {first: (second, None), second: (None, first)}.get(transport.rank, (None, None))

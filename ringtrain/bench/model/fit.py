@@ -24,7 +24,7 @@ import numpy as np
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench.measure.rows import REFUSED
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration
-from ringtrain.bench.model.work import Work, least_work, work_of
+from ringtrain.bench.model.work import AlgorithmWork, least_work, work_of
 from ringtrain.collectives.catalogue import check_name, make_schedule
 from ringtrain.collectives.inspect.cost import MOST_RANKS, Fabric
 from ringtrain.collectives.topology import Topology
@@ -45,12 +45,12 @@ class Regime:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class FittedModel:
     """work:    what the algorithm does
     regimes: one, or two, by size
     """
 
-    work: Work
+    work: AlgorithmWork
     regimes: tuple[Regime, ...]
 
     def line(self, nbytes: float) -> tuple[float, float]:
@@ -69,21 +69,21 @@ class Model:
         return asdict(self)
 
 
-def model_of(found: dict) -> Model:
-    """From :meth:`Model.as_dict`, which may say more."""
+def model_of(found: dict) -> FittedModel:
+    """From :meth:`FittedModel.as_dict`, which may say more."""
     regimes = tuple(Regime(own["first_bytes"], Fabric(**own["fabric"])) for own in found["regimes"])
-    return Model(Work(**found["work"]), regimes)
+    return FittedModel(AlgorithmWork(**found["work"]), regimes)
 
 
 Points = Sequence[tuple[int, float]]  # (bytes, seconds)
 
 
-def fit(work: Work, points: Points, known: Fabric) -> Model:
+def fit(work: AlgorithmWork, points: Points, known: Fabric) -> FittedModel:
     """The model of ``points``; ``known`` is what the calibration says of the machine."""
     points = sorted(points)
     parts = _parts(points)
     edges = [0.0, *(float(np.sqrt(a[-1][0] * b[0][0])) for a, b in pairwise(parts))]
-    return Model(
+    return FittedModel(
         work, tuple(Regime(e, _shared_out(work, _line(part), known)) for e, part in zip(edges, parts, strict=True))
     )
 
@@ -116,7 +116,7 @@ def _line(points: Points) -> tuple[float, float]:
     return (0.0, best) if a < 0 else (best, 0.0)
 
 
-def _shared_out(work: Work, line: tuple[float, float], known: Fabric) -> Fabric:
+def _shared_out(work: AlgorithmWork, line: tuple[float, float], known: Fabric) -> Fabric:
     """The constants that make this line of this work."""
     start_s, slope = line
     gamma_s, slope = _take(slope, work.added, known.gamma_s)
@@ -142,7 +142,7 @@ def hold_out(points: Points) -> tuple[list, list]:
     return [point for point in points if point not in held], held
 
 
-def judged(work: Work, points: Points, known: Fabric) -> dict:
+def judged(work: AlgorithmWork, points: Points, known: Fabric) -> dict:
     """The model, its residuals at the sizes it was fitted to, and its relative errors at those held out."""
     seen, held = hold_out(points)
     model = fit(work, seen, known)
@@ -156,7 +156,7 @@ def judged(work: Work, points: Points, known: Fabric) -> dict:
     }
 
 
-def _errors(model: Model, points: Points) -> list[tuple[int, float]]:
+def _errors(model: FittedModel, points: Points) -> list[tuple[int, float]]:
     """(bytes, predicted/measured - 1)"""
     return [(nbytes, model.predict_s(nbytes) / seconds - 1) for nbytes, seconds in points]
 
@@ -164,7 +164,7 @@ def _errors(model: Model, points: Points) -> list[tuple[int, float]]:
 LARGEST = 1 << 50  # no buffer is longer
 
 
-def crossovers(models: dict[str, Model], points: dict[str, Points]) -> list[dict]:
+def crossovers(models: dict[str, FittedModel], points: dict[str, Points]) -> list[dict]:
     """For every two algorithms, the sizes where the faster one changes: predicted by their models, and measured between
     neighbouring sizes."""
     return [
@@ -177,7 +177,7 @@ def crossovers(models: dict[str, Model], points: dict[str, Points]) -> list[dict
     ]
 
 
-def predicted_crossings(a: Model, b: Model) -> list[float]:
+def predicted_crossings(a: FittedModel, b: FittedModel) -> list[float]:
     """Where the lines cross, and where a new regime changes the order at once."""
     edges = sorted({regime.first_bytes for model in (a, b) for regime in model.regimes})
     found = []
@@ -191,7 +191,7 @@ def predicted_crossings(a: Model, b: Model) -> list[float]:
     return found
 
 
-def _leads(a: Model, b: Model, regime_bytes: float, nbytes: float) -> bool:
+def _leads(a: FittedModel, b: FittedModel, regime_bytes: float, nbytes: float) -> bool:
     """Whether a is faster at ``nbytes``, were it of the regimes of ``regime_bytes``."""
     (start_a, slope_a), (start_b, slope_b) = a.line(regime_bytes), b.line(regime_bytes)
     return start_a + slope_a * nbytes < start_b + slope_b * nbytes
@@ -255,7 +255,7 @@ def _share(row: dict) -> float:
     return TYPES[row["wire_dtype"]].itemsize / TYPES[row["dtype"]].itemsize
 
 
-def work_by_name(algorithm: str, topology: Topology, wire: float = 1.0) -> Work:
+def work_by_name(algorithm: str, topology: Topology, wire: float = 1.0) -> AlgorithmWork:
     """Of a schedule by its steps; of anything else the least. ``wire``: the part of the bytes that travels."""
     try:
         check_name(algorithm, wire != 1)

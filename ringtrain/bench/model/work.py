@@ -14,7 +14,7 @@ from ringtrain.collectives.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class AlgorithmWork:
     """rounds:         steps whose messages all stay inside a node, of the rank that has most
     sent:           multiples of the buffer: what the busiest rank moves inside its node, the larger direction of every
                     step
@@ -30,7 +30,7 @@ class Work:
     sent_between: float = 0.0
 
 
-def work_of(schedule: Schedule, topology: Topology) -> Work:
+def work_of(schedule: Schedule, topology: Topology) -> AlgorithmWork:
     """Moves within a rank are no messages, and steps of nothing else no rounds; what they add is added."""
     steps, home = all_steps(schedule), topology.node_of()
     inside, between, moved, added = [], [], [], []
@@ -41,7 +41,7 @@ def work_of(schedule: Schedule, topology: Topology) -> Work:
         moved.append(sum(_moved_inside(step, rank, home) for step in own))
         added.append(sum(_chunks(move for move in step.recvs if move.add) for step in own))
     passed = max(_passed(steps, ranks) for ranks in topology.nodes)
-    return Work(
+    return AlgorithmWork(
         rounds=max(inside),
         sent=max(moved) / schedule.chunks,
         added=max(added) / schedule.chunks,
@@ -68,10 +68,12 @@ def _chunks(moves: Iterable[Move]) -> int:
     return sum(move.stop - move.start for move in moves)
 
 
-def least_work(topology: Topology) -> Work:
+def least_work(topology: Topology) -> AlgorithmWork:
     """What no all-reduce of these ranks does without."""
     local, nodes = max(topology.counts), len(topology.nodes)
-    return Work(_rounds(local), _shares(local), (topology.size - 1) / topology.size, _rounds(nodes), _shares(nodes))
+    return AlgorithmWork(
+        _rounds(local), _shares(local), (topology.size - 1) / topology.size, _rounds(nodes), _shares(nodes)
+    )
 
 
 def _rounds(count: int) -> int:

@@ -14,13 +14,13 @@ from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
 from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
 from ringtrain.bench.measure.timing import START, Protocol, Samples, measure
-from ringtrain.bench.measure.trials import Entry, Job, Refusal, Rival, Trial, prepare
+from ringtrain.bench.measure.trials import ContenderTrial, MeasuredAllReduce, PreparedTrial, Refusal, Rival, prepare
 from ringtrain.bench.model.bounds import Bounds
 from ringtrain.bench.model.fit import fits
 from ringtrain.bench.sweep.pairs import measure_pairs
 from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execution.execute import segment_for
-from ringtrain.collectives.execution.reduction import Wire
+from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.collectives.topology import Topology, placed
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
@@ -156,9 +156,9 @@ def _protocol(asked: Sweep) -> dict:
     return own | {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
 
 
-def _wires(transport: Transport, names: Sequence[str]) -> dict[str, Wire | None]:
+def _wires(transport: Transport, names: Sequence[str]) -> dict[str, WireFormat | None]:
     """One rank of a node compiles kernels, then the others load what it kept."""
-    made: dict[str, Wire | None] = {}
+    made: dict[str, WireFormat | None] = {}
     for turn in (transport.local_rank == 0, transport.local_rank != 0):
         if turn:
             made = {name: compiled_wire(name) for name in names}
@@ -171,8 +171,8 @@ class _Ready:
     """A job, with an entry for each kind of memory of each contender that can run it, and a row for each that cannot.
     Verdicts are those of the entries, one after another."""
 
-    job: Job
-    entries: dict[Contender, list[Entry]]
+    job: MeasuredAllReduce
+    entries: dict[Contender, list[ContenderTrial]]
     refusals: dict[Contender, dict]
     verdicts: list[checks.Verdict | None]
 
@@ -203,7 +203,7 @@ class _Bench:
             memory: [buffers.allocate(room, memory) for _ in range(copies)] for memory in asked.all_memories(buffers)
         }
 
-    def jobs(self) -> Iterator[dict[str, Job]]:
+    def jobs(self) -> Iterator[dict[str, MeasuredAllReduce]]:
         """The same job in each kind of memory. Sizes innermost, so that a table reads like a curve."""
         copies = (1, 2) if self._asked.out_of_place else (1,)
         for dtype, op, count in product(self._asked.dtypes, self._asked.ops, copies):
@@ -211,11 +211,11 @@ class _Bench:
             for nbytes in whole_elements(self._asked.sizes, numbers.itemsize):
                 yield {memory: self._job(memory, nbytes, numbers, op, count) for memory in self._spans}
 
-    def _job(self, memory: str, nbytes: int, numbers: NumberType, op: str, count: int) -> Job:
+    def _job(self, memory: str, nbytes: int, numbers: NumberType, op: str, count: int) -> MeasuredAllReduce:
         spans = [self._buffers.typed(span, nbytes, numbers) for span in self._spans[memory][:count]]
-        return Job(self._buffers, numbers, op, *spans, guard=self._asked.guard, memory=memory)
+        return MeasuredAllReduce(self._buffers, numbers, op, *spans, guard=self._asked.guard, memory=memory)
 
-    def prepare(self, jobs: dict[str, Job]) -> _Ready:
+    def prepare(self, jobs: dict[str, MeasuredAllReduce]) -> _Ready:
         """All contenders ready to run the job, and judged."""
         asked, entries, refusals = self._asked, {}, {}
         for tag, each in enumerate(self._contenders):
@@ -223,7 +223,7 @@ class _Bench:
             how = (tag, asked.segment_bytes, asked.rivals, asked.tuning, self._wires[wire], way)
             own = [jobs[memory] for memory in asked.memories_of(algorithm, self._buffers)]
             try:
-                entries[each] = [Entry(job, prepare(job, algorithm, *how)) for job in own]
+                entries[each] = [ContenderTrial(job, prepare(job, algorithm, *how)) for job in own]
             except Refusal as reason:
                 refusals[each] = rows.refused(rows.identity(own[0], algorithm, None, wire, way), str(reason))
         verdicts = [self._judge(*entry, tag) for tag, own in enumerate(entries.values()) for entry in own]
@@ -243,7 +243,7 @@ class _Bench:
         made = {each: rows.with_speedup(row, base, self._asked.protocol.seed) for each, row in made.items()}
         return [ready.refusals[each] if each in ready.refusals else made[each] for each in self._contenders]
 
-    def _judge(self, job: Job, trial: Trial, tag: int) -> checks.Verdict | None:
+    def _judge(self, job: MeasuredAllReduce, trial: PreparedTrial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:
             return None
         self._watcher.progress(texts.CHECKING(trial=trial.name, nbytes=job.nbytes, dtype=job.numbers.name), 0, 1)
@@ -256,7 +256,7 @@ class _Bench:
             otherwise.free()
         return verdict
 
-    def _otherwise(self, job: Job, trial: Trial, tag: int) -> Trial | None:
+    def _otherwise(self, job: MeasuredAllReduce, trial: PreparedTrial, tag: int) -> PreparedTrial | None:
         """The same with messages cut elsewhere; None where there are none to be cut."""
         if trial.bytes_sent is None:
             return None
@@ -264,12 +264,12 @@ class _Bench:
         other = self._other_segment(job)
         return prepare(job, runs, len(self._contenders) + tag, other, wire=wire, way=trial.way)
 
-    def _other_segment(self, job: Job) -> int:
+    def _other_segment(self, job: MeasuredAllReduce) -> int:
         """Cut elsewhere: in about three pieces a rank, where that is another size."""
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
         return other if other < self._asked.segment_bytes else self._asked.segment_bytes // 2
 
-    def _row(self, entry: Entry, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
+    def _row(self, entry: ContenderTrial, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
         (job, trial), protocol = entry, self._asked.protocol
         named = rows.identity(job, trial.algorithm, trial.transport, trial.wire, trial.way)
         share = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize

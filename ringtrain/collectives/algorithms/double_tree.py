@@ -35,7 +35,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringtrain.collectives.algorithms.timetable import Entry, timed_steps
+from ringtrain.collectives.algorithms.timetable import TimedMessage, timed_steps
 from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 
@@ -83,16 +83,16 @@ def broadcast(size: int, pieces: int = PIECES) -> Schedule:
     return Schedule("double-tree-broadcast", size, 2 * pieces, steps, wire, ALL_GATHER, _owner(size, pieces))
 
 
-def _up(edge: Edge, time: int, piece: int, pieces: int) -> Entry:
+def _up(edge: Edge, time: int, piece: int, pieces: int) -> TimedMessage:
     at = edge.tree * pieces + piece
     send, recv = Move(edge.parent, at, at + 1), Move(edge.child, at, at + 1, add=True)
-    return Entry((time + 2 * piece, 0), edge.child, edge.parent, send, recv)
+    return TimedMessage((time + 2 * piece, 0), edge.child, edge.parent, send, recv)
 
 
-def _down(edge: Edge, time: int, piece: int, pieces: int) -> Entry:
+def _down(edge: Edge, time: int, piece: int, pieces: int) -> TimedMessage:
     at = edge.tree * pieces + piece
     send, recv = Move(edge.child, at, at + 1), Move(edge.parent, at, at + 1)
-    return Entry((time + 2 * piece, 0), edge.parent, edge.child, send, recv)
+    return TimedMessage((time + 2 * piece, 0), edge.parent, edge.child, send, recv)
 
 
 def _owner(size: int, pieces: int):

@@ -22,7 +22,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.algorithms.timetable import Entry, rounds, timed_steps
+from ringtrain.collectives.algorithms.timetable import TimedMessage, rounds, timed_steps
 from ringtrain.collectives.matching import all_steps, messages
 from ringtrain.collectives.schedule import Move, Schedule
 from ringtrain.errors import UsageError
@@ -48,7 +48,7 @@ def pipelined(schedule: Schedule, pieces: int) -> Schedule:
     )
 
 
-def _entries(schedule: Schedule, pieces: int) -> dict[int, list[Entry]]:
+def _entries(schedule: Schedule, pieces: int) -> dict[int, list[TimedMessage]]:
     """The messages of each rank, of all pieces, with their times."""
     steps = all_steps(schedule)
     met = messages(schedule, steps)
@@ -56,7 +56,7 @@ def _entries(schedule: Schedule, pieces: int) -> dict[int, list[Entry]]:
     for piece in range(pieces):
         for message, (round, depth) in zip(met, taken, strict=True):
             send, recv = (_moved(move, piece, pieces, schedule.chunks) for move in (message.send, message.recv))
-            entry = Entry((round + piece, depth), message.source, message.target, send, recv)
+            entry = TimedMessage((round + piece, depth), message.source, message.target, send, recv)
             for rank in {message.source, message.target}:
                 found[rank].append(entry)
     return found

@@ -33,7 +33,7 @@ OWN, SCRATCH = 0, 1  # the only chunk, and room for another
 
 
 @dataclass(frozen=True, slots=True)
-class Rooted:
+class RootedTree:
     """``parents``: of each of ``size`` ranks; None of the root, and of those that take no part."""
 
     root: int
@@ -47,11 +47,11 @@ class Rooted:
         return [child for child, parent in enumerate(self.parents) if parent == rank]
 
 
-def straight(root: int, members: Sequence[int], size: int) -> Rooted:
-    return Rooted(root, tuple(root if rank in members and rank != root else None for rank in range(size)))
+def straight(root: int, members: Sequence[int], size: int) -> RootedTree:
+    return RootedTree(root, tuple(root if rank in members and rank != root else None for rank in range(size)))
 
 
-def by_nodes(root: int, members: Sequence[int], node_of: Sequence[int]) -> Rooted:
+def by_nodes(root: int, members: Sequence[int], node_of: Sequence[int]) -> RootedTree:
     """The head of a node is its first member; of the root's node, the root."""
     heads = {node_of[rank]: rank for rank in sorted(members, reverse=True)}
     heads[node_of[root]] = root
@@ -60,10 +60,10 @@ def by_nodes(root: int, members: Sequence[int], node_of: Sequence[int]) -> Roote
         head = heads[node_of[rank]]
         parents[rank] = root if rank == head else head
     parents[root] = None
-    return Rooted(root, tuple(parents))
+    return RootedTree(root, tuple(parents))
 
 
-def reduce(tree: Rooted) -> Schedule:
+def reduce(tree: RootedTree) -> Schedule:
     """The first half: the root ends with the sum of the members."""
 
     def steps(rank: int) -> Iterator[Step]:
@@ -92,7 +92,7 @@ def _earlier(children: list[int], rank: int) -> Iterator[Step]:
         yield Step((Move(rank, SCRATCH, SCRATCH + 1),), (Move(rank, OWN, OWN + 1, add=True),))
 
 
-def spread(tree: Rooted) -> Schedule:
+def spread(tree: RootedTree) -> Schedule:
     """The second half: the members end with what the root began with."""
 
     def steps(rank: int) -> Iterator[Step]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.matching import Message, Steps, is_local
+from ringtrain.collectives.matching import MatchedMessage, Steps, is_local
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
 
@@ -19,7 +19,7 @@ End = tuple[int, int]  # rank and step
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TimedMessage:
     """At ``time`` rank ``source`` sends, and rank ``target`` receives."""
 
     time: Time
@@ -29,7 +29,7 @@ class Entry:
     recv: Move
 
 
-def timed_steps(rank: int, entries: Iterable[Entry]) -> Iterator[Step]:
+def timed_steps(rank: int, entries: Iterable[TimedMessage]) -> Iterator[Step]:
     """The steps of ``rank``. ``entries`` are those of this rank; those of one pair and one time come in the same
     order on both."""
     for _, group in groupby(sorted(entries, key=lambda entry: entry.time), key=lambda entry: entry.time):
@@ -40,7 +40,7 @@ def timed_steps(rank: int, entries: Iterable[Entry]) -> Iterator[Step]:
         )
 
 
-def rounds(schedule: Schedule, steps: Steps, met: list[Message]) -> list[Time]:
+def rounds(schedule: Schedule, steps: Steps, met: list[MatchedMessage]) -> list[Time]:
     """The time of each message, if each takes one round and arithmetic within a rank takes none. A message travels
     when both of its ranks have begun the step that it belongs to; a rank goes on when its step's last one has.
 
@@ -52,7 +52,7 @@ def rounds(schedule: Schedule, steps: Steps, met: list[Message]) -> list[Time]:
 class _Clock:
     """All ranks on paper, each as far as it can go."""
 
-    def __init__(self, steps: Steps, met: list[Message]):
+    def __init__(self, steps: Steps, met: list[MatchedMessage]):
         self.steps, self.met = steps, met
         self.times: dict[int, Time] = {}  # by number of the message
         self.begun: dict[End, Time] = {}
@@ -92,5 +92,5 @@ class _Clock:
                     yield (rank, step + 1), max((self.times[number] for number in own), default=self.begun[end])
 
 
-def _ends(message: Message) -> set[End]:
+def _ends(message: MatchedMessage) -> set[End]:
     return {(message.source, message.sent), (message.target, message.received)}

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Piece, Plan, make_plan
-from ringtrain.collectives.execution.reduction import HOST, Reduction, Wire
+from ringtrain.collectives.execution.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Task, TaskGraph, make_plan
+from ringtrain.collectives.execution.reduction import HOST, Reduction, WireFormat
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Handle, Transport
@@ -63,7 +63,7 @@ class Execution(Reduction):
         segment_bytes: int = SEGMENT_BYTES,
         device=HOST,
         allocate: Callable | None = None,
-        wire: Wire | None = None,
+        wire: WireFormat | None = None,
         edges: Sequence[int] | None = None,
         lanes: Sequence = (),
     ):
@@ -88,17 +88,19 @@ class Execution(Reduction):
         self._computing = False  # whether anything was issued to the device since it was last looked at
         self._mark = None  # how far the device must be before anything starts; None: it is
 
-    def _prepare(self, transport: Transport, piece: Piece, span, message, add: Callable, wire: Wire | None) -> "_Piece":
+    def _prepare(
+        self, transport: Transport, piece: Task, span, message, add: Callable, wire: WireFormat | None
+    ) -> "_TaskState":
         if piece.kind in LOCAL:
             work = _work(piece.kind, message, span, add, self._device.copy, wire)
-            return _Piece(self._local, None, None, None, None, work)
+            return _TaskState(self._local, None, None, None, None, work)
         if piece.kind == SEND:
             handle = self._kept(transport.sends([(piece.peer, message)], self._tag))
             pack = wire and partial(wire.pack, span, message)
-            return _Piece(self._sends, self._flying[True, piece.peer], pack, handle.start, handle.test, None)
+            return _TaskState(self._sends, self._flying[True, piece.peer], pack, handle.start, handle.test, None)
         handle = self._kept(transport.recvs([(piece.peer, message)], self._tag))
         work = _work(piece.kind, message, span, add, self._device.copy, wire)
-        return _Piece(self._recvs, self._flying[False, piece.peer], None, handle.start, handle.test, work)
+        return _TaskState(self._recvs, self._flying[False, piece.peer], None, handle.start, handle.test, work)
 
     def _kept(self, handle: Handle) -> Handle:
         self._handles.append(handle)
@@ -229,7 +231,7 @@ class Execution(Reduction):
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _TaskState:
     """A piece as it is run. ``queue``: where it waits to be started; ``channel``: where it is in flight. There may be
     nothing to do before it is started (``pack``), and nothing when it has arrived (``work``)."""
 
@@ -241,7 +243,9 @@ class _Piece:
     work: Callable[[], None] | None
 
 
-def _work(kind: str, message, span, add: Callable, copy: Callable, wire: Wire | None) -> Callable[[], None] | None:
+def _work(
+    kind: str, message, span, add: Callable, copy: Callable, wire: WireFormat | None
+) -> Callable[[], None] | None:
     """What is done to the elements ``span`` when ``message``, which is about them, has arrived."""
     if kind == FOLD or (kind == ADD and wire is None):
         return partial(add, span, message, span)
@@ -254,12 +258,12 @@ def _work(kind: str, message, span, add: Callable, copy: Callable, wire: Wire | 
     return partial(wire.add if kind == ADD else wire.unpack, message, span)
 
 
-def _round(wire: Wire, message, span) -> None:
+def _round(wire: WireFormat, message, span) -> None:
     wire.pack(span, message)
     wire.unpack(message, span)
 
 
-def _views(plan: Plan, lanes: Sequence, travels, allocate: Callable) -> tuple[list, list]:
+def _views(plan: TaskGraph, lanes: Sequence, travels, allocate: Callable) -> tuple[list, list]:
     """For every piece the elements that it is about, in the buffer, which is the first of the lanes, in another of them
     or in scratch; and what comes to them, or travels: those elements themselves, their place in staging, whose type is
     ``travels``, or other elements of this rank."""
@@ -272,7 +276,7 @@ def _views(plan: Plan, lanes: Sequence, travels, allocate: Callable) -> tuple[li
         place = min(start // count, len(lanes))
         return held[place][start - place * count : stop - place * count]
 
-    def message(piece: Piece):
+    def message(piece: Task):
         if piece.stage >= 0:
             start = piece.stage * plan.segment
             return staging[start : start + piece.stop - piece.start]

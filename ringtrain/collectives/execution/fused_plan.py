@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.algorithms.canonical import NAME, reduce_scatter
-from ringtrain.collectives.matching import Message, Steps, all_steps, is_local, messages
+from ringtrain.collectives.matching import MatchedMessage, Steps, all_steps, is_local, messages
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
 
@@ -30,7 +30,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ChunkOperation:
     """Add the chunk at ``source`` into the one at ``target``, or overwrite that by it."""
 
     target: Place
@@ -39,18 +39,18 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Fused:
+class TwoShotPlan:
     """``tasks[rank]``: what the rank does between the two waits, in this order: all of it to chunk ``rank``.
     ``brings[rank]``: how many arrays it has to be added (:meth:`ringtrain.collectives.schedule.Schedule.brings`)."""
 
     name: str
     size: int
     chunks: int
-    tasks: tuple[tuple[Task, ...], ...]
+    tasks: tuple[tuple[ChunkOperation, ...], ...]
     brings: tuple[int, ...]
 
 
-def fuse(name: str, scatter: Schedule, gather: Schedule) -> Fused:
+def fuse(name: str, scatter: Schedule, gather: Schedule) -> TwoShotPlan:
     """The two halves of an all-reduce, in shared memory. Raises ScheduleError where they are of another kind."""
     steps = all_steps(scatter)
     tasks = [[] for _ in range(scatter.size)]
@@ -59,7 +59,7 @@ def fuse(name: str, scatter: Schedule, gather: Schedule) -> Fused:
     for message in messages(gather, all_steps(gather)):
         _check(gather, message)
         tasks[message.source] += _copies(message)
-    return Fused(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)), _brings(scatter))
+    return TwoShotPlan(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)), _brings(scatter))
 
 
 def _brings(scatter: Schedule) -> tuple[int, ...]:
@@ -80,44 +80,44 @@ def _homes(scatter: Schedule, steps: Steps) -> list[dict[int, Place]]:
     return homes
 
 
-def _additions(steps: tuple[Step, ...], rank: int, home: dict[int, Place]) -> Iterator[Task]:
+def _additions(steps: tuple[Step, ...], rank: int, home: dict[int, Place]) -> Iterator[ChunkOperation]:
     for step in steps:
         if is_local(step, rank):
             for send, recv in zip(step.sends, step.recvs, strict=True):
                 for source, target in _pairs(send, recv):
-                    yield Task(home[target], home[source], recv.add)
+                    yield ChunkOperation(home[target], home[source], recv.add)
 
 
-def _copies(message: Message) -> Iterator[Task]:
+def _copies(message: MatchedMessage) -> Iterator[ChunkOperation]:
     for source, target in _pairs(message.send, message.recv):
-        yield Task((message.target, target), (message.source, source), add=False)
+        yield ChunkOperation((message.target, target), (message.source, source), add=False)
 
 
 def _pairs(send: Move, recv: Move) -> Iterator[Place]:
     return zip(range(send.start, send.stop), range(recv.start, recv.stop), strict=True)
 
 
-def _check(schedule: Schedule, message: Message) -> None:
+def _check(schedule: Schedule, message: MatchedMessage) -> None:
     if message.recv.add or message.sent:
         raise ScheduleError(
             texts.NOT_FUSED(schedule=schedule, step=message.sent, source=message.source, target=message.target)
         )
 
 
-def one_after_another(size: int) -> Fused:
+def one_after_another(size: int) -> TwoShotPlan:
     """The plan whose sums are added up in the order of ranks: what a device does to a chunk in one pass over all
     contributions, with each partial sum in a register."""
     tasks = [
         (
-            *(Task((0, rank), (source, rank), add=True) for source in range(1, size)),
-            *(Task((target, rank), (0, rank), add=False) for target in range(1, size)),
+            *(ChunkOperation((0, rank), (source, rank), add=True) for source in range(1, size)),
+            *(ChunkOperation((target, rank), (0, rank), add=False) for target in range(1, size)),
         )
         for rank in range(size)
     ]
-    return Fused("one after another", size, size, tuple(tasks), (1,) * size)
+    return TwoShotPlan("one after another", size, size, tuple(tasks), (1,) * size)
 
 
-def order_of(fused: Fused, rank: int) -> list[int]:
+def order_of(fused: TwoShotPlan, rank: int) -> list[int]:
     """Whose contributions to its chunk the rank adds, one after another, before it writes the sum into the buffers of
     all of them. Raises ScheduleError where its tasks are not that."""
     if not is_one_pass(fused, rank):
@@ -125,22 +125,22 @@ def order_of(fused: Fused, rank: int) -> list[int]:
     return _sources(fused, rank)
 
 
-def is_one_pass(fused: Fused, rank: int) -> bool:
+def is_one_pass(fused: TwoShotPlan, rank: int) -> bool:
     """Whether the rank adds contributions one after another, and then writes the sum into the buffers of all of
     them."""
     order, tasks = _sources(fused, rank), fused.tasks[rank]
     home = (order[0], rank)
-    summed = [Task(home, (source, rank), add=True) for source in order[1:]]
-    given = {Task((target, rank), home, add=False) for target in order[1:]}
+    summed = [ChunkOperation(home, (source, rank), add=True) for source in order[1:]]
+    given = {ChunkOperation((target, rank), home, add=False) for target in order[1:]}
     return tasks[: len(summed)] == tuple(summed) and set(tasks[len(summed) :]) == given
 
 
-def _sources(fused: Fused, rank: int) -> list[int]:
+def _sources(fused: TwoShotPlan, rank: int) -> list[int]:
     """Whose contributions are added, in this order."""
     additions = [task for task in fused.tasks[rank] if task.add]
     return [*(task.target[0] for task in additions[:1]), *(task.source[0] for task in additions)] or [rank]
 
 
-def plan(size: int, shards: int) -> Fused:
+def plan(size: int, shards: int) -> TwoShotPlan:
     """The same in memory that the ranks share."""
     return fuse(NAME, reduce_scatter(size, shards), sliced.all_gather(size))

@@ -10,12 +10,12 @@ from itertools import pairwise
 import numpy as np
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.fused_plan import Fused, Place, Task, is_one_pass, order_of
+from ringtrain.collectives.execution.fused_plan import ChunkOperation, Place, TwoShotPlan, is_one_pass, order_of
 from ringtrain.collectives.execution.reduction import HOST, Reduction
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
-from ringtrain.transport.shared_arena import Lane
+from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import peers, wait_for
 
 WORK_BYTES = 1 << 18  # of all twins of a piece: what is added is then still in the cache when it is pushed
@@ -46,10 +46,10 @@ class Mapped(Reduction):
 
     def __init__(
         self,
-        fused: Fused,
+        fused: TwoShotPlan,
         transport: Transport,
         twins: Sequence,
-        lane: Lane,
+        lane: SignalCounter,
         combine: Callable,
         device=HOST,
         piece_bytes: int | None = None,
@@ -148,7 +148,7 @@ def elements(arrays: Sequence[Sequence], chunks: int, start: int, stop: int) -> 
     return lambda place: arrays[place[1] // chunks][place[0]][start:stop]
 
 
-def actions(tasks: Sequence[Task], at: Callable[[Place], object], combine: Callable) -> Work:
+def actions(tasks: Sequence[ChunkOperation], at: Callable[[Place], object], combine: Callable) -> Work:
     """The tasks on a piece of a chunk, whose elements in any place are ``at(place)``."""
     made = []
     for task in tasks:
@@ -157,7 +157,7 @@ def actions(tasks: Sequence[Task], at: Callable[[Place], object], combine: Calla
     return made
 
 
-def launches(device, fused: Fused, rank: int, at: Callable[[Place], object]) -> Work:
+def launches(device, fused: TwoShotPlan, rank: int, at: Callable[[Place], object]) -> Work:
     """The same on a device: one operation where the plan adds one contribution after another; else one for each
     addition, of which the last writes the sum to all who want it."""
     if is_one_pass(fused, rank):

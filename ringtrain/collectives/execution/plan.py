@@ -34,7 +34,7 @@ STAGES = 4  # places in staging for each peer whose contributions are added, or 
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Task:
     """Elements ``start:stop`` of the buffer; or of further lanes and of scratch, counted on from the buffer's end.
     ``stage`` is its place in staging, counted in segments; ``source`` is where the elements lie that a piece within
     the rank reads. Both are -1 where they mean nothing."""
@@ -66,11 +66,11 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Plan:
+class TaskGraph:
     """The pieces of one rank, and by piece: how many things it waits for before it starts, and, of one that lands in
     staging, before it is added or unpacked; and whom it lets go when it has started, and when it is done."""
 
-    pieces: list[Piece]
+    pieces: list[Task]
     scratch: int  # elements
     stages: int  # segments in staging
     segment: int  # elements of the longest piece that lies there
@@ -86,7 +86,7 @@ class Plan:
         self.started, self.done_start, self.done_add = ([[] for _ in range(count)] for _ in range(3))
 
 
-class Layout:
+class BufferLayout:
     """Where chunks lie: those of the buffer and of the other ``lanes`` first, then the scratch chunks that these steps
     use, one after the other."""
 
@@ -122,16 +122,16 @@ def make_plan(
     segment: int,
     packed: bool = False,
     edges: Sequence[int] | None = None,
-) -> Plan:
+) -> TaskGraph:
     """The plan of ``rank`` for a buffer of ``count`` elements, in segments of at most ``segment``
     elements. ``packed``: whether messages are. ``edges``: where chunks begin, and the end, unless they are even."""
     steps = schedule.steps(rank)
     lanes = schedule.brings(rank)
-    layout = Layout(steps, schedule.chunks, count, edges, lanes)
+    layout = BufferLayout(steps, schedule.chunks, count, edges, lanes)
     stages = _Stages(packed)
     pieces = [piece for k, step in enumerate(steps) for piece in _pieces(k, rank, step, layout, segment, stages)]
     longest = max((p.stop - p.start for p in pieces if p.stage >= 0), default=0)
-    plan = Plan(pieces, layout.stop - lanes * count, stages.count, longest)
+    plan = TaskGraph(pieces, layout.stop - lanes * count, stages.count, longest)
     _keep_channels(plan)
     _keep_stages(plan)
     _keep_elements(plan)
@@ -161,17 +161,19 @@ class _Stages:
         return places[dealt % STAGES]
 
 
-def _pieces(number: int, rank: int, step: Step, layout: Layout, segment: int, stages: _Stages) -> Iterator[Piece]:
+def _pieces(number: int, rank: int, step: Step, layout: BufferLayout, segment: int, stages: _Stages) -> Iterator[Task]:
     recvs = [(ADD if move.add else TAKE, move) for move in step.recvs]
     sends = [(SEND, move) for move in step.sends]
     for kind, move in [*recvs, *sends]:
         if move.peer != rank:
             for start, stop in _cut(*layout.span(move), segment):
-                yield Piece(number, kind, move.peer, start, stop, stages.deal(kind, move.peer))
+                yield Task(number, kind, move.peer, start, stop, stages.deal(kind, move.peer))
     yield from _local_pieces(number, rank, step, layout, segment, stages)
 
 
-def _local_pieces(number: int, rank: int, step: Step, layout: Layout, segment: int, stages: _Stages) -> Iterator[Piece]:
+def _local_pieces(
+    number: int, rank: int, step: Step, layout: BufferLayout, segment: int, stages: _Stages
+) -> Iterator[Task]:
     """The step's moves within the rank, whose two ends stand in the same order in sends and receives."""
     sends, recvs = ([move for move in moves if move.peer == rank] for moves in (step.sends, step.recvs))
     for send, recv in zip(sends, recvs, strict=True):
@@ -179,7 +181,7 @@ def _local_pieces(number: int, rank: int, step: Step, layout: Layout, segment: i
         source, _ = layout.span(send)
         kind = FOLD if recv.add else ROUND if source == first else COPY
         for start, stop in _cut(*layout.span(recv), segment):
-            yield Piece(number, kind, rank, start, stop, stages.deal(kind, rank), source + start - first)
+            yield Task(number, kind, rank, start, stop, stages.deal(kind, rank), source + start - first)
 
 
 def _cut(start: int, stop: int, segment: int) -> Iterator[tuple[int, int]]:
@@ -187,7 +189,7 @@ def _cut(start: int, stop: int, segment: int) -> Iterator[tuple[int, int]]:
         yield at, min(at + segment, stop)
 
 
-def _keep_channels(plan: Plan) -> None:
+def _keep_channels(plan: TaskGraph) -> None:
     last: dict[tuple[bool, int], int] = {}
     for i, piece in enumerate(plan.pieces):
         if piece.kind in LOCAL:
@@ -199,7 +201,7 @@ def _keep_channels(plan: Plan) -> None:
         last[channel] = i
 
 
-def _keep_stages(plan: Plan) -> None:
+def _keep_stages(plan: TaskGraph) -> None:
     last: dict[int, int] = {}
     for i, piece in enumerate(plan.pieces):
         if piece.stage >= 0:
@@ -209,7 +211,7 @@ def _keep_stages(plan: Plan) -> None:
             last[piece.stage] = i
 
 
-def _keep_elements(plan: Plan) -> None:
+def _keep_elements(plan: TaskGraph) -> None:
     """Order the pieces that touch the same elements in different steps, where one of them writes."""
     cells = _Cells(plan.pieces)
     for numbers in _by_step(plan.pieces):
@@ -219,14 +221,14 @@ def _keep_elements(plan: Plan) -> None:
             cells.touch(i, plan.pieces[i])
 
 
-def _by_step(pieces: list[Piece]) -> list[list[int]]:
+def _by_step(pieces: list[Task]) -> list[list[int]]:
     groups: dict[int, list[int]] = {}
     for i, piece in enumerate(pieces):
         groups.setdefault(piece.step, []).append(i)
     return list(groups.values())
 
 
-def _wait(plan: Plan, i: int, rivals: set[int]) -> None:
+def _wait(plan: TaskGraph, i: int, rivals: set[int]) -> None:
     lands = plan.pieces[i].lands
     for rival in rivals:
         (plan.done_add if lands else plan.done_start)[rival].append(i)
@@ -237,7 +239,7 @@ class _Cells:
     """The elements, in the smallest ranges that no piece divides: who wrote each last, and who has read it
     since."""
 
-    def __init__(self, pieces: list[Piece]):
+    def __init__(self, pieces: list[Task]):
         edges = sorted({edge for piece in pieces for span in (piece.read, piece.written) if span for edge in span})
         self._at = {edge: i for i, edge in enumerate(edges)}
         self._writers: list[set[int]] = [set() for _ in edges]
@@ -246,7 +248,7 @@ class _Cells:
     def _range(self, span: tuple[int, int] | None) -> range:
         return range(self._at[span[0]], self._at[span[1]]) if span else range(0)
 
-    def rivals(self, piece: Piece) -> set[int]:
+    def rivals(self, piece: Task) -> set[int]:
         found: set[int] = set()
         for cell in self._range(piece.read):
             found |= self._writers[cell]
@@ -254,7 +256,7 @@ class _Cells:
             found |= self._writers[cell] | self._readers[cell]
         return found
 
-    def touch(self, i: int, piece: Piece) -> None:
+    def touch(self, i: int, piece: Task) -> None:
         for cell in self._range(piece.read):
             self._readers[cell].add(i)
         for cell in self._range(piece.written):

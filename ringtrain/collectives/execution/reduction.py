@@ -40,7 +40,7 @@ class Reduction(Handle):
         return 0
 
 
-class Nothing(Reduction):
+class EmptyReduction(Reduction):
     """Of no elements."""
 
     algorithm = transport = "nothing"
@@ -79,7 +79,7 @@ HOST = Host()
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class WireFormat:
     """How float32 elements travel. Arrays are flat and of equal size; packed ones have the wire's own type.
 
     name:   of the numbers that travel

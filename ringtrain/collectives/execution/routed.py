@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ringtrain.collectives import texts
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import Fused, order_of
+from ringtrain.collectives.execution.fused_plan import TwoShotPlan, order_of
 from ringtrain.collectives.execution.mapped import (
     COMING,
     FINAL,
@@ -35,12 +35,12 @@ from ringtrain.collectives.execution.mapped import (
     spans,
     summed,
 )
-from ringtrain.collectives.execution.reduction import HOST, Reduction, Wire
+from ringtrain.collectives.execution.reduction import HOST, Reduction, WireFormat
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import TransportError
 from ringtrain.transport.base import Transport
-from ringtrain.transport.shared_arena import Lane
+from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import peers, wait_for
 
 PIECES = 32  # of a slice, at most: the first addition and the last push are then little of the whole
@@ -50,7 +50,7 @@ FIRST_TAG = 1 << 14  # behind the tags of others in flight; an MPI has 32767 at 
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class SliceSegment:
     """A piece of slice ``number``: elements ``start:stop``, exchanged by ``carriers``, one rank of each node, under a
     tag that no other piece of two of them has."""
 
@@ -61,7 +61,7 @@ class Portion:
     tag: int
 
 
-def portions(topology: Topology, rank: int, count: int, least: int, tag: int) -> Iterator[Portion]:
+def portions(topology: Topology, rank: int, count: int, least: int, tag: int) -> Iterator[SliceSegment]:
     """What ``rank`` carries of a buffer of ``count`` elements, in pieces of at least ``least`` of them."""
     smallest, slices = min(topology.counts), max(topology.counts)
     # Two ranks carry the same slices only so far apart: rounds of the smallest node tell them apart.
@@ -71,10 +71,10 @@ def portions(topology: Topology, rank: int, count: int, least: int, tag: int) ->
         if rank in carriers:
             longest = max(-(-(stop - start) // PIECES), least)
             for index, (a, b) in enumerate(pieces(start, stop, longest)):
-                yield Portion(number, a, b, carriers, first + number // smallest * PIECES + index)
+                yield SliceSegment(number, a, b, carriers, first + number // smallest * PIECES + index)
 
 
-class Piece:
+class SegmentPipeline:
     """A portion at work: what this rank adds, what goes between nodes, what it pushes."""
 
     def __init__(self, additions: list, outer: Execution, copies: list):
@@ -91,16 +91,16 @@ class Piece:
 
 
 def make_piece(
-    portion: Portion,
-    fused: Fused,
+    portion: SliceSegment,
+    fused: TwoShotPlan,
     outer: Schedule,
     transport: Transport,
     twins: Sequence,
     combine: Callable,
     segment_bytes: int,
-    wire: Wire | None = None,
+    wire: WireFormat | None = None,
     device=HOST,
-) -> Piece:
+) -> SegmentPipeline:
     """``fused``: the plan of this rank's node. ``outer``: an all-reduce of one rank of each node, in their order.
     ``twins``: the buffer on every rank of the node, by place. ``wire``: how messages between nodes are packed.
     ``device``: as for :class:`ringtrain.collectives.execution.mapped.Mapped`."""
@@ -118,7 +118,7 @@ def make_piece(
     seats = [[(chunk, chunk + 1)] for chunk in range(outer.chunks)]
     schedule = embed(outer, portion.carriers, seats, transport.size, outer.chunks)
     messages = Execution(schedule, transport, views[place], combine, portion.tag, segment_bytes, device, wire=wire)
-    return Piece(additions, messages, copies)
+    return SegmentPipeline(additions, messages, copies)
 
 
 class Routed(Reduction):
@@ -127,12 +127,12 @@ class Routed(Reduction):
 
     algorithm = transport = "routed"
 
-    def __init__(self, made: list[Piece], transport: Transport, lane: Lane, device=HOST):
+    def __init__(self, made: list[SegmentPipeline], transport: Transport, lane: SignalCounter, device=HOST):
         self._pieces, self._lane, self._device = made, lane, device
         self.bytes_sent = sum(piece.outer.bytes_sent for piece in made)
         self._neighbours, self._rank, self._patience = transport.neighbours, transport.rank, transport.patience
         self._state, self._begun, self._pushed = IDLE, 0, 0
-        self._flying: deque[Piece] = deque()
+        self._flying: deque[SegmentPipeline] = deque()
 
     def start(self) -> None:
         if self._state != IDLE:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.matching import Message, all_steps, messages
+from ringtrain.collectives.matching import MatchedMessage, all_steps, messages
 from ringtrain.collectives.schedule import ALL_REDUCE, Schedule
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import ScheduleError, UsageError
@@ -126,7 +126,7 @@ class _Play:
         if not self.left[end]:
             self._begin(end[0], end[1] + 1, self.until[end])
 
-    def _carry(self, message: Message, at: float) -> dict[tuple[int, int], float]:
+    def _carry(self, message: MatchedMessage, at: float) -> dict[tuple[int, int], float]:
         """When each end of the message is done with it, if it may begin at ``at``."""
         fabric, nbytes = self.fabric, message.chunks * self.chunk_bytes
         source, target = _ends(message)
@@ -152,5 +152,5 @@ class _Play:
         return end
 
 
-def _ends(message: Message) -> tuple[tuple[int, int], tuple[int, int]]:
+def _ends(message: MatchedMessage) -> tuple[tuple[int, int], tuple[int, int]]:
     return (message.source, message.sent), (message.target, message.received)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.timetable import rounds
-from ringtrain.collectives.matching import Message, all_steps, messages, span
+from ringtrain.collectives.matching import MatchedMessage, all_steps, messages, span
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
@@ -19,7 +19,7 @@ DASHED = (0, (3, 2))
 FORMATS = (".svg", ".png")
 
 
-def in_rounds(schedule: Schedule) -> list[tuple[int, Message]]:
+def in_rounds(schedule: Schedule) -> list[tuple[int, MatchedMessage]]:
     """(round, message) of every message, and of every addition within a rank, in the order of time."""
     steps = all_steps(schedule)
     met = messages(schedule, steps)

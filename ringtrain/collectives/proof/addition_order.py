@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.shards import add_up, folds, partials, share
 from ringtrain.collectives.catalogue import FLAT, make_schedule
-from ringtrain.collectives.execution.fused_plan import Fused
+from ringtrain.collectives.execution.fused_plan import TwoShotPlan
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
 from ringtrain.collectives.proof.verify import Proof, verify
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.symbolic_sums import Brought, Sums
+from ringtrain.collectives.symbolic_sums import Contributions, SymbolicSums
 from ringtrain.errors import ScheduleError
 
 
@@ -24,7 +24,7 @@ def prove(schedule: Schedule, shards: int) -> Proof:
     return verify(schedule, brought=_brought(repr(schedule), [*map(schedule.brings, range(schedule.size))], shards))
 
 
-def prove_fused(fused: Fused, shards: int) -> None:
+def prove_fused(fused: TwoShotPlan, shards: int) -> None:
     """The same of a plan in shared memory."""
     verify_fused(fused, _brought(fused.name, fused.brings, shards))
 
@@ -42,9 +42,9 @@ def qualifies(schedule: Schedule, shards: int) -> bool:
     return True
 
 
-def _brought(name: str, brings: Sequence[int], shards: int) -> Brought:
+def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
     """What ranks begin with, and the tree. Raises ScheduleError where they have more than the schedule takes."""
-    sums, size = Sums(shards), len(brings)
+    sums, size = SymbolicSums(shards), len(brings)
     for rank, count in enumerate(brings):
         own = partials(rank, size, shards)
         if count != len(own):
@@ -56,10 +56,10 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Brought:
             )
     lanes = [_folded(sums, *share(rank, size, shards), shards) for rank in range(size)]
     total = add_up(range(shards), sums.add)
-    return Brought(sums, lanes, lambda shard: texts.SHARD_GRADIENT(shard=shard), total)
+    return Contributions(sums, lanes, lambda shard: texts.SHARD_GRADIENT(shard=shard), total)
 
 
-def _folded(sums: Sums, start: int, stop: int, shards: int) -> list[int]:
+def _folded(sums: SymbolicSums, start: int, stop: int, shards: int) -> list[int]:
     """What the folds of these shards leave in the buffer, and in further lanes."""
     held, made = {}, folds(start, stop, shards)[0]
     for value, fold in enumerate(made, start):

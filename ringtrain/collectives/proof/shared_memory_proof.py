@@ -3,12 +3,12 @@
 from itertools import product
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.fused_plan import Fused
-from ringtrain.collectives.symbolic_sums import Brought, contributions
+from ringtrain.collectives.execution.fused_plan import TwoShotPlan
+from ringtrain.collectives.symbolic_sums import Contributions, contributions
 from ringtrain.errors import ScheduleError
 
 
-def verify_fused(fused: Fused, brought: Brought | None = None) -> None:
+def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> None:
     """Proves that no two ranks touch one place, and that every rank ends with the sum of every chunk, each contribution
     once, added in one order. ``brought``: as in :func:`ringtrain.collectives.proof.verify.verify`. Raises
     ScheduleError, with rank and chunk."""
@@ -34,7 +34,7 @@ def verify_fused(fused: Fused, brought: Brought | None = None) -> None:
             raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
 
 
-def _check_touching(fused: Fused) -> None:
+def _check_touching(fused: TwoShotPlan) -> None:
     """A rank touches the chunk of its own number alone, in whatever buffer or lane, and so nothing that others
     touch."""
     for rank, own in enumerate(fused.tasks):

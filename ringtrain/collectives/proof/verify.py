@@ -29,9 +29,9 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.matching import Message, Steps, all_steps, is_local, messages, span
+from ringtrain.collectives.matching import MatchedMessage, Steps, all_steps, is_local, messages, span
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
-from ringtrain.collectives.symbolic_sums import Brought, contributions
+from ringtrain.collectives.symbolic_sums import Contributions, contributions
 from ringtrain.errors import ScheduleError
 
 EMPTY = -1  # of scratch, before anything has arrived
@@ -49,7 +49,7 @@ class Proof:
     messages: tuple[int, ...]
 
 
-def verify(schedule: Schedule, rounds: bool = False, brought: Brought | None = None) -> Proof:
+def verify(schedule: Schedule, rounds: bool = False, brought: Contributions | None = None) -> Proof:
     """The proof; of a wire that ``rounds``, if so. ``brought``: what ranks begin with, and what is wanted of it; None:
     each lane of each is a contribution, and any sum will do. Raises ScheduleError."""
     steps = all_steps(schedule)
@@ -110,7 +110,7 @@ def _check_step(schedule: Schedule, rank: int, where: str, step: Step) -> None:
                 raise ScheduleError(texts.SENT_WHILE_WRITTEN(where=where, chunk=chunk, peer=move.peer, writer=other))
 
 
-def _needs(steps: Steps, met: list[Message]) -> list[list[set[tuple[int, int]]]]:
+def _needs(steps: Steps, met: list[MatchedMessage]) -> list[list[set[tuple[int, int]]]]:
     """For every step of every rank, the (peer, step) that must have begun before it can end."""
     needs = [[set() for _ in own] for own in steps]
     for message in met:
@@ -122,7 +122,7 @@ def _needs(steps: Steps, met: list[Message]) -> list[list[set[tuple[int, int]]]]
 class _Run:
     """All ranks at once, each as far as it can go."""
 
-    def __init__(self, schedule: Schedule, steps, needs, rounds: bool, brought: Brought):
+    def __init__(self, schedule: Schedule, steps, needs, rounds: bool, brought: Contributions):
         self.schedule, self.steps, self.needs, self.rounds = schedule, steps, needs, rounds
         self.brought, self.sums = brought, brought.sums
         self.values = [brought.values(rank, schedule.chunks) for rank in range(schedule.size)]

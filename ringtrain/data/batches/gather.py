@@ -31,7 +31,7 @@ class Batch:
     flip: np.ndarray
 
 
-class Slot:
+class BatchSlot:
     """The memory of one batch of up to ``capacity`` examples of [H, W, C] = ``shape``, made by ``allocate(shape,
     dtype)``."""
 
@@ -77,10 +77,10 @@ class Gather:
     def capacity(self) -> int:
         return self._division.largest(self._sampler.batch)
 
-    def slot(self, allocate=np.empty) -> Slot:
-        return Slot(self.capacity, self._split.shape, allocate)
+    def slot(self, allocate=np.empty) -> BatchSlot:
+        return BatchSlot(self.capacity, self._split.shape, allocate)
 
-    def fill(self, slot: Slot, iteration: int, part: int | None) -> Batch:
+    def fill(self, slot: BatchSlot, iteration: int, part: int | None) -> Batch:
         """``part`` None: no example, of an iteration that others have examples of."""
         epoch, start, stop = self._sampler.place(iteration)
         everyone = self._order_of(epoch)[start:stop]

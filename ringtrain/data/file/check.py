@@ -18,7 +18,7 @@ from ringtrain.data.file.dataset import (
     reading,
 )
 from ringtrain.data.file.layout import layout_problems
-from ringtrain.data.file.metadata import Facts, read_facts, seal_problems, statistic_problems
+from ringtrain.data.file.metadata import DatasetMetadata, read_facts, seal_problems, statistic_problems
 from ringtrain.errors import DataError
 from ringtrain.storage.hdf5 import is_own
 
@@ -49,7 +49,7 @@ def _content_problems(path: Path, file, progress: Progress) -> Iterator[str]:
                 yield texts.PART_UNREADABLE(name=name, reason=error or texts.OUT_OF_MEMORY)
 
 
-def _split_problems(file, name: str, facts: Facts, progress: Progress) -> Iterator[str]:
+def _split_problems(file, name: str, facts: DatasetMetadata, progress: Progress) -> Iterator[str]:
     group = file[name]
     labels = group["labels"][...]
     yield from label_problems(name, labels, len(facts.classes))

@@ -20,7 +20,14 @@ from ringtrain.data import texts
 from ringtrain.data.content import BESIDE, IGNORE, Checksum, Progress, blocks, silent
 from ringtrain.data.file.heaps import heap_problem
 from ringtrain.data.file.layout import layout_problems
-from ringtrain.data.file.metadata import Facts, facts_checksum, is_sealed, read_facts, seal_problems, statistic_problems
+from ringtrain.data.file.metadata import (
+    DatasetMetadata,
+    facts_checksum,
+    is_sealed,
+    read_facts,
+    seal_problems,
+    statistic_problems,
+)
 from ringtrain.errors import DataError, nearest, plain
 from ringtrain.storage.hdf5 import is_own, open_file
 
@@ -190,7 +197,7 @@ def _arrays(file, names, memory) -> dict:
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _fill_for_node(path, file, names, memory, facts: Facts, node: NodeMemory, progress: Progress) -> None:
+def _fill_for_node(path, file, names, memory, facts: DatasetMetadata, node: NodeMemory, progress: Progress) -> None:
     """The owner fills the window; the others wait, and raise what the owner raised."""
     if node.owner:
         try:
@@ -214,7 +221,7 @@ def _read_header(memory) -> str:
     return bytes(memory[:HEADER_BYTES]).rstrip(b"\0").decode(errors="replace")
 
 
-def _fill(path, file, names, memory, facts: Facts, progress: Progress) -> None:
+def _fill(path, file, names, memory, facts: DatasetMetadata, progress: Progress) -> None:
     """Read every array into ``memory``.
 
     Raises: DataError where a label, a checksum or a statistic is wrong, or reading fails.
@@ -225,7 +232,7 @@ def _fill(path, file, names, memory, facts: Facts, progress: Progress) -> None:
         raise DataError(texts.IN_FILE(path=path, problem=problem))
 
 
-def _content_problems(file, names, memory, facts: Facts, progress: Progress):
+def _content_problems(file, names, memory, facts: DatasetMetadata, progress: Progress):
     arrays = _arrays(file, names, memory)
     verify = sum(array.nbytes for array in arrays.values()) <= VERIFY_BYTES
     for name in names:
@@ -278,7 +285,7 @@ def checksum_problems(name: str, noted: str, found: str):
         yield (texts.EXAMPLES_CHANGED(name=name, found=found[:12], noted=noted[:12]))
 
 
-def _assemble(file, names, memory, facts: Facts, held: str) -> DataSet:
+def _assemble(file, names, memory, facts: DatasetMetadata, held: str) -> DataSet:
     arrays = _arrays(file, names, memory)
     for array in arrays.values():
         array.flags.writeable = False

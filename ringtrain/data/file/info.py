@@ -10,7 +10,7 @@ from ringtrain.errors import DataError, plain
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
+class SplitShape:
     """``shape``: (H, W, C) of each image."""
 
     count: int
@@ -21,7 +21,7 @@ class Examples:
 class Form:
     name: str
     classes: tuple[str, ...]
-    train: Examples
+    train: SplitShape
 
 
 def read_form(path) -> Form:
@@ -35,4 +35,4 @@ def read_form(path) -> Form:
             raise DataError(texts.IN_FILE(path=path, problem=problem))
         count, *shape = file["train/images"].shape
         classes = tuple(map(plain, file.attrs["classes"]))
-        return Form(plain(file.attrs["name"]), classes, Examples(count, tuple(shape)))
+        return Form(plain(file.attrs["name"]), classes, SplitShape(count, tuple(shape)))

@@ -21,7 +21,7 @@ STATISTICS = ("mean", "std", "mean_image")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DatasetMetadata:
     """Shapes: mean, std float64 [C], mean_image float32 [H, W, C], of the training images, 0 … 255."""
 
     classes: tuple[str, ...]
@@ -43,9 +43,9 @@ def facts_checksum(classes: Sequence[str], told) -> str:
     return running.hexdigest()
 
 
-def read_facts(file) -> Facts:
+def read_facts(file) -> DatasetMetadata:
     """Of a file whose layout is good."""
-    return Facts(
+    return DatasetMetadata(
         tuple(file.attrs["classes"]),
         np.asarray(file.attrs["mean"], np.float64),
         np.asarray(file.attrs["std"], np.float64),
@@ -57,13 +57,13 @@ def is_sealed(file) -> bool:
     return "checksum" in file.attrs
 
 
-def seal_problems(file, facts: Facts) -> Iterator[str]:
+def seal_problems(file, facts: DatasetMetadata) -> Iterator[str]:
     """A problem where they are not those that were written, as far as the file says."""
     if is_sealed(file) and file.attrs["checksum"] != facts.checksum:
         yield (texts.FACTS_CHANGED(found=facts.checksum[:12], noted=file.attrs["checksum"][:12]))
 
 
-def statistic_problems(facts: Facts, images, progress: Progress = silent) -> Iterator[str]:
+def statistic_problems(facts: DatasetMetadata, images, progress: Progress = silent) -> Iterator[str]:
     """A problem for each that is not that of the training images, uint8 [N, H, W, C]."""
     found = statistics(images, progress)
     for key in STATISTICS:

@@ -8,7 +8,7 @@ from ringtrain.data.content import Progress, blocks, silent
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class PixelStatistics:
     """Of the training images, on the scale 0 … 255.
 
     Shapes: mean, std float64 [C], over examples and pixels; mean_image float32 [H, W, C], over examples.
@@ -19,7 +19,7 @@ class Statistics:
     mean_image: np.ndarray
 
 
-def statistics(images, progress: Progress = silent) -> Statistics:
+def statistics(images, progress: Progress = silent) -> PixelStatistics:
     """Shapes: uint8 [N, H, W, C], N from 1. Two passes of integer sums, a block at a time."""
     count, *shape = images.shape
     pixel_sums = np.zeros(shape, np.uint64)
@@ -41,12 +41,12 @@ def _at_most(rows: slice, most: int):
         yield slice(start, min(start + most, rows.stop))
 
 
-def _finish(pixel_sums, square_sums, count: int) -> Statistics:
+def _finish(pixel_sums, square_sums, count: int) -> PixelStatistics:
     n = count * pixel_sums.shape[0] * pixel_sums.shape[1]
     sums = [int(s) for s in pixel_sums.sum(axis=(0, 1))]
     # n²·variance, in Python's integers: no cancellation.
     variances = [(n * int(q) - s * s) / (n * n) for q, s in zip(square_sums, sums, strict=True)]
-    return Statistics(
+    return PixelStatistics(
         mean=np.array([s / n for s in sums]),
         std=np.sqrt(np.array(variances)),
         mean_image=(pixel_sums / count).astype(np.float32),

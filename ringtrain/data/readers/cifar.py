@@ -25,7 +25,7 @@ SOURCE = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CifarVariant:
     """One of the four ways: which files there are, and how to read a batch and the names of the classes."""
 
     name: str
@@ -46,7 +46,7 @@ def accepts(path: Path) -> bool:
     return is_archive(path) or (path.is_dir() and _layout_in(path) is not None)
 
 
-def _layout_in(path: Path) -> tuple[Path, Layout] | None:
+def _layout_in(path: Path) -> tuple[Path, CifarVariant] | None:
     """The folder itself, or the one that the archive unpacks to within it."""
     for folder, layout in [(path, each) for each in LAYOUTS] + [(path / each.folder, each) for each in LAYOUTS]:
         if folder.is_dir() and _fits(layout, member_names(folder)):
@@ -54,7 +54,7 @@ def _layout_in(path: Path) -> tuple[Path, Layout] | None:
     return None
 
 
-def _fits(layout: Layout, names) -> bool:
+def _fits(layout: CifarVariant, names) -> bool:
     return layout.names in names and any(name in names for name in (*layout.train, *layout.test))
 
 
@@ -73,7 +73,7 @@ def read(path: Path, size, progress: Progress) -> Content:
     )
 
 
-def _assemble(path: Path, layout: Layout, members, progress: Progress) -> Content:
+def _assemble(path: Path, layout: CifarVariant, members, progress: Progress) -> Content:
     missing = [name for name in layout.files if name not in members]
     if missing:
         raise DataError(texts.CIFAR_FILES_MISSING(path=path, dataset=layout.name, missing=", ".join(missing)))
@@ -88,7 +88,7 @@ def _assemble(path: Path, layout: Layout, members, progress: Progress) -> Conten
     return Content(layout.name.split()[0].lower(), train, test, tuple(classes), SOURCE)
 
 
-def _join(path: Path, layout: Layout, names, members) -> Part:
+def _join(path: Path, layout: CifarVariant, names, members) -> Part:
     batches = [layout.read_batch(members.pop(name), f"{path}: {name}") for name in names]
     planes = np.concatenate([images for images, _ in batches]).reshape(-1, CHANNELS, SIDE, SIDE)
     labels = np.concatenate([labels for _, labels in batches])
@@ -169,7 +169,7 @@ def _binary_names(data: bytes, where: str) -> list[str]:
 
 TEN = tuple(f"data_batch_{number}" for number in range(1, 6))
 LAYOUTS = (
-    Layout(
+    CifarVariant(
         "CIFAR-10 python",
         "cifar-10-batches-py",
         TEN,
@@ -179,7 +179,7 @@ LAYOUTS = (
         _python_batch("labels"),
         _python_names("label_names"),
     ),
-    Layout(
+    CifarVariant(
         "CIFAR-100 python",
         "cifar-100-python",
         ("train",),
@@ -189,7 +189,7 @@ LAYOUTS = (
         _python_batch("fine_labels"),
         _python_names("fine_label_names"),
     ),
-    Layout(
+    CifarVariant(
         "CIFAR-10 binary",
         "cifar-10-batches-bin",
         tuple(f"{name}.bin" for name in TEN),
@@ -199,7 +199,7 @@ LAYOUTS = (
         _binary_batch(1),
         _binary_names,
     ),
-    Layout(
+    CifarVariant(
         "CIFAR-100 binary",
         "cifar-100-binary",
         ("train.bin",),

@@ -13,7 +13,7 @@ Size = tuple[int, int]  # height, width
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class SourceReader:
     """accepts(path): whether the names and first bytes are of this format; read(path, size, progress): all
     of it."""
 
@@ -24,10 +24,10 @@ class Reader:
 
 
 READERS = (
-    Reader(texts.IDX_SOURCE, idx.accepts, idx.read),
-    Reader(texts.CIFAR_SOURCE, cifar.accepts, cifar.read),
-    Reader(texts.NPZ_SOURCE, npz.accepts, npz.read),
-    Reader(texts.FOLDER_SOURCE, folder.accepts, folder.read, resizes=True),
+    SourceReader(texts.IDX_SOURCE, idx.accepts, idx.read),
+    SourceReader(texts.CIFAR_SOURCE, cifar.accepts, cifar.read),
+    SourceReader(texts.NPZ_SOURCE, npz.accepts, npz.read),
+    SourceReader(texts.FOLDER_SOURCE, folder.accepts, folder.read, resizes=True),
 )
 
 
@@ -48,7 +48,7 @@ def read_source(path, size: Size | None = None, progress: Progress = silent) -> 
         raise DataError(texts.TOO_LARGE(path=path)) from error
 
 
-def _reader(path: Path) -> Reader:
+def _reader(path: Path) -> SourceReader:
     for reader in READERS:
         if reader.accepts(path):
             return reader

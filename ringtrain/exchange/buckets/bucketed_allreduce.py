@@ -6,14 +6,14 @@ alone.
 
 from collections.abc import Sequence
 
-from ringtrain.allreduce.catalogue import AUTO, check_algorithm, prepare
+from ringtrain.allreduce.catalogue import AUTO, check_algorithm, make_allreduce
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, make_wire, rehearse
-from ringtrain.collectives.execution.reduction import Nothing, Reduction
+from ringtrain.collectives.execution.reduction import EmptyReduction, Reduction
 from ringtrain.collectives.shared_memory import or_messages
 from ringtrain.exchange import texts
-from ringtrain.exchange.buckets.reduce_scatter import Halves
-from ringtrain.exchange.buckets.reducer import Flight
+from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
+from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.streams import two_orders
 from ringtrain.exchange.update.ranges import Piece
 from ringtrain.humanize import format_bytes
@@ -24,7 +24,7 @@ from ringtrain.transport.base import Transport
 BUCKET_BYTES = 4 << 20
 
 
-class Summing:
+class BucketedAllReduce:
     """algorithm:     a name among the algorithms (:mod:`ringtrain.allreduce.catalogue`); ``auto`` chooses by bucket
     tuning:        what ``auto`` chooses by, on rank 0; None where nothing was measured
     bucket_bytes:  what is exchanged together, about
@@ -61,15 +61,15 @@ class Summing:
         self.notes: Sequence[str] = ()
         self.terms, self.held, self.state_is_local = "", (), True  # nothing is kept from sum to sum
 
-    def bind(self, spans, buffer) -> Flight:
+    def bind(self, spans, buffer) -> Reducer:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
         buckets = self.buckets(spans, buffer.dtype)
         names = [b.name for b in buckets]
         return self.fly(buckets, self.prepare(buffer, [(b.start, b.stop) for b in buckets], 0, names))
 
-    def fly(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Flight:
+    def fly(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Reducer:
         """What starts these sums and lets them get on."""
-        return Flight(buckets, sums, self.deadline_s, self.early, self.orders)
+        return Reducer(buckets, sums, self.deadline_s, self.early, self.orders)
 
     def buckets(self, spans, dtype) -> list[Bucket]:
         """What is exchanged together, in the order in which it starts."""
@@ -84,14 +84,14 @@ class Summing:
         self.notes = [note] if note else self._choices(pieces, sums, buffer.dtype.itemsize)
         return sums
 
-    def halves(self, name: str, buckets: Sequence[Bucket]) -> Halves:
+    def halves(self, name: str, buckets: Sequence[Bucket]) -> ReduceScatterAllGather:
         """The halves of the schedule ``name`` on other buckets, in the same way."""
-        return Halves(name, self._transport, self.orders.own, buckets, self.segment_bytes, self.guard)
+        return ReduceScatterAllGather(name, self._transport, self.orders.own, buckets, self.segment_bytes, self.guard)
 
     def _prepare(self, algorithm: str, tag: int, part, name: str) -> Reduction:
         if not part.size:
-            return Nothing()
-        return prepare(
+            return EmptyReduction()
+        return make_allreduce(
             self._transport,
             part,
             algorithm,

@@ -1,21 +1,21 @@
 """The update by sums: of each bucket when it has arrived, after backward or in the next forward."""
 
 from ringtrain.exchange import texts
-from ringtrain.exchange.buckets.reducer import Flight
+from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.loss_scale import LossScale, rehearse_unscale, unscale
-from ringtrain.exchange.update.owned_update import Update
+from ringtrain.exchange.update.owned_update import OwnedUpdate
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 
 
-class Applying:
+class BucketUpdater:
     """update:    of weights, by what ``sums`` brings
     sums:      of gradients, all over the arena
     clip_norm: the largest global norm of the summed gradient; None for no limit
     overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`need`. A global norm is known when all
                has arrived: with ``clip_norm`` it is as BACKWARD
-    beside:    see :class:`ringtrain.exchange.settings.Kit`
+    beside:    see :class:`ringtrain.exchange.settings.ExchangeSettings`
     scale:     of the loss, which is divided out; None for none. As with ``clip_norm``, all of the sums decide
     elastic:   the state is always that of an iteration, whenever another rank dies: all buckets are updated at once,
                when the last has arrived
@@ -27,8 +27,8 @@ class Applying:
         self,
         ops,
         arena,
-        update: Update,
-        sums: Flight,
+        update: OwnedUpdate,
+        sums: Reducer,
         clip_norm: float | None,
         overlap: str,
         beside=float,

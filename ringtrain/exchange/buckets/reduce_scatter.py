@@ -22,7 +22,7 @@ def schedule_name(algorithm: str, transport: Transport) -> str:
     return algorithm
 
 
-class Halves:
+class ReduceScatterAllGather:
     """Of the schedule ``name``, on buckets of flat arrays over the arena."""
 
     def __init__(

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
-from ringtrain.exchange.buckets.streams import ON_HOST, Beside
-from ringtrain.exchange.buckets.timings import BucketTraffic, Meter, Traffic
+from ringtrain.exchange.buckets.streams import ON_HOST, StreamPair
+from ringtrain.exchange.buckets.timings import BucketTimer, BucketTraffic, Traffic
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.waiting import wait_for
 
 
-class Flight:
+class Reducer:
     """buckets:    from the arena's end to its start
     reductions: what is done to each
     deadline_s: how long to wait for others that make no progress, before StalledError
@@ -38,7 +38,7 @@ class Flight:
         reductions: Sequence[Reduction],
         deadline_s: float,
         early: bool = True,
-        orders: Beside = ON_HOST,
+        orders: StreamPair = ON_HOST,
         order: Sequence[int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -46,7 +46,7 @@ class Flight:
         self._early, self._orders, self._clock = early, orders, clock
         self.home = {span.name: place for place, bucket in enumerate(buckets) for span in bucket.spans}
         self.order = range(len(buckets)) if order is None else order
-        self.meters = [Meter() for _ in buckets]
+        self.meters = [BucketTimer() for _ in buckets]
         self._tell: Callable | None = None
         self._due: deque[tuple] = deque()  # (mark, place): announced, to start when the mark is done, in this order
         self._flying: list[int] = []
@@ -197,7 +197,7 @@ def _unheld(place: int, call: Callable):
     return call()
 
 
-def traffic_of(sums: Flight, weights: Flight) -> Traffic:
+def traffic_of(sums: Reducer, weights: Reducer) -> Traffic:
     """Of gradients on their way to whoever sums, and of weights on their way back."""
     return Traffic(
         sums.bytes_sent + weights.bytes_sent,
@@ -206,10 +206,10 @@ def traffic_of(sums: Flight, weights: Flight) -> Traffic:
     )
 
 
-class Coming:
+class InArrivalOrder:
     """The arrivals of ``flight``, drawn on demand: of its buckets the one that is needed first is in front."""
 
-    def __init__(self, flight: Flight):
+    def __init__(self, flight: Reducer):
         self._flight = flight
         self._arrivals: Iterator[Bucket] | None = None
         self._landed = len(flight.buckets)  # buckets, of the round that is under way
@@ -236,7 +236,7 @@ class Coming:
         self._arrivals, self._landed = None, len(self._flight.buckets)
 
 
-def take_mean(ops, array, share: float, sums: Flight, buffer) -> None:
+def take_mean(ops, array, share: float, sums: Reducer, buffer) -> None:
     """``array`` becomes the mean over ranks, in which this rank weighs ``share``. ``sums`` are those of ``buffer``, as
     long as the array. Collective."""
     ops.copy(array, buffer)

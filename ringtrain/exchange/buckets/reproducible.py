@@ -1,5 +1,5 @@
 """Sums of shards in one tree, bitwise the same at any number of ranks: to a strategy what
-:class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing` is.
+:class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce` is.
 
 A rank adds the gradients of its shards as they come, as far as the tree allows
 (:mod:`ringtrain.exchange.buckets.shard_sums`). What it is left with, its partials, is exchanged, and added by owners of
@@ -19,23 +19,23 @@ from ringtrain.collectives.algorithms.shards import share
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.fused_plan import plan
 from ringtrain.collectives.execution.mapped import Mapped
-from ringtrain.collectives.execution.reduction import NATIVE, Nothing, Reduction
+from ringtrain.collectives.execution.reduction import NATIVE, EmptyReduction, Reduction
 from ringtrain.collectives.proof.addition_order import prove, qualifying
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import MAPPED, is_shared, unavailable
 from ringtrain.errors import ConfigError, ScheduleError
 from ringtrain.exchange import texts
-from ringtrain.exchange.buckets.bucketed_allreduce import Summing
-from ringtrain.exchange.buckets.reducer import Flight
-from ringtrain.exchange.buckets.shard_sums import Folding
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.buckets.reducer import Reducer
+from ringtrain.exchange.buckets.shard_sums import ShardSums
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
 
 
-class Canonical:
+class ReproducibleAllReduce:
     """count:     shards that a batch is cut in
     algorithm: auto, by the rule; mapped or canonical, one side of it; or a schedule
-    how:       further arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing`
+    how:       further arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
 
     ``shards``: those of this rank, start:stop. ``nbytes``: once bound, what it keeps besides the buffer. Raises
     ConfigError for more ranks than shards, and for an algorithm that adds in another order here. Collective.
@@ -46,17 +46,17 @@ class Canonical:
     def __init__(self, count: int, transport: Transport, ops, algorithm: str = AUTO, **how):
         check_ranks(transport.size, count)
         self._count, self._transport, self._ops = count, transport, ops
-        self._summing = Summing(transport, ops, algorithm=AUTO, **how)
+        self._summing = BucketedAllReduce(transport, ops, algorithm=AUTO, **how)
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
         self.shards = share(transport.rank, transport.size, count)
         self.terms, self.notes = texts.REPRODUCIBLE_OVER(shards=count), []
 
-    def bind(self, spans, buffer) -> Flight:
+    def bind(self, spans, buffer) -> Reducer:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
         transport, summing = self._transport, self._summing
         further = max(map(self._schedule.brings, range(transport.size))) - 1
         self._lanes = [transport.allocate(buffer.size, buffer.dtype) for _ in range(further)]
-        self._folding = Folding(self._ops, buffer, self.shards, self._count, self._lanes, transport.scratch)
+        self._folding = ShardSums(self._ops, buffer, self.shards, self._count, self._lanes, transport.scratch)
         self.nbytes = self._folding.nbytes
         buckets = summing.buckets(spans, buffer.dtype)
         by_messages = self._why_messages([buffer, *self._lanes], range(len(buckets)))
@@ -89,7 +89,7 @@ class Canonical:
         """The sum of a bucket, watched."""
         count = bucket.stop - bucket.start
         if not count:
-            return Nothing()
+            return EmptyReduction()
         part, *lanes = (array[bucket.start : bucket.stop] for array in (buffer, *self._lanes))
         made = self._in_place(part, lanes, tag) if mapped else self._sent(part, lanes, tag)
         guard = self._summing.guard

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from ringtrain.collectives.algorithms.shards import Node, folds, slots
 
 
-class Folding:
+class ShardSums:
     """grads:   flat, over the arena: where the gradient of each shard comes, and the last partial stays
     own:     this rank's shards start:stop, of ``shards``
     lanes:   arrays like ``grads`` that other ranks may see: slots 0, 1 and so on, where the other partials stay. There

@@ -17,7 +17,7 @@ from ringtrain.collectives.execution.reduction import HOST
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class StreamPair:
     """``network`` and ``own``: :class:`ringtrain.ops.base.Ops` of one device."""
 
     network: object
@@ -37,9 +37,9 @@ class Beside:
             self.network.after(self.own.mark())
 
 
-def two_orders(ops) -> Beside:
+def two_orders(ops) -> StreamPair:
     """Once for an exchange: what it is told then has one order."""
-    return Beside(ops, ops.beside())
+    return StreamPair(ops, ops.beside())
 
 
-ON_HOST = Beside(HOST, HOST)
+ON_HOST = StreamPair(HOST, HOST)

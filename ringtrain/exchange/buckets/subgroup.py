@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ringtrain.transport.base import Handle, Transport
 
 
-class Group:
+class Subgroup:
     """``ranks``: of the transport, in order, this one among them. ``nodes``: how many nodes the whole transport has."""
 
     def __init__(self, transport: Transport, ranks: Sequence[int]):

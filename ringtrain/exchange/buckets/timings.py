@@ -27,7 +27,7 @@ class BucketTraffic:
     exposed_s: float
 
 
-class Meter:
+class BucketTimer:
     """Of one bucket. ``exposed_s``: of all that was ever done; ``started``: when the last round was, by the caller's
     clock."""
 

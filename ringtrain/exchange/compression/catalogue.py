@@ -2,8 +2,8 @@
 
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.config.record import TrainConfig
-from ringtrain.exchange.buckets.bucketed_allreduce import Summing
-from ringtrain.exchange.compression.error_feedback import Compressing, Compression
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.compression.error_feedback import CompressionSettings, ErrorFeedback
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.transport.base import Transport
@@ -14,13 +14,17 @@ METHODS = {
 }
 
 
-def compression_of(config: TrainConfig) -> Compression | None:
+def compression_of(config: TrainConfig) -> CompressionSettings | None:
     """A new one, as the configuration says."""
     if config.compress == NONE:
         return None
-    return Compression(METHODS[config.compress](config), config.compress_from)
+    return CompressionSettings(METHODS[config.compress](config), config.compress_from)
 
 
-def make_summing(compression: Compression | None, transport: Transport, ops, **how) -> Summing | Compressing:
-    """how: arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing`"""
-    return Compressing(compression, transport, ops, **how) if compression else Summing(transport, ops, **how)
+def make_summing(
+    compression: CompressionSettings | None, transport: Transport, ops, **how
+) -> BucketedAllReduce | ErrorFeedback:
+    """how: arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`"""
+    return (
+        ErrorFeedback(compression, transport, ops, **how) if compression else BucketedAllReduce(transport, ops, **how)
+    )

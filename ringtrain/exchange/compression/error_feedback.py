@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
-from ringtrain.exchange.buckets.bucketed_allreduce import Summing
-from ringtrain.exchange.buckets.reducer import Flight
-from ringtrain.exchange.compression.method import Method, Site, least_bytes
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.buckets.reducer import Reducer
+from ringtrain.exchange.compression.method import Compressor, Site, least_bytes
 from ringtrain.humanize import format_bytes
 from ringtrain.transport.base import Transport
 
@@ -14,17 +14,17 @@ RESIDUAL = "residual"
 
 
 @dataclass(frozen=True, slots=True)
-class Compression:
+class CompressionSettings:
     """method: a new one for each run
     begin:  the iteration from which sums are compressed
     """
 
-    method: Method
+    method: Compressor
     begin: int = 0
 
 
-class Compressing:
-    """how: arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing`
+class ErrorFeedback:
+    """how: arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
 
     The residuals of all ranks, added up, are what a run has to go on with: a checkpoint holds that array. It is shared
     out among ranks, each parameter in equal parts, each element whole to one rank: when a run is resumed, at any number
@@ -34,17 +34,17 @@ class Compressing:
     exact = False
     state_is_local = False  # residuals differ from rank to rank
 
-    def __init__(self, compression: Compression, transport: Transport, ops, **how):
+    def __init__(self, compression: CompressionSettings, transport: Transport, ops, **how):
         self._transport, self._ops = transport, ops
         self._method, self._begin = compression.method, compression.begin
-        self._summing = Summing(transport, ops, **how)
+        self._summing = BucketedAllReduce(transport, ops, **how)
         self._phase = _Phase(compressed=not self._begin)
         self.terms = texts.COMPRESSED(method=self._method.terms)
         if self._begin:
             self.terms = texts.COMPRESSED_FROM(method=self._method.terms, iteration=self._begin)
         self.held = (RESIDUAL, *self._method.held)
 
-    def bind(self, spans, buffer) -> Flight:
+    def bind(self, spans, buffer) -> Reducer:
         """Collective. Raises ConfigError where there is nothing to compress."""
         transport, summing = self._transport, self._summing
         self._residual = transport.allocate(buffer.size, buffer.dtype)
@@ -52,14 +52,14 @@ class Compressing:
         pieces = [(bucket.start, bucket.stop) for bucket in buckets]
         plain = summing.prepare(buffer, pieces, 0) if self._begin else None
         whole = summing.prepare(self._residual, pieces, len(buckets))
-        self._gathering = Flight(buckets, whole, summing.deadline_s, orders=summing.orders)
+        self._gathering = Reducer(buckets, whole, summing.deadline_s, orders=summing.orders)
         site = Site(transport, summing.orders.own, summing, buckets, buffer, self._residual, round=2)
         sums = self._method.bind(site)
         self._others = [part for span in spans if self._method.takes(span) for part in self._not_own(span)]
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
         if plain:
             sums = [_Turn(self._phase, *each) for each in zip(plain, sums, strict=True)]
-        return Flight(buckets, sums, summing.deadline_s, summing.early, summing.orders)
+        return Reducer(buckets, sums, summing.deadline_s, summing.early, summing.orders)
 
     def _bytes(self, spans, itemsize: int) -> list[str]:
         """What it saves, by the best all-reduces."""

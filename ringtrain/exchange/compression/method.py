@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.exchange.buckets.bucketed_allreduce import Summing
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.update.ranges import Piece, elements, join
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
@@ -36,7 +36,7 @@ class Site:
 
     transport: Transport
     ops: object
-    summing: Summing
+    summing: BucketedAllReduce
     buckets: Sequence[Bucket]
     buffer: object
     residual: object
@@ -54,7 +54,7 @@ class Site:
         return self.residual[span.start : span.start + span.count]
 
 
-class Method(ABC):
+class Compressor(ABC):
     """terms: what the run's header says
     held:  names of what a checkpoint holds of it, besides the residual; it can do without
     """
@@ -89,7 +89,7 @@ class Method(ABC):
         """What :meth:`state` gave, or a part of it."""
 
 
-class Whole:
+class UncompressedPart:
     """What of a bucket is summed as it is: the parameters that are not compressed, side by side, and ``more`` elements
     behind them. :meth:`take` before ``sum`` starts, :meth:`put` when it is done."""
 
@@ -109,14 +109,14 @@ class Whole:
             self._copy(place, part)
 
 
-def wholes(site: Site, takes, more: Sequence[int]) -> list[Whole]:
+def wholes(site: Site, takes, more: Sequence[int]) -> list[UncompressedPart]:
     """Of each bucket what the method does not take, and so many elements more. Collective."""
     rests = [join([(s.start, s.stop) for s in bucket.spans if not takes(s)]) for bucket in site.buckets]
     pieces = cuts([elements(rest) + extra for rest, extra in zip(rests, more, strict=True)])
     room = site.transport.allocate(max(pieces[-1][1], 1), site.buffer.dtype)
     sums = site.sums(room, pieces, site.round)
     return [
-        Whole(site.ops, site.buffer, room[a:b], rest, sum)
+        UncompressedPart(site.ops, site.buffer, room[a:b], rest, sum)
         for (a, b), rest, sum in zip(pieces, rests, sums, strict=True)
     ]
 

@@ -37,13 +37,13 @@ from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
-from ringtrain.exchange.compression.method import Method, Site, Whole, cuts, least_bytes, sent, wholes
+from ringtrain.exchange.compression.method import Compressor, Site, UncompressedPart, cuts, least_bytes, sent, wholes
 
 BASIS = "basis"
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class MatrixFactors:
     """One parameter, in views: what a rank has to give, [M, N], which becomes its residual; what the sum is written to,
     [M, N]; the factors, [M, r] and [N, r]."""
 
@@ -54,7 +54,7 @@ class Matrix:
     q: object
 
 
-class PowerSGD(Method):
+class PowerSGD(Compressor):
     """rank: r, the columns of the factors"""
 
     held = (BASIS,)
@@ -84,14 +84,14 @@ class PowerSGD(Method):
             ]
             for spans, each, m, n, (start, _) in zip(taken, whole, rows, columns, pieces, strict=True)
         ]
-        group: list[_Sum] = []
-        group += [_Sum(site.ops, *each, group) for each in zip(self.matrices, whole, seconds, strict=True)]
+        group: list[_PowerSGDSum] = []
+        group += [_PowerSGDSum(site.ops, *each, group) for each in zip(self.matrices, whole, seconds, strict=True)]
         return group
 
-    def _matrix(self, site: Site, span, p, q) -> Matrix:
+    def _matrix(self, site: Site, span, p, q) -> MatrixFactors:
         (rows, columns), rank = matrix_of(span), self._rank
         given, total = (part(span).reshape(rows, columns) for part in (site.memory, site.gradient))
-        return Matrix(span, given, total, p.reshape(rows, rank), q.reshape(columns, rank))
+        return MatrixFactors(span, given, total, p.reshape(rows, rank), q.reshape(columns, rank))
 
     def least_bytes(self, span, itemsize: int, size: int) -> int:
         return least_bytes(self._rank * sum(matrix_of(span)), itemsize, size)
@@ -131,12 +131,12 @@ def matrix_of(span) -> tuple[int, int]:
 IDLE, FIRST, SECOND = range(3)
 
 
-class _Sum(Reduction):
+class _PowerSGDSum(Reduction):
     """Of one bucket. ``group``: those of all, in the order in which they start."""
 
     algorithm, transport = "PowerSGD", MESSAGES
 
-    def __init__(self, ops, matrices: Sequence[Matrix], whole: Whole, second: Reduction, group: list):
+    def __init__(self, ops, matrices: Sequence[MatrixFactors], whole: UncompressedPart, second: Reduction, group: list):
         self._ops, self._matrices, self._whole, self._second, self._group = ops, matrices, whole, second, group
         self.bytes_sent = sent(whole.sum, second)
         self.blocks = whole.sum.blocks
@@ -181,7 +181,7 @@ class _Sum(Reduction):
         self._second.start()
         self._phase = SECOND
 
-    def _keep(self, m: Matrix) -> None:
+    def _keep(self, m: MatrixFactors) -> None:
         """What this rank does not send: M - P·Qᵀ."""
         self._ops.scale(m.q, -1.0)
         self._ops.product(m.p, m.q, m.given, b_transposed=True, accumulate=True)

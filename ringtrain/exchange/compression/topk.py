@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange import texts
-from ringtrain.exchange.compression.method import Method, Site, Whole, cuts, sent, wholes
+from ringtrain.exchange.compression.method import Compressor, Site, UncompressedPart, cuts, sent, wholes
 from ringtrain.nn.buckets import Bucket
 from ringtrain.ops.pairs import pair_bytes
 from ringtrain.transport.base import Transport
@@ -52,7 +52,7 @@ class _Part:
     everyones: Sequence
 
 
-class TopK(Method):
+class TopK(Compressor):
     """ratio: the share of each parameter's elements that goes, above 0 and up to 1"""
 
     def __init__(self, ratio: float):
@@ -86,7 +86,7 @@ class TopK(Method):
         ]
         whole = wholes(site, self.takes, [0] * len(site.buckets))
         gathers = halves.gathers(room, site.round + 1)
-        return [_Sum(site.ops, *each) for each in zip(parts, whole, gathers, strict=True)]
+        return [_TopKSum(site.ops, *each) for each in zip(parts, whole, gathers, strict=True)]
 
     def _k(self, span) -> int:
         return math.ceil(self._ratio * span.count)
@@ -109,12 +109,12 @@ class TopK(Method):
         """There is nothing besides the residual."""
 
 
-class _Sum(Reduction):
+class _TopKSum(Reduction):
     """Of one bucket."""
 
     algorithm, transport = "top-k", MESSAGES
 
-    def __init__(self, ops, parts: Sequence[_Part], whole: Whole, gather: Reduction):
+    def __init__(self, ops, parts: Sequence[_Part], whole: UncompressedPart, gather: Reduction):
         self._ops, self._parts, self._whole, self._gather = ops, parts, whole, gather
         self.bytes_sent = sent(whole.sum, gather)
         self.blocks = whole.sum.blocks

@@ -10,12 +10,12 @@ from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.exchange import texts
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.tags import COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class ActivationCollective:
     """One of them, prepared. ``edges``: where the blocks of the buffer begin, and the end. ``reduction`` is None where
     nothing travels."""
 
@@ -32,7 +32,7 @@ class Crossing:
         return [self.block(first + i).reshape(shape) for i, shape in enumerate(shapes)]
 
 
-class Crossings:
+class ActivationCollectives:
     """Prepares them, runs them one after another, and counts.
 
     live: whether anything travels. In a rehearsal nothing does: ranks come to it one by one
@@ -40,28 +40,32 @@ class Crossings:
     By the halves of ``sliced``: of two steps at any number of ranks, since all that time is waited for.
     """
 
-    def __init__(self, kit: Kit, live: bool = True):
+    def __init__(self, kit: ExchangeSettings, live: bool = True):
         self.rank, self.size = kit.transport.rank, kit.transport.size
         self.ops, self._kit, self._live = kit.ops, kit, live
         self._segment_bytes = kit.config.segment_bytes or segment_for(kit.transport)
         self.bytes_sent, self.exposed_s = 0, 0.0
 
-    def gather(self, edges: Sequence[int], what: str, dtype=None) -> Crossing:
+    def gather(self, edges: Sequence[int], what: str, dtype=None) -> ActivationCollective:
         """Block r is rank r's; then all ranks have all blocks. ``dtype``: activations' unless given."""
         return self._prepare(all_gather(self.size), edges, texts.ALL_GATHER(what=what), edges[-1], dtype)
 
-    def scatter(self, edges: Sequence[int], what: str) -> Crossing:
+    def scatter(self, edges: Sequence[int], what: str) -> ActivationCollective:
         """Then rank r has the sum of the block r of all ranks."""
         return self._prepare(reduce_scatter(self.size), edges, texts.REDUCE_SCATTER(what=what), edges[-1])
 
-    def turn(self, edges: Sequence[int], what: str, count: int) -> Crossing:
+    def turn(self, edges: Sequence[int], what: str, count: int) -> ActivationCollective:
         """Block d is for rank d; block size + s is then what rank s has for this one. ``count``: elements of all
         ranks."""
         return self._prepare(all_to_all(self.size), edges, texts.ALL_TO_ALL(what=what), count)
 
-    def _prepare(self, schedule: Schedule, edges: Sequence[int], what: str, count: int, dtype=None) -> Crossing:
+    def _prepare(
+        self, schedule: Schedule, edges: Sequence[int], what: str, count: int, dtype=None
+    ) -> ActivationCollective:
         buffer = self._kit.transport.scratch(edges[-1], dtype or self.ops.active)
-        return Crossing(buffer, edges, self._reduction(schedule, buffer, edges, what, count) if self._live else None)
+        return ActivationCollective(
+            buffer, edges, self._reduction(schedule, buffer, edges, what, count) if self._live else None
+        )
 
     def _reduction(self, schedule, buffer, edges, what: str, count: int) -> Reduction:
         made = Execution(
@@ -77,7 +81,7 @@ class Crossings:
         guard = self._kit.guard
         return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, what)
 
-    def run(self, crossing: Crossing) -> None:
+    def run(self, crossing: ActivationCollective) -> None:
         """Return when it is done."""
         if crossing.reduction is None:
             return

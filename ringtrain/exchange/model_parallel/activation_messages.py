@@ -21,7 +21,7 @@ ID = 3  # numbers of an id
 Id = tuple[int, int, int]
 
 
-class Letter:
+class ActivationMessage:
     """The memory of one message between this rank and ``peer``, of up to ``capacity`` examples of ``width`` numbers.
 
     about:  int64: the id, and the examples' indices behind it where the message goes forward
@@ -50,7 +50,7 @@ class Letter:
         return self.values[: count * self.width].reshape((count, *shape))
 
 
-class Mail:
+class ActivationChannel:
     """This rank's messages. ``bytes_sent`` and ``exposed_s``, how long it waited, of all that ever were."""
 
     def __init__(self, transport: Transport, ops, deadline_s: float):
@@ -59,36 +59,38 @@ class Mail:
         self.bytes_sent, self.exposed_s = 0, 0.0
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
-    def forward(self, peer: int, tag: int, capacity: int, width: int) -> Letter:
+    def forward(self, peer: int, tag: int, capacity: int, width: int) -> ActivationMessage:
         scratch = self._transport.scratch
         about, labels = scratch(ID + capacity, "int64"), scratch(capacity, "int32")
-        return Letter(peer, tag, width, about, labels, self._values(capacity, width))
+        return ActivationMessage(peer, tag, width, about, labels, self._values(capacity, width))
 
-    def onward(self, came: Letter, peer: int, capacity: int, width: int) -> Letter:
+    def onward(self, came: ActivationMessage, peer: int, capacity: int, width: int) -> ActivationMessage:
         """To the next rank, about the same examples as what came."""
-        return Letter(peer, came.tag, width, came.about, came.labels, self._values(capacity, width))
+        return ActivationMessage(peer, came.tag, width, came.about, came.labels, self._values(capacity, width))
 
-    def back(self, peer: int, tag: int, capacity: int, width: int) -> Letter:
-        return Letter(peer, tag, width, self._transport.scratch(ID, "int64"), None, self._values(capacity, width))
+    def back(self, peer: int, tag: int, capacity: int, width: int) -> ActivationMessage:
+        return ActivationMessage(
+            peer, tag, width, self._transport.scratch(ID, "int64"), None, self._values(capacity, width)
+        )
 
     def _values(self, capacity: int, width: int):
         return self._transport.scratch(capacity * width, self._ops.active)
 
     # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def address(self, letter: Letter, id: Id) -> None:
+    def address(self, letter: ActivationMessage, id: Id) -> None:
         self._id[:] = id
         self._ops.upload(self._id, letter.about[:ID])
 
-    def send(self, letter: Letter, count: int) -> None:
+    def send(self, letter: ActivationMessage, count: int) -> None:
         """The letter's memory is the message's until :meth:`wait`, or until the answer has come."""
         self._start(letter, True, count)
         self.bytes_sent += sum(span.size * span.dtype.itemsize for span in letter.spans(count))
 
-    def expect(self, letter: Letter, count: int) -> None:
+    def expect(self, letter: ActivationMessage, count: int) -> None:
         """Be ready for a message of ``count`` examples."""
         self._start(letter, False, count)
 
-    def _start(self, letter: Letter, sent: bool, count: int) -> None:
+    def _start(self, letter: ActivationMessage, sent: bool, count: int) -> None:
         self._ops.synchronize()
         handle = letter.handles.get((sent, count))
         if handle is None:
@@ -98,7 +100,7 @@ class Mail:
         letter.current = handle
         handle.start()
 
-    def wait(self, letter: Letter) -> None:
+    def wait(self, letter: ActivationMessage) -> None:
         """Until the last move of this letter is done."""
         if letter.current is not None and not letter.current.test():
             began = time.perf_counter()
@@ -111,7 +113,7 @@ class Mail:
         wait_for(come, self._deadline_s, awaited, patience=self._transport.patience)
         self.exposed_s += time.perf_counter() - began
 
-    def check(self, letter: Letter, id: Id) -> None:
+    def check(self, letter: ActivationMessage, id: Id) -> None:
         """Raises TransportError unless the message that has come is the one that was due."""
         found = tuple(self._ops.to_host(letter.about[:ID]).tolist())
         if found != id:

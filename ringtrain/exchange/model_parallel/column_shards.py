@@ -10,24 +10,24 @@ from dataclasses import replace
 import numpy as np
 
 from ringtrain.collectives.schedule import bounds
-from ringtrain.exchange.model_parallel.activation_collectives import Crossings
-from ringtrain.exchange.model_parallel.layouts import AllColumns
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollectives
+from ringtrain.exchange.model_parallel.layouts import GatheredColumns
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import trained_runs
-from ringtrain.exchange.update.owned_update import Update, everything
+from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 
 BLOCK = 1 << 20  # elements of a parameter that are brought together at a time, about
 
 
-class Columns:
+class ColumnShards:
     """``weights`` and ``grads``: by layer and short name, of this rank's columns, once bound."""
 
-    def __init__(self, kit: Kit):
+    def __init__(self, kit: ExchangeSettings):
         self._kit, self._ops, self._transport = kit, kit.ops, kit.transport
-        self._crossings = Crossings(kit)
-        self._blocks: dict[tuple[int, int], AllColumns] = {}
+        self._crossings = ActivationCollectives(kit)
+        self._blocks: dict[tuple[int, int], GatheredColumns] = {}
         self.weights: dict[str, dict] = {}
         self.grads: dict[str, dict] = {}
 
@@ -45,7 +45,7 @@ class Columns:
             self.weights.setdefault(layer, {})[short] = arena.weight(span)
             self.grads.setdefault(layer, {})[short] = arena.grad(span)
         own = type(optimizer)(arena.spans, optimizer.hyper)
-        self._update = Update(self._ops, arena, own, arena.grads, everything(arena))
+        self._update = OwnedUpdate(self._ops, arena, own, arena.grads, everything(arena))
         self._trained = trained_runs(arena.spans)
 
     def _shape(self, span: Span) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ class Columns:
                 some = theirs[start : start + rows]
                 yield self._room(some.shape[0], K), some, ours[start : start + rows]
 
-    def _room(self, rows: int, K: int) -> AllColumns:
+    def _room(self, rows: int, K: int) -> GatheredColumns:
         if (rows, K) not in self._blocks:
-            self._blocks[rows, K] = AllColumns(self._crossings, "parameters", rows, self.edges(K), self._ops.dtype)
+            self._blocks[rows, K] = GatheredColumns(self._crossings, "parameters", rows, self.edges(K), self._ops.dtype)
         return self._blocks[rows, K]

@@ -27,17 +27,17 @@ from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.model_parallel.column_shards import Columns
+from ringtrain.exchange.model_parallel.column_shards import ColumnShards
 from ringtrain.exchange.model_parallel.hybrid_layers import divided, trailing
-from ringtrain.exchange.model_parallel.microbatches import Passes
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import STEP, check_sizes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.layers import Linear
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class HybridCost:
     """features:   D
     units:      columns of each layer, in order
     parameters: of all of them
@@ -79,12 +79,12 @@ class Hybrid(Exchange):
     state_is_local = False
     within_passes = True
 
-    def __init__(self, kit: Kit, make_inner: Callable[[Kit], Exchange]):
+    def __init__(self, kit: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]):
         self._kit, self._ops, self._transport = kit, kit.ops, kit.transport
         self._limit = kit.config.clip_norm
         self._inner = make_inner(replace(kit, beside=self._with_columns))
         self.name, self.terms = self._inner.name, f"{self._inner.terms} {texts.WITH_HYBRID}".strip()
-        self._passes, self._columns = Passes(kit), Columns(kit)
+        self._passes, self._columns = MicrobatchLayouts(kit), ColumnShards(kit)
         self._norm = 0.0  # of the gradient of this iteration, where it is clipped
         self._loaded = False  # whether columns have been taken from the arena
         self._newer = False  # whether they are newer than those in the arena
@@ -114,10 +114,12 @@ class Hybrid(Exchange):
         self._columns.bind(ours, optimizer)
         self.exact = self._inner.exact
         parameters = sum(span.count for span in ours)
-        cost = Cost(self._features, [layer.units for layer in self._layers], parameters, learning=bool(rest.spans))
+        cost = HybridCost(
+            self._features, [layer.units for layer in self._layers], parameters, learning=bool(rest.spans)
+        )
         self.notes = [self._words(cost), *self._inner.notes]
 
-    def _words(self, cost: Cost) -> str:
+    def _words(self, cost: HybridCost) -> str:
         size, named = self._transport.size, ", ".join(layer.name for layer in self._layers)
         return texts.HYBRID(layers=named, size=size, cost=cost.words(self._kit.config.batch, size))
 
@@ -219,7 +221,7 @@ class Hybrid(Exchange):
         self._inner.close()
 
 
-def make(kit: Kit, make_inner: Callable[[Kit], Exchange]) -> Hybrid:
+def make(kit: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]) -> Hybrid:
     return Hybrid(kit, make_inner)
 
 

@@ -7,8 +7,8 @@ same numbers everywhere, as random ones hang on the example and the element alon
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringtrain.exchange.model_parallel.column_shards import Columns
-from ringtrain.exchange.model_parallel.microbatches import Passes
+from ringtrain.exchange.model_parallel.column_shards import ColumnShards
+from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Layer
 from ringtrain.nn.graph import Graph
@@ -19,10 +19,10 @@ BETWEEN = (Dropout, ReLU, Flatten)  # backward each is linear in dy, element by 
 
 
 @dataclass(frozen=True)
-class AllExamples(Layer):
+class GatherBatch(Layer):
     """The examples of all ranks, from each its own. Shapes: x [n,D] → [B,D]"""
 
-    passes: Passes
+    passes: MicrobatchLayouts
     random: bool  # whether random numbers are drawn behind it
 
     def shape(self, inputs):
@@ -44,7 +44,7 @@ class AllExamples(Layer):
 
 
 @dataclass(frozen=True)
-class SomeColumns(Layer):
+class ColumnParallelLinear(Layer):
     """This rank's columns of a fully connected layer. Its weights lie in the arena as ever, and are none of its
     business: it has its own, of those columns. ``last``: of the network; then each rank takes its own examples back.
 
@@ -52,8 +52,8 @@ class SomeColumns(Layer):
     """
 
     whole: Linear
-    passes: Passes
-    columns: Columns
+    passes: MicrobatchLayouts
+    columns: ColumnShards
     last: bool
 
     def shape(self, inputs):
@@ -96,11 +96,11 @@ class SomeColumns(Layer):
 
 
 @dataclass(frozen=True)
-class ForAll(Layer):
+class RandomOverGlobalBatch(Layer):
     """A layer that draws random numbers by example, of those of all ranks."""
 
     layer: Layer
-    passes: Passes
+    passes: MicrobatchLayouts
 
     def shape(self, inputs):
         return self.layer.shape(inputs)
@@ -132,20 +132,20 @@ def trailing(plan: Sequence[Node]) -> int | None:
     return first
 
 
-def divided(graph: Graph, first: int, passes: Passes, columns: Columns) -> Graph:
+def divided(graph: Graph, first: int, passes: MicrobatchLayouts, columns: ColumnShards) -> Graph:
     """The graph with node ``first`` of the plan, and all after it, as above."""
     before, after = graph.plan[:first], graph.plan[first:]
     last = max(i for i, node in enumerate(after) if isinstance(node.layer, Linear))
     random = any(isinstance(node.layer, Dropout) for node in after[:last])
-    start = Node(AllExamples(f"{after[0].name}.examples", passes, random), after[0].inputs)
+    start = Node(GatherBatch(f"{after[0].name}.examples", passes, random), after[0].inputs)
     nodes = [_divided(node, i < last, passes, columns) for i, node in enumerate(after[: last + 1])]
     nodes[0] = replace(nodes[0], inputs=(start.name,))
     return Graph((*before, start, *nodes, *after[last + 1 :]), graph.input_shape, fused=False)
 
 
-def _divided(node: Node, more: bool, passes: Passes, columns: Columns) -> Node:
+def _divided(node: Node, more: bool, passes: MicrobatchLayouts, columns: ColumnShards) -> Node:
     if isinstance(node.layer, Linear):
-        return replace(node, layer=SomeColumns(node.name, node.layer, passes, columns, last=not more))
+        return replace(node, layer=ColumnParallelLinear(node.name, node.layer, passes, columns, last=not more))
     if isinstance(node.layer, Dropout):
-        return replace(node, layer=ForAll(node.name, node.layer, passes))
+        return replace(node, layer=RandomOverGlobalBatch(node.name, node.layer, passes))
     return node

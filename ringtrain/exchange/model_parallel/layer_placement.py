@@ -19,7 +19,7 @@ from ringtrain.transport.waiting import peers
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class LayerPlacement:
     """``ranks`` hold layers ``start:stop`` of the plan."""
 
     ranks: tuple[int, ...]
@@ -27,7 +27,7 @@ class Route:
     stop: int
 
 
-def make_routing(graph: Graph, size: int, fc_ranks: int) -> list[Route]:
+def make_routing(graph: Graph, size: int, fc_ranks: int) -> list[LayerPlacement]:
     """The last ``fc_ranks`` of ``size`` ranks hold the fully connected layers, divided by what they compute. Raises
     ConfigError where ranks or layers do not suffice."""
     starts = segments.heads(graph)
@@ -37,7 +37,7 @@ def make_routing(graph: Graph, size: int, fc_ranks: int) -> list[Route]:
     edges = [0, *segments.divide(graph, starts, fc_ranks), len(graph.plan)]
     front = size - fc_ranks
     holders = [tuple(range(front)), *((rank,) for rank in range(front, size))]
-    return [Route(ranks, a, b) for ranks, (a, b) in zip(holders, pairwise(edges), strict=True)]
+    return [LayerPlacement(ranks, a, b) for ranks, (a, b) in zip(holders, pairwise(edges), strict=True)]
 
 
 def _check_layers(graph: Graph, starts: list[int], fc_ranks: int) -> None:
@@ -50,7 +50,7 @@ def _check_layers(graph: Graph, starts: list[int], fc_ranks: int) -> None:
         raise ConfigError(texts.MORE_THAN_LAYERS(fc=fc_ranks, layers=names, most=len(starts)))
 
 
-def check(routes: Sequence[Route], graph: Graph, size: int) -> None:
+def check(routes: Sequence[LayerPlacement], graph: Graph, size: int) -> None:
     """Raises ConfigError unless every layer is on some rank and every rank has layers, once, in order, and all that one
     part hands to the next is one array."""
     place = 0
@@ -68,7 +68,7 @@ def check(routes: Sequence[Route], graph: Graph, size: int) -> None:
     _check_ranks(routes, size)
 
 
-def _check_ranks(routes: Sequence[Route], size: int) -> None:
+def _check_ranks(routes: Sequence[LayerPlacement], size: int) -> None:
     held = [rank for route in routes for rank in route.ranks]
     if held != list(range(size)):
         raise ConfigError(texts.NOT_EACH_ONCE(ranks=held, last=size - 1))
@@ -77,12 +77,12 @@ def _check_ranks(routes: Sequence[Route], size: int) -> None:
             raise ConfigError(texts.SHARED_FC_PART(ranks=peers(route.ranks)))
 
 
-def tell(routes: Sequence[Route], graph: Graph, itemsize: int) -> list[str]:
+def tell(routes: Sequence[LayerPlacement], graph: Graph, itemsize: int) -> list[str]:
     """A line for each part: who holds it, from which layer to which, what it costs and what travels on from it."""
     return [_line(route, graph, itemsize) for route in routes]
 
 
-def _line(route: Route, graph: Graph, itemsize: int) -> str:
+def _line(route: LayerPlacement, graph: Graph, itemsize: int) -> str:
     nodes = graph.plan[route.start : route.stop]
     names = [nodes[0].name, nodes[-1].relu or nodes[-1].name]
     layers = " to ".join(dict.fromkeys(names))

@@ -16,17 +16,17 @@ from functools import cached_property
 from itertools import pairwise
 
 from ringtrain.exchange import texts
-from ringtrain.exchange.model_parallel.activation_collectives import Crossings
+from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollectives
 
 
 def _widths(edges: Sequence[int]) -> list[int]:
     return [stop - start for start, stop in pairwise(edges)]
 
 
-class AllRows:
+class GatheredRows:
     """rows: where each rank's examples begin among those of all, and the end; D elements each"""
 
-    def __init__(self, crossings: Crossings, name: str, rows: Sequence[int], D: int, dtype=None):
+    def __init__(self, crossings: ActivationCollectives, name: str, rows: Sequence[int], D: int, dtype=None):
         self._crossings, self._name, self._D = crossings, name, D
         self._edges = [row * D for row in rows]
         self._gather = crossings.gather(self._edges, texts.OF_EXAMPLES(layer=name), dtype)
@@ -50,13 +50,13 @@ class AllRows:
         return self._scatter.block(crossings.rank).reshape((-1, self._D))
 
 
-class AllColumns:
+class GatheredColumns:
     """count: rows, B; columns: where each rank's columns begin, and the end
 
     ``own``: where the product goes, [B,k]; ``blocks`` of all ranks.
     """
 
-    def __init__(self, crossings: Crossings, name: str, count: int, columns: Sequence[int], dtype=None):
+    def __init__(self, crossings: ActivationCollectives, name: str, count: int, columns: Sequence[int], dtype=None):
         self._crossings, self._name = crossings, name
         self._rows, self._widths = [count] * crossings.size, _widths(columns)
         self._edges = [count * column for column in columns]
@@ -80,10 +80,10 @@ class AllColumns:
         return blocks[self._crossings.rank]
 
 
-class OwnRows:
+class LocalRows:
     """rows, columns: as above. ``own``: where the product goes, [B,k]"""
 
-    def __init__(self, crossings: Crossings, name: str, rows: Sequence[int], columns: Sequence[int]):
+    def __init__(self, crossings: ActivationCollectives, name: str, rows: Sequence[int], columns: Sequence[int]):
         self._crossings, self._name = crossings, name
         rank, size = crossings.rank, crossings.size
         self._counts, self._widths = _widths(rows), _widths(columns)

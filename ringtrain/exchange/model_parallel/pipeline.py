@@ -33,18 +33,18 @@ import numpy as np
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, Roles
-from ringtrain.exchange.buckets.bucketed_allreduce import Summing
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reduce_scatter import schedule_name
-from ringtrain.exchange.buckets.subgroup import Group
+from ringtrain.exchange.buckets.subgroup import Subgroup
 from ringtrain.exchange.buckets.timings import Traffic
 from ringtrain.exchange.model_parallel import layer_placement
-from ringtrain.exchange.model_parallel.activation_messages import Mail
-from ringtrain.exchange.model_parallel.layer_placement import Route
-from ringtrain.exchange.settings import Kit, settings
+from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel
+from ringtrain.exchange.model_parallel.layer_placement import LayerPlacement
+from ringtrain.exchange.settings import ExchangeSettings, settings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import STEP, Update, check_names
+from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, check_names
 from ringtrain.exchange.update.ranges import Piece, common
-from ringtrain.monitor.guarded_transport import Guarded
+from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import segments
 
 ACCUMULATE, EACH = "accumulate", "each"
@@ -56,7 +56,7 @@ class Pipeline(Exchange):
     update:    accumulate or each
     clip_norm: the largest global norm of the gradient; None for no limit
     guard:     watches what brings weights and state back to all ranks; None for none
-    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing`
+    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
     """
 
     name = "allreduce"
@@ -76,9 +76,9 @@ class Pipeline(Exchange):
         **how,
     ):
         self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
-        self._together = transport if guard is None else Guarded(transport, guard)
+        self._together = transport if guard is None else GuardedTransport(transport, guard)
         self.fc_ranks, self.in_flight, self.each = fc_ranks, in_flight, update == EACH
-        self.mail = Mail(transport, ops, deadline_s)
+        self.mail = ActivationChannel(transport, ops, deadline_s)
         self._how = {**how, "deadline_s": deadline_s, "algorithm": schedule_name(algorithm, transport)}
         self.terms = texts.WITH_PIPELINE(
             others=transport.size - fc_ranks,
@@ -118,13 +118,13 @@ class Pipeline(Exchange):
         self.part, (self._start, self._stop) = self.parts[self.own], self._pieces[self.own]
         self.part.bind(arena)
         held = [(self._start, self._stop)]
-        self._update = Update(self._ops, arena, optimizer, arena.grads, held)
+        self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, held)
         self.state_bytes = self._update.nbytes
         self._trained = common(trained_runs(arena.spans), held)
         self.sums, summing = None, None
         self.exact = not self.each and self._how.get("wire", "none") == "none"
         if self.own == 0:
-            summing = Summing(Group(self._transport, self.routes[0].ranks), self._ops, **self._how)
+            summing = BucketedAllReduce(Subgroup(self._transport, self.routes[0].ranks), self._ops, **self._how)
             self.sums = summing.bind(self._spans(), arena.grads)
         self._summing = summing
         self.notes = layer_placement.tell(self.routes, self._graph, arena.grads.dtype.itemsize)
@@ -220,14 +220,14 @@ class Pipeline(Exchange):
         self.sums = None
 
 
-def _piece(arena, route: Route, part) -> Piece:
+def _piece(arena, route: LayerPlacement, part) -> Piece:
     """The elements of the arena that a part's parameters lie in."""
     names = {name for name, _ in part.parameters()}
     spans = [span for span in arena.spans if span.name in names]
     return spans[0].start, spans[-1].stop
 
 
-def make(kit: Kit, inner: Callable[[Kit], Exchange]) -> Pipeline:
+def make(kit: ExchangeSettings, inner: Callable[[ExchangeSettings], Exchange]) -> Pipeline:
     """``inner``: the strategy of the other layers. It must be all-reduce, and is run here, among the ranks in front."""
     config = kit.config
     how = settings(kit)

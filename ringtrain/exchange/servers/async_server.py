@@ -35,20 +35,20 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, Lag, Roles
 from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
 from ringtrain.exchange.buckets.deferred_update import FORWARD
-from ringtrain.exchange.buckets.reducer import Flight
+from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.streams import two_orders
 from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.servers.endpoint import Ends
-from ringtrain.exchange.servers.ownership import buckets_of, divide, roles_of, say_load, say_servers
-from ringtrain.exchange.servers.trees import Trees, tree_of
+from ringtrain.exchange.servers.endpoint import Endpoint
+from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, roles_of, say_load, say_servers
+from ringtrain.exchange.servers.trees import ReductionTrees, tree_of
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.mean_state import MeanState
-from ringtrain.exchange.update.owned_update import Update, check_names, everything
+from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names, everything
 from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.transport.base import Transport
 
 
-class Pushing(Exchange):
+class AsyncParameterServer(Exchange):
     """name:          of the strategy
     servers:       how many ranks own parts of the arena, from rank 0 on
     dedicated:     whether they only serve
@@ -107,25 +107,25 @@ class Pushing(Exchange):
         transport, ops = self._transport, self._ops
         trains = transport.rank in self._roles.trainers
         self._arena, self._trained = arena, trained_runs(arena.spans)
-        self._update = Update(ops, arena, optimizer, arena.grads, everything(arena) if trains else [])
+        self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena) if trains else [])
         self._state = MeanState(
             transport, ops, self._update, optimizer.slots, self._roles.trainers, arena.grads, self._deadline_s
         )
-        parts = divide(arena.spans, len(self._roles.servers))
+        parts = divide_ownership(arena.spans, len(self._roles.servers))
         owned = buckets_of(parts, arena.weights.dtype.itemsize, self._bucket_bytes)
         by_server = [[bucket for owner, bucket in reversed(owned) if owner == k] for k in self._roles.servers]
-        self._ends = Ends(
+        self._ends = Endpoint(
             transport, self._orders, arena, self._roles, parts, by_server, self._staleness, self._deadline_s, len(owned)
         )
         self._spread = self._prepare_spread(owned)
         self.notes = [say_load(parts, arena.weights.dtype.itemsize), texts.OWN_STATE]
 
-    def _prepare_spread(self, owned) -> Flight:
+    def _prepare_spread(self, owned) -> Reducer:
         """What brings the servers' weights to everybody, at a meeting."""
         transport, own = self._transport, self._orders.own
-        trees = Trees(transport, own, owned, tree_of(transport, 1), self._segment_bytes, self._guard)
+        trees = ReductionTrees(transport, own, owned, tree_of(transport, 1), self._segment_bytes, self._guard)
         spreads = trees.spreads(self._arena.weights, range(transport.size), 0)
-        return Flight([bucket for _, bucket in owned], spreads, self._deadline_s, orders=self._orders)
+        return Reducer([bucket for _, bucket in owned], spreads, self._deadline_s, orders=self._orders)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.servers.mailbox import TAGS, Sender
-from ringtrain.exchange.servers.parameter_shard import Store
+from ringtrain.exchange.servers.parameter_shard import ParameterShard
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
 
-class Link(ABC):
+class ServerClient(ABC):
     """To the server of ``buckets``, neighbours, the arena's lowest first."""
 
     buckets: Sequence[Bucket]
@@ -38,7 +38,7 @@ class Link(ABC):
         """For whom a worker waits whose weights do not come."""
 
 
-class ToServer(Link):
+class RemoteServer(ServerClient):
     """To another rank. update, base: flat arrays over the arena: what is pushed, and what weights come to. Tags from
     ``tag`` on."""
 
@@ -71,10 +71,10 @@ class ToServer(Link):
         return texts.AWAITED_SERVER(server=peers([self._server]))
 
 
-class WithinRank(Link):
+class LocalServer(ServerClient):
     """To the server that this rank is itself."""
 
-    def __init__(self, store: Store, rank: int, buckets: Sequence[Bucket], update, base):
+    def __init__(self, store: ParameterShard, rank: int, buckets: Sequence[Bucket], update, base):
         self._store, self._rank, self.buckets = store, rank, buckets
         self._update, self._base = update[store.start : store.stop], base[store.start : store.stop]
 

@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.buckets.streams import Beside
-from ringtrain.exchange.servers.client import Link, ToServer, WithinRank
+from ringtrain.exchange.buckets.streams import StreamPair
+from ringtrain.exchange.servers.client import LocalServer, RemoteServer, ServerClient
 from ringtrain.exchange.servers.ownership import pieces_of
-from ringtrain.exchange.servers.parameter_shard import Store
+from ringtrain.exchange.servers.parameter_shard import ParameterShard
 from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
 
-class Ends:
+class Endpoint:
     """orders:     of the network's operations, in which updates are made and weights taken, and of a server's
     arena:      updates go from the memory of its gradients
     parts:      of the arena, a server's each
@@ -30,7 +30,7 @@ class Ends:
     def __init__(
         self,
         transport: Transport,
-        orders: Beside,
+        orders: StreamPair,
         arena,
         roles: Roles,
         parts: Sequence[Sequence[Span]],
@@ -44,8 +44,8 @@ class Ends:
         rank, dtype = transport.rank, arena.weights.dtype
         self.store = self.base = None
         if rank in roles.servers:
-            self.store = Store(transport, orders.own, owned[rank], roles.trainers, staleness, dtype, tag)
-        self._links: list[Link] = []
+            self.store = ParameterShard(transport, orders.own, owned[rank], roles.trainers, staleness, dtype, tag)
+        self._links: list[ServerClient] = []
         if rank in roles.trainers:
             self.base = transport.scratch(arena.count, dtype)
             self._links = [self._link(server, buckets, tag) for server, buckets in enumerate(owned)]
@@ -55,11 +55,11 @@ class Ends:
         self._home = {name: {at[piece.name] for piece in cut} for name, cut in pieces.items()}
         self._due: set[int] = set()  # places in _coming of weights that were asked for
 
-    def _link(self, server: int, buckets: Sequence[Bucket], tag: int) -> Link:
+    def _link(self, server: int, buckets: Sequence[Bucket], tag: int) -> ServerClient:
         memory = (self._arena.grads, self.base)
         if server == self._transport.rank:
-            return WithinRank(self.store, server, buckets, *memory)
-        return ToServer(self._transport, server, buckets, *memory, tag)
+            return LocalServer(self.store, server, buckets, *memory)
+        return RemoteServer(self._transport, server, buckets, *memory, tag)
 
     def open(self) -> None:
         """The time between two meetings begins; weights are the same on all ranks."""

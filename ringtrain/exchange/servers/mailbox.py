@@ -15,7 +15,7 @@ PUSH, GOODBYE = 1, 2  # what an announcement says: an update comes; none comes u
 TAGS = 2  # of a mailbox
 
 
-class State(Enum):
+class MailboxState(Enum):
     LISTENING = "nothing was announced"
     COMING = "an update was announced"
     HERE = "an update has arrived"
@@ -46,7 +46,7 @@ class Mailbox:
     @property
     def present(self) -> list[int]:
         """The peers that have not said goodbye."""
-        return [peer for peer, box in self._boxes.items() if box.state != State.GONE]
+        return [peer for peer, box in self._boxes.items() if box.state != MailboxState.GONE]
 
 
 class _Box:
@@ -55,27 +55,27 @@ class _Box:
         self.update = transport.scratch(count, dtype)
         self._announced = transport.recvs([(peer, self._word)], tag)
         self._coming = transport.recvs([(peer, self.update)], tag + 1)
-        self.state = State.GONE
+        self.state = MailboxState.GONE
 
     def listen(self) -> None:
         self._announced.start()
-        self.state = State.LISTENING
+        self.state = MailboxState.LISTENING
 
     def look(self) -> bool:
         """Whether an update has arrived just now."""
-        if self.state == State.LISTENING and self._announced.test():
+        if self.state == MailboxState.LISTENING and self._announced.test():
             self._hear()
-        if self.state == State.COMING and self._coming.test():
-            self.state = State.HERE
+        if self.state == MailboxState.COMING and self._coming.test():
+            self.state = MailboxState.HERE
             return True
         return False
 
     def _hear(self) -> None:
         if self._word[0] == GOODBYE:
-            self.state = State.GONE
+            self.state = MailboxState.GONE
         else:
             self._coming.start()
-            self.state = State.COMING
+            self.state = MailboxState.COMING
 
 
 class Sender:

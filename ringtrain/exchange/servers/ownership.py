@@ -23,7 +23,7 @@ def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
     return Roles(trainers=tuple(range(servers if dedicated else 0, size)), servers=tuple(range(servers)))
 
 
-def divide(spans: Sequence[Span], servers: int, whole: bool = False) -> list[list[Span]]:
+def divide_ownership(spans: Sequence[Span], servers: int, whole: bool = False) -> list[list[Span]]:
     """Neighbours for each server, equally many elements; a parameter that is cut becomes several spans. ``whole``: none
     is cut, since the optimizer wants their norms, and the largest part is as small as can be. Raises ConfigError for
     more servers than spans."""

@@ -6,12 +6,12 @@ Weights are either being sent or being changed, never both: what arrives while s
 from collections.abc import Sequence
 
 from ringtrain.exchange.servers.mailbox import TAGS, Mailbox
-from ringtrain.exchange.servers.staleness import Clock
+from ringtrain.exchange.servers.staleness import StalenessClock
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Handle, Transport
 
 
-class Store:
+class ParameterShard:
     """buckets:   what it owns, neighbours, the arena's lowest first
     workers:   ranks that give updates and take weights, this one perhaps among them
     staleness: how many updates one may be ahead of the slowest; None: as many as it likes
@@ -32,7 +32,7 @@ class Store:
     ):
         self._ops, self._rank = ops, transport.rank
         self.start, self.stop = buckets[0].start, buckets[-1].stop
-        self.clock = Clock(workers, staleness)
+        self.clock = StalenessClock(workers, staleness)
         self.weights = transport.scratch(self.stop - self.start, dtype)
         others = [worker for worker in workers if worker != transport.rank]
         self._mail = Mailbox(transport, others, self.stop - self.start, dtype, tag)

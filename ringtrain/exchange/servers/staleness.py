@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 
-class Clock:
+class StalenessClock:
     """workers:   their ranks
     staleness: K; None for no bound
 

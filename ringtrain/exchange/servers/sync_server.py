@@ -32,21 +32,28 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD, NONE
-from ringtrain.exchange.buckets.reducer import Coming, Flight, traffic_of
+from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer, traffic_of
 from ringtrain.exchange.buckets.streams import two_orders
 from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.servers.async_server import Pushing
-from ringtrain.exchange.servers.ownership import buckets_of, divide, pieces_of, roles_of, say_load, say_servers
-from ringtrain.exchange.servers.trees import Trees, tree_of
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.servers.async_server import AsyncParameterServer
+from ringtrain.exchange.servers.ownership import (
+    buckets_of,
+    divide_ownership,
+    pieces_of,
+    roles_of,
+    say_load,
+    say_servers,
+)
+from ringtrain.exchange.servers.trees import ReductionTrees, tree_of
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import Update, check_names
+from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names
 from ringtrain.exchange.update.ranges import Piece, common
 from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.transport.base import Transport
 
 
-class Server(Exchange):
+class ParameterServer(Exchange):
     """servers:       how many ranks own parts of the arena, from rank 0 on
     dedicated:     whether they only serve
     levels:        2: heads of nodes sum first
@@ -95,25 +102,25 @@ class Server(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena, self._tree = arena, tree_of(self._transport, self._levels)
         grads, everybody = arena.grads, range(self._transport.size)
-        parts = divide(arena.spans, len(self._roles.servers), whole=optimizer.layerwise)
+        parts = divide_ownership(arena.spans, len(self._roles.servers), whole=optimizer.layerwise)
         self._pieces = pieces_of(arena.spans, parts)
         owned = buckets_of(parts, grads.dtype.itemsize, self._bucket_bytes)
-        self._update = Update(self._ops, arena, optimizer, grads, piece_of(parts, self._transport.rank))
+        self._update = OwnedUpdate(self._ops, arena, optimizer, grads, piece_of(parts, self._transport.rank))
         self.state_bytes = self._update.nbytes
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
         self._sums = self._flight(owned, "sums", grads, self._roles.trainers, 0)
         back = owned[::-1] if self._overlap == FORWARD else owned
         self._weights = self._flight(back, "spreads", arena.weights, self._roles.trainers, 1)
-        self._coming = Coming(self._weights)
+        self._coming = InArrivalOrder(self._weights)
         self._state = self._flight(owned, "spreads", grads, everybody, 2)
         self._missed = self._flight(owned, "spreads", arena.weights, self._roles.servers, 3)
         self.notes = [say_load(parts, arena.weights.dtype.itemsize)]
 
-    def _flight(self, owned, what: str, buffer, members, round: int) -> Flight:
-        trees = Trees(self._transport, self._orders.own, owned, self._tree, self._segment_bytes, self._guard)
+    def _flight(self, owned, what: str, buffer, members, round: int) -> Reducer:
+        trees = ReductionTrees(self._transport, self._orders.own, owned, self._tree, self._segment_bytes, self._guard)
         halves = trees.sums if what == "sums" else trees.spreads
         buckets = [bucket for _, bucket in owned]
-        return Flight(buckets, halves(buffer, members, round), self._deadline_s, orders=self._orders)
+        return Reducer(buckets, halves(buffer, members, round), self._deadline_s, orders=self._orders)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
@@ -213,11 +220,11 @@ def piece_of(parts, rank: int) -> list[Piece]:
     return [(parts[rank][0].start, parts[rank][-1].stop)] if rank < len(parts) else []
 
 
-def make(kit: Kit) -> Exchange:
+def make(kit: ExchangeSettings) -> Exchange:
     config = kit.config
     if config.asynchronous or config.staleness:
         return apart(kit, None if config.asynchronous else config.staleness, 1)
-    return Server(
+    return ParameterServer(
         kit.transport,
         kit.ops,
         servers=config.servers,
@@ -232,10 +239,10 @@ def make(kit: Kit) -> Exchange:
     )
 
 
-def apart(kit: Kit, staleness: int | None, every: int) -> Pushing:
+def apart(kit: ExchangeSettings, staleness: int | None, every: int) -> AsyncParameterServer:
     """Where ranks are apart: the options of the same servers."""
     config = kit.config
-    return Pushing(
+    return AsyncParameterServer(
         config.sync,
         kit.transport,
         kit.ops,

@@ -4,7 +4,7 @@ to it and from it (:mod:`ringtrain.collectives.algorithms.rooted`)."""
 from collections.abc import Callable, Sequence
 
 from ringtrain.collectives.algorithms import rooted
-from ringtrain.collectives.algorithms.rooted import Rooted
+from ringtrain.collectives.algorithms.rooted import RootedTree
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
@@ -14,7 +14,7 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
 
-Tree = Callable[[int, Sequence[int]], Rooted]  # (server, members)
+Tree = Callable[[int, Sequence[int]], RootedTree]  # (server, members)
 
 
 def tree_of(transport: Transport, levels: int) -> Tree:
@@ -25,7 +25,7 @@ def tree_of(transport: Transport, levels: int) -> Tree:
     return lambda root, members: rooted.by_nodes(root, members, node_of)
 
 
-class Trees:
+class ReductionTrees:
     """owned: (server, bucket), in the order in which sums start"""
 
     def __init__(

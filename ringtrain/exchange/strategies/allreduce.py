@@ -16,14 +16,14 @@ Over a wire of 16 bits they are rounded on their way, and so is the sum: replica
 
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
-from ringtrain.exchange.buckets.deferred_update import BACKWARD, Applying
-from ringtrain.exchange.buckets.reproducible import Canonical
+from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
+from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
 from ringtrain.exchange.buckets.timings import Traffic
 from ringtrain.exchange.compression.catalogue import compression_of, make_summing
-from ringtrain.exchange.compression.error_feedback import Compression
-from ringtrain.exchange.settings import Kit, settings
+from ringtrain.exchange.compression.error_feedback import CompressionSettings
+from ringtrain.exchange.settings import ExchangeSettings, settings
 from ringtrain.exchange.update.loss_scale import LossScale
-from ringtrain.exchange.update.owned_update import Update, check_names, everything
+from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names, everything
 from ringtrain.transport.base import Transport
 
 __all__ = ["BUCKET_BYTES", "AllReduce"]
@@ -32,12 +32,12 @@ __all__ = ["BUCKET_BYTES", "AllReduce"]
 class AllReduce(Exchange):
     """clip_norm:   the largest global norm of the summed gradient; None for no limit
     overlap:     none, backward or forward
-    beside:      see :class:`ringtrain.exchange.settings.Kit`
+    beside:      see :class:`ringtrain.exchange.settings.ExchangeSettings`
     compression: of what travels; None for none
     scale:       of the loss; None for none
     shards:      in how many a batch is cut whose gradients are added in one tree; None: gradients are of ranks
-    elastic:     see :class:`ringtrain.exchange.buckets.deferred_update.Applying`
-    how:         arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing`
+    elastic:     see :class:`ringtrain.exchange.buckets.deferred_update.BucketUpdater`
+    how:         arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
     """
 
     name = "allreduce"
@@ -49,7 +49,7 @@ class AllReduce(Exchange):
         clip_norm: float | None = None,
         overlap: str = BACKWARD,
         beside=float,
-        compression: Compression | None = None,
+        compression: CompressionSettings | None = None,
         scale: LossScale | None = None,
         shards: int | None = None,
         elastic: bool = False,
@@ -57,7 +57,7 @@ class AllReduce(Exchange):
     ):
         self._transport, self._ops, self._clip_norm, self._overlap = transport, ops, clip_norm, overlap
         self._scale, self._beside, self._elastic = scale, beside, elastic
-        self._parts = Canonical(shards, transport, ops, overlap=overlap, **how) if shards else None
+        self._parts = ReproducibleAllReduce(shards, transport, ops, overlap=overlap, **how) if shards else None
         self._summing = self._parts or make_summing(compression, transport, ops, overlap=overlap, **how)
         self.shards, self._least = (self._parts.shards, shards) if self._parts else (None, 1)
         self.exact, self.terms = self._summing.exact, self._summing.terms
@@ -66,11 +66,11 @@ class AllReduce(Exchange):
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
-        self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
+        self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, everything(arena))
         self.state_bytes = self._update.nbytes
         self._sums = self._summing.bind(arena.spans, arena.grads)
         self.state_bytes += self._parts.nbytes if self._parts else 0
-        self._updates = Applying(
+        self._updates = BucketUpdater(
             self._ops,
             arena,
             self._update,
@@ -146,7 +146,7 @@ class AllReduce(Exchange):
         del self._sums, self._updates
 
 
-def make(kit: Kit) -> AllReduce:
+def make(kit: ExchangeSettings) -> AllReduce:
     config = kit.config
     limits = {"clip_norm": config.clip_norm, "beside": kit.beside, "scale": kit.scale}
     summing = {"compression": compression_of(config), "shards": config.shards if config.reproducible else None}

@@ -33,15 +33,15 @@ use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer ste
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.buckets.bucketed_allreduce import Summing
-from ringtrain.exchange.buckets.deferred_update import BACKWARD, Applying
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import take_mean
 from ringtrain.exchange.buckets.timings import Traffic
 from ringtrain.exchange.servers.sync_server import apart
-from ringtrain.exchange.settings import Kit, settings
-from ringtrain.exchange.strategies.outer_optimizer import Outer
+from ringtrain.exchange.settings import ExchangeSettings, settings
+from ringtrain.exchange.strategies.outer_optimizer import OuterOptimizer
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import Update, check_names, everything
+from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names, everything
 from ringtrain.transport.base import Transport
 
 KEEP, AVERAGE, RESET = "keep", "average", "reset"
@@ -54,7 +54,7 @@ class Averaging(Exchange):
     outer:     (momentum, rate) of the outer step; None for the mean itself
     clip_norm: the largest norm of a rank's own gradient, or of the sum where gradients are summed; None for no limit
     overlap:   none, backward or forward: of gradients that are summed
-    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing`
+    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
     """
 
     name = "averaging"
@@ -74,8 +74,8 @@ class Averaging(Exchange):
     ):
         self._transport, self._ops, self._size = transport, ops, transport.size
         self._every, self._momentum, self._begin, self._clip_norm = every, momentum, begin, clip_norm
-        self._outer = outer and Outer(ops, *outer)
-        self._overlap, self._summing = overlap, Summing(transport, ops, overlap=overlap, **how)
+        self._outer = outer and OuterOptimizer(ops, *outer)
+        self._overlap, self._summing = overlap, BucketedAllReduce(transport, ops, overlap=overlap, **how)
         self.terms = _terms(every, momentum, begin, outer)
         self._together = True  # whether this iteration sums gradients
         self._examples = self._total = 0  # since the last average: of this rank, of all
@@ -84,10 +84,10 @@ class Averaging(Exchange):
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
-        self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
+        self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, everything(arena))
         self.state_bytes = self._update.nbytes
         self._sums = self._summing.bind(arena.spans, arena.grads)
-        self._updates = Applying(self._ops, arena, self._update, self._sums, self._clip_norm, self._overlap)
+        self._updates = BucketUpdater(self._ops, arena, self._update, self._sums, self._clip_norm, self._overlap)
         self.notes = [*self._summing.notes, *filter(None, [self._no_overlap() or self._updates.note])]
         self._trained = trained_runs(arena.spans)
         linear = optimizer.linear and self._clip_norm is None and self._outer is None
@@ -235,7 +235,7 @@ def _terms(every: int, momentum: str, begin: int, outer: tuple[float, float] | N
     return ", ".join(words)
 
 
-def make(kit: Kit) -> Exchange:
+def make(kit: ExchangeSettings) -> Exchange:
     config = kit.config
     plain = (config.outer_momentum, config.outer_lr) == (0.0, 1.0)
     if config.asynchronous:

@@ -23,10 +23,10 @@ from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
 from ringtrain.exchange.buckets.timings import Traffic
 from ringtrain.exchange.compression.catalogue import compression_of, make_summing
-from ringtrain.exchange.compression.error_feedback import Compression
-from ringtrain.exchange.settings import Kit, settings
+from ringtrain.exchange.compression.error_feedback import CompressionSettings
+from ringtrain.exchange.settings import ExchangeSettings, settings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import Kept, Update, check_names, everything
+from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, check_names, everything
 from ringtrain.transport.base import Transport
 
 PENDING = "pending"
@@ -36,7 +36,7 @@ class Delayed(Exchange):
     """clip_norm:   the largest global norm of the summed gradient; None for no limit
     overlap:     backward or forward, which are the same here
     compression: of what travels; None for none
-    how:         arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing`
+    how:         arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
     """
 
     name = "delayed"
@@ -49,7 +49,7 @@ class Delayed(Exchange):
         ops,
         clip_norm: float | None = None,
         overlap: str = BACKWARD,
-        compression: Compression | None = None,
+        compression: CompressionSettings | None = None,
         **how,
     ):
         self._overlap = overlap
@@ -62,7 +62,7 @@ class Delayed(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
         self._buffer = self._transport.allocate(arena.count, arena.grads.dtype)
-        self._update = Update(self._ops, arena, optimizer, self._buffer, everything(arena))
+        self._update = OwnedUpdate(self._ops, arena, optimizer, self._buffer, everything(arena))
         self.state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self._sums = self._summing.bind(arena.spans, self._buffer)
         self.notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if self._overlap == FORWARD else [])]
@@ -115,7 +115,7 @@ class Delayed(Exchange):
         return {**self._update.state(), **pending, **self._summing.state()}
 
     def kept(self):
-        pending = [Kept(PENDING, self._buffer, self._update.pieces, True)] if self._pending else []
+        pending = [OwnedArray(PENDING, self._buffer, self._update.pieces, True)] if self._pending else []
         return [*self._update.kept(alike=True), *pending]
 
     def check_names(self, names) -> None:
@@ -142,7 +142,7 @@ class Delayed(Exchange):
         del self._sums
 
 
-def make(kit: Kit) -> Delayed:
+def make(kit: ExchangeSettings) -> Delayed:
     return Delayed(
         kit.transport, kit.ops, clip_norm=kit.config.clip_norm, compression=compression_of(kit.config), **settings(kit)
     )

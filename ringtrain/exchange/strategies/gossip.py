@@ -25,13 +25,13 @@ import time
 
 from ringtrain.exchange import tags, texts
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.buckets.bucketed_allreduce import Summing
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import take_mean
 from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.settings import Kit, settings
+from ringtrain.exchange.settings import ExchangeSettings, settings
 from ringtrain.exchange.strategies.gossip_pairs import partners
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import Update, check_names, everything
+from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names, everything
 from ringtrain.monitor.guard import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
@@ -41,7 +41,8 @@ class Gossip(Exchange):
     """seed:      of the order in which ranks meet
     window:    how many iterations ranks may be apart
     clip_norm: the largest norm of a rank's own gradient; None for no limit
-    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.Summing`, for means over all ranks
+    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`, for means over all
+               ranks
     """
 
     name = "gossip"
@@ -61,7 +62,7 @@ class Gossip(Exchange):
         self._transport, self._ops, self._clip_norm, self._deadline_s = transport, ops, clip_norm, deadline_s
         self.window = window
         self.terms = texts.ITERATIONS_APART(window=window)
-        self._summing = Summing(transport, ops, deadline_s=deadline_s, **how)
+        self._summing = BucketedAllReduce(transport, ops, deadline_s=deadline_s, **how)
         self._partners = partners(transport.rank, seed, transport.size)
         self._due: tuple[Handle, ...] = ()  # to start when the mark _final is done
         self._meeting: tuple[Handle, ...] = ()  # under way
@@ -72,7 +73,7 @@ class Gossip(Exchange):
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
         self._theirs = self._transport.scratch(arena.count, arena.weights.dtype)
-        self._update = Update(self._ops, arena, optimizer, arena.grads, everything(arena))
+        self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, everything(arena))
         self.state_bytes = self._update.nbytes + self._theirs.size * self._theirs.dtype.itemsize
         self._sums = self._summing.bind(arena.spans, arena.grads)
         self.notes = self._summing.notes
@@ -191,7 +192,7 @@ class Gossip(Exchange):
         del self._sums
 
 
-def make(kit: Kit) -> Gossip:
+def make(kit: ExchangeSettings) -> Gossip:
     config = kit.config
     return Gossip(
         kit.transport,

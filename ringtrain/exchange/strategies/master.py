@@ -26,13 +26,13 @@ from ringtrain.collectives.algorithms.star import ROOT
 from ringtrain.exchange import tags, texts
 from ringtrain.exchange.base import Cut, Exchange, Roles
 from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
-from ringtrain.exchange.buckets.reduce_scatter import Halves
-from ringtrain.exchange.buckets.reducer import Flight, traffic_of
+from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
+from ringtrain.exchange.buckets.reducer import Reducer, traffic_of
 from ringtrain.exchange.buckets.streams import two_orders
 from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import STEP, Update, check_names, everything
+from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, check_names, everything
 from ringtrain.humanize import format_bytes
 from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.nn.base import Workspace
@@ -85,11 +85,13 @@ class Master(Exchange):
         grads = arena.grads
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
-        halves = Halves(STAR, self._transport, self._orders.own, buckets, self._segment_bytes, self._guard)
-        self._update = Update(self._ops, arena, optimizer, grads, everything(arena) if self._is_root else [])
+        halves = ReduceScatterAllGather(
+            STAR, self._transport, self._orders.own, buckets, self._segment_bytes, self._guard
+        )
+        self._update = OwnedUpdate(self._ops, arena, optimizer, grads, everything(arena) if self._is_root else [])
         self.state_bytes = self._update.nbytes
-        self._sums = Flight(buckets, halves.scatters(grads, 0), self._deadline_s, orders=self._orders)
-        self._weights = Flight(buckets, halves.gathers(arena.weights, 1), self._deadline_s, orders=self._orders)
+        self._sums = Reducer(buckets, halves.scatters(grads, 0), self._deadline_s, orders=self._orders)
+        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), self._deadline_s, orders=self._orders)
         self._trained = trained_runs(arena.spans)
         kept = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
         self.notes = [texts.ROOT_DOES_ALL(root=ROOT, nbytes=kept)]
@@ -231,7 +233,7 @@ def _extent(cuts: list[Cut]) -> Cut:
     return (cuts[0][0], cuts[-1][1]) if cuts else (0, 0)
 
 
-def make(kit: Kit) -> Master:
+def make(kit: ExchangeSettings) -> Master:
     config = kit.config
     return Master(
         kit.transport,

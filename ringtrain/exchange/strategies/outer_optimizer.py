@@ -3,7 +3,7 @@
 from ringtrain.exchange.update.clip import trained_runs
 
 
-class Outer:
+class OuterOptimizer:
     """momentum, lr: of Nesterov's step, whose gradient is how far the mean has come, backwards
 
     ``slots``: the weights at the begin of the period, and the step's momentum; the same on all ranks.

@@ -23,14 +23,14 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD, NONE
-from ringtrain.exchange.buckets.reduce_scatter import Halves, schedule_name
-from ringtrain.exchange.buckets.reducer import Flight, traffic_of
+from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather, schedule_name
+from ringtrain.exchange.buckets.reducer import Reducer, traffic_of
 from ringtrain.exchange.buckets.streams import two_orders
 from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.loss_scale import LossScale, rehearse_unscale, unscale
-from ringtrain.exchange.update.owned_update import Update, check_names
+from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names
 from ringtrain.exchange.update.ranges import common, elements
 from ringtrain.humanize import format_bytes
 from ringtrain.monitor.guard import DEADLINE_S, Guard
@@ -43,7 +43,7 @@ class Sharded(Exchange):
     bucket_bytes:  gradients are exchanged in buckets of about this size
     segment_bytes: where messages are cut; None: as suits the nodes
     clip_norm:     the largest global norm of the summed gradient; None for no limit
-    beside:        see :class:`ringtrain.exchange.settings.Kit`
+    beside:        see :class:`ringtrain.exchange.settings.ExchangeSettings`
     deadline_s:    how long to wait for others that make no progress, before StalledError
     guard:         watches the halves; None for none
     overlap:       none, backward or forward
@@ -80,15 +80,17 @@ class Sharded(Exchange):
         transport, grads = self._transport, arena.grads
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
-        halves = Halves(self._algorithm, transport, self._orders.own, buckets, self._segment_bytes, self._guard)
-        self._update = Update(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
+        halves = ReduceScatterAllGather(
+            self._algorithm, transport, self._orders.own, buckets, self._segment_bytes, self._guard
+        )
+        self._update = OwnedUpdate(self._ops, arena, optimizer, grads, halves.owned(transport.rank))
         self.state_bytes = self._update.nbytes
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
         scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
         deadline_s, orders = self._deadline_s, self._orders
-        self._sums = Flight(buckets, scatters, deadline_s, early=self._overlap != NONE, orders=orders)
-        self._weights = Flight(buckets, gathers, deadline_s, orders=orders, order=lowest_first)
-        self._state = Flight(buckets, halves.gathers(grads, 2), deadline_s, orders=orders)
+        self._sums = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, orders=orders)
+        self._weights = Reducer(buckets, gathers, deadline_s, orders=orders, order=lowest_first)
+        self._state = Reducer(buckets, halves.gathers(grads, 2), deadline_s, orders=orders)
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
         shares = [elements(halves.owned(rank)) for rank in range(transport.size)]
         self.notes = [self._memory(shares, grads.dtype.itemsize * len(optimizer.slots))]
@@ -212,7 +214,7 @@ class Sharded(Exchange):
         del self._sums, self._weights, self._state
 
 
-def make(kit: Kit) -> Sharded:
+def make(kit: ExchangeSettings) -> Sharded:
     config = kit.config
     return Sharded(
         kit.transport,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringtrain.exchange.update.owned_update import STEP, Update
+from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate
 from ringtrain.transport.base import Transport
 
 
@@ -19,7 +19,7 @@ class MeanState:
         self,
         transport: Transport,
         ops,
-        update: Update,
+        update: OwnedUpdate,
         slots: Sequence[str],
         trainers: Sequence[int],
         carrier,

@@ -12,7 +12,7 @@ STEP = "step"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class OwnedArray:
     """An array of state that a rank keeps: the elements of ``pieces`` of the arena, one piece after the other.
     ``alike``: whether it is over the whole arena, and the same on all ranks now."""
 
@@ -22,7 +22,7 @@ class Kept:
     alike: bool
 
 
-class Update:
+class OwnedUpdate:
     """grads:  flat, over the arena: what updates are made of
     pieces: what this rank updates
 
@@ -86,8 +86,8 @@ class Update:
             middle = (run.start + run.stop) // 2  # inside of the run: the part of it that is updated is empty
             self._apply(nothing, 0.0, middle, middle, middle)
 
-    def kept(self, alike: bool) -> list[Kept]:
-        return [Kept(name, slot, self.pieces, alike) for name, slot in self.slots.items()]
+    def kept(self, alike: bool) -> list[OwnedArray]:
+        return [OwnedArray(name, slot, self.pieces, alike) for name, slot in self.slots.items()]
 
     # ── state: over the whole arena ───────────────────────────────────────────────────────────────────────────
     def place(self, name: str, flat) -> None:

@@ -10,7 +10,7 @@ from ringtrain.errors import DeviceError
 from ringtrain.launch import texts
 from ringtrain.launch.binding import bind
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line, Visit
-from ringtrain.transport.cuda_aware.decision import STAGED, Rung
+from ringtrain.transport.cuda_aware.decision import STAGED, Evidence
 from ringtrain.transport.world import find_way, look
 
 GIB = 1 << 30
@@ -98,7 +98,7 @@ def _numbers(visit: Visit) -> list[int] | None:
     return None if None in every else every
 
 
-def _rungs(rungs: Sequence[Rung]) -> list[Line]:
+def _rungs(rungs: Sequence[Evidence]) -> list[Line]:
     return [Line(OK, f"mpi-cuda: {rung.name}", texts.RUNG(answer=rung.answer, why=rung.why)) for rung in rungs]
 
 

@@ -23,7 +23,7 @@ SOON_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RunningJob:
     """by: the batch system; nodes, tasks, left_s: what it gave, None where it does not say; cores: of one task"""
 
     by: str
@@ -34,7 +34,7 @@ class Job:
     left_s: float | None = None
 
 
-def read_job(environ: Mapping[str, str], ask: Ask, now: float) -> Job | None:
+def read_job(environ: Mapping[str, str], ask: Ask, now: float) -> RunningJob | None:
     """``ask``: when Slurm's job of this number ends; ``now``: seconds since 1970. Raises UsageError as ``job_end``."""
     for name, read in zip(NUMBERS, (_slurm, _pbs, _lsf), strict=True):
         if environ.get(name):
@@ -43,19 +43,19 @@ def read_job(environ: Mapping[str, str], ask: Ask, now: float) -> Job | None:
     return None
 
 
-def _slurm(environ: Mapping[str, str]) -> Job:
+def _slurm(environ: Mapping[str, str]) -> RunningJob:
     nodes = _number(environ, "SLURM_JOB_NUM_NODES") or _number(environ, "SLURM_NNODES")
     daemons = "SLURM_STEP_NUM_TASKS" in environ and read_launch(environ).by not in ("", "srun")
     tasks = _number(environ, "SLURM_NTASKS") or expand(environ.get("SLURM_TASKS_PER_NODE", ""))
     cores = _number(environ, "SLURM_CPUS_PER_TASK")
-    return Job("Slurm", environ["SLURM_JOB_ID"], nodes, None if daemons else tasks, cores)
+    return RunningJob("Slurm", environ["SLURM_JOB_ID"], nodes, None if daemons else tasks, cores)
 
 
-def _pbs(environ: Mapping[str, str]) -> Job:
+def _pbs(environ: Mapping[str, str]) -> RunningJob:
     """A line of the node file is a place for a task."""
     places = _places(environ.get("PBS_NODEFILE", ""))
     nodes = len(set(places)) or _number(environ, "PBS_NUM_NODES")
-    return Job("PBS", environ["PBS_JOBID"], nodes, len(places) or _number(environ, "PBS_NP"))
+    return RunningJob("PBS", environ["PBS_JOBID"], nodes, len(places) or _number(environ, "PBS_NP"))
 
 
 def _places(file: str) -> list[str]:
@@ -66,12 +66,12 @@ def _places(file: str) -> list[str]:
         return []
 
 
-def _lsf(environ: Mapping[str, str]) -> Job:
+def _lsf(environ: Mapping[str, str]) -> RunningJob:
     """Hosts and slots in turns: "node1 4 node2 4"."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     slots = [whole_number(word) or 0 for word in words[1::2]]
     tasks = _number(environ, "LSB_DJOB_NUMPROC") or sum(slots) or None
-    return Job("LSF", environ["LSB_JOBID"], len(set(words[::2])) or None, tasks)
+    return RunningJob("LSF", environ["LSB_JOBID"], len(set(words[::2])) or None, tasks)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
@@ -94,7 +94,7 @@ def scheduler(visit: Visit) -> list[Line]:
     if told is None:
         by = read_launch(visit.environ).by
         return [Line(OK, "batch system", texts.STARTED_BY(launcher=by) if by else "none")]
-    job = Job(**told)
+    job = RunningJob(**told)
     findings = _findings(job, transport.nodes, transport.size, min(cores))
     if findings:
         found, advice = (dict.fromkeys(said) for said in zip(*findings, strict=True))
@@ -111,7 +111,7 @@ def _read(environ: Mapping[str, str]) -> tuple[str, dict | None]:
     return "", job and asdict(job)
 
 
-def _words(job: Job) -> str:
+def _words(job: RunningJob) -> str:
     given = [plural(count, word) for count, word in ((job.nodes, "node"), (job.tasks, "task")) if count is not None]
     left = "" if job.left_s is None else texts.LEFT(span=_span(job.left_s))
     return texts.JOB(by=job.by, number=job.number, colon=": " if given else "", given=", ".join(given), left=left)
@@ -122,7 +122,7 @@ def _span(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min"
 
 
-def _findings(job: Job, nodes: int, size: int, cores: int) -> list[tuple[str, str]]:
+def _findings(job: RunningJob, nodes: int, size: int, cores: int) -> list[tuple[str, str]]:
     """(what is wrong, what to do)"""
     found = []
     if job.nodes is not None and nodes < job.nodes:

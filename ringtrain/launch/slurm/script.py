@@ -21,7 +21,7 @@ _NAME = re.compile(r"[\w./:@%+=,~^-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BatchJob:
     """What is said of a job; None and empty: nothing.
 
     flags:  of `ringtrain train`, or of `ringtrain bench-allreduce`
@@ -54,7 +54,7 @@ class Job:
         return None if on_node is None or self.nodes is None else on_node * self.nodes
 
 
-def check(job: Job) -> None:
+def check(job: BatchJob) -> None:
     """Raises ConfigError for what sbatch would refuse, or a shell would take for more than a name."""
     if job.kind not in NAMES:
         raise ConfigError(texts.NO_SCRIPT(kind=job.kind, hint=nearest(job.kind, NAMES)))
@@ -73,7 +73,7 @@ def check(job: Job) -> None:
             raise ConfigError(texts.SBATCH_MALFORMED(line=line))
 
 
-def script(job: Job) -> str:
+def script(job: BatchJob) -> str:
     """The whole script, of a job that was checked."""
     parts = ["#!/usr/bin/env bash", *_about(job), *_directives(job), "", *_settings(job), "", *_flags(job), ""]
     return "\n".join(parts) + (BATCH / "common.sh").read_text() + "\n" + (BATCH / f"{job.kind}.sh").read_text()
@@ -92,7 +92,7 @@ ABOUT = {
 }
 
 
-def _about(job: Job) -> list[str]:
+def _about(job: BatchJob) -> list[str]:
     what, usage = ABOUT[job.kind]
     return [
         f"# {what}",
@@ -105,7 +105,7 @@ def _about(job: Job) -> list[str]:
     ]
 
 
-def _directives(job: Job) -> list[str]:
+def _directives(job: BatchJob) -> list[str]:
     given = {
         "job-name": job.name or NAMES[job.kind],
         "nodes": job.nodes,
@@ -131,7 +131,7 @@ def _directives(job: Job) -> list[str]:
 
 
 # ── what differs from site to site ────────────────────────────────────────────────────────────────────────────────────
-def _settings(job: Job) -> list[str]:
+def _settings(job: BatchJob) -> list[str]:
     common = [
         ("modules", " ".join(job.modules), "of the site: gcc openmpi/5.0"),
         ("venv", job.venv or "", "a virtual environment [ringtrain on PATH, or .venv or venv here]"),
@@ -164,7 +164,7 @@ def _setting(name: str, value: str, comment: str) -> str:
     return f"{line:<{WIDTH}}  # {comment}"
 
 
-def _flags(job: Job) -> list[str]:
+def _flags(job: BatchJob) -> list[str]:
     verb = "train" if job.kind == "train" else "bench-allreduce"
     words = shlex.join(job.flags)
     return [

@@ -7,8 +7,8 @@ import numpy as np
 
 from ringtrain.ops import keys
 from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
-from ringtrain.ops.cpu.channels import Channels
-from ringtrain.ops.cpu.conv import Convolution
+from ringtrain.ops.cpu.channels import CpuChannels
+from ringtrain.ops.cpu.conv import CpuConvolution
 from ringtrain.ops.cpu.kernels import elementwise, largest, loss, orthonormal, pool, response, wire
 from ringtrain.ops.cpu.kernels.jit import compile_stats
 from ringtrain.ops.cpu.scratch import Scratch, address, aligned
@@ -23,8 +23,8 @@ class CpuOps(HostOps):
         super().__init__(dtype)
         self._blas = Blas(self.dtype)
         self._scratch = Scratch()
-        self._channels = Channels(self.dtype, self._scratch)
-        self._convolution = Convolution(self.dtype, self._blas, self._scratch, self._channels)
+        self._channels = CpuChannels(self.dtype, self._scratch)
+        self._convolution = CpuConvolution(self.dtype, self._blas, self._scratch, self._channels)
         self._zero = np.zeros((), self.dtype)
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────

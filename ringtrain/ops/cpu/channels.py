@@ -7,7 +7,7 @@ from ringtrain.ops.cpu.kernels import elementwise
 from ringtrain.ops.cpu.scratch import Scratch, aligned
 
 
-class Channels:
+class CpuChannels:
     def __init__(self, dtype, scratch: Scratch):
         self._dtype, self._scratch = dtype, scratch
         self._zero = np.zeros((), dtype)

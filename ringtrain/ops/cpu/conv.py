@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cpu.blas import PLAIN, TRANSPOSED, Blas
-from ringtrain.ops.cpu.channels import Channels
+from ringtrain.ops.cpu.channels import CpuChannels
 from ringtrain.ops.cpu.kernels import columns as kernels
 from ringtrain.ops.cpu.scratch import Scratch, address
 
@@ -33,7 +33,7 @@ FLIP_LIMIT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConvolutionTiles:
     """Sizes of one convolution, and its tiles: (first, end) rows of Q output pixels, counted through the batch."""
 
     extents: tuple[int, ...]  # H W C P Q kernel stride pad: what the kernels are told
@@ -58,13 +58,13 @@ class Plan:
         return ((p - 1) * stride + kernel) * (width + 2 * pad) * c
 
 
-def make_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry, itemsize: int) -> Plan:
+def make_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry, itemsize: int) -> ConvolutionTiles:
     n, height, width, c = x_shape
     _, p, q, k = y_shape
     kernel, stride, pad = geometry.kernel, geometry.stride, geometry.pad
     depth = kernel * kernel * w_shape[2]
     fits = TILE_BYTES // (itemsize * depth)
-    return Plan(
+    return ConvolutionTiles(
         extents=(height, width, c, p, q, kernel, stride, pad),
         groups=geometry.groups,
         channels=c // geometry.groups,
@@ -89,7 +89,7 @@ def _tiles(rows: int, most: int) -> tuple[tuple[int, int], ...]:
 class Windows:
     """The windows of ``x`` as a matrix, a tile at a time."""
 
-    def __init__(self, plan: Plan, x, columns, lines):
+    def __init__(self, plan: ConvolutionTiles, x, columns, lines):
         self._plan, self._x, self._columns, self._lines = plan, x, columns, lines
         self._at = address(x if plan.direct else columns)
         self._row_bytes = plan.extents[4] * plan.extents[2] * x.itemsize
@@ -104,8 +104,8 @@ class Windows:
         return self._at, plan.depth
 
 
-class Convolution:
-    def __init__(self, dtype, blas: Blas, scratch: Scratch, channels: Channels):
+class CpuConvolution:
+    def __init__(self, dtype, blas: Blas, scratch: Scratch, channels: CpuChannels):
         self._dtype, self._item = dtype, dtype.itemsize
         self._blas, self._scratch, self._channels = blas, scratch, channels
         self._plans: dict = {}

@@ -11,13 +11,13 @@ from ringtrain.ops import texts
 from ringtrain.ops.base import Ops
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.compression import Compression
-from ringtrain.ops.cuda.convolution import Convolution
+from ringtrain.ops.cuda.convolution import CudaConvolution
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.elementwise import Elementwise
 from ringtrain.ops.cuda.examples import Examples
-from ringtrain.ops.cuda.exchange import Exchange
+from ringtrain.ops.cuda.exchange import CudaExchange
 from ringtrain.ops.cuda.loss import Loss
-from ringtrain.ops.cuda.norm import BatchNorm
+from ringtrain.ops.cuda.norm import CudaBatchNorm
 from ringtrain.ops.cuda.optim import Optimizers
 from ringtrain.ops.cuda.order import CudaMark, Segments
 from ringtrain.ops.cuda.parts import composed
@@ -34,15 +34,15 @@ PARTS = (
     Examples,
     Pool,
     Response,
-    BatchNorm,
+    CudaBatchNorm,
     Loss,
     Optimizers,
     Wire,
     Compression,
-    Exchange,
+    CudaExchange,
     Sums,
     Products,
-    Convolution,
+    CudaConvolution,
 )
 
 

@@ -1,13 +1,13 @@
 """The end of a layer, backwards: the mask of max(·, 0) and the gradient of a bias. ``sources/channels.cu``."""
 
-from ringtrain.ops.cuda.columns import Columns, cut_columns, vector_of
+from ringtrain.ops.cuda.columns import CudaColumns, cut_columns, vector_of
 from ringtrain.ops.cuda.device import Device
 
 # What is done to dy before it is summed: see Mask of sources/sums.cuh.
 PLAIN, MASKED, KEPT = 0, 1, 2
 
 
-class Channels:
+class CudaChannels:
     def __init__(self, device: Device):
         self._device = device
 
@@ -33,7 +33,7 @@ class Channels:
         self._device.each(kernel, y.size, y, dy, dy, y.size, per_thread=16 // y.dtype.itemsize)
 
 
-def columns_of(device: Device, *arrays, groups_of: int | None = None) -> Columns:
+def columns_of(device: Device, *arrays, groups_of: int | None = None) -> CudaColumns:
     """The cut of arrays [..., C] of one shape, in groups of ``groups_of`` examples, or in one group. None: no array."""
     shape = arrays[0].shape
     channels, pixels = shape[-1], arrays[0].size // (shape[0] * shape[-1])
@@ -42,13 +42,13 @@ def columns_of(device: Device, *arrays, groups_of: int | None = None) -> Columns
     return cut_columns(shape[0] * pixels, group * pixels, channels, vector)
 
 
-def launch(device: Device, source: str, function: str, columns: Columns, *arguments) -> None:
+def launch(device: Device, source: str, function: str, columns: CudaColumns, *arguments) -> None:
     """A kernel that goes over the rows."""
     kernel = device.kernels(source, function)
     kernel(columns.blocks, columns.threads, device.stream, *arguments, *columns.cut, columns.wide)
 
 
-def finish(device: Device, source: str, function: str, columns: Columns, *arguments) -> None:
+def finish(device: Device, source: str, function: str, columns: CudaColumns, *arguments) -> None:
     """A kernel that adds up what the slices gave."""
     kernel = device.kernels(source, function)
     kernel(columns.finish_blocks, columns.finish_threads, device.stream, *arguments, *columns.cut)

@@ -17,7 +17,7 @@ FINISH_LANES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class CudaColumns:
     """``rows`` in groups of ``group_rows``, each of ``slices`` slices of ``slice_rows``; ``wide``: by 16 bytes."""
 
     rows: int
@@ -55,7 +55,7 @@ class Columns:
 
 
 @lru_cache(maxsize=1024)
-def cut_columns(rows: int, group_rows: int, channels: int, vector: int) -> Columns:
+def cut_columns(rows: int, group_rows: int, channels: int, vector: int) -> CudaColumns:
     """The cut of at least one row. ``vector``: how many channels a thread takes at once; they divide the channels."""
     group_rows = min(group_rows, rows)
     vectors = channels // vector
@@ -66,7 +66,7 @@ def cut_columns(rows: int, group_rows: int, channels: int, vector: int) -> Colum
     slice_rows = height * of_thread
     slices, groups = -(-group_rows // slice_rows), -(-rows // group_rows)
     blocks = groups * slices, columns
-    return Columns(rows, group_rows, slices, slice_rows, channels, int(vector > 1), (width, height), blocks)
+    return CudaColumns(rows, group_rows, slices, slice_rows, channels, int(vector > 1), (width, height), blocks)
 
 
 def vector_of(runtime, channels: int, *arrays) -> int:

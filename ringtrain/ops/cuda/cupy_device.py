@@ -8,7 +8,7 @@ import numpy as np
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import explain
-from ringtrain.ops.cuda.runtime import Event, Graph, Kernel, Stream
+from ringtrain.ops.cuda.runtime import CudaGraph, Event, Kernel, Stream
 
 SHARED_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that any kernel may have
 
@@ -139,7 +139,7 @@ class CupyKernel(Kernel):
         self._function(blocks, threads, values, shared_bytes, stream.stream)
 
 
-class CupyGraph(Graph):
+class CupyGraph(CudaGraph):
     """``kept``: the arrays that it works on."""
 
     def __init__(self, device, graph, kept):

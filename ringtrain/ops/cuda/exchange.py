@@ -5,7 +5,7 @@ from ringtrain.ops.cuda.device import Device
 MOST = 8
 
 
-class Exchange:
+class CudaExchange:
     def __init__(self, device: Device):
         self._device = device
 

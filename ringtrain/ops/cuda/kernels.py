@@ -19,7 +19,7 @@ SOURCES = files("ringtrain.ops.cuda") / "sources"
 INCLUDE = re.compile(r'^[ \t]*#include "(\w+\.cuh)"[^\n]*\n', re.MULTILINE)
 
 
-class Launch:
+class KernelLaunch:
     """One kernel, and what its parameters are."""
 
     def __init__(self, name, kernel, parameters):
@@ -49,7 +49,7 @@ class Kernels:
             self._siblings[name] = Kernels(self._runtime, real, dtype, self._modules)
         return self._siblings[name]
 
-    def __call__(self, source: str, function: str, **defines) -> Launch:
+    def __call__(self, source: str, function: str, **defines) -> KernelLaunch:
         """The kernel ``function`` of ``source``.cu; ``defines``: further names that the source is compiled with.
 
         Raises: LookupError for a name that is not there, DeviceError with the compiler's words.
@@ -64,7 +64,7 @@ class Kernels:
         compiled, parameters = self._module(source, {**self._types, **defines})
         if function not in parameters:
             raise LookupError(f"kernel {function!r} is not in {source}.cu; {nearest(function, parameters)}")
-        return Launch(function, compiled[function], parameters[function])
+        return KernelLaunch(function, compiled[function], parameters[function])
 
     def _module(self, source, defines):
         key = source, *sorted(defines.items())

@@ -11,7 +11,7 @@ from ringtrain.ops.cuda.device import Device
 OWN_COUNT = 0  # of input_gradient: each group's own rows
 
 
-class BatchNorm:
+class CudaBatchNorm:
     """Sums are made in two steps, each group's in an order that follows from the group's sizes alone: the same bits
     wherever the group is in the batch, and however many are beside it."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.runtime import Event, Graph
+from ringtrain.ops.cuda.runtime import CudaGraph, Event
 from ringtrain.ops.machine import Mark
 
 MOST = 1024  # segments: several for each of a few hundred layers
@@ -28,7 +28,7 @@ class CudaMark(Mark):
 class _Segment:
     """``graph``: what was recorded; None before that, and where it cannot be."""
 
-    graph: Graph | None = None
+    graph: CudaGraph | None = None
     returned: object = None
     runs: int = 0
     refusal: str | None = None

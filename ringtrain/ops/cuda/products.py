@@ -9,7 +9,7 @@ copies to shared memory, as all others, which arithmetic on the way would forbid
 product itself reads 2 for each row of tiles.
 """
 
-from ringtrain.ops.cuda.channels import Channels
+from ringtrain.ops.cuda.channels import CudaChannels
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import matrix, products_of, turned
 from ringtrain.ops.cuda.rounding import Rounding
@@ -18,7 +18,7 @@ from ringtrain.ops.cuda.rounding import Rounding
 class Products:
     def __init__(self, device: Device):
         self._device = device
-        self._rounded, self._channels = Rounding(device), Channels(device)
+        self._rounded, self._channels = Rounding(device), CudaChannels(device)
 
     def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
         (n, d), k = x_ND.shape, w_DK.shape[1]

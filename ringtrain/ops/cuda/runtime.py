@@ -59,7 +59,7 @@ class Kernel(ABC):
         parameters. ``shared_bytes``: dynamic shared memory, up to the device's :attr:`Facts.shared_bytes`."""
 
 
-class Graph(ABC):
+class CudaGraph(ABC):
     """Recorded work."""
 
     @abstractmethod

@@ -37,7 +37,7 @@ COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Parameter:
+class KernelParameter:
     """``type``: the C type, of an element where it is an ``array``; an array of ``const`` elements is only read."""
 
     name: str
@@ -57,7 +57,7 @@ class Parameter:
         return np.dtype(self.dtype).type
 
 
-def parse(source: str, types: dict[str, str]) -> dict[str, tuple[Parameter, ...]]:
+def parse(source: str, types: dict[str, str]) -> dict[str, tuple[KernelParameter, ...]]:
     """The parameters of each kernel, by its name. ``types``: the source's own names of types.
 
     Raises: ValueError for a parameter that is neither a number nor an array of numbers.
@@ -73,10 +73,10 @@ def _parameters(kernel, text, types):
         kind = types.get(kind, kind)
         if kind not in TYPES or (kind == "void" and not star):
             raise ValueError(f"kernel {kernel}: parameter {each!r}; use a pointer or a number of {', '.join(TYPES)}")
-        yield Parameter(name, kind, bool(star), bool(const))
+        yield KernelParameter(name, kind, bool(star), bool(const))
 
 
-def convert(kernel: str, parameters: tuple[Parameter, ...], arguments) -> list:
+def convert(kernel: str, parameters: tuple[KernelParameter, ...], arguments) -> list:
     """The arguments as a launch takes them: arrays as they are (None is a null pointer), numbers as NumPy scalars.
 
     Raises: TypeError for what a parameter does not take, OverflowError for a whole number that is too large for it.

@@ -22,7 +22,7 @@ SHOWN = ("model_name", "data_name", "data_checksum", "numerics", "version", "fin
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class CheckpointReader:
     """size:  of the file, in bytes
     spent: bytes of the arrays read so far: several names may be of one array, and none is read for ever
     """

@@ -27,7 +27,7 @@ import numpy as np
 from ringtrain.errors import CheckpointError
 from ringtrain.storage import files, texts
 from ringtrain.storage.checkpoint import seal
-from ringtrain.storage.checkpoint.reader import Reader, digest
+from ringtrain.storage.checkpoint.reader import CheckpointReader, digest
 from ringtrain.storage.hdf5 import open_file
 
 Arrays = Mapping[str, np.ndarray]
@@ -108,7 +108,7 @@ def load(path: Path) -> Checkpoint:
         with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as raw:
             seal.check(path, raw)
             with open_file(raw) as file:
-                found = Checkpoint(**Reader(path, file, os.fstat(raw.fileno()).st_size).fields())
+                found = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size).fields())
     except OSError as error:
         raise CheckpointError(texts.UNREADABLE(path=path, reason=error.strerror or error)) from error
     except (KeyError, ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:

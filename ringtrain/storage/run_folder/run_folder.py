@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"iteration-([0-9]{8,})\.h5")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCheckpoint:
     """A good checkpoint, where it lies, and which others were passed over, a sentence each."""
 
     path: Path
@@ -109,14 +109,14 @@ class RunFolder:
     def numbered(self, iteration: int) -> Path:
         return self.checkpoints / f"iteration-{iteration:08}.h5"
 
-    def latest(self) -> Found:
+    def latest(self) -> FoundCheckpoint:
         """The newest good checkpoint; damaged ones are passed over, and the best one is the last resort.
 
         Raises: CheckpointError where there is none, saying what was passed over.
         """
         return _first_good(self, [*self._newest_first(), self.best])
 
-    def favourite(self) -> Found:
+    def favourite(self) -> FoundCheckpoint:
         """The best checkpoint if there is one, or else the newest. Raises: as :meth:`latest`."""
         return _first_good(self, [self.best, *self._newest_first()])
 
@@ -183,7 +183,7 @@ def create(out: str | None, model_name: str, now: datetime.datetime, resume: boo
     return folder
 
 
-def find(target, best: bool = False) -> Found:
+def find(target, best: bool = False) -> FoundCheckpoint:
     """What a user means who names a checkpoint's file, a run's folder, or the checkpoints folder in it.
 
     Of a folder it is the newest good checkpoint, or with ``best`` the best one where there is one.
@@ -194,7 +194,7 @@ def find(target, best: bool = False) -> Found:
     if not path.exists():
         raise CheckpointError(texts.NOT_FOUND(path=path, beside=_beside(path)))
     if not path.is_dir():
-        return Found(path, store.load(path))
+        return FoundCheckpoint(path, store.load(path))
     folder = RunFolder(folder_of(path))
     return folder.favourite() if best else folder.latest()
 
@@ -238,11 +238,11 @@ def _file_in_the_way(path: Path) -> Path:
     return next((each for each in (path, *path.parents) if each.exists() and not each.is_dir()), path)
 
 
-def _first_good(folder: RunFolder, paths: list[Path]) -> Found:
+def _first_good(folder: RunFolder, paths: list[Path]) -> FoundCheckpoint:
     skipped = []
     for path in filter(os.path.lexists, paths):
         try:
-            return Found(path, _loaded(path), tuple(skipped))
+            return FoundCheckpoint(path, _loaded(path), tuple(skipped))
         except CheckpointError as error:
             skipped.append(str(error))
     if skipped:

@@ -16,10 +16,10 @@ from ringtrain.data.file.dataset import DataSet, NodeMemory, Split, open_dataset
 from ringtrain.errors import ConfigError, DataError
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.settings import Kit
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.monitor.guard import Guard
-from ringtrain.monitor.guarded_transport import Guarded
+from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import shapes
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
@@ -34,10 +34,10 @@ from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.assembly.recipe import augment_of, hyper_of, iterations_of, rate_of
-from ringtrain.train.assembly.replica_check import Replicas
+from ringtrain.train.assembly.replica_check import ReplicaCheck
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.pipeline.front_stage import stage_of
-from ringtrain.train.step.input import Feed
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.slow_rank import slowed
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.base import Transport
@@ -65,7 +65,7 @@ class Assembly:
     augment: Augment | Centre
     grain: int
     iterations: int
-    replicas: Replicas
+    replicas: ReplicaCheck
     scale: LossScale | None = None
 
     @property
@@ -166,14 +166,16 @@ def assemble(
 
     guard = Guard(transport, config.deadline_s) if config.guard and transport.size > 1 else None
     scale = LossScale(config.loss_scale) if config.precision == "float16" else None
-    exchange = make_exchange(Kit(config, transport, ops, tuning, guard, partial(share, grain=grain), scale=scale))
+    exchange = make_exchange(
+        ExchangeSettings(config, transport, ops, tuning, guard, partial(share, grain=grain), scale=scale)
+    )
     roles = exchange.roles(transport.size)
     check_batch(config, len(roles.trainers), grain, data.train)
     trained, arena = _bound(config, graph, exchange, transport, ops)
 
     if guard is not None:
-        transport = Guarded(transport, guard)
-    feed = Feed(ops, model.input, data)
+        transport = GuardedTransport(transport, guard)
+    feed = DeviceInput(ops, model.input, data)
     own_feed = slowed(feed, config.slow, transport.rank, transport.size)
     worker = _worker(config, ops, trained, arena, exchange, transport, own_feed, rate, grain, scale, stop)
     return Assembly(
@@ -194,7 +196,7 @@ def assemble(
         augment=augment_of(config, model),
         grain=grain,
         iterations=iterations,
-        replicas=Replicas(ops, arena, exchange, transport),
+        replicas=ReplicaCheck(ops, arena, exchange, transport),
         scale=scale,
     )
 

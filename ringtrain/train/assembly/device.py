@@ -20,7 +20,7 @@ from ringtrain.transport.base import Transport
 CPU, CUDA = "cpu", "cuda"
 
 
-class Cuda(NamedTuple):
+class CudaDevices(NamedTuple):
     """The way to devices.
 
     visible: () → how many this process sees
@@ -37,7 +37,7 @@ class Cuda(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedDevice:
     """``notes``: what the user should know of devices, by rank"""
 
     ops: Ops
@@ -45,15 +45,17 @@ class Opened:
     notes: tuple[str, ...] = ()
 
 
-def open_device(config: TrainConfig, transport: Transport, cuda: Callable[[], Cuda] | None = None) -> Opened:
+def open_device(
+    config: TrainConfig, transport: Transport, cuda: Callable[[], CudaDevices] | None = None
+) -> OpenedDevice:
     """What ``--device`` names; collective. Raises ConfigError, DeviceError."""
     together(transport, lambda: check_device(config))
     if config.device == CPU:
-        return Opened(together(transport, lambda: host_ops(config)), transport)
+        return OpenedDevice(together(transport, lambda: host_ops(config)), transport)
     return _open_cuda(config, transport, cuda or real_cuda)
 
 
-def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cuda]) -> Opened:
+def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], CudaDevices]) -> OpenedDevice:
     way = together(transport, cuda)
     binding = together(transport, lambda: bind(os.environ, way.visible(), transport.local_rank))
     wrap, notes = way.wrap(transport, config.mpi_cuda, binding.index)
@@ -62,7 +64,7 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
     facts = runtime.facts
     own = Bound(transport.rank, transport.node, transport.local_rank, binding.index, facts.name, facts.uuid)
     everyone = [Bound(**told) for told in transport.gather_json(to_json(own))]
-    return Opened(ops, wrap(runtime), (*table(everyone), *notes))
+    return OpenedDevice(ops, wrap(runtime), (*table(everyone), *notes))
 
 
 def host_ops(config: TrainConfig) -> Ops:
@@ -79,7 +81,7 @@ def check_device(config: TrainConfig) -> None:
         active_dtype(config.precision, config.dtype)
 
 
-def real_cuda() -> Cuda:
+def real_cuda() -> CudaDevices:
     from ringtrain.ops.cuda import CudaOps
     from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
     from ringtrain.transport.world import choose_way, on_device
@@ -88,4 +90,4 @@ def real_cuda() -> Cuda:
         choice = choose_way(transport, mpi_cuda, index, "ringtrain.ops.cuda.cupy_runtime:make_runtime")
         return (lambda runtime: on_device(transport, runtime, choice)), (choice.words,)
 
-    return Cuda(visible_devices, make_runtime, CudaOps, wrap)
+    return CudaDevices(visible_devices, make_runtime, CudaOps, wrap)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ringtrain.errors import DivergedError, ReplicaError, everywhere
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.update.owned_update import Kept
+from ringtrain.exchange.update.owned_update import OwnedArray
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
@@ -28,7 +28,7 @@ DIGEST_BYTES = 8
 FAN = 256  # blocks that a stretch is cut into to find where it differs
 
 
-class Replicas:
+class ReplicaCheck:
     """Of one run. ``check`` is collective, after :meth:`Exchange.settle`; it raises the same error on every rank."""
 
     def __init__(self, ops: Ops, arena: Arena, exchange: Exchange, transport: Transport):
@@ -37,12 +37,12 @@ class Replicas:
     def gradient_problem(self) -> str | None:
         """The first span whose gradient is not finite, on this rank. Before :meth:`Exchange.settle`, which may use that
         memory."""
-        return _first_nonfinite(self._ops, self._arena.spans, Kept("", self._arena.grads, self._all(), False))
+        return _first_nonfinite(self._ops, self._arena.spans, OwnedArray("", self._arena.grads, self._all(), False))
 
     def check(self, when: str, gradient: str | None = None, comparing: bool = True) -> None:
         """``when``: "after iteration 12". ``gradient``: what :meth:`gradient_problem` found. Raises DivergedError where
         weights or the optimizer's state are not finite; and, ``comparing``, ReplicaError where ranks differ."""
-        kept = [Kept(WEIGHTS, self._arena.weights, self._all(), True), *self._exchange.kept()]
+        kept = [OwnedArray(WEIGHTS, self._arena.weights, self._all(), True), *self._exchange.kept()]
         alike = [each for each in kept if each.alike] if comparing and self._transport.size > 1 else []
         digests = [digest for each in alike for digest in self._digests(each)]
         problem = self._problem(kept)
@@ -56,18 +56,18 @@ class Replicas:
     def _all(self) -> list:
         return [(0, self._arena.count)]
 
-    def _digests(self, kept: Kept) -> list[str]:
+    def _digests(self, kept: OwnedArray) -> list[str]:
         """One of each span."""
         host = self._ops.to_host(kept.array)
         return [_digest(host[span.start : span.start + span.count]) for span in self._arena.spans]
 
-    def _problem(self, kept: Sequence[Kept]) -> list[str] | None:
+    def _problem(self, kept: Sequence[OwnedArray]) -> list[str] | None:
         """[what, span] of the first that is not finite."""
         found = ([each.name, _first_nonfinite(self._ops, self._arena.spans, each)] for each in kept)
         return next((each for each in found if each[1] is not None), None)
 
     # ── where they differ ─────────────────────────────────────────────────────────────────────────────────────
-    def _say_differing(self, when: str, alike: Sequence[Kept], digests: list[str], wholes, hosts) -> str:
+    def _say_differing(self, when: str, alike: Sequence[OwnedArray], digests: list[str], wholes, hosts) -> str:
         place = _first_differing(self._transport.gather_json(digests))
         kept, span = alike[place // len(self._arena.spans)], self._arena.spans[place % len(self._arena.spans)]
         own = self._ops.to_host(kept.array[span.start : span.start + span.count])
@@ -93,7 +93,7 @@ def _digest(content: np.ndarray) -> str:
     return hashlib.blake2b(np.ascontiguousarray(content), digest_size=DIGEST_BYTES).hexdigest()
 
 
-def _first_nonfinite(ops: Ops, spans: Sequence[Span], kept: Kept) -> str | None:
+def _first_nonfinite(ops: Ops, spans: Sequence[Span], kept: OwnedArray) -> str | None:
     """The name of the first span of which an element is not finite."""
     if not kept.array.size or not ops.nonfinite(kept.array):
         return None

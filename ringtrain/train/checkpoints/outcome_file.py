@@ -13,7 +13,7 @@ from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN
 WRITTEN_S = 10.0  # a file system that takes longer may be the very error, and does not keep the run from its end
 
 
-class Ending:
+class OutcomeWriter:
     """Every rank has one: an error of one rank alone is written by that rank, since others do not know of it.
 
     folder: of the run

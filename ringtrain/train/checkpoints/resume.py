@@ -17,7 +17,7 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.storage import files
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
-from ringtrain.storage.run_folder.run_folder import Found, RunFolder
+from ringtrain.storage.run_folder.run_folder import FoundCheckpoint, RunFolder
 from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
@@ -44,7 +44,7 @@ class Origin:
     folder: str | None = None
     continues: bool = False
     config: str | None = None
-    found: Found | None = field(default=None, compare=False)
+    found: FoundCheckpoint | None = field(default=None, compare=False)
 
     @property
     def iteration(self) -> int | None:
@@ -160,7 +160,7 @@ def _begun(folder: RunFolder, named: str | None) -> Origin:
     return begun
 
 
-def _found_at(source: str, folder: RunFolder) -> Found:
+def _found_at(source: str, folder: RunFolder) -> FoundCheckpoint:
     try:
         return run_folder.find(source)
     except CheckpointError as error:
@@ -198,7 +198,7 @@ def config_of(folder: RunFolder) -> tuple[str | None, str]:
     return text, ""
 
 
-def _continued(found: Found, folder: str | None, continues: bool) -> Origin:
+def _continued(found: FoundCheckpoint, folder: str | None, continues: bool) -> Origin:
     known, config = place(found.checkpoint), found.checkpoint.config
     return Origin(place=known, folder=folder, continues=continues, config=config, found=found)
 

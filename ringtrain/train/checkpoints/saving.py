@@ -21,7 +21,7 @@ UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
 
 
 @dataclass(frozen=True, slots=True)
-class Salvage:
+class RecoverableState:
     """What a rank could go on from, when another has died.
 
     due:      whether evaluation and checkpoint of that iteration are still to be made
@@ -35,7 +35,7 @@ class Salvage:
     finished: Iteration | None = None
 
 
-class Saving:
+class Checkpointing:
     """Every rank has one; rank 0 alone has a folder. ``at``: finished iterations of the last checkpoint, or of
     the one that the disk did not take; -1 before any."""
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringtrain.data.batches.sampler import share
-from ringtrain.exchange.model_parallel.activation_messages import Id, Letter, say
+from ringtrain.exchange.model_parallel.activation_messages import ActivationMessage, Id, say
 from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import elements
 from ringtrain.ops.base import Ops
-from ringtrain.train.step.instructions import Check, Share, Update
+from ringtrain.train.step.instructions import CheckLoss, ReduceLoss, Update
 from ringtrain.train.step.partition import micro_batches
-from ringtrain.train.step.stage import Round, Stage
+from ringtrain.train.step.stage import PipelineStage, StageIteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BatchCut:
     """How a batch is cut: into ``places``, one for each rank with images, and each of those into up to ``parts``
     micro-batches of whole grains, of at most ``capacity`` examples."""
 
@@ -39,7 +39,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StageMessage:
     micro: int
     place: int
     count: int  # examples
@@ -48,17 +48,17 @@ class Message:
         return iteration, self.place, self.micro
 
 
-def messages_of(total: int, cut: Cut) -> list[Message]:
+def messages_of(total: int, cut: BatchCut) -> list[StageMessage]:
     """All messages of an iteration of ``total`` examples, in the order in which they are taken."""
     found = []
     for place in range(cut.places):
         start, stop = share(total, place, cut.places, cut.grain)
         parts = micro_batches(stop - start, cut.parts, cut.grain)
-        found += [Message(micro, place, b - a) for micro, (a, b) in enumerate(parts)]
+        found += [StageMessage(micro, place, b - a) for micro, (a, b) in enumerate(parts)]
     return sorted(found, key=lambda message: (message.micro, message.place))
 
 
-class Pool:
+class TapePool:
     """Tapes by message: made when they are first needed, at most ``limit``, and used again.
 
     Raises RuntimeError where a message has one already, or more are wanted.
@@ -86,7 +86,7 @@ class Pool:
 
 
 @dataclass(slots=True)
-class Slot:
+class MessageSlot:
     """The memory of a message on its way through this rank, and where it is.
 
     came, reply:   from and to the rank before
@@ -95,46 +95,48 @@ class Slot:
     ctx, tapes:    from forward to backward
     """
 
-    came: Letter
-    reply: Letter
-    onward: Letter | None = None
-    back: Letter | None = None
-    expected: Message | None = None
+    came: ActivationMessage
+    reply: ActivationMessage
+    onward: ActivationMessage | None = None
+    back: ActivationMessage | None = None
+    expected: StageMessage | None = None
     ctx: Pass | None = None
     tapes: Tapes | None = None
 
 
-class FcStage(Stage):
+class FcStage(PipelineStage):
     """``rate``: iteration → learning rate"""
 
-    def __init__(self, exchange: Pipeline, ops: Ops, loss: SoftmaxCrossEntropy, rate, cut: Cut):
+    def __init__(self, exchange: Pipeline, ops: Ops, loss: SoftmaxCrossEntropy, rate, cut: BatchCut):
         self._exchange, self._ops, self._loss, self._rate, self._cut = exchange, ops, loss, rate, cut
         self._part, self._mail, self._each = exchange.part, exchange.mail, exchange.each
         self._depth = min(exchange.in_flight, cut.parts)
         self._in, self._out = self._part.input_shape, self._part.shapes[self._part.output]
         self._slots = [[self._make_slot(place) for _ in range(self._depth)] for place in range(cut.places)]
-        self.pool = Pool(ops, self._depth * cut.places)
-        self._due: list[Message] = []  # to come, in order
-        self._owed: list[Message] = []  # gone on, to come back
-        self._next_of: dict[tuple[int, int], Message] = {}  # by place and micro-batch
+        self.pool = TapePool(ops, self._depth * cut.places)
+        self._due: list[StageMessage] = []  # to come, in order
+        self._owed: list[StageMessage] = []  # gone on, to come back
+        self._next_of: dict[tuple[int, int], StageMessage] = {}  # by place and micro-batch
         self._all = self._done = 0  # messages of the iteration; those that have been served
 
-    def _make_slot(self, place: int) -> Slot:
+    def _make_slot(self, place: int) -> MessageSlot:
         routes, own, mail, capacity = self._exchange.routes, self._exchange.own, self._mail, self._cut.capacity
         before = routes[own - 1].ranks[place if own == 1 else 0]
         came = mail.forward(before, place, capacity, elements(self._in))
         reply = mail.back(before, place, capacity, elements(self._in))
         if own == len(routes) - 1:
-            return Slot(came, reply)
+            return MessageSlot(came, reply)
         (behind,), width = routes[own + 1].ranks, elements(self._out)
-        return Slot(came, reply, mail.onward(came, behind, capacity, width), mail.back(behind, place, capacity, width))
+        return MessageSlot(
+            came, reply, mail.onward(came, behind, capacity, width), mail.back(behind, place, capacity, width)
+        )
 
-    def begin(self, round: Round) -> None:
+    def begin(self, round: StageIteration) -> None:
         self._round = round
 
     def instructions(self, micro_batches: int) -> tuple:
         """It has no micro-batches of its own."""
-        return (Serve(), Share(), Check(), Update())
+        return (Serve(), ReduceLoss(), CheckLoss(), Update())
 
     def run(self, instruction) -> None:
         match instruction:
@@ -181,7 +183,7 @@ class FcStage(Stage):
         self._mail.wait_until(come, self._say_awaited)
         return found[0]
 
-    def _awaited(self) -> Iterator[tuple[Letter, Callable[[], None], Message]]:
+    def _awaited(self) -> Iterator[tuple[ActivationMessage, Callable[[], None], StageMessage]]:
         """Letters that may come now, and what is to be done with them; those that end a message first."""
         for message in self._heads(self._owed):
             slot = self._slot(message)
@@ -191,11 +193,11 @@ class FcStage(Stage):
             if slot.expected is message:
                 yield slot.came, partial(self._forward, message, slot), message
 
-    def _heads(self, messages: list[Message]) -> list[Message]:
+    def _heads(self, messages: list[StageMessage]) -> list[StageMessage]:
         """The first one; of every place, where order is not held to."""
         if not self._each:
             return messages[:1]
-        first: dict[int, Message] = {}
+        first: dict[int, StageMessage] = {}
         for message in messages:
             first.setdefault(message.place, message)
         return list(first.values())
@@ -204,16 +206,16 @@ class FcStage(Stage):
         iteration = self._round.batch.iteration
         return "; ".join(f"rank {letter.peer} to send {say(m.id(iteration))}" for letter, _, m in self._awaited())
 
-    def _slot(self, message: Message) -> Slot:
+    def _slot(self, message: StageMessage) -> MessageSlot:
         return self._slots[message.place][message.micro % self._depth]
 
-    def _expect(self, message: Message) -> None:
+    def _expect(self, message: StageMessage) -> None:
         slot = self._slot(message)
         slot.expected = message
         self._mail.expect(slot.came, message.count)
 
     # ── forward and backward ──────────────────────────────────────────────────────────────────────────────────
-    def _forward(self, message: Message, slot: Slot) -> None:
+    def _forward(self, message: StageMessage, slot: MessageSlot) -> None:
         self._due.remove(message)
         slot.expected, count, id = None, message.count, message.id(self._round.batch.iteration)
         self._mail.check(slot.came, id)
@@ -230,13 +232,13 @@ class FcStage(Stage):
             self._mail.send(slot.onward, count)
             self._owed.append(message)
 
-    def _returned(self, message: Message, slot: Slot) -> None:
+    def _returned(self, message: StageMessage, slot: MessageSlot) -> None:
         self._owed.remove(message)
         self._mail.check(slot.back, message.id(self._round.batch.iteration))
         self._mail.wait(slot.onward)
         self._backward(message, slot, slot.back.array(message.count, self._out))
 
-    def _backward(self, message: Message, slot: Slot, dy) -> None:
+    def _backward(self, message: StageMessage, slot: MessageSlot, dy) -> None:
         id, count = message.id(self._round.batch.iteration), message.count
         slot.ctx.accumulate = self._done > 0 and not self._each
         for _ in self._part.backward(slot.ctx, dy, slot.tapes):

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 
 from ringtrain.data.batches.sampler import largest_share
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.model_parallel.activation_messages import Letter
+from ringtrain.exchange.model_parallel.activation_messages import ActivationMessage
 from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.nn.base import Pass, Workspace
 from ringtrain.nn.graph import Tapes
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.nn.shapes import elements
 from ringtrain.ops.base import Ops
-from ringtrain.train.pipeline.fc_stage import Cut, FcStage
-from ringtrain.train.step.input import Feed
-from ringtrain.train.step.instructions import Check, NoExamples, Share, Update
-from ringtrain.train.step.stage import Round, Stage
+from ringtrain.train.pipeline.fc_stage import BatchCut, FcStage
+from ringtrain.train.step.input import DeviceInput
+from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
+from ringtrain.train.step.stage import PipelineStage, StageIteration
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class SendForward:
     """Run forward on a micro-batch, and send what comes of it on."""
 
     doing = "forward"
@@ -35,7 +35,7 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class RecvBackward:
     """Wait for its gradient, and run backward. ``last``: gradients are final now, and are announced."""
 
     doing = "backward"
@@ -47,40 +47,40 @@ def front_instructions(micro_batches: int, in_flight: int) -> tuple:
     """An iteration of a rank with images: the next micro-batch is sent before the gradient of one is waited for, so
     that ``in_flight`` of them are away. The sum over ranks comes last: others have the loss, and have it late."""
     if micro_batches == 0:
-        return (Share(), NoExamples(), Check(), Update())
+        return (ReduceLoss(), NoExamples(), CheckLoss(), Update())
     ahead = min(in_flight, micro_batches)
-    work: list = [Away(micro) for micro in range(ahead)]
+    work: list = [SendForward(micro) for micro in range(ahead)]
     for micro in range(micro_batches):
-        work.append(Home(micro, last=micro == micro_batches - 1))
+        work.append(RecvBackward(micro, last=micro == micro_batches - 1))
         if micro + ahead < micro_batches:
-            work.append(Away(micro + ahead))
-    return (*work, Share(), Check(), Update())
+            work.append(SendForward(micro + ahead))
+    return (*work, ReduceLoss(), CheckLoss(), Update())
 
 
 @dataclass(slots=True)
-class Trip:
+class InFlight:
     """One of the micro-batches that may be away: its tape, and the memory of its messages."""
 
     ctx: Pass
-    away: Letter
-    home: Letter
+    away: ActivationMessage
+    home: ActivationMessage
     tapes: Tapes | None = None
 
 
-class FrontStage(Stage):
-    def __init__(self, exchange: Pipeline, ops: Ops, feed: Feed, cut: Cut):
+class FrontStage(PipelineStage):
+    def __init__(self, exchange: Pipeline, ops: Ops, feed: DeviceInput, cut: BatchCut):
         self._exchange, self._ops, self._feed = exchange, ops, feed
         self._part, self._mail, self._place = exchange.part, exchange.mail, exchange.place
         self._shape = exchange.part.shapes[exchange.part.output]
         self._trips = [self._make_trip(cut.capacity) for _ in range(min(exchange.in_flight, cut.parts))]
 
-    def _make_trip(self, capacity: int) -> Trip:
+    def _make_trip(self, capacity: int) -> InFlight:
         peer, width = self._exchange.routes[1].ranks[0], elements(self._shape)
         away = self._mail.forward(peer, self._place, capacity, width)
         home = self._mail.back(peer, self._place, capacity, width)
-        return Trip(Pass(self._ops, Workspace(self._ops)), away, home)
+        return InFlight(Pass(self._ops, Workspace(self._ops)), away, home)
 
-    def begin(self, round: Round) -> None:
+    def begin(self, round: StageIteration) -> None:
         self._round = round
         for trip in self._trips:
             trip.ctx.key, trip.ctx.total = round.ctx.key, round.batch.total
@@ -90,21 +90,21 @@ class FrontStage(Stage):
 
     def run(self, instruction) -> None:
         match instruction:
-            case Away(micro):
+            case SendForward(micro):
                 self._send(micro, self._trip(micro))
-            case Home(micro, last):
+            case RecvBackward(micro, last):
                 self._take(micro, self._trip(micro), last)
 
     def rehearse(self) -> None:
         """The whole network's kernels are those of its parts."""
 
-    def _trip(self, micro: int) -> Trip:
+    def _trip(self, micro: int) -> InFlight:
         return self._trips[micro % len(self._trips)]
 
     def _id(self, micro: int) -> tuple[int, int, int]:
         return self._round.batch.iteration, self._place, micro
 
-    def _send(self, micro: int, trip: Trip) -> None:
+    def _send(self, micro: int, trip: InFlight) -> None:
         (start, stop), ops, away = self._round.micro[micro], self._ops, trip.away
         count = stop - start
         x, labels, trip.ctx.examples = self._feed.load(trip.ctx.space, self._round.batch, start, stop)
@@ -117,7 +117,7 @@ class FrontStage(Stage):
         self._mail.expect(trip.home, count)
         self._mail.send(away, count)
 
-    def _take(self, micro: int, trip: Trip, last: bool) -> None:
+    def _take(self, micro: int, trip: InFlight, last: bool) -> None:
         start, stop = self._round.micro[micro]
         self._mail.wait(trip.home)
         self._mail.check(trip.home, self._id(micro))
@@ -131,14 +131,14 @@ class FrontStage(Stage):
 def stage_of(
     exchange: Exchange,
     ops: Ops,
-    feed: Feed,
+    feed: DeviceInput,
     loss: SoftmaxCrossEntropy,
     rate,
     *,
     batch: int,
     accumulate: int,
     grain: int,
-) -> Stage | None:
+) -> PipelineStage | None:
     """What this rank does of an iteration where ranks hold parts of the network; None where each holds all of it.
 
     rate:       iteration → learning rate
@@ -150,7 +150,7 @@ def stage_of(
         return None
     places = len(exchange.routes[0].ranks)
     capacity = largest_share(largest_share(batch, places, grain), accumulate, grain)
-    cut = Cut(places, accumulate, grain, capacity)
+    cut = BatchCut(places, accumulate, grain, capacity)
     if exchange.own == 0:
         return FrontStage(exchange, ops, feed, cut)
     return FcStage(exchange, ops, loss, rate, cut)

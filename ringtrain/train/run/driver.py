@@ -9,19 +9,19 @@ from collections.abc import Callable
 from ringtrain.data.batches.batches import Batches
 from ringtrain.errors import DivergedError, everywhere
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.run.work_queue import Handout
-from ringtrain.train.step.loss_sum import Outcome
+from ringtrain.train.run.work_queue import WorkQueue
+from ringtrain.train.step.loss_sum import IterationLoss
 from ringtrain.transport.base import Transport
 
 TELL_S = 0.1  # between two looks at what has been finished
 
 
-class Pace(ABC):
+class IterationDriver(ABC):
     """account: account(outcome), for each finished iteration in order
     tick:    tick(examples, seconds): so many examples of all ranks have taken so long
     """
 
-    def __init__(self, account: Callable[[Outcome], None], tick: Callable[[int, float], None]):
+    def __init__(self, account: Callable[[IterationLoss], None], tick: Callable[[int, float], None]):
         self._account, self._tick = account, tick
 
     @abstractmethod
@@ -32,7 +32,7 @@ class Pace(ABC):
     def close(self) -> None: ...
 
 
-class Together(Pace):
+class Synchronous(IterationDriver):
     """Every rank has its part of each iteration."""
 
     def __init__(self, of: Assembly, transport: Transport, first: int, account, tick):
@@ -57,7 +57,7 @@ class Together(Pace):
         self._tick(batch.total, time.perf_counter() - began)
         return self._told([outcome] if outcome else [])
 
-    def _told(self, outcomes: list[Outcome]) -> bool:
+    def _told(self, outcomes: list[IterationLoss]) -> bool:
         for outcome in outcomes:
             self._account(outcome)
         return any(outcome.stop for outcome in outcomes)
@@ -66,7 +66,7 @@ class Together(Pace):
         self._batches.close()
 
 
-class HandedOut(Pace):
+class WorkQueueDriver(IterationDriver):
     """Every trainer takes the next part that nobody has, and nobody waits for anybody. Rank 0 accounts for what all of
     them have finished as it comes, the others at the meeting."""
 
@@ -75,7 +75,7 @@ class HandedOut(Pace):
         self._of, self._transport, self._told_to_stop = of, transport, of.told_to_stop
         self._exchange = of.exchange
         self._trains = transport.rank in of.roles.trainers
-        self._handout = Handout(transport, len(of.roles.trainers), of.sampler.iterations_per_epoch)
+        self._handout = WorkQueue(transport, len(of.roles.trainers), of.sampler.iterations_per_epoch)
 
     def train(self, first: int, stop: int) -> bool:
         self._handout.open(first, stop)
@@ -139,8 +139,8 @@ class HandedOut(Pace):
         """Nothing is open between two meetings."""
 
 
-def make_pace(of: Assembly, transport: Transport, first: int, account, tick) -> Pace:
+def make_pace(of: Assembly, transport: Transport, first: int, account, tick) -> IterationDriver:
     """For a run that begins at iteration ``first``."""
     if of.exchange.handed_out:
-        return HandedOut(of, transport, account, tick)
-    return Together(of, transport, first, account, tick)
+        return WorkQueueDriver(of, transport, account, tick)
+    return Synchronous(of, transport, first, account, tick)

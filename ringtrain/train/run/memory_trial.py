@@ -15,7 +15,7 @@ USABLE = 0.92  # of a device's memory: the rest is the driver's, the libraries',
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemoryNeed:
     """Bytes: fixed, of weights, gradients and the optimizer's state; each, of an example; total, of the device"""
 
     fixed: int
@@ -49,16 +49,16 @@ def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
     return say(need, run)
 
 
-def _need(run: Assembly, ops: Ops, batch: Batch) -> Need:
+def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
     """Measured on one example."""
     one = replace(batch, **{name: getattr(batch, name)[:1] for name in PER_EXAMPLE})
     run.worker.rehearse(one)
     arena = run.arena
     fixed = 2 * arena.count * ops.dtype.itemsize + (run.exchange.state_bytes or 0)
-    return Need(fixed, run.worker.space.nbytes, ops.memory()[1])
+    return MemoryNeed(fixed, run.worker.space.nbytes, ops.memory()[1])
 
 
-def say(need: Need, run: Assembly) -> str:
+def say(need: MemoryNeed, run: Assembly) -> str:
     """What does not fit, what would, and how to get there."""
     config, ranks = run.config, len(run.roles.trainers)
     share, fit = largest_share(config.batch, ranks, run.grain), need.examples // run.grain * run.grain

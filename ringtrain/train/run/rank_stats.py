@@ -10,7 +10,7 @@ from ringtrain.transport.base import Transport
 FORGET_PEAK = "5"  # of Linux: what a process may write to its clear_refs. Source: proc_pid_clear_refs(5)
 
 
-class Meter:
+class RankStatistics:
     """Of one run. ``training_s``: seconds of its iterations so far, which whoever takes their time adds."""
 
     def __init__(self, run: Assembly, transport: Transport):

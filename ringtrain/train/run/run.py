@@ -16,13 +16,13 @@ from ringtrain.report.sinks import Sink
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.checkpoints.saving import Salvage, Saving
+from ringtrain.train.checkpoints.saving import Checkpointing, RecoverableState
 from ringtrain.train.checkpoints.state import Progress, per
-from ringtrain.train.evaluate import BrokenOff, Score
+from ringtrain.train.evaluate import EvaluationStopped, Score
 from ringtrain.train.run.driver import make_pace
-from ringtrain.train.run.rank_stats import Meter
-from ringtrain.train.run.tracing import Tracing
-from ringtrain.train.step.loss_sum import Outcome
+from ringtrain.train.run.rank_stats import RankStatistics
+from ringtrain.train.run.tracing import Tracer
+from ringtrain.train.step.loss_sum import IterationLoss
 from ringtrain.train.stopping.reasons import JobEnd, reason
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.base import Transport
@@ -46,7 +46,7 @@ class Run:
         started: float,
         stop: StopFlag,
         end: JobEnd,
-        tracing: Tracing | None = None,
+        tracing: Tracer | None = None,
         due: bool = False,
     ):
         self._of, self._ops, self._transport = assembly, ops, transport
@@ -58,9 +58,9 @@ class Run:
         self._score: Score | None = None  # the last one
         self._finished: Iteration | None = None  # the last one, as it was told
         self._checked = (-1, False)  # finished iterations when state was last looked at; whether ranks were compared
-        self._rates, self._meter = Rates(), Meter(assembly, transport)
+        self._rates, self._meter = Rates(), RankStatistics(assembly, transport)
         self._skipped = assembly.scale.skipped if assembly.scale is not None else 0  # that have been told of
-        self._saving = Saving(assembly, ops, transport, progress, sink, folder, end)
+        self._saving = Checkpointing(assembly, ops, transport, progress, sink, folder, end)
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, where a rank was told to stop."""
@@ -114,7 +114,7 @@ class Run:
         self._meter.training_s += seconds
         self._rates.add(examples, seconds)
 
-    def _account(self, outcome: Outcome) -> None:
+    def _account(self, outcome: IterationLoss) -> None:
         self._progress.iteration = outcome.iteration + 1
         self._progress.add(outcome.loss_sum, outcome.correct, outcome.valid)
         self._tell_skipped(outcome.iteration + 1)
@@ -159,13 +159,13 @@ class Run:
         self._before = None
         return told or (stopping and not last)
 
-    def salvage(self) -> Salvage | None:
+    def salvage(self) -> RecoverableState | None:
         """What this rank has of the last finished iteration, whatever became of the others; None where the strategy
         keeps no whole state on it."""
         if not self._of.exchange.outlives:
             return None
         progress, due = self._before or self._progress, self._before is not None
-        return Salvage(progress.iteration, due, partial(self._saving.capture_alone, progress), self._finished)
+        return RecoverableState(progress.iteration, due, partial(self._saving.capture_alone, progress), self._finished)
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends
@@ -177,7 +177,7 @@ class Run:
         """The score, and whether a rank was told to stop meanwhile: there is none then."""
         try:
             return self._evaluate(), False
-        except BrokenOff:
+        except EvaluationStopped:
             return None, True
 
     def _evaluate(self) -> Score | None:

@@ -47,7 +47,7 @@ def path_of(config: TrainConfig, folder: Path) -> Path:
     return folder / path if path.parent == Path() else path
 
 
-class Tracing:
+class Tracer:
     """first, stop: the iterations, from 0
     path:        where rank 0 writes; None on the others
     clock:       nanoseconds
@@ -189,7 +189,7 @@ class Tracing:
         self._worker.ops.synchronize()
         moments = [self._device_zero + round(1e9 * mark.seconds_since(self._mark_zero)) for mark, *_ in self._marks]
         found = [
-            Work(verb, layer, layer, start, stop)
+            TracedLayers(verb, layer, layer, start, stop)
             for (start, stop), (_, verb, layer) in zip(pairwise(moments), self._marks[1:], strict=True)
         ]
         for work in joined([work for work in found if work.verb]):
@@ -198,7 +198,7 @@ class Tracing:
 
 
 @dataclass(slots=True)
-class Work:
+class TracedLayers:
     """Of a device: of the layers from ``first`` to ``last``, or of none."""
 
     verb: str
@@ -213,10 +213,10 @@ class Work:
         return " ".join(filter(None, (self.verb, " to ".join(layers))))
 
 
-def joined(found: Sequence[Work]) -> list[Work]:
+def joined(found: Sequence[TracedLayers]) -> list[TracedLayers]:
     """Of layers that a device computes at a time all time is one's: that of the last in forward, which is asked for
     before it, and of the first in backward, which is told of after it. They become one."""
-    kept: list[Work] = []
+    kept: list[TracedLayers] = []
     for work in found:
         if kept and _together(kept[-1], work):
             kept[-1].last, kept[-1].stop = work.last, work.stop
@@ -225,7 +225,7 @@ def joined(found: Sequence[Work]) -> list[Work]:
     return kept
 
 
-def _together(before: Work, work: Work) -> bool:
+def _together(before: TracedLayers, work: TracedLayers) -> bool:
     if not before.last or not work.first or before.verb != work.verb:
         return False
     idle = before if work.verb == "forward" else work

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ringtrain.train.step.loss_sum import Outcome
+from ringtrain.train.step.loss_sum import IterationLoss
 from ringtrain.transport.base import Transport
 
 TICKET = 0
@@ -17,7 +17,7 @@ ROW = 4  # numbers of an iteration: loss, correct, valid, parts that are done
 ALL = 2.0**40  # more tickets than there are
 
 
-class Handout:
+class WorkQueue:
     """Collective to make. ``parts`` of an iteration; ``most`` iterations between two meetings."""
 
     def __init__(self, transport: Transport, parts: int, most: int):
@@ -49,12 +49,12 @@ class Handout:
         iteration, part = divmod(number, self._parts)
         return self._first + iteration, part
 
-    def report(self, outcome: Outcome) -> None:
+    def report(self, outcome: IterationLoss) -> None:
         """A part is done: add what came of it."""
         numbers = np.array([outcome.loss_sum, outcome.correct, outcome.valid, 1.0])
         self._tally.add(1 + ROW * (outcome.iteration - self._first), numbers)
 
-    def finished(self, examples_of) -> list[Outcome]:
+    def finished(self, examples_of) -> list[IterationLoss]:
         """The iterations of which all parts are done and that this rank has not been told of, in order.
         ``examples_of(iteration)``: how many it has."""
         rows = self._tally.read()[1:].reshape(-1, ROW)[: self._count]
@@ -62,6 +62,6 @@ class Handout:
         while self._told < self._count and rows[self._told, ROW - 1] == self._parts:
             loss, correct, valid, _ = rows[self._told]
             iteration = self._first + self._told
-            found.append(Outcome(iteration, examples_of(iteration), float(loss), int(correct), int(valid), False))
+            found.append(IterationLoss(iteration, examples_of(iteration), float(loss), int(correct), int(valid), False))
             self._told += 1
         return found

@@ -14,11 +14,11 @@ from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.resume import Origin
-from ringtrain.train.start.recovery_state import Journey
+from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.transport.base import Transport
 
 
-def told_finished(transport: Transport, run: Assembly, origin: Origin, journey: Journey) -> bool:
+def told_finished(transport: Transport, run: Assembly, origin: Origin, journey: RecoveryState) -> bool:
     """Whether the run is done, by its folder's own word. Rank 0 tells of it then. Collective.
 
     One whose last checkpoint lies there, and that did not come to its end, goes on; as does one that has lost a rank.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ringtrain import __version__
 from ringtrain.allreduce.catalogue import AUTO
-from ringtrain.allreduce.tuning_file import Found, find_tuning
+from ringtrain.allreduce.tuning_file import FoundTuning, find_tuning
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import to_table
 from ringtrain.errors import UsageError
@@ -22,14 +22,14 @@ from ringtrain.train.assembly.assemble import Assembly, assemble, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.recipe import check_warmup
 from ringtrain.train.checkpoints.resume import Origin, check_continuation, decide, find_origin, own_layers
-from ringtrain.train.start.recovery_state import Journey, check_elastic, for_devices
+from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
 from ringtrain.train.stopping.reasons import JobEnd, find_job_end, heed
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.base import Transport
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedRun:
     """remarks: what the user should know of how it was opened"""
 
     origin: Origin
@@ -40,8 +40,8 @@ class Opened:
 
 
 def open_run(
-    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: Journey, alone: bool
-) -> Opened:
+    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: RecoveryState, alone: bool
+) -> OpenedRun:
     """``alone``: whether this process makes no other run. Collective; raises RingtrainError, on every rank alike."""
     origin = journey.origin or find_origin(transport, run_file, flags)
     config, model = together(transport, lambda: decide(origin, run_file, flags))
@@ -66,7 +66,7 @@ def open_run(
     together(run.transport, lambda: check_continuation(run, origin))
     moved = reproducible.moved(config, device.ops, origin.place and origin.place["numerics"])
     remarks = [*device.notes, *filter(None, [tuning.remark, moved, end.words()])]
-    return Opened(origin, run, device.ops, end, remarks)
+    return OpenedRun(origin, run, device.ops, end, remarks)
 
 
 def _facts(config: TrainConfig, model: ModelSpec) -> dict:
@@ -78,7 +78,7 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
     }
 
 
-def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = False) -> Found:
+def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = False) -> FoundTuning:
     """What ``auto`` chooses by; collective. Raises UsageError, but where ranks are others than the file was for since
     some have died."""
     if config.algorithm == AUTO:
@@ -87,5 +87,5 @@ def tuning_of(config: TrainConfig, transport: Transport, after_death: bool = Fal
         except UsageError as error:
             if not after_death:
                 raise
-            return Found(None, texts.WITHOUT_TUNING(error=error))
-    return Found(None)
+            return FoundTuning(None, texts.WITHOUT_TUNING(error=error))
+    return FoundTuning(None)

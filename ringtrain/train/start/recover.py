@@ -13,12 +13,12 @@ from pathlib import Path
 
 from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
-from ringtrain.storage.run_folder.run_folder import Found
+from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
 from ringtrain.train.agree import on_root
-from ringtrain.train.checkpoints.outcome_file import Ending
+from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, go_on
 from ringtrain.train.checkpoints.state import place
-from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, Journey, wanted
+from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState, wanted
 from ringtrain.train.start.start import train
 from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN, StopFlag
 from ringtrain.transport.fault_tolerance import KILLED_S
@@ -30,7 +30,7 @@ NOTHING = -1  # finished iterations of a rank that holds no whole state
 def start(world: World, run_file: str | None, flags: dict, command: Sequence[str], stop: StopFlag) -> None:
     """Train as flags and run file say, in this world and those that follow it where ranks die. ``command``: by which a
     rank is started anew. Raises RingtrainError."""
-    Elastic(world, run_file, flags, command, stop).train()
+    ElasticRun(world, run_file, flags, command, stop).train()
 
 
 def newest_first(facts: dict) -> tuple:
@@ -38,13 +38,13 @@ def newest_first(facts: dict) -> tuple:
     return -facts["done"], facts["rank"]
 
 
-class Elastic:
+class ElasticRun:
     def __init__(self, world: World, run_file: str | None, flags: dict, command: Sequence[str], stop: StopFlag):
         self._world, self._run_file, self._flags, self._stop = world, run_file, flags, stop
         self._mode = wanted(run_file, flags)
         self._command = command if self._mode == REPLACE else ()
         self._ranks = world.transport.size  # that are wanted
-        self._journey = Journey()
+        self._journey = RecoveryState()
         stop.end_all = self._end_all
 
     def train(self) -> None:
@@ -121,7 +121,7 @@ class Elastic:
         """What this world comes to is written by its own rank 0: that of the last one may be the one that died."""
         journey, transport = self._journey, self._world.transport
         folder, writes = Path(journey.folder), transport.rank == 0
-        journey.ending = Ending(folder, writes, journey.iterations, transport.size, journey.lost)
+        journey.ending = OutcomeWriter(folder, writes, journey.iterations, transport.size, journey.lost)
         journey.ending.progress.iteration = iteration
 
     def _decide(self, held: list[Origin]) -> dict:
@@ -148,5 +148,5 @@ class Elastic:
             return origin, ANEW if origin.place is None else CHECKPOINT
         checkpoint = salvage.capture()
         known = {**place(checkpoint), "due": salvage.due}
-        found = Found(Path("the memory of a survivor"), checkpoint)
+        found = FoundCheckpoint(Path("the memory of a survivor"), checkpoint)
         return Origin(place=known, folder=folder, continues=True, config=checkpoint.config, found=found), MEMORY

@@ -8,9 +8,9 @@ from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.train import texts
-from ringtrain.train.checkpoints.outcome_file import Ending
+from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, own_layers
-from ringtrain.train.checkpoints.saving import Salvage
+from ringtrain.train.checkpoints.saving import RecoverableState
 from ringtrain.train.run.run import Run
 from ringtrain.transport.base import Transport
 
@@ -19,7 +19,7 @@ MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"  # where a run goes on
 
 
 @dataclass(slots=True)
-class Journey:
+class RecoveryState:
     """started:  when this process began, by ``time.perf_counter``
     folder:   of the run, once there is one
     training: once there is one: what a survivor may go on from
@@ -36,8 +36,8 @@ class Journey:
     started: float = field(default_factory=time.perf_counter)
     folder: str | None = None
     training: Run | None = None
-    salvage: Salvage | None = None
-    ending: Ending | None = None
+    salvage: RecoverableState | None = None
+    ending: OutcomeWriter | None = None
     iterations: int = 0
     lost: tuple[int, ...] = ()
     told: int = 0

@@ -17,15 +17,15 @@ from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.checkpoints.outcome_file import Ending
+from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, config_of
-from ringtrain.train.checkpoints.saving import Salvage
-from ringtrain.train.start.recovery_state import Journey
+from ringtrain.train.checkpoints.saving import RecoverableState
+from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
 
 
-class Timed(Sink):
+class TimedSink(Sink):
     """``what`` it does: "writing runs/first/log.jsonl"."""
 
     def __init__(self, inner: Sink, activity: Activity, what: str):
@@ -40,7 +40,9 @@ class Timed(Sink):
             self._inner.close()
 
 
-def make_folder(transport: Transport, run: Assembly, origin: Origin, journey: Journey, remarks) -> RunFolder | None:
+def make_folder(
+    transport: Transport, run: Assembly, origin: Origin, journey: RecoveryState, remarks
+) -> RunFolder | None:
     """The folder, on rank 0. All ranks know of it before it holds a run: what the run comes to will be written there by
     whoever knows it, and survivors of a death go on in it. What the user should know of it is added to ``remarks``.
     Where ranks do not come so far, the folder is given back: this process may be the next to claim it."""
@@ -54,7 +56,7 @@ def make_folder(transport: Transport, run: Assembly, origin: Origin, journey: Jo
 
 
 def _made(
-    transport: Transport, run: Assembly, origin: Origin, journey: Journey, remarks, made: list[RunFolder]
+    transport: Transport, run: Assembly, origin: Origin, journey: RecoveryState, remarks, made: list[RunFolder]
 ) -> RunFolder | None:
     """``made``: where it is kept, as soon as there is one."""
 
@@ -66,14 +68,16 @@ def _made(
             return str(folder.path)
 
     journey.folder, journey.iterations = on_root(transport, make), run.iterations
-    journey.ending = Ending(Path(journey.folder), transport.rank == 0, run.iterations, transport.size, journey.lost)
+    journey.ending = OutcomeWriter(
+        Path(journey.folder), transport.rank == 0, run.iterations, transport.size, journey.lost
+    )
     best = on_root(transport, lambda: _begin(made[0], run, origin, journey.ending, remarks))
     if origin.place is not None:
         origin.place["best"] = best  # None where its file is in another folder, or was of a later iteration
     return made[0] if made else None
 
 
-def _begin(folder: RunFolder, run: Assembly, origin: Origin, ending: Ending, remarks: list[str]) -> float | None:
+def _begin(folder: RunFolder, run: Assembly, origin: Origin, ending: OutcomeWriter, remarks: list[str]) -> float | None:
     """Write what a run's folder holds from its start. The best accuracy that a checkpoint of it has."""
     _clear(folder, origin, remarks)
     folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
@@ -92,7 +96,7 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
         remarks.append(texts.NO_LOG(path=folder.log, name=files.put_aside(folder.log).name))
 
 
-def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journey: Journey) -> list[Sink]:
+def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, journey: RecoveryState) -> list[Sink]:
     """The log and the terminal, in that order."""
     if transport.rank != 0:
         return []
@@ -102,10 +106,10 @@ def make_sinks(transport: Transport, folder: RunFolder | None, origin: Origin, j
     with transport.activity.during(f"opening {folder.log}", limited=True):
         log = JsonLines(folder.log, resumed_at, lambda text: shown.handle(Note(text=text)), again)
         _complete(log, folder, journey.salvage)
-    return [Timed(log, transport.activity, f"writing {folder.log}"), shown]
+    return [TimedSink(log, transport.activity, f"writing {folder.log}"), shown]
 
 
-def _complete(log: JsonLines, folder: RunFolder, salvage: Salvage | None) -> None:
+def _complete(log: JsonLines, folder: RunFolder, salvage: RecoverableState | None) -> None:
     """A rank 0 that died may have finished an iteration with the others, and not have written so."""
     finished = salvage and salvage.finished
     if finished and last_iteration(folder.log) < finished.iteration:

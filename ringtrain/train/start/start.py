@@ -18,17 +18,17 @@ from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.agree import on_root, take_turns, together
 from ringtrain.train.assembly.assemble import Assembly, spread_from_root
-from ringtrain.train.checkpoints.outcome_file import Ending
+from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import Progress, restore
 from ringtrain.train.run.memory_trial import rehearse
 from ringtrain.train.run.rank_stats import forget_peak
 from ringtrain.train.run.run import Run
-from ringtrain.train.run.tracing import Tracing, path_of, window_of
+from ringtrain.train.run.tracing import Tracer, path_of, window_of
 from ringtrain.train.start.finished import told_finished
 from ringtrain.train.start.header import header, notes
-from ringtrain.train.start.open_run import Opened, open_run
-from ringtrain.train.start.recovery_state import Journey
+from ringtrain.train.start.open_run import OpenedRun, open_run
+from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.stopping.reasons import heed
 from ringtrain.train.stopping.signals import StopFlag, nothing, watching
@@ -46,11 +46,11 @@ def start(transport: Transport, run_file: str | None, flags: dict, stop: StopFla
 
 
 def train(
-    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: Journey | None = None
+    transport: Transport, run_file: str | None, flags: dict, stop: StopFlag, journey: RecoveryState | None = None
 ) -> None:
     """The same, of a process that may train again, and keeps its own watch over signals. ``journey``: what outlives a
     world that has lost a rank."""
-    alone, journey = journey is not None, journey or Journey()
+    alone, journey = journey is not None, journey or RecoveryState()
     forget_peak()
     opened = open_run(transport, run_file, flags, stop, journey, alone)
     run, transport = opened.run, opened.run.transport  # from here on what ranks do together is watched
@@ -79,7 +79,9 @@ def _close(run: Assembly) -> None:
         run.guard.close()
 
 
-def _prepared(opened: Opened, transport: Transport, sink: Sink, folder, stop: StopFlag, journey: Journey) -> Run:
+def _prepared(
+    opened: OpenedRun, transport: Transport, sink: Sink, folder, stop: StopFlag, journey: RecoveryState
+) -> Run:
     """All that is to be done before the first iteration. Collective."""
     run, ops, origin = opened.run, opened.ops, opened.origin
     journey.ending.progress = progress = _first_weights(run, ops, transport, origin)
@@ -95,7 +97,7 @@ def _prepared(opened: Opened, transport: Transport, sink: Sink, folder, stop: St
 
 
 @contextmanager
-def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, ending: Ending):
+def _ended(sinks: list[Sink], folder: RunFolder | None, run: Assembly, stop: StopFlag, ending: OutcomeWriter):
     """The sink of a run, whose end is told and written, whatever it is; then all that was opened for it is closed."""
     sink, drawn, activity = Many(sinks), folder, run.transport.activity
     activity.before_end = ending.failed
@@ -133,14 +135,14 @@ def _tell_failure(sink: Sink, error: RingtrainError) -> None:
             sink.handle(Failed(error=type(error).__name__, text=str(error)))
 
 
-def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracing | None:
+def _tracing(run: Assembly, transport: Transport, folder: RunFolder | None, progress: Progress) -> Tracer | None:
     """What ``--trace`` asks for; collective. The file is there from now on."""
     first, stop = together(transport, lambda: window_of(run.config, progress.iteration))
     if run.config.trace is None:
         return None
     path = path_of(run.config, folder.path) if folder else None
     on_root(transport, lambda: write(path, {}))
-    return Tracing(run.worker, transport, first, stop, path)
+    return Tracer(run.worker, transport, first, stop, path)
 
 
 def _draw(folder: RunFolder | None, sinks: list[Sink]) -> None:

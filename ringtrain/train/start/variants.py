@@ -45,7 +45,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class VariantResult:
     """A variant, and why it came to no end; None where it did."""
 
     variant: Variant
@@ -113,14 +113,14 @@ def run_variants(
     connect: Connect,
     variants: Sequence[Variant],
     begun: Callable[[Variant], None],
-    ended: Callable[[list[Ran]], None],
-) -> list[Ran]:
+    ended: Callable[[list[VariantResult]], None],
+) -> list[VariantResult]:
     """Train each; what came of those that were begun. Collective. All end early where a rank was told to stop.
 
     begun, ended: told of each variant, and of what came of all so far; on every rank
     Raises what one rank alone raised, saying what it ended.
     """
-    ran: list[Ran] = []
+    ran: list[VariantResult] = []
     kept: list[tuple[Transport, RingtrainError]] = []  # of those that failed: an error holds on to its run's memory
     stop = StopFlag().install()
     if transport.size == 1:
@@ -136,7 +136,7 @@ def run_variants(
                 own.close()
             else:
                 kept.append((own, error))
-            ran.append(Ran(variant, error and str(error)))
+            ran.append(VariantResult(variant, error and str(error)))
             gc.collect()
             ended(ran)
             if isinstance(error, Interrupted):

@@ -7,21 +7,21 @@ from ringtrain.data.file.dataset import DataSet
 from ringtrain.nn.base import Workspace
 from ringtrain.nn.spec import InputSpec
 from ringtrain.ops.base import Ops
-from ringtrain.train.step.prefetch import RAW, Staging
+from ringtrain.train.step.prefetch import RAW, Prefetcher
 
 
-class Feed:
+class DeviceInput:
     """Uploads slices of a batch, and normalises images as the model's input table asks for.
 
     ``mean`` is what is subtracted, spread over every pixel of the data set's images; ``scale`` multiplies a channel.
-    Where operations are recorded, batches come by way of :class:`Staging`, the next one ahead of time.
+    Where operations are recorded, batches come by way of :class:`Prefetcher`, the next one ahead of time.
     """
 
     def __init__(self, ops: Ops, spec: InputSpec, data: DataSet):
         self._ops, self._shape = ops, spec.shape
         self._mean = _on_device(ops, mean_of(spec, data))
         self._scale = _on_device(ops, scale_of(spec, data))
-        self._staging = Staging(ops) if ops.records else None
+        self._staging = Prefetcher(ops) if ops.records else None
 
     def load(self, space: Workspace, batch: Batch, start: int, stop: int):
         """Examples ``start:stop`` of the batch, in arrays that lie where they lay before. Shapes: → x [n, H, W, C],

@@ -22,7 +22,7 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ReduceLoss:
     """Start summing loss and flags over the ranks, while backward runs."""
 
     doing = "starting the sum of losses"
@@ -46,7 +46,7 @@ class NoExamples:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckLoss:
     """Learn the loss of a global batch, of the one before ``window`` others; end the run where it is not finite, before
     it spoils the weights."""
 
@@ -54,7 +54,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOwn:
+class CheckOwnLoss:
     """Learn the loss of this rank's part, and end the run where it is not finite."""
 
     doing = "learning the loss"
@@ -70,15 +70,15 @@ class Update:
 def instructions(micro_batches: int) -> tuple:
     """An iteration of a rank whose share is cut into so many micro-batches."""
     if micro_batches == 0:
-        return (Share(), NoExamples(), Check(), Update())
+        return (ReduceLoss(), NoExamples(), CheckLoss(), Update())
     last = micro_batches - 1
     work = []
     for micro in range(last):
         work += [Load(micro), Forward(micro), Backward(micro, last=False)]
-    return (*work, Load(last), Forward(last), Share(), Backward(last, last=True), Check(), Update())
+    return (*work, Load(last), Forward(last), ReduceLoss(), Backward(last, last=True), CheckLoss(), Update())
 
 
 def alone(micro_batches: int) -> tuple:
     """The same of a rank that does not wait for the others to learn how they fared."""
-    swap = {Share(): (), Check(): (CheckOwn(),)}
+    swap = {ReduceLoss(): (), CheckLoss(): (CheckOwnLoss(),)}
     return tuple(each for one in instructions(micro_batches) for each in swap.get(one, (one,)))

@@ -19,7 +19,7 @@ from ringtrain.transport.base import Handle, Transport
 
 
 @dataclass(slots=True)
-class Outcome:
+class IterationLoss:
     """Of one iteration, over all ranks: sum of losses and count of correct ones, of ``valid`` examples with a label,
     ``examples`` in all; ``stop`` where any rank was told to stop."""
 
@@ -31,7 +31,7 @@ class Outcome:
     stop: bool
 
 
-class Sums:
+class LossBuffer:
     """Rows of (loss, correct, valid), and then how many were told to stop, of one iteration, while they are summed over
     ranks. ``fetched``: when this rank's are in ``values``, float64 on the host; ``pending``: the sum, once it was
     begun."""
@@ -42,9 +42,9 @@ class Sums:
         self.fetched: Mark | None = None
         self.pending: Handle | None = None
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> IterationLoss:
         loss, correct, valid = in_order(self.values[:-1].reshape(-1, 3))
-        return Outcome(self.iteration, self.examples, loss, int(correct), int(valid), bool(self.values[-1]))
+        return IterationLoss(self.iteration, self.examples, loss, int(correct), int(valid), bool(self.values[-1]))
 
 
 def in_order(rows: np.ndarray) -> list[float]:
@@ -55,7 +55,7 @@ def in_order(rows: np.ndarray) -> list[float]:
     return totals
 
 
-class Tally:
+class LossAllReduce:
     """``window``: how many iterations may be under way besides the last; ``rows``: parts of a batch that are summed by
     themselves; ``told_to_stop``: asked once an iteration."""
 
@@ -63,8 +63,8 @@ class Tally:
         self._ops, self._transport, self._told_to_stop = ops, transport, told_to_stop
         self._window, self._deadline_s = window, deadline_s
         self._rows = ops.zeros((3 * rows,), "float64")
-        self._spare = [Sums(ops.pinned((3 * rows + 1,), "float64")) for _ in range(window + 1)]
-        self._under_way: deque[Sums] = deque()  # oldest first
+        self._spare = [LossBuffer(ops.pinned((3 * rows + 1,), "float64")) for _ in range(window + 1)]
+        self._under_way: deque[LossBuffer] = deque()  # oldest first
 
     def begin(self) -> None:
         self._ops.fill(self._rows, 0)
@@ -101,14 +101,14 @@ class Tally:
         """Whether the oldest is to be told of before another begins."""
         return len(self._under_way) > self._window
 
-    def learn(self) -> Outcome:
+    def learn(self) -> IterationLoss:
         """Wait for the oldest."""
         sums = self._under_way.popleft()
         sums.pending.wait(self._deadline_s)
         self._spare.append(sums)
         return sums.outcome()
 
-    def own(self, batch: Batch) -> Outcome:
+    def own(self, batch: Batch) -> IterationLoss:
         """This rank's alone."""
         sums = self._spare[0]
         self._ops.download(self._rows, sums.values[:-1])

@@ -18,7 +18,7 @@ def micro_batches(count: int, most: int, grain: int, empty: bool = False) -> lis
     return [(start, stop) for start, stop in cuts if stop > start or empty]
 
 
-class Parts:
+class BatchPartition:
     """exchange:   says which ranks train, and whether one of them reads for all
     size, rank: of the world
     grain:      examples that must stay on one rank

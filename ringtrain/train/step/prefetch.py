@@ -19,7 +19,7 @@ RAW = ("images", "labels", "examples", "top", "left", "flip")
 
 
 @dataclass(slots=True)
-class Place:
+class PrefetchSlot:
     """batch: whose arrays are here, or on their way; there: when they are; read: when they have been read"""
 
     space: Workspace
@@ -29,12 +29,12 @@ class Place:
     read: Mark | None = None
 
 
-class Staging:
+class Prefetcher:
     """Of operations ``ops``, which load from it."""
 
     def __init__(self, ops: Ops):
         self._ops, self._beside = ops, ops.beside()
-        self._places = [Place(Workspace(ops)), Place(Workspace(ops))]  # the first is filled next
+        self._places = [PrefetchSlot(Workspace(ops)), PrefetchSlot(Workspace(ops))]  # the first is filled next
 
     def bring(self, batch: Batch) -> None:
         """Begin to upload a batch, unless that was begun."""
@@ -69,5 +69,5 @@ class Staging:
             if place.batch is batch:
                 place.there.wait()
 
-    def _of(self, batch: Batch) -> Place:
+    def _of(self, batch: Batch) -> PrefetchSlot:
         return next(place for place in self._places if place.batch is batch)

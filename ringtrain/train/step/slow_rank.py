@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from ringtrain.errors import ConfigError
 from ringtrain.train import texts
-from ringtrain.train.step.input import Feed
+from ringtrain.train.step.input import DeviceInput
 
 
-class Slowed:
+class SlowedInput:
     """The feed of a rank that is ``times`` slower. ``worked``: seconds that it has computed by now."""
 
     def __init__(
         self,
-        feed: Feed,
+        feed: DeviceInput,
         times: float,
         worked: Callable[[], float] = time.thread_time,
         rest: Callable[[float], None] = time.sleep,
@@ -26,7 +26,7 @@ class Slowed:
         self._before = worked()
 
     def load(self, *what):
-        """As :meth:`ringtrain.train.step.input.Feed.load`."""
+        """As :meth:`ringtrain.train.step.input.DeviceInput.load`."""
         self._rest((self._times - 1) * (self._worked() - self._before))
         self._before = self._worked()
         return self._feed.load(*what)
@@ -38,14 +38,14 @@ class Slowed:
         self._feed.arrive(batch)
 
 
-def slowed(feed: Feed, slow: str | None, rank: int, size: int) -> Feed | Slowed:
+def slowed(feed: DeviceInput, slow: str | None, rank: int, size: int) -> DeviceInput | SlowedInput:
     """The feed of this rank, where ``slow`` is RANK:TIMES or None. Raises ConfigError."""
     if slow is None:
         return feed
     which, times = _parsed(slow)
     if not 0 <= which < size:
         raise ConfigError(texts.NO_SUCH_RANK(slow=slow, rank=which, last=size - 1))
-    return Slowed(feed, times) if which == rank else feed
+    return SlowedInput(feed, times) if which == rank else feed
 
 
 def _parsed(slow: str) -> tuple[int, float]:

@@ -8,7 +8,7 @@ from ringtrain.nn.base import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class StageIteration:
     """What a stage has to know of an iteration: this rank's part of the batch, and its micro-batches (start, stop).
 
     ctx:         keys of random numbers, and the examples of all ranks
@@ -23,12 +23,12 @@ class Round:
     denominator: float
 
 
-class Stage(ABC):
+class PipelineStage(ABC):
     """Instructions of its own for the forward and backward part of an iteration, and how they are run: see
     :mod:`ringtrain.train.pipeline.front_stage`."""
 
     @abstractmethod
-    def begin(self, round: Round) -> None: ...
+    def begin(self, round: StageIteration) -> None: ...
 
     @abstractmethod
     def instructions(self, micro_batches: int) -> tuple:

@@ -20,22 +20,22 @@ from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import mix
 from ringtrain.train import texts
-from ringtrain.train.step.input import Feed
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.instructions import (
     Backward,
-    Check,
-    CheckOwn,
+    CheckLoss,
+    CheckOwnLoss,
     Forward,
     Load,
     NoExamples,
-    Share,
+    ReduceLoss,
     Update,
     alone,
     instructions,
 )
-from ringtrain.train.step.loss_sum import Outcome, Tally
-from ringtrain.train.step.partition import Parts
-from ringtrain.train.step.stage import Round, Stage
+from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
+from ringtrain.train.step.partition import BatchPartition
+from ringtrain.train.step.stage import PipelineStage, StageIteration
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import wait_for
 
@@ -56,14 +56,14 @@ class Worker:
         loss: SoftmaxCrossEntropy,
         exchange: Exchange,
         transport: Transport,
-        feed: Feed,
+        feed: DeviceInput,
         rate,
         seed: int,
         accumulate: int,
         grain: int,
         deadline_s: float,
         told_to_stop=lambda: False,
-        stage: Stage | None = None,
+        stage: PipelineStage | None = None,
         add_over_ranks=None,
         scale: LossScale | None = None,
         shards: Shards | None = None,
@@ -71,7 +71,7 @@ class Worker:
         self.ops, self.graph, self.arena, self.loss = ops, graph, arena, loss
         self.exchange, self.transport, self.feed, self.rate = exchange, transport, feed, rate
         self._seed, self._deadline_s, self._shards = seed, deadline_s, shards
-        self._parts = Parts(exchange, transport.size, transport.rank, grain, accumulate, shards)
+        self._parts = BatchPartition(exchange, transport.size, transport.rank, grain, accumulate, shards)
         self._stage, self._scale = stage, scale
         self.before_iteration = lambda iteration: None  # called when one begins
         self.space, self.activity = Workspace(ops), transport.activity
@@ -90,10 +90,10 @@ class Worker:
         self.activity.layer = lambda: self._ctx.layer
         self.in_layers_s = 0.0  # seconds that layers have waited for sums over ranks
         rows = shards.count if shards else 1
-        self._tally = Tally(ops, transport, told_to_stop, exchange.window, rows, deadline_s)
+        self._tally = LossAllReduce(ops, transport, told_to_stop, exchange.window, rows, deadline_s)
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
         self._following: Callable[[], Batch | None] = no_batch
-        self._learnt: Outcome | None = None
+        self._learnt: IterationLoss | None = None
         self._instructions = stage.instructions if stage else alone if exchange.handed_out else instructions
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
@@ -104,7 +104,7 @@ class Worker:
         """What an iteration calls is called as it is. Whoever watches puts itself in between."""
         self.perform, self.need, self.ready = self.run, self.exchange.need, self.exchange.ready
 
-    def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> Outcome | None:
+    def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> IterationLoss | None:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
         iterations apart, of the one so many before, or None where there is none; where parts are handed out, of this
         part alone. ``following()``: the batch after it, if that is known yet; its upload may begin."""
@@ -125,7 +125,7 @@ class Worker:
         self.feed.arrive(batch)
         return self._learnt
 
-    def drain(self) -> list[Outcome]:
+    def drain(self) -> list[IterationLoss]:
         """What came of the iterations that have not been told of yet, in order. Collective."""
         return [self._learn() for _ in range(len(self._tally))]
 
@@ -163,7 +163,7 @@ class Worker:
         self._ctx.total = batch.total
         self._tally.begin()
         if self._stage is not None:
-            self._stage.begin(Round(batch, self._micro, self._ctx, self._tally.row(0), self._denominator()))
+            self._stage.begin(StageIteration(batch, self._micro, self._ctx, self._tally.row(0), self._denominator()))
 
     def run(self, instruction) -> None:
         match instruction:
@@ -173,7 +173,7 @@ class Worker:
             case Forward(micro):
                 self._dlogits = self.exchange.head(micro, self._forward(), self._labels, self._loss)
                 self._look_ahead()
-            case Share():
+            case ReduceLoss():
                 self._tally.share(self._batch)
             case Backward(micro, last):
                 for span in self._backward(micro, last):
@@ -188,11 +188,11 @@ class Worker:
                 self.ops.fill(self.arena.grads, 0)
                 for span in reversed(self.arena.spans):
                     self.ready(span)
-            case Check():
+            case CheckLoss():
                 self._tally.send()
                 if self._tally.full:
                     self._learnt = self._learn()
-            case CheckOwn():
+            case CheckOwnLoss():
                 self._learnt = self._own_outcome()
             case Update():
                 iteration = self._batch.iteration
@@ -228,21 +228,21 @@ class Worker:
         batch = self._batch
         return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
-    def _learn(self) -> Outcome:
+    def _learn(self) -> IterationLoss:
         """Wait for the oldest sums. Raises DivergedError, on every rank."""
         outcome = self._tally.learn()
         if not math.isfinite(outcome.loss_sum):
             self._explain_divergence(outcome)
         return outcome
 
-    def _own_outcome(self) -> Outcome:
+    def _own_outcome(self) -> IterationLoss:
         outcome = self._tally.own(self._batch)
         if not math.isfinite(outcome.loss_sum):
             place = self._first_nonfinite()
             raise DivergedError(_diverged(outcome, self._named(place, self.transport.rank)))
         return outcome
 
-    def _explain_divergence(self, outcome: Outcome) -> None:
+    def _explain_divergence(self, outcome: IterationLoss) -> None:
         """Find the first layer that gives a non-finite value, on any rank, and end every rank with its name."""
         if self._stage is not None:
             self.exchange.settle()  # the weights that other ranks hold
@@ -276,5 +276,5 @@ class Worker:
         return texts.FIRST_LAYER(layer=self.graph.plan[place].name, rank=rank)
 
 
-def _diverged(outcome: Outcome, where: str) -> str:
+def _diverged(outcome: IterationLoss, where: str) -> str:
     return texts.LOSS(loss=outcome.loss_sum, iteration=outcome.iteration + 1, where=where)

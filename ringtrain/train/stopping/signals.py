@@ -99,7 +99,7 @@ def never() -> bool:
     return False
 
 
-class Asked:
+class StopPoll:
     """Whether any rank was told to stop, a question late: each is answered when the next one is put, so that nobody
     waits for it. Every rank puts as many. Collective.
 

@@ -27,7 +27,7 @@ YES, NO, UNKNOWN = "yes", "no", "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Evidence:
     """One question: its name, the answer (:data:`YES`, :data:`NO`, :data:`UNKNOWN`), and why."""
 
     name: str
@@ -36,7 +36,7 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CudaTrial:
     """What a child found: whether device memory arrived as it was sent, why not, and GB/s of both ways where it did."""
 
     answer: str
@@ -50,13 +50,13 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CudaDecision:
     """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked. There is no why$
     where nothing is sent."""
 
     way: str
     why: str
-    rungs: tuple[Rung, ...]
+    rungs: tuple[Evidence, ...]
 
     @property
     def words(self) -> str:
@@ -66,47 +66,47 @@ class Choice:
         return (texts.DIRECT_IN_USE if self.way == DIRECT else texts.STAGED_IN_USE)(why=self.why)
 
 
-def flag(asked: str) -> Rung:
+def flag(asked: str) -> Evidence:
     answer = {AUTO: UNKNOWN, DIRECT: YES, STAGED: NO}[asked]
-    return Rung("flag", answer, texts.NOT_ASKED if asked == AUTO else texts.ASKED(way=asked))
+    return Evidence("flag", answer, texts.NOT_ASKED if asked == AUTO else texts.ASKED(way=asked))
 
 
-def merge(own: Sequence[Rung]) -> Rung:
+def merge(own: Sequence[Evidence]) -> Evidence:
     """One rung of all ranks' answers to one question, by rank: yes where all say yes, no where any says no."""
     answers = {rung.answer for rung in own}
     answer = NO if NO in answers else YES if answers == {YES} else UNKNOWN
     rank = next(rank for rank, rung in enumerate(own) if rung.answer == answer)
     why = own[rank].why if len(answers) == 1 else texts.OTHERS_DIFFER(why=own[rank].why, rank=rank)
-    return Rung(own[rank].name, answer, why)
+    return Evidence(own[rank].name, answer, why)
 
 
-def worth_trying(asked: str, rungs: Sequence[Rung]) -> bool:
+def worth_trying(asked: str, rungs: Sequence[Evidence]) -> bool:
     """Whether a child should be asked. Not where nothing speaks for it: it takes seconds, and would end in a crash."""
     answers = {rung.name: rung.answer for rung in rungs}
     denied = answers["query"] == NO and answers["kinds"] != YES and answers["ucx"] != YES
     return asked == DIRECT or not (denied or answers["sight"] == NO)
 
 
-def choose(asked: str, rungs: Sequence[Rung], trial: Trial | None) -> Choice:
+def choose(asked: str, rungs: Sequence[Evidence], trial: CudaTrial | None) -> CudaDecision:
     """``trial`` is None where none was made. Raises DeviceError where direct was asked for and does not work."""
     told = tuple(rungs)
     if trial is not None:
-        told += (Rung("trial", trial.answer, trial.why),)
+        told += (Evidence("trial", trial.answer, trial.why),)
     if asked == STAGED:
-        return Choice(STAGED, texts.AS_ASKED_STAGED, told)
+        return CudaDecision(STAGED, texts.AS_ASKED_STAGED, told)
     if asked == DIRECT:
-        return Choice(DIRECT, _as_asked(trial), told)
+        return CudaDecision(DIRECT, _as_asked(trial), told)
     if trial is None:
-        return Choice(STAGED, _denial(rungs), told)
+        return CudaDecision(STAGED, _denial(rungs), told)
     if trial.answer != YES:
         failed = texts.TRIAL_FAILED if trial.answer == NO else texts.NO_TRIAL
-        return Choice(STAGED, failed(why=trial.why), told)
+        return CudaDecision(STAGED, failed(why=trial.why), told)
     if trial.direct_gbs < trial.staged_gbs:
-        return Choice(STAGED, texts.DIRECT_SLOWER(rates=trial.rates), told)
-    return Choice(DIRECT, texts.DIRECT_FASTER(rates=trial.rates), told)
+        return CudaDecision(STAGED, texts.DIRECT_SLOWER(rates=trial.rates), told)
+    return CudaDecision(DIRECT, texts.DIRECT_FASTER(rates=trial.rates), told)
 
 
-def _as_asked(trial: Trial | None) -> str:
+def _as_asked(trial: CudaTrial | None) -> str:
     if trial is None or trial.answer == UNKNOWN:
         return texts.AS_ASKED_NO_TRIAL(why=trial.why) if trial else texts.AS_ASKED_UNTRIED
     if trial.answer == NO:
@@ -115,24 +115,28 @@ def _as_asked(trial: Trial | None) -> str:
     return tried(rates=trial.rates)
 
 
-def _denial(rungs: Sequence[Rung]) -> str:
+def _denial(rungs: Sequence[Evidence]) -> str:
     return "; ".join(rung.why for rung in rungs if rung.answer == NO)
 
 
 def agree_on_way(
-    transport: Transport, asked: str, look: Callable[[], Sequence[Rung]], sight: Rung, attempt: Callable[[], Trial]
-) -> Choice:
+    transport: Transport,
+    asked: str,
+    look: Callable[[], Sequence[Evidence]],
+    sight: Evidence,
+    attempt: Callable[[], CudaTrial],
+) -> CudaDecision:
     """The same choice on all ranks; collective. ``look()`` are this process's rungs; ``attempt()`` makes a trial, which
     rank 0 alone does: of its machine, so that what lies between machines is not tried. Raises DeviceError."""
     if asked == STAGED:
         return choose(asked, [flag(asked)], None)
     every = transport.gather_json([asdict(rung) for rung in look()])
-    own = [[Rung(**rung) for rung in rungs] for rungs in every]
+    own = [[Evidence(**rung) for rung in rungs] for rungs in every]
     rungs = [flag(asked), *(merge(column) for column in zip(*own, strict=True)), sight]
     trial = None
     if worth_trying(asked, rungs):
         found = transport.gather_json(asdict(attempt()) if transport.rank == 0 else None)[0]
-        trial = Trial(**found)
+        trial = CudaTrial(**found)
     try:
         return choose(asked, rungs, trial)
     except DeviceError as error:

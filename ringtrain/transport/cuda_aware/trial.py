@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from ringtrain.transport import texts
-from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Trial
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, CudaTrial
 
 LIMIT_S = 60.0  # CuPy takes seconds to load, a device to wake, an MPI to look for its networks
 GRACE_S = 5.0
@@ -34,7 +34,7 @@ NOT_SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChildOutcome:
     """How a child ended: its status (below 0: by that signal; None: it was ended after its time), and what it wrote."""
 
     status: int | None
@@ -66,15 +66,17 @@ def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:
     return [sys.executable, "-m", "ringtrain.transport.cuda_probe", maker, numbers, f"{seconds:g}"]
 
 
-def attempt(launcher: Path | None, vendor: str, maker: str, devices: Sequence[int], limit_s: float = LIMIT_S) -> Trial:
+def attempt(
+    launcher: Path | None, vendor: str, maker: str, devices: Sequence[int], limit_s: float = LIMIT_S
+) -> CudaTrial:
     """``maker``: "module:name" of what makes a Runtime of a device's number; ``devices``: of the first two ranks."""
     if launcher is None:
-        return Trial(UNKNOWN, texts.NO_MPIRUN)
+        return CudaTrial(UNKNOWN, texts.NO_MPIRUN)
     line = command(launcher, vendor, program(maker, devices, limit_s + GRACE_S))
     return read(run(line, clean(os.environ), limit_s), limit_s)
 
 
-def run(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> Outcome:
+def run(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> ChildOutcome:
     """Run to the end, or end it; never longer than the limit and the seconds that ending takes."""
     with TemporaryFile() as output, TemporaryFile() as errors:  # a pipe would be held open by what outlives it
         try:
@@ -82,9 +84,9 @@ def run(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> Outc
                 line, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=dict(environ), start_new_session=True
             )
         except OSError as error:
-            return Outcome(127, "", f"{line[0]}: {error.strerror}")
+            return ChildOutcome(127, "", f"{line[0]}: {error.strerror}")
         status = _status(process, limit_s)
-        return Outcome(status, _text(output), _text(errors))
+        return ChildOutcome(status, _text(output), _text(errors))
 
 
 def _status(process: subprocess.Popen, limit_s: float) -> int | None:
@@ -108,23 +110,23 @@ def _text(file) -> str:
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
-def read(outcome: Outcome, limit_s: float) -> Trial:
+def read(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
     """What an outcome means."""
     told = [_record(line) for line in outcome.output.splitlines() if MARK in line]
     told = [record for record in told if record is not None]
     last = told[-1] if told else {}
     if "device" in last:
-        return Trial(UNKNOWN, texts.TRIAL_NO_DEVICE(error=last["device"]))
+        return CudaTrial(UNKNOWN, texts.TRIAL_NO_DEVICE(error=last["device"]))
     if "direct_gbs" in last and "staged_gbs" in last:
-        trial = Trial(YES, "", float(last["direct_gbs"]), float(last["staged_gbs"]))
-        return Trial(YES, texts.TRIAL_MOVED(rates=trial.rates), trial.direct_gbs, trial.staged_gbs)
+        trial = CudaTrial(YES, "", float(last["direct_gbs"]), float(last["staged_gbs"]))
+        return CudaTrial(YES, texts.TRIAL_MOVED(rates=trial.rates), trial.direct_gbs, trial.staged_gbs)
     if "wrong" in last:
-        return Trial(NO, texts.TRIAL_WRONG(messages=last["wrong"]))
+        return CudaTrial(NO, texts.TRIAL_WRONG(messages=last["wrong"]))
     ending = _ending(outcome, limit_s)
     if "at" not in last:
-        return Trial(UNKNOWN, texts.TRIAL_ENDED_EARLY(ending=ending))
+        return CudaTrial(UNKNOWN, texts.TRIAL_ENDED_EARLY(ending=ending))
     fault = NO if str(last["at"]).startswith("direct") else UNKNOWN
-    return Trial(fault, texts.TRIAL_ENDED_IN(ending=ending, messages=last["at"]))
+    return CudaTrial(fault, texts.TRIAL_ENDED_IN(ending=ending, messages=last["at"]))
 
 
 def _record(line: str) -> dict | None:
@@ -136,7 +138,7 @@ def _record(line: str) -> dict | None:
     return record if isinstance(record, dict) else None
 
 
-def _ending(outcome: Outcome, limit_s: float) -> str:
+def _ending(outcome: ChildOutcome, limit_s: float) -> str:
     if outcome.status is None:
         return texts.TRIAL_HUNG(seconds=limit_s)
     if outcome.status in (-signal.SIGSEGV, 128 + signal.SIGSEGV) or "Segmentation fault" in outcome.errors:

@@ -8,7 +8,7 @@ task, which sees what that one sees, would find nothing of it.
 from collections.abc import Mapping, Sequence
 
 from ringtrain.transport import texts
-from ringtrain.transport.cuda_aware.decision import NO, YES, Rung
+from ringtrain.transport.cuda_aware.decision import NO, YES, Evidence
 from ringtrain.transport.launch_environment import read_launch
 
 MASK = "CUDA_VISIBLE_DEVICES"
@@ -24,10 +24,10 @@ def sees(environ: Mapping[str, str]) -> str:
     return f"{MASK}={environ[MASK]}" if MASK in environ else "all"
 
 
-def sight(told: Sequence[tuple[int, str]]) -> Rung:
+def sight(told: Sequence[tuple[int, str]]) -> Evidence:
     """One rung of all ranks' (node, :func:`sees`)."""
     for node in dict.fromkeys(node for node, _ in told):
         seen = list(dict.fromkeys(words for own, words in told if own == node))
         if len(seen) > 1:
-            return Rung("sight", NO, texts.DEVICES_DIFFER(node=node, first=seen[0], second=seen[1]))
-    return Rung("sight", YES, texts.DEVICES_ALIKE)
+            return Evidence("sight", NO, texts.DEVICES_DIFFER(node=node, first=seen[0], second=seen[1]))
+    return Evidence("sight", YES, texts.DEVICES_ALIKE)

@@ -33,7 +33,7 @@ MEET_S = 120.0
 NAMESPACE = "/proc/self/ns/pid"
 
 
-class Opened:
+class OpenedAllocations:
     """What this process has open of others' memory: each once, for all who asked for it."""
 
     def __init__(self, runtime):
@@ -57,7 +57,7 @@ def grown(nbytes: int) -> int:
     return max(-(-nbytes // GRAIN_BYTES), 1) * GRAIN_BYTES
 
 
-class Shared:
+class SharedAllocation:
     """One allocation of every rank of the node. pieces: uint8 arrays of one length, by place; ``own`` is this rank's
     place, whose piece is its own memory. names: of the others' pieces."""
 
@@ -73,7 +73,7 @@ class Shared:
         return [self._runtime.view(piece[start : start + nbytes], span.dtype) for piece in self._pieces]
 
 
-class Ipc:
+class CudaIpc:
     """Collective over the node to make: it is tried on a small allocation, which everybody reads and writes.
 
     transport: of host memory: its ranks, and what their nodes share. This is closed when that is
@@ -84,7 +84,7 @@ class Ipc:
     def __init__(self, transport: Transport, runtime):
         self._transport, self._runtime = transport, runtime
         self._own = transport.neighbours.index(transport.rank)
-        self._opened, self._shared = Opened(runtime), []
+        self._opened, self._shared = OpenedAllocations(runtime), []
         self._stream = runtime.stream()
         self.why = ""
         transport.closing.append(self.close)
@@ -130,7 +130,7 @@ class Ipc:
         self._shared = []
 
     # ── how ranks agree ───────────────────────────────────────────────────────────────────────────────────
-    def _exchange(self, memory) -> tuple[Shared | None, str]:
+    def _exchange(self, memory) -> tuple[SharedAllocation | None, str]:
         """What all could open; or nothing, and why."""
         rows = self._tell(self._offer(memory), texts.NAME)
         why = _first(rows, self._transport.neighbours) or _unlike(rows, self._transport.neighbours)
@@ -143,7 +143,7 @@ class Ipc:
             self._close(opened)
             self._meet(texts.CLOSE)
             return None, why
-        return Shared(self._runtime, pieces, self._own, opened), ""
+        return SharedAllocation(self._runtime, pieces, self._own, opened), ""
 
     def _open_all(self, names: list[bytes], memory) -> tuple[list, list[bytes], str]:
         """The pieces, the names of those that were opened for it, and what went wrong."""

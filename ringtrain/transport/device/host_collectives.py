@@ -12,17 +12,17 @@ import numpy as np
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.device.staging import Engine
+from ringtrain.transport.device.staging import CopyEngine
 from ringtrain.transport.waiting import wait_for
 
 # MPIs have no bfloat16: they take it for whole numbers, or for bytes, add those, and report success. Few have float16.
 WIDENED = ("bfloat16", "float16")
 
 
-class Sums:
+class StagedAllReduces:
     """All-reduces of device memory over ``inner``."""
 
-    def __init__(self, inner: Transport, engine: Engine):
+    def __init__(self, inner: Transport, engine: CopyEngine):
         self.inner, self.engine = inner, engine
         self._waiting: deque[StagedSum] = deque()
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Sums:
 class StagedSum(Handle):
     """One all-reduce in flight: copied down, summed by the MPI, copied up."""
 
-    def __init__(self, sums: Sums, span):
+    def __init__(self, sums: StagedAllReduces, span):
         self._sums, self._span = sums, span
         self._memory = self._host = self._inner = self._up = None
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.device.staging import Engine, Piece
+from ringtrain.transport.device.staging import CopyEngine, StagedMessage
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 
 class StagedHandle(Handle):
     """Moves of which some or all are of device memory."""
 
-    def __init__(self, engine: Engine, pieces: list[Piece], verb: str, tag: int, patience: Patience):
+    def __init__(self, engine: CopyEngine, pieces: list[StagedMessage], verb: str, tag: int, patience: Patience):
         self._engine, self._pieces, self._verb, self._tag, self._patience = engine, pieces, verb, tag, patience
 
     def start(self) -> None:
@@ -35,7 +35,7 @@ class Staged:
 
     words = texts.THROUGH_HOST
 
-    def __init__(self, inner: Transport, engine: Engine):
+    def __init__(self, inner: Transport, engine: CopyEngine):
         self._inner, self._engine = inner, engine
 
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:

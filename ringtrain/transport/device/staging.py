@@ -30,7 +30,7 @@ PIECE_BYTES = 1 << 20
 BERTHS = 4  # of a length: one is copied to, one copied from, and two travel, so that the network always has the next
 
 
-class Berth:
+class HostBuffer:
     """Host memory, and the message prepared on it."""
 
     __slots__ = ("busy", "memory", "message")
@@ -39,7 +39,7 @@ class Berth:
         self.memory, self.message, self.busy = memory, message, False
 
 
-class Engine:
+class CopyEngine:
     """One device's copies, and all channels: whoever waits for one of them moves all of them on, since the peer may
     wait for another. ``runtime`` is the device's (:mod:`ringtrain.ops.cuda.runtime`)."""
 
@@ -58,7 +58,7 @@ class Engine:
             self._channels[key] = Channel(self, sending, peer, tag, prepare)
         return self._channels[key]
 
-    def start(self, pieces: list["Piece"]) -> None:
+    def start(self, pieces: list["StagedMessage"]) -> None:
         with self._lock:
             for piece in pieces:
                 piece.channel.add(piece)
@@ -96,20 +96,20 @@ class Engine:
 class Channel:
     """All that goes to one peer by one tag, or comes from there, in its order."""
 
-    def __init__(self, engine: Engine, sending: bool, peer: int, tag: int, prepare: Callable):
+    def __init__(self, engine: CopyEngine, sending: bool, peer: int, tag: int, prepare: Callable):
         self.engine, self.sending, self.peer, self.tag, self._prepare = engine, sending, peer, tag, prepare
-        self._berths: dict[int, list[Berth]] = {}
-        self._waiting: deque[Piece] = deque()  # not yet with the inner transport
-        self._posted: list[Piece] = []
+        self._berths: dict[int, list[HostBuffer]] = {}
+        self._waiting: deque[StagedMessage] = deque()  # not yet with the inner transport
+        self._posted: list[StagedMessage] = []
 
-    def pieces(self, span) -> "list[Piece]":
+    def pieces(self, span) -> "list[StagedMessage]":
         """The messages of a span."""
         if isinstance(span, np.ndarray):
-            return [Piece(self, None, self._prepare([(self.peer, span)], self.tag))]
+            return [StagedMessage(self, None, self._prepare([(self.peer, span)], self.tag))]
         data = self.engine.runtime.view(span, np.uint8)
         bounds = list(cut(data.size, self.engine.piece_bytes))
         self._provide(b - a for a, b in bounds)
-        return [Piece(self, data[a:b]) for a, b in bounds]
+        return [StagedMessage(self, data[a:b]) for a, b in bounds]
 
     def _provide(self, sizes: Iterator[int]) -> None:
         """Berths for one more piece of each of these lengths."""
@@ -117,13 +117,13 @@ class Channel:
             berths = self._berths.setdefault(nbytes, [])
             if len(berths) < BERTHS:
                 memory = self.engine.pinned.take(nbytes)
-                berths.append(Berth(memory, self._prepare([(self.peer, memory)], self.tag)))
+                berths.append(HostBuffer(memory, self._prepare([(self.peer, memory)], self.tag)))
 
-    def berth(self, nbytes: int) -> Berth | None:
+    def berth(self, nbytes: int) -> HostBuffer | None:
         """A free one."""
         return next((berth for berth in self._berths[nbytes] if not berth.busy), None)
 
-    def add(self, piece: "Piece") -> None:
+    def add(self, piece: "StagedMessage") -> None:
         piece.rewind()
         self._waiting.append(piece)
 
@@ -149,7 +149,7 @@ class Channel:
             self.progress()
 
 
-class Piece:
+class StagedMessage:
     """One message of a channel: of device memory by a berth, or of host memory as it is, by a message of its own."""
 
     __slots__ = ("_berth", "array", "channel", "copied", "done", "message")

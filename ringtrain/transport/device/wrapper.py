@@ -12,24 +12,24 @@ import numpy as np
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.buffers import ALIGNMENT, cut
-from ringtrain.transport.counters import Tally
-from ringtrain.transport.device.cuda_ipc import Ipc, grown
+from ringtrain.transport.counters import Counters
+from ringtrain.transport.device.cuda_ipc import CudaIpc, grown
 from ringtrain.transport.device.direct import Direct
-from ringtrain.transport.device.host_collectives import Sums
+from ringtrain.transport.device.host_collectives import StagedAllReduces
 from ringtrain.transport.device.staged import Staged
-from ringtrain.transport.device.staging import PIECE_BYTES, Engine
+from ringtrain.transport.device.staging import PIECE_BYTES, CopyEngine
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import Lane
+from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import Patience, wait_for
 
 DIRECT, STAGED = "direct", "staged"
 FOREVER_S = 1e9  # a collective has no deadline: the guard has one
 
 
-class Attended(Handle):
+class PollingHandle(Handle):
     """A collective on host memory, of which whoever waits for it moves messages on."""
 
-    def __init__(self, inner: Handle, engine: Engine, patience: Patience):
+    def __init__(self, inner: Handle, engine: CopyEngine, patience: Patience):
         self._inner, self._engine, self._patience = inner, engine, patience
 
     def start(self) -> None:
@@ -43,19 +43,19 @@ class Attended(Handle):
         wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._patience)
 
 
-class OnDevice(Transport):
+class DeviceTransport(Transport):
     """``inner``'s world, with arrays of ``runtime`` as spans. ``way``: :data:`DIRECT` hands their addresses to the MPI,
     :data:`STAGED` copies them through pinned host memory. Host arrays go as they do without.
 
     ``ipc``: maps what is allocated by the ranks of a node on all of them; None: nothing is mapped."""
 
-    def __init__(self, inner: Transport, runtime, way: str, piece_bytes: int = PIECE_BYTES, ipc: Ipc | None = None):
+    def __init__(self, inner: Transport, runtime, way: str, piece_bytes: int = PIECE_BYTES, ipc: CudaIpc | None = None):
         self._inner, self._runtime, self._ipc = inner, runtime, ipc
         self.apart = "" if ipc is None else ipc.why
-        self._engine = Engine(runtime, piece_bytes)
+        self._engine = CopyEngine(runtime, piece_bytes)
         self._pieces = way == STAGED
         self._moves = Direct(inner, runtime) if way == DIRECT else Staged(inner, self._engine)
-        self._sums = Sums(inner, self._engine)
+        self._sums = StagedAllReduces(inner, self._engine)
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.links = inner.neighbours, inner.links
@@ -118,7 +118,7 @@ class OnDevice(Transport):
     def native_allreduce_start(self, span) -> Handle:
         if isinstance(span, np.ndarray):
             self._hand_over()
-            return Attended(self._inner.native_allreduce_start(span), self._engine, self.patience)
+            return PollingHandle(self._inner.native_allreduce_start(span), self._engine, self.patience)
         return self._sums.started(span)
 
     def broadcast(self, span, root: int = 0) -> None:
@@ -162,14 +162,14 @@ class OnDevice(Transport):
             return [span]
         return None if self._ipc is None else self._ipc.twins(span)
 
-    def lane(self, tag: int) -> Lane | None:
+    def lane(self, tag: int) -> SignalCounter | None:
         return self._inner.lane(tag)
 
     def board(self, nbytes: int) -> Rows:
         self._meet()
         return self._inner.board(nbytes)
 
-    def tally(self, count: int) -> Tally:
+    def tally(self, count: int) -> Counters:
         self._meet()
         return self._inner.tally(count)
 

@@ -16,7 +16,7 @@ EVERY_S = 0.2  # between two messages to the same machine; looked at four times 
 END_S, LAST_S = 5.0, 2e-3
 
 
-class Peer:
+class RemoteRows:
     """One other machine: its rows as they arrive, and ours as they leave. The byte in front says: this is the last."""
 
     def __init__(self, comm, number: int, theirs: Sequence[int], ours: Sequence[int], nbytes: int):
@@ -53,7 +53,7 @@ class Peer:
         self._send.Free()
 
 
-class Relay:
+class RowRelay:
     """Keeps the rows of other machines up to date until :meth:`end`.
 
     comm:   the ranks that relay, one of each machine; ours alone. It is freed at the end
@@ -65,7 +65,7 @@ class Relay:
         self._comm, self._rows, self._ours = comm, rows, list(groups[comm.rank])
         others = [number for number in range(comm.size) if number != comm.rank]
         nbytes = rows.shape[1]
-        self._peers = [Peer(comm, number, groups[number], self._ours, nbytes) for number in others]
+        self._peers = [RemoteRows(comm, number, groups[number], self._ours, nbytes) for number in others]
         self._ending, self._given_up = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="relay of the board", daemon=True)
         self._thread.start()
@@ -112,7 +112,7 @@ def _pause(ending: threading.Event) -> None:
         ending.wait(EVERY_S / 4)
 
 
-def relayed(comm, group: Sequence[int], rows: np.ndarray) -> Relay | None:
+def relayed(comm, group: Sequence[int], rows: np.ndarray) -> RowRelay | None:
     """Relay the rows of ``group``, the ranks of ``comm`` that this rank shares ``rows`` with; the lowest of them does.
     Collective over ``comm``; None on ranks that do not relay."""
     leads = comm.rank == group[0]
@@ -122,4 +122,4 @@ def relayed(comm, group: Sequence[int], rows: np.ndarray) -> Relay | None:
     if not leads:
         return None
     groups = [np.flatnonzero(lead_of == lead).tolist() for lead in np.unique(lead_of)]
-    return Relay(leads_comm, groups, rows)
+    return RowRelay(leads_comm, groups, rows)

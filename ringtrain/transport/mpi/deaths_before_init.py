@@ -24,14 +24,14 @@ RANK, LOCAL_SIZE, JOB = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "P
 
 
 def roll_of(environ: Mapping[str, str]) -> Callable[[], str]:
-    """:meth:`Roll.lost`, where ranks survive one another and this node's can be seen."""
+    """:meth:`DeathsBeforeInit.lost`, where ranks survive one another and this node's can be seen."""
     launcher = find_launcher(os.getppid()) if tolerant(environ) else None
     if launcher is None or not environ.get(LOCAL_SIZE, "").isdigit():
         return no_words
-    return Roll(environ, launcher).lost
+    return DeathsBeforeInit(environ, launcher).lost
 
 
-class Roll:
+class DeathsBeforeInit:
     """launcher: the process whose children are this node's ranks"""
 
     def __init__(self, environ: Mapping[str, str], launcher: int, proc: Path = PROC, clock=time.monotonic):

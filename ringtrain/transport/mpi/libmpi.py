@@ -10,7 +10,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 from ringtrain.transport import texts
-from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Rung
+from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
 from ringtrain.transport.fault_tolerance import tolerant
 
 MAPS = Path("/proc/self/maps")
@@ -26,32 +26,34 @@ def loaded(pattern: str, maps: str | None = None) -> Path | None:
     return next((Path(line.split(maxsplit=5)[5]) for line in lines if re.search(pattern, line)), None)
 
 
-def kinds() -> Rung:
+def kinds() -> Evidence:
     info = MPI.COMM_WORLD.Get_info()
     told = info.get("mpi_memory_alloc_kinds")
     info.Free()
     return kinds_rung(told)
 
 
-def kinds_rung(told: str | None) -> Rung:
+def kinds_rung(told: str | None) -> Evidence:
     if not told:
-        return Rung("kinds", UNKNOWN, texts.NO_KINDS)
+        return Evidence("kinds", UNKNOWN, texts.NO_KINDS)
     named = any(kind.strip().split(":")[0] == "cuda" for kind in told.split(","))
-    return Rung("kinds", YES if named else UNKNOWN, texts.KINDS(kinds=told))
+    return Evidence("kinds", YES if named else UNKNOWN, texts.KINDS(kinds=told))
 
 
-def query() -> Rung:
+def query() -> Evidence:
     path = loaded(LIBMPI)
     if path is None:
-        return Rung("query", UNKNOWN, texts.NO_LIBMPI)
+        return Evidence("query", UNKNOWN, texts.NO_LIBMPI)
     # mpi4py loads it for itself alone: by its path it is found again.
     library = ctypes.CDLL(str(path))
     for name, ask in (("MPIX_Query_cuda_support", _ask), ("MPIX_GPU_query_support", _ask_kind)):
         function = getattr(library, name, None)
         if function is not None:
             built = ask(function)
-            return Rung("query", YES if built else NO, texts.QUERY_ANSWER(function=name, answer=YES if built else NO))
-    return Rung("query", UNKNOWN, texts.NO_QUERY(library=path.name))
+            return Evidence(
+                "query", YES if built else NO, texts.QUERY_ANSWER(function=name, answer=YES if built else NO)
+            )
+    return Evidence("query", UNKNOWN, texts.NO_QUERY(library=path.name))
 
 
 def _ask(function) -> bool:
@@ -65,17 +67,17 @@ def _ask_kind(function) -> bool:
     return function(GPU_SUPPORT_CUDA, ctypes.byref(supported)) == 0 and bool(supported.value)
 
 
-def ucx() -> Rung:
+def ucx() -> Evidence:
     return ucx_rung(loaded(LIBUCP))
 
 
-def ucx_rung(path: Path | None) -> Rung:
+def ucx_rung(path: Path | None) -> Evidence:
     """``path``: of the UCX that is loaded. Its modules lie in a folder beside it."""
     if path is None:
-        return Rung("ucx", NO, texts.NO_UCX)
+        return Evidence("ucx", NO, texts.NO_UCX)
     if any(path.parent.glob("ucx/libuct_cuda*.so*")):
-        return Rung("ucx", YES, texts.UCX_WITH_CUDA(library=path))
-    return Rung("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
+        return Evidence("ucx", YES, texts.UCX_WITH_CUDA(library=path))
+    return Evidence("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
 
 
 def fault_tolerance() -> tuple[bool, bool]:
@@ -101,7 +103,7 @@ def start() -> bool:
     return True
 
 
-def look() -> list[Rung]:
+def look() -> list[Evidence]:
     """What this process can see without touching a device."""
     return [kinds(), query(), ucx()]
 

@@ -12,7 +12,7 @@ import threading
 TOKEN_BYTES = 16  # with which the memory begins, on a page of its own
 
 
-class Nameless:
+class Memfd:
     """This process's map of it. ``address``: by which others find it, until :meth:`close`."""
 
     def __init__(self, descriptor: int, memory: mmap.mmap, address: str = ""):
@@ -23,7 +23,7 @@ class Nameless:
         os.close(self._descriptor)
 
 
-def make(nbytes: int) -> Nameless | None:
+def make(nbytes: int) -> Memfd | None:
     """So many bytes after the token's page, zeroed; None where the system has none to give."""
     try:
         descriptor = os.memfd_create("ringtrain")
@@ -37,10 +37,10 @@ def make(nbytes: int) -> Nameless | None:
         os.close(descriptor)
         return None
     memory[:TOKEN_BYTES] = secrets.token_bytes(TOKEN_BYTES)
-    return Nameless(descriptor, memory, f"/proc/{os.getpid()}/fd/{descriptor} {memory[:TOKEN_BYTES].hex()}")
+    return Memfd(descriptor, memory, f"/proc/{os.getpid()}/fd/{descriptor} {memory[:TOKEN_BYTES].hex()}")
 
 
-def open_at(address: str, nbytes: int) -> Nameless | None:
+def open_at(address: str, nbytes: int) -> Memfd | None:
     """What another process has made; None where this one may not have it, or finds a different process by that number,
     as one in a container does."""
     path, token = address.split()
@@ -56,7 +56,7 @@ def open_at(address: str, nbytes: int) -> Nameless | None:
     if memory[:TOKEN_BYTES].hex() != token:
         os.close(descriptor)
         return None
-    return Nameless(descriptor, memory)
+    return Memfd(descriptor, memory)
 
 
 class Fence:

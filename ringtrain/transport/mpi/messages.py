@@ -22,15 +22,15 @@ from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.buffers import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
 from ringtrain.transport.fault_tolerance import end_job, frailty, let_out, tolerant
 from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
-from ringtrain.transport.mpi.board_relay import Relay, relayed
+from ringtrain.transport.mpi.board_relay import RowRelay, relayed
 from ringtrain.transport.mpi.memfd import Fence
 from ringtrain.transport.mpi.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
 from ringtrain.transport.mpi.node_memory import share
 from ringtrain.transport.mpi.requests import PersistentHandle, ReduceHandle, has_lost, telling
-from ringtrain.transport.mpi.rma_counters import RemoteTally
+from ringtrain.transport.mpi.rma_counters import RmaCounters
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import Arena, Lane, Lanes, twins
-from ringtrain.transport.traffic import Links
+from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, twins
+from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import SPIN_S, Patience
 
 THREAD_LEVELS = {
@@ -62,21 +62,21 @@ class Messages(Transport):
         self._windows: list = []
         self._tolerant = tolerant(os.environ)
         self._fence = Fence()
-        self._arenas: list[Arena] = []
-        self._lanes = Lanes(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
-        self._relays: list[Relay] = []
+        self._arenas: list[SharedArena] = []
+        self._lanes = SignalCounters(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
+        self._relays: list[RowRelay] = []
         self._reduces: deque[ReduceHandle] = deque(maxlen=REDUCES_KEPT)
         self.closing: list[Callable[[], None]] = []
         self.leaving: list[Callable[[], None]] = []
         self.activity = Activity()
-        self._tallies: list[RemoteTally] = []
+        self._tallies: list[RmaCounters] = []
         self.rank, self.size = self._comm.rank, self._comm.size
         node_of = number_nodes(leaders(self._comm, self._node_comm))
         self.node, self.nodes = node_of[self.rank], max(node_of) + 1
         self.local_rank = choose_local_ranks(self.gather_json(claims), node_of)[self.rank]
         self.local_size = node_of.count(self.node)
         self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
-        self.links = Links(self.neighbours)
+        self.links = LinkTraffic(self.neighbours)
         self.frailty = frailty(os.environ, library())
         self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
 
@@ -86,7 +86,7 @@ class Messages(Transport):
         pieces = self._share([nbytes] * self.local_size) if self._shares and nbytes else None
         if pieces is None:
             return self._allocate(count, dtype)
-        self._arenas.append(Arena(pieces, self._node_comm.rank))
+        self._arenas.append(SharedArena(pieces, self._node_comm.rank))
         return pieces[self._node_comm.rank].view(dtype)
 
     def _share(self, sizes: Sequence[int]) -> list | None:
@@ -157,7 +157,7 @@ class Messages(Transport):
     def twins(self, span) -> list | None:
         return [span] if self.local_size == 1 else twins(self._arenas, span)
 
-    def lane(self, tag: int) -> Lane | None:
+    def lane(self, tag: int) -> SignalCounter | None:
         return self._lanes.lane(tag)
 
     def _sync(self) -> None:
@@ -186,8 +186,8 @@ class Messages(Transport):
             self._relays.append(relay)
         return Rows(rows, near)
 
-    def tally(self, count: int) -> RemoteTally:
-        self._tallies.append(RemoteTally(self._comm, count))
+    def tally(self, count: int) -> RmaCounters:
+        self._tallies.append(RmaCounters(self._comm, count))
         return self._tallies[-1]
 
     def _any(self, own: bool) -> bool:

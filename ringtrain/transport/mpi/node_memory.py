@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from ringtrain.transport.mpi.memfd import Nameless, make, open_at
+from ringtrain.transport.mpi.memfd import Memfd, make, open_at
 from ringtrain.transport.mpi.node import gather_text
 
 
@@ -35,7 +35,7 @@ def share(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
     return pieces
 
 
-def _mapped(node_comm, nbytes: int) -> Nameless | None:
+def _mapped(node_comm, nbytes: int) -> Memfd | None:
     """The same memory on all ranks of the node: made by the first, opened by the others."""
     own = make(nbytes) if node_comm.rank == 0 else None
     address = gather_text(node_comm, own.address if own else "")[0]

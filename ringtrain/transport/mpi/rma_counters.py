@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from ringtrain.errors import TransportError
 from ringtrain.transport import texts
-from ringtrain.transport.counters import Tally
+from ringtrain.transport.counters import Counters
 from ringtrain.transport.mpi.libmpi import LIBMPI, loaded
 from ringtrain.transport.mpi.openmpi import quiet_ucx
 
@@ -22,7 +22,7 @@ def _telling():
         raise TransportError(texts.MPI_FAILED_ADDING(error=error.Get_error_string())) from error
 
 
-class RemoteTally(Tally):
+class RmaCounters(Counters):
     """Collective over ``comm``, of which rank 0 holds the numbers."""
 
     def __init__(self, comm, count: int):

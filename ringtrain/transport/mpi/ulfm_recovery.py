@@ -39,7 +39,7 @@ _ABANDONED: list = []  # see abandon()
 
 
 @dataclass(frozen=True, slots=True)
-class Survived:
+class RecoveredWorld:
     """lost:     numbers of the dead in the old world
     facts:    what each survivor said, in the order of the new world's ranks
     replaced: how many were started in place of the dead
@@ -50,10 +50,10 @@ class Survived:
     lost: tuple[int, ...]
     facts: tuple[dict, ...]
     replaced: int = 0
-    bridge: "Bridge | None" = None
+    bridge: "Intercommunicator | None" = None
 
 
-class Bridge:
+class Intercommunicator:
     """Between processes that were started apart. Where it is taken down in good order, Open MPI's launcher does not
     take the end of a replacement for a failure."""
 
@@ -81,7 +81,7 @@ def survive(
     wanted: int = 0,
     command: Sequence[str] = (),
     expired: Callable[[StalledError], None] = lambda error: None,
-) -> Survived:
+) -> RecoveredWorld:
     """The world of those that are left of ``old``. Collective over the survivors, however they came here.
 
     facts:   JSON-able, of this rank; its number in ``old`` is added as "rank"
@@ -109,10 +109,10 @@ def survive(
             made = _world_of(comm, bridge, place)
             if made is not None:
                 lost = set(range(old.size)) - {other["rank"] for other in ranked}
-                return Survived(made, tuple(sorted(lost)), tuple(ranked), made.size - comm.size, bridge)
+                return RecoveredWorld(made, tuple(sorted(lost)), tuple(ranked), made.size - comm.size, bridge)
 
 
-def join() -> tuple[Messages, Bridge]:
+def join() -> tuple[Messages, Intercommunicator]:
     """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return where the
     others go on without it, since another rank was lost meanwhile."""
     bridge = _merged(MPI.Comm.Get_parent(), high=True)
@@ -150,14 +150,14 @@ def _gathered(comm, facts: dict) -> list[dict]:
     return [json.loads(text) for text in gather_text(comm, json.dumps(facts))]
 
 
-def _world_of(comm, bridge: Bridge | None, place: int) -> Messages | None:
+def _world_of(comm, bridge: Intercommunicator | None, place: int) -> Messages | None:
     """A world of the survivors, and of those beyond the bridge; None where that went wrong on any rank."""
     if bridge is None:
         return _settled(comm, lambda: Messages(comm.Split(0, place), {}))
     return _settled(bridge.merged, lambda: bridge.world(place))
 
 
-def _bridged(comm, command: Sequence[str], count: int) -> Bridge | None:
+def _bridged(comm, command: Sequence[str], count: int) -> Intercommunicator | None:
     """To so many processes, started by ``command``; None where that went wrong on any rank."""
     inter = _settled(comm, lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count))
     return inter and _settled(comm, lambda: _merged(inter, high=False))
@@ -173,10 +173,10 @@ def _calm(comm) -> bool | None:
     return True
 
 
-def _merged(inter, high: bool) -> Bridge | None:
+def _merged(inter, high: bool) -> Intercommunicator | None:
     """Both sides together, the higher one last; None where that goes wrong."""
     try:
-        return Bridge(inter, inter.Merge(high))
+        return Intercommunicator(inter, inter.Merge(high))
     except MPI.Exception:
         return None
 

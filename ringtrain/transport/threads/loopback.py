@@ -19,9 +19,9 @@ from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import Arena, Lane, Lanes, twins
-from ringtrain.transport.threads.sums import LocalTally, Sum, SumHandle
-from ringtrain.transport.traffic import Links
+from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, twins
+from ringtrain.transport.threads.sums import LocalCounters, SumHandle, ThreadSum
+from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
@@ -37,10 +37,10 @@ class LoopbackWorld:
         self.node_of = [rank * nodes // size for rank in range(size)] if isinstance(nodes, int) else list(nodes)
         self.lock = threading.Lock()
         self.posted: dict[tuple[int, int, int], tuple[deque, deque]] = {}  # (from, to, tag) → sends, receives
-        self.sums: dict[int, Sum] = {}  # those that not all ranks have given to, by their number
+        self.sums: dict[int, ThreadSum] = {}  # those that not all ranks have given to, by their number
         self.failure: BaseException | None = None
-        self.everyone = Meeting(size)
-        self.neighbours = [Meeting(self.node_of.count(node)) for node in range(max(self.node_of) + 1)]
+        self.everyone = Rendezvous(size)
+        self.neighbours = [Rendezvous(self.node_of.count(node)) for node in range(max(self.node_of) + 1)]
 
     def transport(self, rank: int, allocate=aligned_zeros) -> "Loopback":
         return Loopback(self, rank, allocate)
@@ -80,7 +80,7 @@ class LoopbackWorld:
             raise TransportError(texts.OTHER_FAILED(error=self.failure))
 
 
-class Meeting:
+class Rendezvous:
     """Where a group of threads meets, and lays values on a table for one another."""
 
     def __init__(self, size: int):
@@ -88,7 +88,7 @@ class Meeting:
         self.table: list = [None] * size
 
 
-class Message:
+class LoopbackMessage:
     """One span under way: done when both ends have met and the bytes are copied."""
 
     __slots__ = ("data", "done")
@@ -100,7 +100,7 @@ class Message:
 class LoopbackHandle(Handle):
     def __init__(self, world: LoopbackWorld, sending: bool, moves, keys):
         self._world, self._sending = world, sending
-        self._moves = [(key, Message(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
+        self._moves = [(key, LoopbackMessage(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
         self._peers = [peer for peer, _ in moves]
         self._tag = keys[0][2] if keys else 0
         self.post = self._post
@@ -166,21 +166,21 @@ class Loopback(Transport):
         self.local_rank = world.node_of[:rank].count(self.node)
         self.local_size = world.node_of.count(self.node)
         self.neighbours = tuple(other for other, node in enumerate(world.node_of) if node == self.node)
-        self.links = Links(self.neighbours)
+        self.links = LinkTraffic(self.neighbours)
         self.patience = Patience(pause=_let_others, poll=world.check)
-        self._arenas: list[Arena] = []
+        self._arenas: list[SharedArena] = []
         self.closing: list[Callable[[], None]] = []
         self.leaving: list[Callable[[], None]] = []
         self.frailty = texts.ONE_PROCESS_ALONE(start=texts.START_TOLERANT)
         self.activity = Activity()
         self._sums_begun = 0
-        self._lanes = Lanes(self.node_window, self.local_rank, self.local_size, _in_order)
+        self._lanes = SignalCounters(self.node_window, self.local_rank, self.local_size, _in_order)
 
     def allocate(self, count: int, dtype):
         own = self._allocate(count, dtype)
         if isinstance(own, np.ndarray) and self._world.shares:
             pieces = self._meet(as_bytes(own), self._world.neighbours[self.node], self.local_rank)
-            self._arenas.append(Arena(pieces, self.local_rank))
+            self._arenas.append(SharedArena(pieces, self.local_rank))
         return own
 
     def scratch(self, count: int, dtype):
@@ -203,7 +203,7 @@ class Loopback(Transport):
 
     def native_allreduce_start(self, span) -> Handle:
         with self._world.lock:
-            sum = self._world.sums.setdefault(self._sums_begun, Sum(self.size))
+            sum = self._world.sums.setdefault(self._sums_begun, ThreadSum(self.size))
             sum.give(self.rank, span.copy())
             if sum.whole:
                 del self._world.sums[self._sums_begun]
@@ -232,16 +232,16 @@ class Loopback(Transport):
     def twins(self, span) -> list | None:
         return [span] if self.local_size == 1 else twins(self._arenas, span)
 
-    def lane(self, tag: int) -> Lane | None:
+    def lane(self, tag: int) -> SignalCounter | None:
         return self._lanes.lane(tag) if self._world.shares else None
 
     def board(self, nbytes: int) -> Rows:
         own = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None
         return Rows(self._meet(own)[0], range(self.size))
 
-    def tally(self, count: int) -> LocalTally:
+    def tally(self, count: int) -> LocalCounters:
         numbers = self._meet(np.zeros(count) if self.rank == 0 else None)[0]
-        return LocalTally(numbers, self._world.lock, self.barrier, self.rank)
+        return LocalCounters(numbers, self._world.lock, self.barrier, self.rank)
 
     def abort(self, code: int) -> None:
         error = SystemExit(code)
@@ -262,7 +262,7 @@ class Loopback(Transport):
     def describe(self) -> str:
         return texts.ONE_PROCESS if self.size == 1 else texts.THREADS(count=self.size)
 
-    def _meet(self, value, meeting: Meeting | None = None, seat: int | None = None) -> list:
+    def _meet(self, value, meeting: Rendezvous | None = None, seat: int | None = None) -> list:
         """Lay ``value`` on the table, wait for the others, take what they laid."""
         meeting, seat = meeting or self._world.everyone, self.rank if seat is None else seat
         meeting.table[seat] = value
@@ -271,7 +271,7 @@ class Loopback(Transport):
         self._pass(meeting)  # nobody lays the next value before all have taken these
         return values
 
-    def _pass(self, meeting: Meeting) -> None:
+    def _pass(self, meeting: Rendezvous) -> None:
         try:
             meeting.barrier.wait(self._world.meet_s)
         except threading.BrokenBarrierError:

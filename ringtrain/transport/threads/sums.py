@@ -6,11 +6,11 @@ import numpy as np
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle
-from ringtrain.transport.counters import Tally
+from ringtrain.transport.counters import Counters
 from ringtrain.transport.waiting import Patience, wait_for
 
 
-class Sum:
+class ThreadSum:
     """One all-reduce under way: what each rank has given so far."""
 
     def __init__(self, size: int):
@@ -35,9 +35,9 @@ class Sum:
 
 
 class SumHandle(Handle):
-    """This rank's end of a :class:`Sum`, which is done when all have given theirs."""
+    """This rank's end of a :class:`ThreadSum`, which is done when all have given theirs."""
 
-    def __init__(self, span, sum: Sum, patience: Patience, check: Callable[[], None]):
+    def __init__(self, span, sum: ThreadSum, patience: Patience, check: Callable[[], None]):
         self._span, self._sum, self._patience, self._check = span, sum, patience, check
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class SumHandle(Handle):
         wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._patience)
 
 
-class LocalTally(Tally):
+class LocalCounters(Counters):
     """In the memory that all threads have. ``numbers`` are the same array on every rank."""
 
     def __init__(self, numbers: np.ndarray, lock, barrier: Callable[[], None], rank: int):

@@ -5,13 +5,13 @@ import time
 
 import numpy as np
 
-from ringtrain.allreduce.catalogue import prepare
+from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.transport.world import connect
 
 algorithm, nbytes, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 transport = connect()
 buffer = np.zeros(nbytes // 4, np.float32)
-reduction = prepare(transport, buffer, algorithm, lambda a, b, y: np.add(a, b, out=y))
+reduction = make_allreduce(transport, buffer, algorithm, lambda a, b, y: np.add(a, b, out=y))
 transport.barrier()
 began = time.perf_counter()
 for _ in range(times):

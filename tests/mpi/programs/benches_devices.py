@@ -6,8 +6,8 @@ import sys
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.model import calibration, copies
 from ringtrain.bench.sweep.sweep import Sweep, sweep
-from ringtrain.cli.devices import Cuda, with_device
-from ringtrain.transport.cuda_aware.decision import YES, Choice, Rung
+from ringtrain.cli.devices import BenchDevices, with_device
+from ringtrain.transport.cuda_aware.decision import YES, CudaDecision, Evidence
 from ringtrain.transport.world import connect
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime
@@ -22,8 +22,10 @@ def no_nccl():
 
 if __name__ == "__main__":
     world = connect()
-    choice = Choice("direct", "that was tried", (Rung("trial", YES, ""),))
-    cuda = Cuda(lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice)
+    choice = CudaDecision("direct", "that was tried", (Evidence("trial", YES, ""),))
+    cuda = BenchDevices(
+        lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: Arithmetic(runtime), lambda t, i: choice
+    )
     asked = Sweep((64, 70_000), ("mpi", "mapped", "ring", "nccl"), protocol=Protocol(repeats=3, warm_up=1))
     transport, asked, buffers, close = with_device(world, asked, cuda, no_nccl)
     found = sweep(transport, asked, buffers=buffers)

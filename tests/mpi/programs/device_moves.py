@@ -8,7 +8,7 @@ import numpy as np
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.transport import texts
-from ringtrain.transport.device.wrapper import DIRECT, STAGED, OnDevice
+from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 from ringtrain.transport.world import connect
 from tests.fakes.device import DeviceArray
 from tests.fakes.host_cuda import HostRuntime
@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 class Device:
     def __init__(self, inner, way):
         self.runtime = HostRuntime()
-        self.t = OnDevice(inner, self.runtime, way, piece_bytes=1 << 12)
+        self.t = DeviceTransport(inner, self.runtime, way, piece_bytes=1 << 12)
         self.stream = self.runtime.stream()
 
     def put(self, array, host):

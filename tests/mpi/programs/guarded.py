@@ -11,10 +11,10 @@ import time
 
 import numpy as np
 
-from ringtrain.allreduce.catalogue import prepare
+from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.cli.world import in_world
 from ringtrain.monitor.guard import Guard
-from ringtrain.monitor.guarded_transport import Guarded, bare
+from ringtrain.monitor.guarded_transport import GuardedTransport, bare
 from tests.fakes.clock import until
 
 GOOD, ITERATION, TICK_S = 5, 7, 0.25
@@ -63,7 +63,7 @@ class Rank:
 
     def prepared(self, count, op):
         buffer = np.ones(count, "f4")
-        reduction = prepare(self.transport, buffer, self.algorithm, add, op=op, tag=3, guard=self.guard)
+        reduction = make_allreduce(self.transport, buffer, self.algorithm, add, op=op, tag=3, guard=self.guard)
 
         def reduce():
             reduction.start()
@@ -99,7 +99,7 @@ def does_another_operation(rank):
 
 
 def does_something_else(rank):
-    Guarded(rank.transport, rank.guard).gather_json(rank.count)
+    GuardedTransport(rank.transport, rank.guard).gather_json(rank.count)
 
 
 WAITED_FOR = ("is_stopped", "is_late", "is_slow")
@@ -122,7 +122,7 @@ def body(transport) -> int:
     ways[way](rank) if transport.rank == 1 else rank.good()
     if way == "does_another_operation":
         threading.Event().wait()  # nothing has failed: the guard's thread ends the run when it has seen the rows
-    Guarded(transport, guard).barrier()
+    GuardedTransport(transport, guard).barrier()
     guard.close()
     if transport.rank == 0:
         print(f"done, gap: {guard.gap!r}")

@@ -4,12 +4,12 @@ import os
 import re
 import signal
 
-from ringtrain.train.start.recover import Elastic
+from ringtrain.train.start.recover import ElasticRun
 from ringtrain.train.stopping.signals import watching
 from ringtrain.transport.world import MAPS, SEGMENT, World
 
 with watching() as stop:
-    Elastic(World(lambda transport: transport), None, {}, (), stop)
+    ElasticRun(World(lambda transport: transport), None, {}, (), stop)
     print(*set(re.findall(SEGMENT, MAPS.read_text())))
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGINT)

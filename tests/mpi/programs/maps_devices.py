@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.allreduce.catalogue import prepare
+from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.collectives.algorithms.shards import add_up
-from ringtrain.exchange.buckets.reproducible import Canonical
+from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
-from ringtrain.transport.device.cuda_ipc import Ipc
-from ringtrain.transport.device.wrapper import STAGED, OnDevice
+from ringtrain.transport.device.cuda_ipc import CudaIpc
+from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from ringtrain.transport.world import connect
 from tests.fakes.arithmetic import Arithmetic
 from tests.fakes.host_cuda import HostRuntime
@@ -28,8 +28,8 @@ COUNTS = (0, 1, 2, 3, 101, 70_001)
 class Device:
     def __init__(self, inner, make_ops):
         self.runtime = HostRuntime(hasty=inner.rank % 2 == 1)
-        self.ipc = Ipc(inner, self.runtime)
-        self.t = OnDevice(inner, self.runtime, STAGED, ipc=self.ipc)
+        self.ipc = CudaIpc(inner, self.runtime)
+        self.t = DeviceTransport(inner, self.runtime, STAGED, ipc=self.ipc)
         self.ops = make_ops(self.runtime)
 
 
@@ -53,7 +53,7 @@ def sums(d):
     parts = [whole[a:b] for a, b in pairwise(ends)]
     share = np.arange(whole.size, dtype="f4") % 251
     for name in ("mapped", "ring", "auto"):
-        runs = [prepare(t, part, name, d.ops.add, tag=tag, device=d.ops) for tag, part in enumerate(parts)]
+        runs = [make_allreduce(t, part, name, d.ops.add, tag=tag, device=d.ops) for tag, part in enumerate(parts)]
         for turn in range(1, 7):
             d.ops.upload((share + t.rank) * turn, whole)
             for run in runs:
@@ -69,7 +69,7 @@ def sums_of_shards(d):
     table = [(name, Parameter("weight", (count,), Fill("constant"))) for name, count in (("a", 3), ("b", 70_001))]
     spans, shards = lay_out(tuple(table)), 8
     whole = d.t.allocate(spans[-1].stop, "f4")
-    summing = Canonical(shards, d.t, d.ops, bucket_bytes=1)
+    summing = ReproducibleAllReduce(shards, d.t, d.ops, bucket_bytes=1)
     flight = summing.bind(spans, whole)
     assert flight.reductions[0].transport == ("messages" if d.t.size == 1 else "mapped"), summing.notes
     for turn in range(3):

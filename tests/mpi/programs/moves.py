@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ringtrain.allreduce.catalogue import prepare
+from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
@@ -18,7 +18,7 @@ from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.threads.loopback import LoopbackWorld
-from ringtrain.transport.traffic import Links
+from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.world import connect
 
 DEADLINE_S = 30.0
@@ -127,7 +127,7 @@ def sums_in_shared_memory_are_exact(t):
     assert (len(t.twins(whole)) == t.size and t.twins(whole.copy()) is None) or t.size == 1
     ends = np.cumsum([0, *counts])
     for name in ("mapped", "routed"):
-        runs = [prepare(t, whole[a:b], name, add, tag=tag) for tag, (a, b) in enumerate(pairwise(ends))]
+        runs = [make_allreduce(t, whole[a:b], name, add, tag=tag) for tag, (a, b) in enumerate(pairwise(ends))]
         for turn in range(1, 20):
             share = np.arange(whole.size) % 251
             whole[:] = (share + t.rank) * turn
@@ -254,7 +254,7 @@ def gives_the_core_away_where_it_is_shared(t):
 def counts_what_leaves_the_node(t):
     """As it is sent: the other ranks are of other nodes for this."""
     right, left = (t.rank + 1) % t.size, (t.rank - 1) % t.size
-    neighbours, t.links = t.links, Links([])
+    neighbours, t.links = t.links, LinkTraffic([])
     send, recv = t.sends([(right, np.ones(50, "f4"))], 4), t.recvs([(left, np.zeros(50, "f4"))], 4)
     for times in (1, 2):
         recv.start()

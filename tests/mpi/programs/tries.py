@@ -3,7 +3,7 @@
 import sys
 
 from ringtrain.cli.world import in_world
-from ringtrain.transport.cuda_aware.decision import UNKNOWN, Rung
+from ringtrain.transport.cuda_aware.decision import UNKNOWN, Evidence
 from ringtrain.transport.world import choose_way
 
 
@@ -11,7 +11,7 @@ def choose(transport):
     from ringtrain.transport.mpi import libmpi  # which starts the MPI
 
     # Nothing speaks against it, so that it is tried.
-    libmpi.look = lambda: [Rung(name, UNKNOWN, "") for name in ("kinds", "query", "ucx")]
+    libmpi.look = lambda: [Evidence(name, UNKNOWN, "") for name in ("kinds", "query", "ucx")]
     maker, asked = sys.argv[1:]
     choice = choose_way(transport, asked, transport.rank, f"tests.fakes.makers:{maker}")
     if transport.rank == 1:

@@ -10,12 +10,12 @@ The first of them is that of a choice that is fixed. The mask of max(·, 0) and 
 
 from functools import partial
 
-from ringtrain.ops.cuda.channels import Channels
+from ringtrain.ops.cuda.channels import CudaChannels
 from ringtrain.ops.cuda.choice import Way
-from ringtrain.ops.cuda.convolution.columns import Columns
+from ringtrain.ops.cuda.convolution.columns import ColumnsConvolution
 from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
 from ringtrain.ops.cuda.convolution.implicit import Implicit
-from ringtrain.ops.cuda.convolution.plan import Plan, make_plan
+from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
 from ringtrain.ops.cuda.rounding import Rounding
@@ -25,11 +25,11 @@ FORWARD, INPUT_BACK, WEIGHTS_BACK = "forward", "input_back", "weights_back"
 RESULT = {FORWARD: 3, INPUT_BACK: 2, WEIGHTS_BACK: 2}  # which of a pass's arguments it writes
 
 
-class Convolution:
+class CudaConvolution:
     """``library``: passes by cuDNN; those of the library that is installed, where none are given."""
 
     def __init__(self, device: Device, library: Cudnn | None = None):
-        self._device, self._rounded, self._channels = device, Rounding(device), Channels(device)
+        self._device, self._rounded, self._channels = device, Rounding(device), CudaChannels(device)
         self._library = library or (Cudnn(device) if is_installed() else None)
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
@@ -63,7 +63,7 @@ class Convolution:
         if dx is not None and dx.size:
             self._device.runtime.clear(dx, self._device.stream)
 
-    def _do(self, what: str, plan: Plan, arguments, trial=None, key=()):
+    def _do(self, what: str, plan: ConvolutionPlan, arguments, trial=None, key=()):
         """``trial()``: other arguments for trials, where these are added to."""
         device = self._device
         way = device.choice(
@@ -103,7 +103,7 @@ class Convolution:
     def _by_columns(self, what, plan):
         products = products_of(self._device, self._device.kernels, *self._shape(what, plan))
         for each in products:
-            run = self._rounding(what, Columns(self._device, each.run))
+            run = self._rounding(what, ColumnsConvolution(self._device, each.run))
             yield Way(f"columns, {each.name}", run, each.recordable)
 
     def _shape(self, what, plan) -> tuple[int, int]:

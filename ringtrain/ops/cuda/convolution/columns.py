@@ -5,21 +5,21 @@ multiply by 16-byte loads: lines of the matrix are padded by zeros to whole 16 b
 needs no windows: the image is the matrix. Groups are column ranges. Source: Chellapilla et al. 2006.
 """
 
-from ringtrain.ops.cuda.convolution.plan import Plan
+from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, matrix, turned
 
 MOST_BYTES = 512 << 20  # of windows at a time
 
 
-class Columns:
+class ColumnsConvolution:
     """``product``: as those of :mod:`ringtrain.ops.cuda.gemm`."""
 
     def __init__(self, device: Device, product):
         self._device, self._product = device, product
         self._wide = WIDE_BYTES // device.active.itemsize
 
-    def forward(self, plan: Plan, x, w, b, y, relu):
+    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu):
         columns = plan.group_features
         for start, end, group in self._turns(plan):
             pixels = (end - start) * plan.p * plan.q
@@ -29,7 +29,7 @@ class Columns:
             bias = b if b is None else b[group * columns : (group + 1) * columns]
             self._product(windows, weights, out, bias, relu)
 
-    def input_back(self, plan: Plan, w, dy, dx):
+    def input_back(self, plan: ConvolutionPlan, w, dy, dx):
         columns = plan.group_features
         for start, end, group in self._turns(plan):
             pixels = (end - start) * plan.p * plan.q
@@ -43,7 +43,7 @@ class Columns:
             if not plan.direct:
                 self._move("scatter", plan, out.array, dx[start:end], (end - start) * plan.height * plan.width, group)
 
-    def weights_back(self, plan: Plan, x, dy, dw, accumulate):
+    def weights_back(self, plan: ConvolutionPlan, x, dy, dw, accumulate):
         columns = plan.group_features
         if not plan.images and not accumulate:
             self._device.runtime.clear(dw, self._device.stream)

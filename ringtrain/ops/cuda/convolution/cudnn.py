@@ -16,7 +16,7 @@ import importlib.util
 from dataclasses import dataclass
 
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.convolution.plan import Plan
+from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 
@@ -31,12 +31,12 @@ def is_installed() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CudnnRequest:
     """A graph to build: ``what`` of forward, input_back and weights_back; ``io``: cuDNN's name of the arrays' type,
     ``result``: of the result's."""
 
     what: str
-    plan: Plan
+    plan: ConvolutionPlan
     io: str
     result: str
     bias: bool = False
@@ -48,22 +48,22 @@ def channels_last(n: int, c: int, h: int, w: int) -> dict:
     return {"dim": [n, c, h, w], "stride": [c * h * w, 1, w * c, c]}
 
 
-def image_in(plan: Plan) -> dict:
+def image_in(plan: ConvolutionPlan) -> dict:
     return channels_last(plan.images, plan.channels, plan.height, plan.width)
 
 
-def image_out(plan: Plan) -> dict:
+def image_out(plan: ConvolutionPlan) -> dict:
     return channels_last(plan.images, plan.features, plan.p, plan.q)
 
 
-def weights_of(plan: Plan) -> dict:
+def weights_of(plan: ConvolutionPlan) -> dict:
     return channels_last(plan.features, plan.group_channels, plan.kernel, plan.kernel)
 
 
 class Drawing:
     """A graph in the making."""
 
-    def __init__(self, library, handle, request: Request):
+    def __init__(self, library, handle, request: CudnnRequest):
         self.types, self.request, plan = library.data_type, request, request.plan
         real = self.types.FLOAT
         self.io = getattr(self.types, request.io)
@@ -108,12 +108,12 @@ def draw_weights_back(on: Drawing):
 DRAW = {"forward": draw_forward, "input_back": draw_input_back, "weights_back": draw_weights_back}
 
 
-def make_graph(library, handle, request: Request):
+def make_graph(library, handle, request: CudnnRequest):
     """The graph, which no device is needed for."""
     return DRAW[request.what](Drawing(library, handle, request))
 
 
-def unwanted(library, request: Request, precise: bool) -> list:
+def unwanted(library, request: CudnnRequest, precise: bool) -> list:
     """What engines must not do: results that depend on the moment; tensor cores, which round float32 to TF32."""
     notes = library.numerical_note
     exact = [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if precise and request.io == "FLOAT" else []
@@ -126,24 +126,24 @@ class Cudnn:
     def __init__(self, device: Device, library=None):
         self._device, self._library = device, library
         self._handle = None
-        self._built: dict[Request, object] = {}
+        self._built: dict[CudnnRequest, object] = {}
         self._workspaces = []  # the last is the largest; recorded work may have the address of another
 
-    def able(self, plan: Plan) -> bool:
+    def able(self, plan: ConvolutionPlan) -> bool:
         return self._device.stream.pointer is not None and self._device.active.name in IO
 
-    def forward(self, plan: Plan, x, w, b, y, relu):
+    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu):
         turned = self._turned(plan, w)
         pack = {X: x, W: turned, Y: y} if b is None else {X: x, W: turned, BIAS: b, Y: y}
         self._execute(self._request("forward", plan, bias=b is not None, relu=relu), pack)
 
-    def input_back(self, plan: Plan, w, dy, dx):
+    def input_back(self, plan: ConvolutionPlan, w, dy, dx):
         self._execute(self._request("input_back", plan), {Y: dy, W: self._turned(plan, w), X: dx})
 
-    def weights_back(self, plan: Plan, x, dy, dw, accumulate):
+    def weights_back(self, plan: ConvolutionPlan, x, dy, dw, accumulate):
         device = self._device
         rounded = self._request("weights_back", plan)
-        request = Request("weights_back", plan, rounded.io, "FLOAT")
+        request = CudnnRequest("weights_back", plan, rounded.io, "FLOAT")
         exact = self._is_able(request)
         turned = device.scratch("turned", dw.size, device.real if exact else device.active)
         self._execute(request if exact else rounded, {X: x, Y: dy, W: turned})
@@ -152,7 +152,7 @@ class Cudnn:
 
     def _request(self, what, plan, **rest):
         io = IO[self._device.active.name]
-        return Request(what, plan, io, io, **rest)
+        return CudnnRequest(what, plan, io, io, **rest)
 
     def _turned(self, plan, w):
         """[K, R, S, C], of the type of activations."""

@@ -7,7 +7,7 @@
 Weights come as products take them (:mod:`ringtrain.ops.cuda.rounding`), w_RSCK as it lies in memory.
 """
 
-from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, Plan, divider
+from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, ConvolutionPlan, divider
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import ADD, RELU, WIDE_A, WIDE_B, WIDE_Y, by_cores, is_wide
 from ringtrain.ops.cuda.tiles import THREADS, Tile, choose, shares
@@ -22,10 +22,10 @@ class Implicit:
         self._device, self._tile = device, tile
 
     @staticmethod
-    def able(plan: Plan) -> bool:
+    def able(plan: ConvolutionPlan) -> bool:
         return plan.kernel <= LONGEST_KERNEL and plan.groups * plan.stride**2 <= MOST_BLOCKS_Z
 
-    def forward(self, plan: Plan, x, w, b, y, relu):
+    def forward(self, plan: ConvolutionPlan, x, w, b, y, relu):
         rows, columns = plan.pixels, plan.group_features
         if not rows:
             return
@@ -36,7 +36,7 @@ class Implicit:
         divide = divider(plan.group_channels)
         self._launch("forward", tile, blocks, x, w, b, y, *plan.sizes, plan.groups, *divide, flags)
 
-    def input_back(self, plan: Plan, w, dy, dx):
+    def input_back(self, plan: ConvolutionPlan, w, dy, dx):
         rows = plan.images * -(-plan.height // plan.stride) * -(-plan.width // plan.stride)  # of the largest phase
         columns, phases = plan.group_channels, plan.stride**2
         if not rows:
@@ -49,7 +49,7 @@ class Implicit:
         divide = divider(plan.group_features)
         self._launch("input_back", tile, blocks, dy, w, dx, *plan.sizes, plan.groups, *divide, flags)
 
-    def weights_back(self, plan: Plan, x, dy, dw, accumulate):
+    def weights_back(self, plan: ConvolutionPlan, x, dy, dw, accumulate):
         device, rows, columns = self._device, plan.depth, plan.group_features
         tile = self._tile_of(rows, columns, plan.groups)
         tiles = tile.count(rows, columns) * plan.groups

@@ -15,7 +15,7 @@ def divider(divisor: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConvolutionPlan:
     """channels and features: of all groups."""
 
     images: int
@@ -70,8 +70,8 @@ class Plan:
         return 2 * self.pixels * self.features * self.depth
 
 
-def make_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry) -> Plan:
+def make_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry) -> ConvolutionPlan:
     (n, height, width, channels), (_, p, q, features) = x_shape, y_shape
-    return Plan(
+    return ConvolutionPlan(
         n, height, width, channels, p, q, features, geometry.kernel, geometry.stride, geometry.pad, geometry.groups
     )
