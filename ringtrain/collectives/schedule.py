@@ -65,7 +65,7 @@ class Schedule:
     owner: Callable[[int], int] | None = None
     lanes: Callable[[int], int] | None = None
 
-    def brings(self, rank: int) -> int:
+    def inputs_of(self, rank: int) -> int:
         """How many arrays the rank brings, the buffer among them."""
         return 1 if self.lanes is None else self.lanes(rank)
 

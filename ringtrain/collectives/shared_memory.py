@@ -56,7 +56,7 @@ def prepare_shared(
     why = unavailable(transport, buffer, algorithm, [tag])
     if why is not None:
         raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
-    lane, twins = transport.lane(tag), transport.twins(buffer)
+    lane, twins = transport.signal_counter(tag), transport.peer_views(buffer)
     fused = fused_plan(transport.local_size) if on_host(twins) else one_after_another(transport.local_size)
     if transport.nodes == 1:
         return Mapped(fused, transport, twins, lane, combine, device)
@@ -81,8 +81,8 @@ def unavailable(transport: Transport, buffer, algorithm: str, tags: Sequence[int
 
 def _lacking(transport: Transport, buffer, tags: Sequence[int]) -> str | None:
     """What this rank lacks. Lanes are asked for whatever it is: that is collective over the node."""
-    lanes = [transport.lane(tag) for tag in tags]
-    twins = transport.twins(buffer)
+    lanes = [transport.signal_counter(tag) for tag in tags]
+    twins = transport.peer_views(buffer)
     if twins is None:
         return texts.NOT_SHARED_WHY(why=transport.apart) if transport.apart else texts.NOT_SHARED
     if not on_host(twins) and len(twins) > AT_ONCE:

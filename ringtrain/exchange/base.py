@@ -58,11 +58,13 @@ class Exchange(ABC):
     exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
     state_is_local: bool  # whether rank 0 holds the whole of state(), and can save it alone
-    outlives: bool = False  # whether every rank holds it, of the last finished iteration, also when another one died
+    survives_rank_loss: bool = (
+        False  # whether every rank holds it, of the last finished iteration, also when another one died
+    )
     state_bytes: int | None = None  # once bound: kept by this rank besides weights and gradients
     window: int = 0  # how many iterations ranks may be apart; 0: all begin each one together
     late: bool = False  # after finish(): whether some of its updates are left to need(), or settle()
-    handed_out: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
+    dynamic_batches: bool = False  # parts of batches go to whoever is free, and ranks are apart as they like
     all_reduces: bool = True  # whether --algorithm says how
     within_passes: bool = False  # ranks exchange within them: each makes as many as all others, with no examples too
     # Once made: this rank's shards start:stop of the batch, where gradients of shards are added in one fixed order.
@@ -93,7 +95,7 @@ class Exchange(ABC):
         trainer → its micro-batches, one after another. Asked where :meth:`roles` names a loader; collective."""
         return arrays
 
-    def head(self, micro: int, logits, labels, loss: Callable):
+    def loss_gradient(self, micro: int, logits, labels, loss: Callable):
         """d(loss)/d(logits) of micro-batch ``micro``, by ``loss(logits, labels)``, which counts totals besides. Where
         one rank has the loss of all, that rank alone calls it."""
         return loss(logits, labels)
@@ -101,16 +103,16 @@ class Exchange(ABC):
     def before(self, iteration: int, examples: int, total: int) -> None:  # noqa: B027 (most have nothing to do here)
         """The iteration is about to read weights. It has ``examples`` of its ``total`` on this rank."""
 
-    def need(self, span) -> None:  # noqa: B027
+    def before_read(self, span) -> None:  # noqa: B027
         """Forward is about to read this span's weights."""
 
-    def partial(self, span) -> None:  # noqa: B027
+    def shard_grad_ready(self, span) -> None:  # noqa: B027
         """The gradient of this span, of the shard that was computed last, is in the arena (overwritten, not
         accumulated). Called where ``shards`` is not None: shards come in order, and of each every span once; after the
-        last of them comes :meth:`ready` besides."""
+        last of them comes :meth:`grad_ready` besides."""
 
     @abstractmethod
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         """This span's gradient is final on this rank: its exchange may start."""
 
     @abstractmethod
@@ -118,24 +120,24 @@ class Exchange(ABC):
         """Complete the communication of this iteration and apply the update."""
 
     def cuts(self) -> frozenset[str]:
-        """Once bound: names of the spans whose :meth:`ready` sets something off. A device that computes many layers at
+        """Once bound: names of the spans whose :meth:`grad_ready` sets something off. A device that computes many layers at
         a time says ready of all of them after it, and stops there."""
         return frozenset()
 
     def waits(self) -> frozenset[str]:
-        """Once bound: names of the spans whose :meth:`need` may have to wait. The same device asks before it begins
+        """Once bound: names of the spans whose :meth:`before_read` may have to wait. The same device asks before it begins
         what it computes at a time, and begins there."""
         return frozenset()
 
-    def attend(self) -> None:  # noqa: B027
+    def poll(self) -> None:  # noqa: B027
         """Do what others want of this rank, without waiting. Called while it waits for them elsewhere."""
 
-    def meet(self) -> None:  # noqa: B027
+    def drain_peers(self) -> None:  # noqa: B027
         """All ranks have been told to make the same iterations, and this one has made them: return when no other rank
         wants anything of it to end its own. Before ranks that are apart wait for all."""
 
     @abstractmethod
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Weights current on every rank: before an evaluation, a checkpoint, the end."""
 
     @abstractmethod
@@ -152,13 +154,13 @@ class Exchange(ABC):
         """What :meth:`state` gave, at any number of ranks. Raises CheckpointError."""
 
     def kept(self) -> list[OwnedArray]:
-        """Of the optimizer's state what this rank keeps; after :meth:`settle`."""
+        """Of the optimizer's state what this rank keeps; after :meth:`synchronize`."""
         return []
 
     @abstractmethod
     def traffic(self) -> Traffic: ...
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         """Once bound: of each kind of what it has under way in training, by name, the
         :class:`~ringtrain.exchange.buckets.reducer.Reducer`."""
         return {}
@@ -169,7 +171,7 @@ class Exchange(ABC):
 
     def serve(self, meanwhile: Callable[[], None]) -> None:  # noqa: B027
         """What a rank that does not train runs between two meetings (evaluation, checkpoint, the end) where parts are
-        handed out: returns when no trainer wants anything more of it, which they say by :meth:`settle`. Calls
+        handed out: returns when no trainer wants anything more of it, which they say by :meth:`synchronize`. Calls
         ``meanwhile`` often."""
 
     def close(self) -> None:  # noqa: B027

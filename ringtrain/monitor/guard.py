@@ -60,7 +60,7 @@ class Guard:
         self._suspect, self._suspected = 0, 0  # number of a collective that differs, and in how many looks it did
         self.watchdog = Watchdog(self.board, deadline_s, self._look, clock)
         self.watchdog.start()
-        for ending in (transport.closing, transport.leaving):  # whatever becomes of those who made it
+        for ending in (transport.before_closing, transport.before_leaving):  # whatever becomes of those who made it
             ending.append(self.close)
         self._before = self._activity.collective, self._activity.everyone
         self._activity.collective, self._activity.everyone = self._say_collective, self._say_everyone

@@ -21,8 +21,12 @@ class GuardedTransport(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
-        self.apart, self.closing = inner.apart, inner.closing
-        self.leaving, self.frailty, self.activity = inner.leaving, inner.frailty, inner.activity
+        self.apart, self.before_closing = inner.apart, inner.before_closing
+        self.before_leaving, self.why_not_fault_tolerant, self.activity = (
+            inner.before_leaving,
+            inner.why_not_fault_tolerant,
+            inner.activity,
+        )
 
     @property
     def inner(self) -> Transport:
@@ -69,17 +73,17 @@ class GuardedTransport(Transport):
     def node_window(self, nbytes: int):
         return self._inner.node_window(nbytes)
 
-    def twins(self, span) -> list | None:
-        return self._inner.twins(span)
+    def peer_views(self, span) -> list | None:
+        return self._inner.peer_views(span)
 
-    def lane(self, tag: int) -> SignalCounter | None:
-        return self._inner.lane(tag)
+    def signal_counter(self, tag: int) -> SignalCounter | None:
+        return self._inner.signal_counter(tag)
 
     def board(self, nbytes: int) -> Rows:
         return self._inner.board(nbytes)
 
-    def tally(self, count: int) -> Counters:
-        return self._inner.tally(count)
+    def counters(self, count: int) -> Counters:
+        return self._inner.counters(count)
 
     def abort(self, code: int) -> None:
         self._inner.abort(code)

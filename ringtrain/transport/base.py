@@ -51,11 +51,11 @@ class Transport(ABC):
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
     patience: Patience  # how to wait here
     links: LinkTraffic  # what left the node
-    closing: list[
+    before_closing: list[
         Callable[[], None]
     ]  # called before it closes: of what was made with it and is closed by all ranks too
-    leaving: list[Callable[[], None]]  # called before it is left after a death, when nobody is met any more
-    frailty: str  # why the death of a rank cannot be survived here, and what to do; empty where it can
+    before_leaving: list[Callable[[], None]]  # called before it is left after a death, when nobody is met any more
+    why_not_fault_tolerant: str  # why the death of a rank cannot be survived here, and what to do; empty where it can
     activity: Activity  # what this rank is doing
     apart: str = ""  # why ranks of a node may lack twins here, in words, where that is known
 
@@ -109,12 +109,12 @@ class Transport(ABC):
         collective over the node. None where shared memory is not to be had."""
 
     @abstractmethod
-    def twins(self, span) -> list | None:
+    def peer_views(self, span) -> list | None:
         """The elements of ``span`` in the memory of each of ``neighbours``, its own among them, for this rank to read
         and write; None where ``span`` does not lie in memory of :meth:`allocate` that the node shares, or has gaps."""
 
     @abstractmethod
-    def lane(self, tag: int) -> SignalCounter | None:
+    def signal_counter(self, tag: int) -> SignalCounter | None:
         """Counters by which the ranks of this node wait for one another, for the work of this tag; None where there is
         no shared memory. Collective over the node."""
 
@@ -123,7 +123,7 @@ class Transport(ABC):
         """A zeroed row of ``nbytes``, a multiple of 8, for each rank of the world, which all ranks read; collective."""
 
     @abstractmethod
-    def tally(self, count: int) -> Counters:
+    def counters(self, count: int) -> Counters:
         """So many numbers on rank 0 that every rank adds to; collective."""
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,7 @@ class SharedArena:
     pieces: Sequence[np.ndarray]
     own: int
 
-    def twins(self, span: np.ndarray) -> list[np.ndarray] | None:
+    def peer_views(self, span: np.ndarray) -> list[np.ndarray] | None:
         """The span's elements in every piece, its own among them; None where the span is not in the own piece, or has
         gaps: what lies in them is nobody's to touch."""
         if not span.flags.c_contiguous:
@@ -40,7 +40,7 @@ def twins(arenas: Sequence[SharedArena], span) -> list | None:
     """The span's elements on every rank of the node, if it lies in one of the arenas."""
     if not isinstance(span, np.ndarray):
         return None
-    found = (arena.twins(span) for arena in arenas)
+    found = (arena.peer_views(span) for arena in arenas)
     return next((views for views in found if views is not None), None)
 
 
@@ -86,7 +86,7 @@ class SignalCounters:
         self._window, self._own, self._size, self._sync = window, own, size, sync
         self._blocks: dict[int, np.ndarray | None] = {}
 
-    def lane(self, tag: int) -> SignalCounter | None:
+    def signal_counter(self, tag: int) -> SignalCounter | None:
         """The lane of that tag; None where memory is not shared. Collective over the node when a block is new."""
         if self._size == 1:
             return SignalCounter([np.zeros(1, np.int64)], 0, self._sync)

@@ -118,7 +118,7 @@ class World:
         """What is left of a call that a death has broken may show as another error first."""
         if isinstance(error, RankLostError):
             return True
-        return isinstance(error, TransportError) and not self._bare.frailty and self._bare.has_lost()
+        return isinstance(error, TransportError) and not self._bare.why_not_fault_tolerant and self._bare.has_lost()
 
     def end(self, code: int, lost: bool = False) -> None:
         """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: an MPI

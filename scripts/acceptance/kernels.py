@@ -75,7 +75,7 @@ class Profiled:
         spent.launches += 1
         spent.nbytes += sum(array.size * array.dtype.itemsize for array in arrays)
 
-    def settle(self) -> dict[str, Spent]:
+    def synchronize(self) -> dict[str, Spent]:
         """What was spent since the last time; all is done."""
         for spent in self.spent.values():
             spent.seconds = sum(after.seconds_since(before) for before, after in spent.events)
@@ -137,7 +137,7 @@ def spent_in(options, ops, profile) -> dict[str, Spent]:
         for _ in range(options.warm_up + options.iterations):
             run.worker.iterate(batch)
             ops.synchronize()
-            found.append(profile.settle())
+            found.append(profile.synchronize())
     found = found[options.warm_up :]
     totals = [sum(spent.seconds for spent in each.values()) for each in found]
     return found[totals.index(statistics.median_low(totals))]
@@ -176,7 +176,7 @@ def main() -> int:
     write_rows(options.folder, ceilings, "ceilings.json")
     print(json.dumps(ceilings), flush=True)
     if not options.ceilings:
-        profile.settle()
+        profile.synchronize()
         write_rows(options.folder, rows(spent_in(options, ops, profile), 1e12 * ceilings["copy, TB/s"]))
     return 0
 

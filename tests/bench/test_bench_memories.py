@@ -38,7 +38,7 @@ def mpi_takes(monkeypatch):
     def set_times(shared, ordinary):
         def native(self, span, op="sum", source=None):
             plain(self, span, op, source)
-            self.took = ordinary if self.twins(span) is None else shared
+            self.took = ordinary if self.peer_views(span) is None else shared
 
         monkeypatch.setattr(Loopback, "native_allreduce", native)
 
@@ -78,7 +78,7 @@ def test_what_is_wrong_in_one_memory_hides_behind_no_other(mpi_takes, monkeypatc
     right = Loopback.native_allreduce
 
     def silent_where_shared(self, span, op="sum", source=None):
-        if self.twins(span) is None:
+        if self.peer_views(span) is None:
             right(self, span, op, source)
 
     monkeypatch.setattr(Loopback, "native_allreduce", silent_where_shared)

@@ -100,7 +100,7 @@ def test_every_number_of_ranks_is_proved():
 def test_pipelined_too_and_as_contributions_of_ranks():
     prove(pipelined(canonical(5, 8), 3), 8)
     assert verify(canonical(6, 11)).rounds == 2
-    assert reduce_scatter(3, 8).brings(1) == 2 and ring.ring(3).brings(1) == 1
+    assert reduce_scatter(3, 8).inputs_of(1) == 2 and ring.ring(3).inputs_of(1) == 1
 
 
 def test_what_qualifies_is_what_can_be_proved():
@@ -245,8 +245,10 @@ def test_the_same_bits_over_messages_and_in_shared_memory(size, shards):
         ends = []
         for tag, count in enumerate(counts):
             arrays = [t.allocate(count, "f4") for _ in range(most)]
-            lanes = [t.twins(array) for array in arrays]
-            shared = Mapped(plan(size, shards), t, lanes[0], t.lane(tag), add, piece_bytes=64, lanes=lanes[1:])
+            lanes = [t.peer_views(array) for array in arrays]
+            shared = Mapped(
+                plan(size, shards), t, lanes[0], t.signal_counter(tag), add, piece_bytes=64, lanes=lanes[1:]
+            )
             own = [np.zeros(count, "f4") for _ in partials(t.rank, size, shards)]
             sent = Execution(canonical(size, shards), t, own[0], add, tag, segment_bytes=24, lanes=own[1:])
             for _ in range(2):
@@ -275,7 +277,7 @@ def test_on_a_device_each_sum_is_one_operation_and_the_last_goes_to_all(size, sh
                 target[:] = total
 
     fused, made = plan(size, shards), []
-    most = max(fused.brings)
+    most = max(fused.inputs_of)
     arrays = [[np.zeros(8, "f4") for _ in range(size)] for _ in range(most)]
     for rank in range(size):
         for lane, value in enumerate(left(rank, size, shards, 8)):
@@ -288,4 +290,4 @@ def test_on_a_device_each_sum_is_one_operation_and_the_last_goes_to_all(size, sh
     want = add_up([gradient(shard, 8) for shard in range(shards)], np.add)
     assert all(array.tobytes() == want.tobytes() for array in arrays[0])
     if size > 1:
-        assert made == [*[(2, 1)] * (sum(fused.brings) - 2), (2, size)] * size
+        assert made == [*[(2, 1)] * (sum(fused.inputs_of) - 2), (2, size)] * size

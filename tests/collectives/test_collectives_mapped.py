@@ -27,7 +27,7 @@ def add(a, b, y):
 
 def mapped(transport, buffer, combine=add, tag=0, device=HOST, piece_bytes=128):
     fused = fuse("sliced", sliced.reduce_scatter(transport.size), sliced.all_gather(transport.size))
-    twins, lane = transport.twins(buffer), transport.lane(tag)
+    twins, lane = transport.peer_views(buffer), transport.signal_counter(tag)
     return Mapped(fused, transport, twins, lane, combine, device, piece_bytes)
 
 

@@ -69,7 +69,7 @@ def iterate(exchange, arena, ops, grads, iteration, announce="backwards"):
     ops.synchronize()
     order = {"backwards": list(reversed(arena.spans)), "forwards": list(arena.spans), "never": []}[announce]
     for span in order:
-        exchange.ready(span)
+        exchange.grad_ready(span)
     exchange.finish(iteration, 0.125)
 
 
@@ -77,7 +77,7 @@ def train(transport, ops, iterations=3, announce="backwards", **options):
     exchange, arena = bound(transport, ops, **options)
     for iteration in range(iterations):
         iterate(exchange, arena, ops, gradients(arena, transport.rank, iteration), iteration, announce)
-    exchange.settle()
+    exchange.synchronize()
     weights = ops.to_host(arena.weights)
     exchange.close()
     return weights
@@ -170,7 +170,7 @@ def test_overlapping_operations_on_other_spans_are_left_in_the_queue():
         grads = gradients(arena, t.rank, 0)
         for span in reversed(arena.spans):
             write(ops, arena, span, grads[span.name])
-            exchange.ready(span)
+            exchange.grad_ready(span)
         exchange.finish(0, 0.125)
         return ops.to_host(arena.weights)
 
@@ -192,9 +192,9 @@ def test_a_bucket_starts_when_its_last_gradient_is_final_and_not_before():
         seen, log = recording(t)
         exchange, arena = bound(seen, ReferenceOps("float64"), bucket_bytes=1)
         *_, b, c = arena.spans
-        exchange.ready(b)
+        exchange.grad_ready(b)
         before = len(log)
-        exchange.ready(c)
+        exchange.grad_ready(c)
         started = {tag for *_, tag in log}
         exchange.finish(0, 0.1)
         return before, started

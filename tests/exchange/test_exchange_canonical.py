@@ -52,13 +52,13 @@ def iterate(exchange, arena, ops, iteration, total=BATCH, shards=8):
     exchange.before(iteration, sum(sizes.values()), total)
     for shard, examples in sizes.items():
         for span in arena.spans if examples else ():
-            exchange.need(span)
+            exchange.before_read(span)
         for span in reversed(arena.spans):
             values = gradient(shard, iteration, span)
             ops.upload(values if examples else np.zeros_like(values), arena.grads[span.start : span.stop])
-            exchange.partial(span)
+            exchange.shard_grad_ready(span)
             if shard == stop - 1:
-                exchange.ready(span)
+                exchange.grad_ready(span)
     exchange.finish(iteration, 0.125)
 
 
@@ -67,7 +67,7 @@ def train(transport, ops=None, iterations=2, shards=8, total=BATCH, **options):
     exchange, arena = bound(transport, ops, shards, **options)
     for iteration in range(iterations):
         iterate(exchange, arena, ops, iteration, total, shards)
-    exchange.settle()
+    exchange.synchronize()
     weights = ops.to_host(arena.weights).tobytes()
     exchange.close()
     return weights
@@ -178,7 +178,7 @@ def over_messages(schedule, why):
 def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
     def body(t):
         exchange, _ = bound(t, ReferenceOps("float32"), algorithm=algorithm)
-        (sums,) = exchange.flights().values()
+        (sums,) = exchange.reducers().values()
         reduction = sums.reductions[0]
         return exchange.notes, exchange.terms, exchange.exact, (reduction.algorithm, reduction.transport)
 

@@ -72,8 +72,8 @@ def add_up(summing, flight, buffer, iteration, gradient, announce=True):
     summing.before(iteration)
     buffer[...] = gradient
     for span in reversed(SPANS) if announce else ():
-        flight.ready(span)
-    flight.land()
+        flight.grad_ready(span)
+    flight.wait_all()
     return buffer.copy(), summing._residual.copy()
 
 

@@ -56,7 +56,11 @@ def test_times_add_up():
     flight = Reducer(buckets(2), [Slow(clock, 2), Slow(clock, 3)], 10.0, clock=clock)
     first, second = (bucket.spans[0] for bucket in flight.buckets)
     computed = held = 0.0
-    for call, layer_s in ((lambda: flight.ready(first), 1), (lambda: flight.ready(second), 1), (flight.land, 0)):
+    for call, layer_s in (
+        (lambda: flight.grad_ready(first), 1),
+        (lambda: flight.grad_ready(second), 1),
+        (flight.wait_all, 0),
+    ):
         began = clock.now
         call()
         held += clock.now - began
@@ -131,7 +135,7 @@ def test_a_bucket_starts_when_the_device_has_made_it_final():
     flight, network, _, log = on_device()
     for i, bucket in enumerate(flight.buckets):
         network.issued = i + 1
-        flight.ready(bucket.spans[0])
+        flight.grad_ready(bucket.spans[0])
     assert log == ["announce 0", "announce 1", "announce 2"] and not flight.bytes_sent
     network.performed = 2
     flight.test()
@@ -147,7 +151,7 @@ def test_a_bucket_that_is_final_at_once_does_not_overtake_those_that_were_not():
     for i, bucket in enumerate(flight.buckets):
         network.issued = i + 1
         network.performed = 3 if i == 2 else 0
-        flight.ready(bucket.spans[0])
+        flight.grad_ready(bucket.spans[0])
     assert log == [*(f"announce {i}" for i in range(3)), *(f"start {i}" for i in range(3))]
 
 
@@ -164,7 +168,7 @@ def test_what_a_device_has_to_make_final_first_holds_nobody_up():
     flight.reductions[0] = Working(flight._clock, 50)
     for i, bucket in enumerate(flight.buckets):
         network.issued = i + 1
-        flight.ready(bucket.spans[0])
+        flight.grad_ready(bucket.spans[0])
     network.performed = 1
     flight.arrive(0)
     assert log == ["announce 1", "announce 2", "start 1", "start 2"]
@@ -179,14 +183,14 @@ def test_a_device_that_never_makes_a_bucket_final_is_told_of():
     flight._deadline_s = 0.01
     late = texts.AWAITED_BUCKET(bucket="2.weight")
     with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=late)):
-        flight.land()
+        flight.wait_all()
 
 
 def test_a_call_of_the_mpi_waits_for_the_device_and_comes_in_its_turn():
     flight, network, _, log = on_device(1)
     for i, bucket in enumerate(flight.buckets):
         network.issued = i + 1
-        flight.ready(bucket.spans[0])
+        flight.grad_ready(bucket.spans[0])
     assert log == ["announce 0", "start 1", "start 0", "announce 2"] and network.performed == 2
 
 

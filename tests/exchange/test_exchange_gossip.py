@@ -58,9 +58,9 @@ def test_settling_takes_the_mean_of_all_once_and_a_state_is_the_mean_of_states()
         exchange, arena = bound(Gossip, t)
         for iteration in range(5):
             iterate(exchange, arena, t.rank, iteration, 1, 3)
-        exchange.settle()
+        exchange.synchronize()
         sent, weights = exchange.traffic().bytes_sent, arena.weights.copy()
-        exchange.settle()
+        exchange.synchronize()
         assert exchange.traffic().bytes_sent == sent
         state = exchange.state()
         np.testing.assert_array_equal(arena.weights, weights)
@@ -135,8 +135,8 @@ def test_weights_travel_while_forward_and_backward_compute():
         exchange.before(0, 1, 2)
         arrived = False
         for _ in range(10_000):
-            exchange.need(arena.spans[0])
-            exchange.ready(arena.spans[0])
+            exchange.before_read(arena.spans[0])
+            exchange.grad_ready(arena.spans[0])
             arrived = arrived or all(handle.test() for handle in exchange._meeting)
             if arrived:
                 break
@@ -185,5 +185,5 @@ def test_one_rank_alone_is_serial():
 
 def test_how_far_ranks_may_be_apart():
     exchange, _ = bound(Gossip, LoopbackWorld(1).transport(0), window=3)
-    assert (exchange.window, exchange.handed_out, exchange.exact) == (3, False, False)
+    assert (exchange.window, exchange.dynamic_batches, exchange.exact) == (3, False, False)
     exchange.close()

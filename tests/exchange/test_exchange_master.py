@@ -79,7 +79,9 @@ def test_the_loss_of_all_is_computed_once_on_rank_0(late):
 
         start, found = CUTS[t.rank][0][0] if CUTS[t.rank] else 0, []
         for micro, (a, b) in enumerate(CUTS[t.rank]):
-            own = exchange.head(micro, np.arange(a, b, dtype="f8")[:, None], labels[a - start : b - start], loss)
+            own = exchange.loss_gradient(
+                micro, np.arange(a, b, dtype="f8")[:, None], labels[a - start : b - start], loss
+            )
             found += own[:, 0].tolist()
         return found, calls
 

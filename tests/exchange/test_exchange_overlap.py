@@ -29,7 +29,7 @@ def forward(exchange, arena, need=True):
     read = []
     for span in arena.spans:
         if need:
-            exchange.need(span)
+            exchange.before_read(span)
         read.append(arena.weight(span).copy().reshape(-1))
     return np.concatenate(read)
 
@@ -39,7 +39,7 @@ def backward(exchange, arena, rank, iteration, order=None):
     grads = {span.name: rng.integers(-8, 9, span.shape) for span in arena.spans}
     for span in order or reversed(arena.spans):
         arena.grad(span)[...] = grads[span.name]
-        exchange.ready(span)
+        exchange.grad_ready(span)
 
 
 def reads(make, size, need=True, wrap=lambda t: t, orders=None, iterations=ITERATIONS, **options):
@@ -53,7 +53,7 @@ def reads(make, size, need=True, wrap=lambda t: t, orders=None, iterations=ITERA
             found.append(forward(exchange, arena, need))
             backward(exchange, arena, t.rank, iteration, orders and orders(t.rank, arena.spans))
             exchange.finish(iteration, LR)
-        exchange.settle()
+        exchange.synchronize()
         assert not exchange.late
         found.append(forward(exchange, arena, need=False))
         exchange.close()
@@ -98,7 +98,7 @@ def test_who_reads_without_asking_reads_what_is_old(wanted, make):
         found = forward(exchange, arena, need=False)
         assert exchange.late
         seen.opened = True
-        exchange.settle()
+        exchange.synchronize()
         return found, forward(exchange, arena, need=False)
 
     for rank, (old, new) in enumerate(LoopbackWorld(2).run(body)):
@@ -117,7 +117,7 @@ def test_forward_does_not_wait_for_who_is_late():
         exchange.finish(0, LR)
         if t.rank == 0:
             t.barrier()
-        exchange.settle()
+        exchange.synchronize()
         return arena.weights.tobytes()
 
     assert len(set(LoopbackWorld(2).run(body))) == 1
@@ -159,12 +159,12 @@ def test_a_rank_without_examples_settles_before_it_clears_its_gradients(make):
                 assert not exchange.late
                 arena.grads[...] = 0
                 for span in reversed(arena.spans):
-                    exchange.ready(span)
+                    exchange.grad_ready(span)
             else:
                 forward(exchange, arena)
                 backward(exchange, arena, t.rank, iteration)
             exchange.finish(iteration, LR)
-        exchange.settle()
+        exchange.synchronize()
         return arena.weights.copy()
 
     want, *_ = LoopbackWorld(2).run(lambda t: body(t, "backward"))
@@ -180,7 +180,7 @@ def test_averaging_alone_is_as_ever():
             forward(exchange, arena)
             backward(exchange, arena, t.rank, iteration)
             exchange.finish(iteration, LR)
-        exchange.settle()
+        exchange.synchronize()
         return arena.weights.copy()
 
     want, *_ = LoopbackWorld(2).run(lambda t: body(t, "backward"))
@@ -202,7 +202,7 @@ def starts(overlap, make=AllReduce, **options):
             log.clear()
             backward(exchange, arena, t.rank, iteration, arena.spans if t.rank % 2 else None)
             exchange.finish(iteration, LR)
-            exchange.settle()
+            exchange.synchronize()
             found.append(list(dict.fromkeys(tag for verb, _, _, tag in log if verb == "send")))
         return found
 
@@ -262,7 +262,7 @@ def test_sharded_clips_before_weights_travel():
         exchange, arena = bound(make, t, overlap=overlap, clip_norm=5.0, bucket_bytes=1)
         backward(exchange, arena, t.rank, 0)
         exchange.finish(0, LR)
-        exchange.settle()
+        exchange.synchronize()
         return arena.weights.copy()
 
     want, *_ = LoopbackWorld(3).run(lambda t: body(t, AllReduce, "backward"))

@@ -54,10 +54,10 @@ def iterate(t, iterations=3, start=0, state=None, weights=None, optimizer="sgd",
         every = [np.random.default_rng([rank, iteration]).integers(-8, 9, arena.count) for rank in front]
         arena.grads[...] = every[t.rank] if t.rank in front else sum(every)
         for span in reversed(arena.spans):
-            exchange.ready(span)
+            exchange.grad_ready(span)
         exchange.finish(iteration, LR)
     before = arena.weights.copy()
-    exchange.settle()
+    exchange.synchronize()
     return arena.weights.copy(), exchange.state(), exchange, before
 
 

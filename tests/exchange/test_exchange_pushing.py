@@ -80,15 +80,15 @@ def test_with_one_slow_rank_the_lag_reaches_the_bound_and_pulls_are_complete(
             begun[t.rank] = iteration + 1
             if trains:
                 for span in arena.spans:
-                    exchange.need(span)
+                    exchange.before_read(span)
                 is_complete(arena, iteration, t.rank, staleness, trainers, share)
                 mark(arena, t.rank, iteration)
             target = min(iteration + staleness + 1, ITERATIONS)
             while t.rank == slow and any(begun[other] < target for other in trainers if other != slow):
                 t.patience.poll()
-                exchange.ready(arena.spans[0])
+                exchange.grad_ready(arena.spans[0])
             exchange.finish(iteration, 1.0)
-        exchange.settle()
+        exchange.synchronize()
         for span in arena.spans:
             assert np.all(arena.weight(span)[trainers] == share)
         return exchange.lag()
@@ -106,11 +106,11 @@ def stepped(exchange, arena, rank, iteration, size):
     """An iteration with small whole numbers for gradients: parts of a mean over the rank's own part, of equal size."""
     exchange.before(iteration, 1, size)
     for span in arena.spans:
-        exchange.need(span)
+        exchange.before_read(span)
     rng = np.random.default_rng([rank, iteration])
     for span in reversed(arena.spans):
         arena.grad(span)[...] = size * rng.integers(-8, 9, span.shape)
-        exchange.ready(span)
+        exchange.grad_ready(span)
     exchange.finish(iteration, 0.125)
 
 
@@ -123,7 +123,7 @@ def test_without_staleness_it_would_be_synchronous(size, servers, overlap):
         exchange, arena = bound(pushing, delaying(t, 3), servers=servers, staleness=0, overlap=overlap, bucket_bytes=1)
         for iteration in range(5):
             stepped(exchange, arena, t.rank, iteration, size)
-        exchange.settle()
+        exchange.synchronize()
         return arena.weights.copy()
 
     def body_of_all(t):
@@ -151,22 +151,22 @@ def test_asynchronously_every_update_counts_once(every, size, servers, dedicated
         options = {"servers": servers, "dedicated": dedicated, "every": every, "overlap": overlap}
         exchange, arena = marking(t, size, staleness=None, **options)
         trainers = exchange.roles(size).trainers
-        assert exchange.handed_out and exchange.window == 0
+        assert exchange.dynamic_batches and exchange.window == 0
         for meeting in range(3):
             if t.rank not in trainers:
                 exchange.serve(t.patience.poll)
             for unit in parts[meeting] if t.rank in trainers else ():
                 exchange.before(unit // len(trainers), 1, len(trainers))
                 for span in arena.spans:
-                    exchange.need(span)
+                    exchange.before_read(span)
                 arena.grads[...] = 0
                 for span in arena.spans:
                     arena.grad(span).reshape(-1)[unit] -= 1.0
-                    exchange.ready(span)
+                    exchange.grad_ready(span)
                 exchange.finish(unit // len(trainers), 1.0)
-            exchange.settle()
+            exchange.synchronize()
             before = arena.weights.copy()
-            exchange.settle()
+            exchange.synchronize()
             np.testing.assert_array_equal(arena.weights, before)
         return arena.weights.copy(), exchange.lag(), [arena.weight(span).copy() for span in arena.spans]
 
@@ -204,7 +204,7 @@ def test_the_state_is_the_mean_of_the_workers_and_all_go_on_with_it():
             exchange.before(iteration, int(trains), 3)
             arena.grads[...] = t.rank * trains
             exchange.finish(iteration, 0.125)
-        exchange.settle()
+        exchange.synchronize()
         own = exchange._update.slots["momentum"].copy()
         state = exchange.state()
         again = exchange.state()
@@ -240,7 +240,7 @@ def test_what_it_sends_and_says():
         exchange, arena = bound(pushing, t, servers=2, staleness=3)
         for iteration in range(3):
             stepped(exchange, arena, t.rank, iteration, 4)
-        exchange.settle()
+        exchange.synchronize()
         return exchange, 8 * arena.count
 
     results = LoopbackWorld(4).run(body)
@@ -339,6 +339,6 @@ def test_a_server_that_only_serves_names_the_slowest_and_who_is_not_at_the_meeti
                     exchange.finish(iteration, 0.1)
             late = texts.AWAITED_MEETING(ranks="ranks 1, 2")
             with pytest.raises(StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited=late)):
-                exchange.settle()
+                exchange.synchronize()
 
     LoopbackWorld(3).run(body)

@@ -109,8 +109,8 @@ def test_messages_stand_in_and_say_so():
 
 def without_counters(t, tags):
     """As where shared memory has had room for the buffer, and has none left for the counters of these tags."""
-    lane = t.lane
-    t.lane = lambda tag: None if tag in tags else lane(tag)
+    lane = t.signal_counter
+    t.signal_counter = lambda tag: None if tag in tags else lane(tag)
     return t.allocate(9, "f8")
 
 

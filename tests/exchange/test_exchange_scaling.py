@@ -135,7 +135,7 @@ def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count(
             exchange.before(iteration, 1, 2)
             for span in reversed(arena.spans):
                 arena.grad(span)[...] = factor * (1 + t.rank)
-                exchange.ready(span)
+                exchange.grad_ready(span)
             exchange.finish(iteration, 0.125)
         return arena.weights.tobytes(), exchange.state()["step"]
 

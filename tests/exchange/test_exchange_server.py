@@ -30,7 +30,7 @@ def served(size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **optio
         trainers = exchange.roles(size).trainers
         for iteration in range(iterations):
             one_iteration(exchange, arena, t.rank if t.rank in trainers else None, iteration, announce)
-        exchange.settle()
+        exchange.synchronize()
         weights = arena.weights.copy()
         return weights, exchange.state(), exchange
 
@@ -40,12 +40,12 @@ def served(size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **optio
 def one_iteration(exchange, arena, seed, iteration, announce=True):
     exchange.before(iteration, 0 if seed is None else 1, 1)
     for span in arena.spans if seed is not None else ():
-        exchange.need(span)
+        exchange.before_read(span)
     rng = np.random.default_rng([seed or 0, iteration])
     for span in reversed(arena.spans):
         arena.grad(span)[...] = 0 if seed is None else rng.integers(-8, 9, span.shape)
         if announce:
-            exchange.ready(span)
+            exchange.grad_ready(span)
     exchange.finish(iteration, 0.125)
 
 
@@ -200,9 +200,9 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
         arena.weights[...] = 0
         one_iteration(exchange, arena, t.rank, 0)
         first = arena.spans[0]
-        exchange.need(first)
+        exchange.before_read(first)
         landed = exchange._coming._landed
-        exchange.settle()
+        exchange.synchronize()
         return landed, arena.weights.any()
 
     assert LoopbackWorld(3).run(body) == [(1, True)] * 3
@@ -216,11 +216,11 @@ def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():
         for iteration in range(3):
             exchange.before(iteration, int(t.rank != 1), 2)
             for span in arena.spans if t.rank != 1 else ():
-                exchange.need(span)
+                exchange.before_read(span)
             t.barrier()
             arena.grads[...] = 0
             exchange.finish(iteration, 0.125)
-        exchange.settle()
+        exchange.synchronize()
         return arena.weights.tobytes()
 
     assert len(set(LoopbackWorld(3, [0, 1, 1], meet_s=5).run(body))) == 1

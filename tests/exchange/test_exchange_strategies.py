@@ -58,7 +58,7 @@ def iterate(exchange, arena, rank, iteration, examples=1, total=1, announce=True
     for span in reversed(arena.spans):
         arena.grad(span)[...] = rng.integers(-8, 9, span.shape)
         if announce:
-            exchange.ready(span)
+            exchange.grad_ready(span)
     exchange.finish(iteration, LR)
 
 
@@ -69,7 +69,7 @@ def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **op
         exchange, arena = bound(make, wrap(t), **options)
         for iteration in range(iterations):
             iterate(exchange, arena, t.rank, iteration, 1, size, announce)
-        exchange.settle()
+        exchange.synchronize()
         weights = arena.weights.copy()
         return weights, exchange.state(), exchange
 
@@ -130,9 +130,9 @@ def test_sharded_sends_what_an_all_reduce_sends_and_starts_while_others_compute(
         seen, log = recording(t)
         exchange, arena = bound(Sharded, seen, algorithm="ring", bucket_bytes=1)
         *_, b, c = arena.spans
-        exchange.ready(b)
+        exchange.grad_ready(b)
         before = len(log)
-        exchange.ready(c)
+        exchange.grad_ready(c)
         started = {tag for *_, tag in log}
         exchange.finish(0, LR)
         return before, started
@@ -224,7 +224,7 @@ def test_delayed_exchanges_while_the_next_iteration_computes():
         iterate(exchange, arena, t.rank, 0)
         execution = exchange._sums.reductions[0]
         for _ in range(10_000):
-            exchange.need(arena.spans[0])
+            exchange.before_read(arena.spans[0])
             if execution.moved and execution.test():
                 return True
         return False
@@ -307,9 +307,9 @@ def test_looking_in_the_middle_of_a_period_averages_once():
         exchange, arena = bound(Averaging, t, every=4)
         for iteration in range(2):
             iterate(exchange, arena, t.rank, iteration, 1, 2)
-        exchange.settle()
+        exchange.synchronize()
         sent, weights = exchange.traffic().bytes_sent, arena.weights.copy()
-        exchange.settle()
+        exchange.synchronize()
         exchange.state()
         assert exchange.traffic().bytes_sent == sent
         np.testing.assert_array_equal(arena.weights, weights)
@@ -523,6 +523,6 @@ def test_a_rank_that_does_not_exchange_is_named(make, options):
                 StalledError, match=transport_texts.NO_PROGRESS.pattern(awaited="rank 1 to ") + ".*rank 0 in ring"
             ):
                 iterate(exchange, arena, 0, 0)
-                exchange.settle()
+                exchange.synchronize()
 
     LoopbackWorld(2).run(body)

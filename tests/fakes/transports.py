@@ -174,8 +174,8 @@ class DeviceTransport(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
-        self.apart, self.closing, self.activity = inner.apart, inner.closing, inner.activity
-        self.leaving, self.frailty = inner.leaving, inner.frailty
+        self.apart, self.before_closing, self.activity = inner.apart, inner.before_closing, inner.activity
+        self.before_leaving, self.why_not_fault_tolerant = inner.before_leaving, inner.why_not_fault_tolerant
 
     def allocate(self, count, dtype):
         return self._ops.adopt(self._inner.allocate(count, dtype))
@@ -215,17 +215,17 @@ class DeviceTransport(Transport):
     def node_window(self, nbytes):
         return self._inner.node_window(nbytes)
 
-    def twins(self, span):
+    def peer_views(self, span):
         if not self._mapped or isinstance(span, np.ndarray):
             return None
-        found = self._inner.twins(span._memory)
+        found = self._inner.peer_views(span._memory)
         return found and [self._ops.adopt(memory) for memory in found]
 
-    def lane(self, tag):
-        return self._inner.lane(tag)
+    def signal_counter(self, tag):
+        return self._inner.signal_counter(tag)
 
-    def tally(self, count):
-        return self._inner.tally(count)
+    def counters(self, count):
+        return self._inner.counters(count)
 
     def board(self, nbytes):
         return self._inner.board(nbytes)

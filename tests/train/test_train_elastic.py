@@ -164,7 +164,7 @@ def trained(transport, **flags):
 def test_a_death_in_an_exchange_leaves_the_state_of_the_last_iteration(overlap):
     def body(transport):
         run, ops = trained(transport, elastic="shrink", overlap=overlap)
-        assert run.exchange.outlives and not run.exchange.late
+        assert run.exchange.survives_rank_loss and not run.exchange.late
         before = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.state())
         run.exchange._updates._sums = Lost()
         with pytest.raises(RankLostError):
@@ -188,7 +188,8 @@ def test_elastic_changes_no_weight():
 @pytest.mark.parametrize("flags", [{"sync": "sharded"}, {"compress": "top-k"}, {"sync": "delayed"}])
 def test_state_in_parts_does_not_outlive_a_rank(flags):
     assert (
-        everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", **flags)[0].exchange.outlives) == [False] * 2
+        everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", **flags)[0].exchange.survives_rank_loss)
+        == [False] * 2
     )
 
 
@@ -198,7 +199,7 @@ def test_overlap_forward_says_that_it_is_backward():
 
 
 class Here:
-    frailty = ""
+    why_not_fault_tolerant = ""
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_it_is_refused_in_a_comparison_and_where_nobody_survives():
     with pytest.raises(ConfigError, match="in a comparison"):
         check_elastic(ELASTIC, Here(), alone=False)
     frail = Here()
-    frail.frailty = "they die together"
+    frail.why_not_fault_tolerant = "they die together"
     with pytest.raises(ConfigError, match=train_texts.NOT_ELASTIC.pattern(elastic="shrink", why="they die together")):
         check_elastic(ELASTIC, frail, alone=True)
 

@@ -37,7 +37,7 @@ def test_ranks_differ_until_somebody_looks():
             for batch in batches:
                 run.worker.iterate(batch)
         before = ops.to_host(run.arena.weights)
-        run.exchange.settle()
+        run.exchange.synchronize()
         return before, ops.to_host(run.arena.weights)
 
     found = everywhere(3, body)

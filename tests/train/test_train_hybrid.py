@@ -129,7 +129,7 @@ def test_evaluation_sees_the_columns_of_all_ranks():
         with run.batches(transport, 0, 10) as batches:
             for batch in batches:
                 run.worker.iterate(batch)
-        run.exchange.settle()
+        run.exchange.synchronize()
         return run.evaluator.score(run.data.test, 100)
 
     (want,) = everywhere(1, body)
@@ -148,7 +148,7 @@ def test_a_rehearsal_is_of_one_rank_at_a_time_and_changes_nothing():
                 if turn == transport.rank:
                     run.worker.rehearse(batch)
                 transport.barrier()
-        run.exchange.settle()
+        run.exchange.synchronize()
         np.testing.assert_array_equal(ops.to_host(run.arena.weights), before)
         assert run.exchange.traffic().bytes_sent == 0
 
@@ -193,7 +193,7 @@ def test_what_is_sent_is_the_formula(size):
             for batch in batches:
                 run.worker.iterate(batch)
         before = run.exchange.traffic().bytes_sent
-        run.exchange.settle()
+        run.exchange.synchronize()
         assert run.exchange.traffic().bytes_sent == before
         return before, sum(span.stop - span.start for span in run.arena.spans if span.name[:2] == "fc"), run
 

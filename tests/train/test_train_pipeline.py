@@ -146,7 +146,7 @@ def test_the_evaluator_sees_all_weights():
         with run.batches(t, 0, 3) as batches:
             for batch in batches:
                 run.worker.iterate(batch)
-        run.exchange.settle()
+        run.exchange.synchronize()
         return run.evaluator.score(run.data.test, 100)
 
     (want,) = everywhere(1, body)

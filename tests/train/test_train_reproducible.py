@@ -50,7 +50,7 @@ def trained(transport, net, stop, first=0, found=None, scored=False, **flags):
     with run.batches(transport, first, stop) as batches:
         for batch in batches:
             outcomes.append(run.worker.iterate(batch, batches.peek))
-    run.exchange.settle()
+    run.exchange.synchronize()
     score = run.evaluator.score(run.data.test, run.evaluation_batch, run.evaluation_grain) if scored else None
     losses = [(outcome.loss_sum, outcome.correct, outcome.valid) for outcome in outcomes]
     return losses, score, run.arena.hash(ops), capture(run, ops, transport, Progress(iteration=stop))
@@ -126,7 +126,7 @@ def test_running_statistics_move_once_an_iteration():
         run, ops = run_of(t, BATCH_NORM_NET, dtype="float64", iterations=1, **flags)
         with run.batches(t, 0, 1) as batches:
             run.worker.iterate(next(batches))
-        run.exchange.settle()
+        run.exchange.synchronize()
         span = next(span for span in run.arena.spans if span.name == "norm1.mean")
         return ops.to_host(run.arena.weight(span))
 

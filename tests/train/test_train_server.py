@@ -126,7 +126,7 @@ def paced(t, iterations, **flags):
     for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
         assert not pace.train(first, stop)
     pace.close()
-    run.exchange.settle()
+    run.exchange.synchronize()
     return [outcome.loss_sum / outcome.valid for outcome in found], ops.to_host(run.arena.weights), run.exchange.lag()
 
 

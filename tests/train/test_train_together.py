@@ -73,6 +73,6 @@ def test_other_ranks_may_write_into_gradients_and_not_into_weights():
     def body(transport):
         run, _ = run_of(transport, DROPOUT_NET, iterations=1)
         transport.barrier()
-        return transport.twins(run.arena.weights) is None, transport.twins(run.arena.grads) is not None
+        return transport.peer_views(run.arena.weights) is None, transport.peer_views(run.arena.grads) is not None
 
     assert LoopbackWorld(2).run(body) == [(True, True)] * 2

@@ -38,10 +38,10 @@ def traced(tmp_path, size=2, device=False, first=2, stop=4, **flags):
         with run.batches(end, 0, COUNT) as batches:
             for batch in batches:
                 run.worker.iterate(batch)
-        run.exchange.settle()
+        run.exchange.synchronize()
         alone = json.loads(path.read_text()) if t.rank == 0 and stop < COUNT else None
         tracing.meet()
-        assert run.worker.perform == run.worker.run and run.worker.ready == run.exchange.ready
+        assert run.worker.perform == run.worker.run and run.worker.grad_ready == run.exchange.grad_ready
         return alone
 
     alone = everywhere(size, body)[0]

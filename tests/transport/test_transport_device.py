@@ -62,7 +62,7 @@ def test_memory_is_the_devices_and_zero():
                 assert not r.get(array).any()
                 with pytest.raises(DeviceRefusal):
                     np.asarray(array)
-                assert r.t.twins(array) is None
+                assert r.t.peer_views(array) is None
         whole = r.t.allocate(64, np.uint8)
         assert len(r.runtime.share(whole)) == 64  # an allocation of its own
 
@@ -186,7 +186,7 @@ COLLECTIVES = {
     "sum of device memory": lambda r: r.t.native_allreduce(r.put(np.zeros(3))),
     "started sum of device memory": lambda r: r.finish(r.t.native_allreduce_start(r.put(np.zeros(3)))),
     "broadcast": lambda r: r.t.broadcast(np.zeros(3)),
-    "tally": lambda r: r.t.tally(1),
+    "tally": lambda r: r.t.counters(1),
     "board": lambda r: r.t.board(8),
 }
 

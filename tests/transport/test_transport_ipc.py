@@ -51,7 +51,7 @@ def test_every_rank_reads_and_writes_the_memory_of_all(size):
         floats = rank.runtime.view(memory, "f4")
         rank.write(floats, rank.t.rank)
         rank.t.barrier()
-        twins = rank.ipc.twins(floats[7:40].reshape(3, 11)[1:])
+        twins = rank.ipc.peer_views(floats[7:40].reshape(3, 11)[1:])
         assert [(twin.size, twin.dtype) for twin in twins] == [(22, np.dtype("f4"))] * size
         assert [set(rank.read(twin)) for twin in twins] == [{float(r)} for r in range(size)]
         rank.t.barrier()
@@ -60,8 +60,8 @@ def test_every_rank_reads_and_writes_the_memory_of_all(size):
         rank.t.barrier()
         assert rank.read(floats)[18 : 18 + size].tolist() == [10.0 + r for r in range(size)]
         assert (rank.read(floats)[:18] == rank.t.rank).all()
-        assert len(rank.ipc.twins(rank.runtime.view(other, "f8"))) == size
-        assert rank.ipc.twins(rank.runtime.empty((5,), "f4")) is None
+        assert len(rank.ipc.peer_views(rank.runtime.view(other, "f8"))) == size
+        assert rank.ipc.peer_views(rank.runtime.empty((5,), "f4")) is None
         rank.t.close()  # which closes what was made with it
         assert not rank.runtime._opened
 
@@ -72,7 +72,7 @@ def test_a_rank_alone_has_itself():
     def body(rank):
         span = rank.runtime.empty((5,), "f4")
         assert rank.ipc.share(rank.whole()) == rank.ipc.why == ""
-        assert [twin is span for twin in rank.ipc.twins(span)] == [True]
+        assert [twin is span for twin in rank.ipc.peer_views(span)] == [True]
         rank.ipc.close()
 
     on_ranks(1, body)
@@ -84,7 +84,7 @@ def refused(size=2, **how):
 
     def body(rank):
         memory = rank.whole()
-        assert rank.ipc.share(memory) == rank.ipc.why and rank.ipc.twins(memory) is None
+        assert rank.ipc.share(memory) == rank.ipc.why and rank.ipc.peer_views(memory) is None
         rank.ipc.close()
         return rank.ipc.why, len(rank.runtime._opened)
 
@@ -153,7 +153,7 @@ def test_memory_of_a_pool_is_refused():
         pool = rank.runtime.empty((4 * FLOATS,), "u1")
         why = rank.ipc.share(pool if rank.t.rank else rank.whole())
         part = rank.ipc.share(rank.whole()[8:])
-        return why, part, rank.ipc.twins(pool), len(rank.runtime._opened)
+        return why, part, rank.ipc.peer_views(pool), len(rank.runtime._opened)
 
     for why, part, twins, held in on_ranks(2, body):
         unshared = texts.CANNOT_NAME(error="only a whole array, of Runtime.whole, can be shared")

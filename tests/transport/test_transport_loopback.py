@@ -204,7 +204,7 @@ def test_sums_that_are_under_way_wait_for_nobody_and_keep_their_order():
 @pytest.mark.parametrize("size", SIZES)
 def test_a_tally_gives_each_ticket_once_and_loses_no_addition(size):
     def body(t):
-        tally = t.tally(4)
+        tally = t.counters(4)
         tickets = [tally.take(0, 1) for _ in range(50)]
         tally.add(2, np.array([1.0, t.rank]))
         t.barrier()

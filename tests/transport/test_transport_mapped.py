@@ -20,7 +20,7 @@ def arena(own=1, nbytes=64):
 
 def test_a_span_has_a_twin_on_every_rank():
     shared = arena()
-    views = shared.twins(shared.pieces[1].view("f4")[3:7])
+    views = shared.peer_views(shared.pieces[1].view("f4")[3:7])
     views[2][:] = 1.5
     assert [view.dtype for view in views] == [np.float32] * 3
     assert (shared.pieces[2].view("f4")[3:7] == 1.5).all() and (shared.pieces[2][:12] == 2).all()
@@ -30,15 +30,15 @@ def test_a_span_has_a_twin_on_every_rank():
 @pytest.mark.parametrize("start, stop", [(0, 64), (0, 0), (60, 64), (64, 64)])
 def test_the_whole_and_the_ends_have_twins(start, stop):
     shared = arena()
-    assert [view.size for view in shared.twins(shared.pieces[1][start:stop])] == [stop - start] * 3
+    assert [view.size for view in shared.peer_views(shared.pieces[1][start:stop])] == [stop - start] * 3
 
 
 def test_a_span_elsewhere_has_none():
     shared, other = arena(), arena(own=0)
-    assert shared.twins(np.zeros(4, "f4")) is None
-    assert shared.twins(shared.pieces[0][:8]) is None  # another rank's piece is not this rank's to name
+    assert shared.peer_views(np.zeros(4, "f4")) is None
+    assert shared.peer_views(shared.pieces[0][:8]) is None  # another rank's piece is not this rank's to name
     long = np.zeros(256, np.uint8)
-    assert SharedArena([long[:64], long[64:128]], 0).twins(long[60:68]) is None  # across the end
+    assert SharedArena([long[:64], long[64:128]], 0).peer_views(long[60:68]) is None  # across the end
     assert twins([shared, other], other.pieces[0][8:16])[1].tolist() == [1] * 8
     assert twins([shared], np.zeros(4)) is None and twins([], np.zeros(4)) is None
     assert twins([shared], memoryview(b"no array")) is None
@@ -47,7 +47,7 @@ def test_a_span_elsewhere_has_none():
 def test_a_span_with_gaps_has_none():
     """Every second element: as many as are asked for, and they are others."""
     shared = arena()
-    assert shared.twins(shared.pieces[1][:20:2]) is None and shared.twins(shared.pieces[1][20::-1]) is None
+    assert shared.peer_views(shared.pieces[1][:20:2]) is None and shared.peer_views(shared.pieces[1][20::-1]) is None
 
 
 def lane(counts, own, log):
@@ -88,13 +88,15 @@ def test_lanes_come_in_blocks_each_on_a_line_of_its_own():
 
     lanes = SignalCounters(window, 1, 2, lambda: None)
     for tag in (0, 1, LANES_AT_ONCE - 1, LANES_AT_ONCE, 0):
-        lanes.lane(tag).advance()
+        lanes.signal_counter(tag).advance()
     assert [block.size for block in asked] == [LANES_AT_ONCE * 2 * LINE_BYTES] * 2
     where = np.flatnonzero(asked[0].view(np.int64)) * 8
     assert where.tolist() == [LINE_BYTES, 3 * LINE_BYTES, (2 * LANES_AT_ONCE - 1) * LINE_BYTES]
     assert asked[0].view(np.int64)[LINE_BYTES // 8] == 2  # tag 0, twice
-    assert SignalCounters(lambda nbytes: None, 0, 2, lambda: None).lane(0) is None
-    assert SignalCounters(lambda nbytes: None, 0, 1, lambda: None).lane(7).reached()  # alone: nothing to share
+    assert SignalCounters(lambda nbytes: None, 0, 2, lambda: None).signal_counter(0) is None
+    assert (
+        SignalCounters(lambda nbytes: None, 0, 1, lambda: None).signal_counter(7).reached()
+    )  # alone: nothing to share
 
 
 def test_the_loopback_shares_within_nodes():
@@ -102,8 +104,8 @@ def test_the_loopback_shares_within_nodes():
         own = t.allocate(10, "f4")
         own[:] = t.rank
         t.barrier()
-        seen = [float(view[3]) for view in t.twins(own[2:9])]
-        return seen, t.neighbours, t.twins(np.zeros(3)) is None, t.lane(0).reached()
+        seen = [float(view[3]) for view in t.peer_views(own[2:9])]
+        return seen, t.neighbours, t.peer_views(np.zeros(3)) is None, t.signal_counter(0).reached()
 
     want = [([0, 1], (0, 1)), ([0, 1], (0, 1)), ([2], (2,))]
     got = LoopbackWorld(3, [0, 0, 1]).run(body)
@@ -113,6 +115,6 @@ def test_the_loopback_shares_within_nodes():
 
 def test_a_world_that_shares_nothing():
     def body(t):
-        return t.twins(t.allocate(4, "f4")), t.lane(0), t.node_window(8)
+        return t.peer_views(t.allocate(4, "f4")), t.signal_counter(0), t.node_window(8)
 
     assert LoopbackWorld(2, shares=False).run(body) == [(None, None, None)] * 2

@@ -165,7 +165,7 @@ class HostBuffers(Buffers):
 
 def _shares(transport: Transport) -> bool:
     """Whether ranks have memory with others. Collective; the same on all ranks."""
-    own = transport.local_size > 1 and transport.twins(transport.allocate(1, np.uint8)) is not None
+    own = transport.local_size > 1 and transport.peer_views(transport.allocate(1, np.uint8)) is not None
     return any(transport.gather_json(own))
 
 

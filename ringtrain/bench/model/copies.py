@@ -30,7 +30,7 @@ def measure_copies(buffers: DeviceBuffers) -> Copies:
     """Collective; the same on all ranks."""
     transport = buffers.transport
     here, there = buffers.allocate(COPY_BYTES), buffers.allocate(COPY_BYTES)
-    twins = transport.twins(here)
+    twins = transport.peer_views(here)
     own = _rate(buffers, here, there)
     if not all(transport.gather_json(twins is not None and len(twins) > 1)):
         return Copies(own, None)

@@ -41,13 +41,13 @@ class ChunkOperation:
 @dataclass(frozen=True, slots=True)
 class TwoShotPlan:
     """``tasks[rank]``: what the rank does between the two waits, in this order: all of it to chunk ``rank``.
-    ``brings[rank]``: how many arrays it has to be added (:meth:`ringtrain.collectives.schedule.Schedule.brings`)."""
+    ``brings[rank]``: how many arrays it has to be added (:meth:`ringtrain.collectives.schedule.Schedule.inputs_of`)."""
 
     name: str
     size: int
     chunks: int
     tasks: tuple[tuple[ChunkOperation, ...], ...]
-    brings: tuple[int, ...]
+    inputs_of: tuple[int, ...]
 
 
 def fuse(name: str, scatter: Schedule, gather: Schedule) -> TwoShotPlan:
@@ -63,7 +63,7 @@ def fuse(name: str, scatter: Schedule, gather: Schedule) -> TwoShotPlan:
 
 
 def _brings(scatter: Schedule) -> tuple[int, ...]:
-    return tuple(map(scatter.brings, range(scatter.size)))
+    return tuple(map(scatter.inputs_of, range(scatter.size)))
 
 
 def _homes(scatter: Schedule, steps: Steps) -> list[dict[int, Place]]:

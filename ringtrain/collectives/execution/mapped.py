@@ -59,7 +59,7 @@ class Mapped(Reduction):
         start, stop = spans(twins[place].size, fused.chunks)[place]
         arrays = [twins, *lanes]
         if on_host(twins):
-            longest = (piece_bytes or piece_bytes_for(sum(fused.brings))) // twins[place].itemsize
+            longest = (piece_bytes or piece_bytes_for(sum(fused.inputs_of))) // twins[place].itemsize
             self._work = [
                 action
                 for a, b in pieces(start, stop, longest)
@@ -68,7 +68,7 @@ class Mapped(Reduction):
         else:
             self._work = launches(device, fused, place, elements(arrays, fused.chunks, start, stop))
         # What others bring to the own chunk is fetched, and the sum written to where it is wanted.
-        moved = sum(fused.brings) - fused.brings[place] + len(twins) - 1
+        moved = sum(fused.inputs_of) - fused.inputs_of[place] + len(twins) - 1
         self.bytes_sent = moved * (stop - start) * twins[place].dtype.itemsize
         self._lane, self._device, self._patience = lane, device, transport.patience
         self._neighbours, self._rank = transport.neighbours, transport.rank

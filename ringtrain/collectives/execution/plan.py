@@ -126,7 +126,7 @@ def make_plan(
     """The plan of ``rank`` for a buffer of ``count`` elements, in segments of at most ``segment``
     elements. ``packed``: whether messages are. ``edges``: where chunks begin, and the end, unless they are even."""
     steps = schedule.steps(rank)
-    lanes = schedule.brings(rank)
+    lanes = schedule.inputs_of(rank)
     layout = BufferLayout(steps, schedule.chunks, count, edges, lanes)
     stages = _Stages(packed)
     pieces = [piece for k, step in enumerate(steps) for piece in _pieces(k, rank, step, layout, segment, stages)]

@@ -21,12 +21,12 @@ from ringtrain.errors import ScheduleError
 
 def prove(schedule: Schedule, shards: int) -> Proof:
     """The proof that it all-reduces, and adds so many shards as the tree does. Raises ScheduleError."""
-    return verify(schedule, brought=_brought(repr(schedule), [*map(schedule.brings, range(schedule.size))], shards))
+    return verify(schedule, brought=_brought(repr(schedule), [*map(schedule.inputs_of, range(schedule.size))], shards))
 
 
 def prove_fused(fused: TwoShotPlan, shards: int) -> None:
     """The same of a plan in shared memory."""
-    verify_fused(fused, _brought(fused.name, fused.brings, shards))
+    verify_fused(fused, _brought(fused.name, fused.inputs_of, shards))
 
 
 def qualifying(size: int, shards: int) -> list[str]:

@@ -13,7 +13,7 @@ def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> No
     once, added in one order. ``brought``: as in :func:`ringtrain.collectives.proof.verify.verify`. Raises
     ScheduleError, with rank and chunk."""
     _check_touching(fused)
-    brought = brought or contributions(fused.brings)
+    brought = brought or contributions(fused.inputs_of)
     sums = brought.sums
     values = {
         (rank, chunk): value
@@ -39,14 +39,14 @@ def _check_touching(fused: TwoShotPlan) -> None:
     touch."""
     for rank, own in enumerate(fused.tasks):
         for owner, chunk in {place for task in own for place in (task.target, task.source)}:
-            if not 0 <= chunk < fused.brings[owner] * fused.chunks:
+            if not 0 <= chunk < fused.inputs_of[owner] * fused.chunks:
                 raise ScheduleError(
                     texts.OUTSIDE_BUFFER(
                         plan=fused.name,
                         rank=rank,
                         chunk=chunk,
                         owner=owner,
-                        brings=fused.brings[owner],
+                        brings=fused.inputs_of[owner],
                         chunks=fused.chunks,
                     )
                 )

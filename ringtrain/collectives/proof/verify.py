@@ -64,7 +64,7 @@ def verify(schedule: Schedule, rounds: bool = False, brought: Contributions | No
                 texts.TOO_MUCH_SENT(schedule=schedule, rank=rank, chunks=chunks, stated=schedule.wire(rank))
             )
     run = _Run(
-        schedule, steps, needs, rounds, brought or contributions(list(map(schedule.brings, range(schedule.size))))
+        schedule, steps, needs, rounds, brought or contributions(list(map(schedule.inputs_of, range(schedule.size))))
     )
     rounds = run.to_the_end()
     run.check_result()

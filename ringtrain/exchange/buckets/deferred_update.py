@@ -13,7 +13,7 @@ class BucketUpdater:
     """update:    of weights, by what ``sums`` brings
     sums:      of gradients, all over the arena
     clip_norm: the largest global norm of the summed gradient; None for no limit
-    overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`need`. A global norm is known when all
+    overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`before_read`. A global norm is known when all
                has arrived: with ``clip_norm`` it is as BACKWARD
     beside:    see :class:`ringtrain.exchange.settings.ExchangeSettings`
     scale:     of the loss, which is divided out; None for none. As with ``clip_norm``, all of the sums decide
@@ -59,7 +59,7 @@ class BucketUpdater:
         """Gradients are final, announced or not. Buckets are updated as they arrive, or are needed; all at once where
         the whole decides."""
         if self._whole:
-            self._sums.land()
+            self._sums.wait_all()
             self._update.step += 1  # a rank that dies before leaves the state of the last iteration
             self._apply_whole(lr)
             return
@@ -82,7 +82,7 @@ class BucketUpdater:
         self._sums.start()
         self._lr, self._owed = lr, set(range(len(self._sums.buckets)))
 
-    def need(self, span) -> None:
+    def before_read(self, span) -> None:
         """The span's weights are up to date."""
         place = self._sums.home[span.name]
         if place in self._owed:
@@ -90,10 +90,10 @@ class BucketUpdater:
 
     @property
     def waits(self) -> frozenset[str]:
-        """Names of the spans that :meth:`need` may wait for, of each bucket the first."""
+        """Names of the spans that :meth:`before_read` may wait for, of each bucket the first."""
         return self._sums.cuts if self._later else frozenset()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """All weights are."""
         for place in sorted(self._owed, reverse=True):  # as forward needs them: all ranks wait in one order
             self._apply(place)

@@ -72,7 +72,7 @@ class Reducer:
         and what held the loop up for it: start, test, wait. None: nobody is told."""
         self._tell = tell
 
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         """This span is final on this rank: buckets of which all spans are, and all before them in the order, start."""
         self._missing[self.home[span.name]] -= 1
         if not self._early:
@@ -117,7 +117,7 @@ class Reducer:
             self._begin()
         return self.buckets[place]
 
-    def land(self) -> None:
+    def wait_all(self) -> None:
         """Return when all have arrived, and nobody asks which was first."""
         for _ in self.arrivals():
             pass
@@ -216,11 +216,11 @@ class InArrivalOrder:
 
     def start(self) -> None:
         """A round begins; what is left of the last one lands first."""
-        self.land()
+        self.wait_all()
         self._flight.start()
         self._arrivals, self._landed = self._flight.arrivals(), 0
 
-    def need(self, span) -> None:
+    def before_read(self, span) -> None:
         """Return when the bucket of this span has arrived."""
         if self._arrivals is None:
             return
@@ -229,7 +229,7 @@ class InArrivalOrder:
             next(self._arrivals)
             self._landed += 1
 
-    def land(self) -> None:
+    def wait_all(self) -> None:
         """Return when all have arrived."""
         for _ in self._arrivals or ():
             pass
@@ -241,5 +241,5 @@ def take_mean(ops, array, share: float, sums: Reducer, buffer) -> None:
     long as the array. Collective."""
     ops.copy(array, buffer)
     ops.scale(buffer, share)
-    sums.land()
+    sums.wait_all()
     ops.copy(buffer, array)

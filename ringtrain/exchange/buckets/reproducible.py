@@ -54,7 +54,7 @@ class ReproducibleAllReduce:
     def bind(self, spans, buffer) -> Reducer:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""
         transport, summing = self._transport, self._summing
-        further = max(map(self._schedule.brings, range(transport.size))) - 1
+        further = max(map(self._schedule.inputs_of, range(transport.size))) - 1
         self._lanes = [transport.allocate(buffer.size, buffer.dtype) for _ in range(further)]
         self._folding = ShardSums(self._ops, buffer, self.shards, self._count, self._lanes, transport.scratch)
         self.nbytes = self._folding.nbytes
@@ -65,7 +65,7 @@ class ReproducibleAllReduce:
         self.notes = [self._say(by_messages), *summing.notes]
         return flight
 
-    def partial(self, span) -> None:
+    def shard_grad_ready(self, span) -> None:
         """The span's gradient of this rank's next shard lies in the buffer."""
         self._folding.add(span)
 
@@ -98,15 +98,15 @@ class ReproducibleAllReduce:
     def _in_place(self, part, lanes: Sequence, tag: int) -> Mapped:
         transport, own = self._transport, self._summing.orders.own
         fused = plan(transport.size, self._count)
-        twins = [transport.twins(array) for array in (part, *lanes)]
-        made = Mapped(fused, transport, twins[0], transport.lane(tag), own.add, own, lanes=twins[1:])
+        twins = [transport.peer_views(array) for array in (part, *lanes)]
+        made = Mapped(fused, transport, twins[0], transport.signal_counter(tag), own.add, own, lanes=twins[1:])
         made.algorithm = NAME
         return made
 
     def _sent(self, part, lanes: Sequence, tag: int) -> Execution:
         transport, own = self._transport, self._summing.orders.own
         segment = self._summing.segment_bytes or segment_for(transport)
-        brought = lanes[: self._schedule.brings(transport.rank) - 1]
+        brought = lanes[: self._schedule.inputs_of(transport.rank) - 1]
         return Execution(self._schedule, transport, part, own.add, tag, segment, own, lanes=brought)
 
     def rehearse(self, nothing) -> None:

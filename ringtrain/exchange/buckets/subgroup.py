@@ -12,7 +12,7 @@ class Subgroup:
         self._transport, self._ranks = transport, tuple(ranks)
         self.rank, self.size, self.nodes = self._ranks.index(transport.rank), len(self._ranks), transport.nodes
         self.patience, self.scratch = transport.patience, transport.scratch
-        self.leaving = transport.leaving
+        self.before_leaving = transport.before_leaving
 
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
         return self._transport.sends([(self._ranks[peer], span) for peer, span in moves], tag)

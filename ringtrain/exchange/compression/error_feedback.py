@@ -82,7 +82,7 @@ class ErrorFeedback:
     # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
     def state(self) -> dict:
         """Collective, with nothing on its way. The residual is shared out anew."""
-        self._gathering.land()
+        self._gathering.wait_all()
         residual = self._ops.to_host(self._residual)
         self._keep_own()
         return {RESIDUAL: residual, **self._method.state(residual.size)}

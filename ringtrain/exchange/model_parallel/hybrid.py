@@ -12,7 +12,7 @@ weights stay where they are, and activations travel:
 5.  The gradients of a rank's columns are whole already: no other rank has any. It updates them alone, and keeps the
     optimizer's state of those alone. All other gradients go through the inner exchange.
 
-The arena is whole on every rank, and its part of the divided layers is brought up to date by :meth:`Hybrid.settle`.
+The arena is whole on every rank, and its part of the divided layers is brought up to date by :meth:`Hybrid.synchronize`.
 
 Source: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014.
 """
@@ -140,13 +140,13 @@ class Hybrid(Exchange):
         self._passes.iterate(total)
         self._inner.before(iteration, examples, total)
 
-    def need(self, span) -> None:
+    def before_read(self, span) -> None:
         if span.name in self._others:
-            self._inner.need(span)
+            self._inner.before_read(span)
 
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         if span.name in self._others:
-            self._inner.ready(span)
+            self._inner.grad_ready(span)
 
     def cuts(self):
         return self._inner.cuts()
@@ -174,8 +174,8 @@ class Hybrid(Exchange):
         self._norm = math.sqrt(squares)
         return squares
 
-    def settle(self) -> None:
-        self._inner.settle()
+    def synchronize(self) -> None:
+        self._inner.synchronize()
         if self._newer:
             self._columns.store(self._arena.weights)
             self._newer = False
@@ -209,8 +209,8 @@ class Hybrid(Exchange):
         self._columns.begin_at(int(state[STEP]))
         self._loaded = self._newer = False
 
-    def flights(self) -> dict:
-        return self._inner.flights()
+    def reducers(self) -> dict:
+        return self._inner.reducers()
 
     def traffic(self) -> Traffic:
         """Of training; not of bringing columns together for an evaluation or a checkpoint."""

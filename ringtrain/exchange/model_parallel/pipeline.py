@@ -20,7 +20,7 @@ micro-batch, ranks in order), and sums are the same in every run.
 ``each`` updates at every message instead, whoever comes first: each is a batch of its own, with the learning rate times
 its share of the batch. Approximate.
 
-Weights of fully connected layers are old on other ranks until :meth:`Pipeline.settle`.
+Weights of fully connected layers are old on other ranks until :meth:`Pipeline.synchronize`.
 
 Source: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014; multi-node Caffe (BVLC/caffe
 pull request 3441), 2015.
@@ -141,9 +141,9 @@ class Pipeline(Exchange):
         self._update.rehearse()
 
     # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         if self.sums is not None and span.stop <= self._stop:
-            self.sums.ready(span)
+            self.sums.grad_ready(span)
 
     def learn(self, lr: float, share: float, number: int, messages: int) -> None:
         """Update by the gradient of message ``number`` of so many: a batch of its own, of this share of the whole."""
@@ -162,7 +162,7 @@ class Pipeline(Exchange):
                 self._update.apply(lr, bucket.start, bucket.stop)
             return
         if self.sums is not None:
-            self.sums.land()
+            self.sums.wait_all()
         if self._clip_norm is not None:
             clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._over_parts)
         self._update.apply(lr, self._start, self._stop)
@@ -174,7 +174,7 @@ class Pipeline(Exchange):
         return float(self._squares[0])
 
     # ── everything everywhere ─────────────────────────────────────────────────────────────────────────────────
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         if not self._settled:
             self._spread(self._arena.weights)
         self._settled = True
@@ -203,7 +203,7 @@ class Pipeline(Exchange):
         self._update.take(state)
         self._step = self._update.step
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         return {"gradients": self.sums} if self.sums is not None else {}
 
     def traffic(self) -> Traffic:

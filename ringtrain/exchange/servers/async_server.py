@@ -89,7 +89,7 @@ class AsyncParameterServer(Exchange):
         self._staleness, self._every, self._overlap = staleness, every, overlap
         self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
         self._clip_norm, self._deadline_s, self._guard = clip_norm, deadline_s, guard
-        self.handed_out = staleness is None
+        self.dynamic_batches = staleness is None
         self.window = 0 if staleness is None else staleness + 1
         self.terms = _terms(self._roles, dedicated, staleness, every)
         self._open = False  # whether ranks are between two meetings
@@ -146,21 +146,21 @@ class AsyncParameterServer(Exchange):
         with self._held():
             self._ends.serve()
             if not examples:  # no forward will ask for weights, and gradients are zero at once
-                self._ends.land()
+                self._ends.wait_all()
         self._here = examples
         self._examples += examples
         self._total += total
 
-    def need(self, span) -> None:
+    def before_read(self, span) -> None:
         with self._held():
             self._ends.serve()
-            self._ends.need(span)
+            self._ends.before_read(span)
 
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         with self._held():
             self._ends.serve()
 
-    def attend(self) -> None:
+    def poll(self) -> None:
         self._ends.serve()
 
     def finish(self, iteration: int, lr: float) -> None:
@@ -185,7 +185,7 @@ class AsyncParameterServer(Exchange):
     def _push(self) -> None:
         """The change since the last time, in the memory of the gradients, which are not needed any more."""
         ops, change, share = self._ops, self._arena.grads, self._examples / self._total
-        self._ends.land()
+        self._ends.wait_all()
         ops.copy(self._ends.base, change)
         ops.scale(change, -1.0)
         ops.add(self._arena.weights, change, change)
@@ -194,7 +194,7 @@ class AsyncParameterServer(Exchange):
         self._since = self._examples = self._total = 0
         self._changed[0] = 1
         if self._overlap != FORWARD:
-            self._ends.land()
+            self._ends.wait_all()
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -207,7 +207,7 @@ class AsyncParameterServer(Exchange):
     def _begin(self) -> None:
         """The time between two meetings begins, with the same weights everywhere."""
         if self._met:
-            self.settle()
+            self.synchronize()
         if not self._open:
             self._open = True
             self._ends.open()
@@ -216,27 +216,27 @@ class AsyncParameterServer(Exchange):
         self._begin()
         self._ends.until_quiet(meanwhile)
 
-    def meet(self) -> None:
+    def drain_peers(self) -> None:
         """All updates are pushed and added."""
         if self._met:
             return
         self._begin()
-        self._ends.land()
+        self._ends.wait_all()
         if self._since:
             self._push()
-            self._ends.land()
+            self._ends.wait_all()
         self._ends.goodbye()
         self._ends.until_quiet(_nothing)
         self._open, self._met = False, True
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """All ranks take the servers' weights."""
-        self.meet()
+        self.drain_peers()
         self._met = False
         if self._anybody_has_changed():
             self._differs = True
             self._ends.publish()
-            self._spread.land()
+            self._spread.wait_all()
 
     def _anybody_has_changed(self) -> bool:
         self._transport.native_allreduce_start(self._changed).wait(self._deadline_s)
@@ -248,7 +248,7 @@ class AsyncParameterServer(Exchange):
     def state(self) -> dict:
         """Collective: where ranks have states of their own, all take the mean and go on with that, as the run does that
         is resumed here."""
-        self.settle()
+        self.synchronize()
         taken = self._state.take(self._differs)
         self._differs = False
         return taken

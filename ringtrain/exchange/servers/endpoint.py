@@ -72,7 +72,7 @@ class Endpoint:
     # ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────
     def push(self, final) -> None:
         """Updates go, when the mark ``final`` says that they have been computed, and weights are asked for.
-        :meth:`land` came before."""
+        :meth:`wait_all` came before."""
         if not final.done():
             self.wait(final.done, lambda: texts.AWAITED_UPDATE)
         for link in self._links:
@@ -80,13 +80,13 @@ class Endpoint:
             link.push()
         self._due = set(range(len(self._coming)))
 
-    def need(self, span: Span) -> None:
+    def before_read(self, span: Span) -> None:
         """Return when the weights of this span have come that were asked for."""
         if self._due:
             for at in sorted(self._home[span.name] & self._due):
                 self._take(at)
 
-    def land(self) -> None:
+    def wait_all(self) -> None:
         """Return when all have."""
         for at in sorted(self._due):
             self._take(at)

@@ -133,15 +133,15 @@ class ParameterServer(Exchange):
     # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────
     def before(self, iteration: int, examples: int, total: int) -> None:
         if not examples:  # no forward will ask for weights, and gradients are zero at once
-            self._coming.land()
+            self._coming.wait_all()
 
-    def need(self, span) -> None:
+    def before_read(self, span) -> None:
         for piece in self._pieces[span.name]:
-            self._coming.need(piece)
+            self._coming.before_read(piece)
 
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         for piece in self._pieces[span.name] if self._overlap != NONE else ():
-            self._sums.ready(piece)
+            self._sums.grad_ready(piece)
 
     def cuts(self):
         return self._with(self._sums.cuts) if self._overlap != NONE else frozenset()
@@ -165,13 +165,13 @@ class ParameterServer(Exchange):
         if self._overlap == FORWARD:
             self._coming.start()
         else:
-            self._weights.land()
+            self._weights.wait_all()
 
     def _summed(self):
         """The buckets whose sums have arrived, one by one; all at once where the norm of the whole decides."""
         if self._clip_norm is None:
             return self._sums.arrivals()
-        self._sums.land()
+        self._sums.wait_all()
         clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._over_ranks)
         return self._sums.buckets
 
@@ -180,17 +180,17 @@ class ParameterServer(Exchange):
         self._transport.native_allreduce_start(self._squares).wait(self._deadline_s)
         return float(self._squares[0])
 
-    def settle(self) -> None:
-        self._coming.land()
+    def synchronize(self) -> None:
+        self._coming.wait_all()
         if self._behind:
-            self._missed.land()
+            self._missed.wait_all()
             self._behind = False
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
     def state(self) -> dict:
         """Collective: every server gives its part."""
-        self.settle()
-        return self._update.gathered(self._arena.grads, self._state.land)
+        self.synchronize()
+        return self._update.gathered(self._arena.grads, self._state.wait_all)
 
     def kept(self):
         return self._update.kept(alike=False)
@@ -203,7 +203,7 @@ class ParameterServer(Exchange):
         self.check_names(state)
         self._update.take(state)
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         return {"gradients": self._sums, "weights": self._weights}
 
     def traffic(self) -> Traffic:
@@ -211,7 +211,7 @@ class ParameterServer(Exchange):
         return traffic_of(self._sums, self._weights)
 
     def close(self) -> None:
-        self._coming.land()
+        self._coming.wait_all()
         del self._sums, self._weights, self._coming, self._state, self._missed
 
 

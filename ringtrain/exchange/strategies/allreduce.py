@@ -62,7 +62,7 @@ class AllReduce(Exchange):
         self.shards, self._least = (self._parts.shards, shards) if self._parts else (None, 1)
         self.exact, self.terms = self._summing.exact, self._summing.terms
         self.state_is_local = self._summing.state_is_local
-        self.outlives = elastic and self.state_is_local
+        self.survives_rank_loss = elastic and self.state_is_local
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
@@ -95,17 +95,17 @@ class AllReduce(Exchange):
         """A rank without examples, or with a shard without, runs no forward pass there, and is about to write its
         gradients."""
         if not examples or total < self._least:
-            self._updates.settle()
+            self._updates.synchronize()
         self._summing.before(iteration)
 
-    def need(self, span) -> None:
-        self._updates.need(span)
+    def before_read(self, span) -> None:
+        self._updates.before_read(span)
 
-    def partial(self, span) -> None:
-        self._parts.partial(span)
+    def shard_grad_ready(self, span) -> None:
+        self._parts.shard_grad_ready(span)
 
-    def ready(self, span) -> None:
-        self._sums.ready(span)
+    def grad_ready(self, span) -> None:
+        self._sums.grad_ready(span)
 
     def cuts(self):
         return self._sums.cuts
@@ -116,12 +116,12 @@ class AllReduce(Exchange):
     def finish(self, iteration: int, lr: float) -> None:
         self._updates.finish(lr)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Every rank has made every update, but for those that were left to forward."""
-        self._updates.settle()
+        self._updates.synchronize()
 
     def state(self) -> dict:
-        self.settle()
+        self.synchronize()
         return {**self._update.state(), **self._summing.state()}
 
     def kept(self):
@@ -136,7 +136,7 @@ class AllReduce(Exchange):
         self._update.take(state)
         self._summing.restore(state)
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         return {"gradients": self._sums}
 
     def traffic(self) -> Traffic:

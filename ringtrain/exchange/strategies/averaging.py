@@ -120,7 +120,7 @@ class Averaging(Exchange):
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._together = iteration < self._begin
         if not self._together or not examples:  # weights or gradients are about to be written
-            self._updates.settle()
+            self._updates.synchronize()
         if self._together:
             return
         if self._outer and (iteration - self._begin) % self._every == 0:
@@ -132,12 +132,12 @@ class Averaging(Exchange):
     def denominator(self, local: float, total: float) -> float:
         return total if self._together else local
 
-    def need(self, span) -> None:
-        self._updates.need(span)
+    def before_read(self, span) -> None:
+        self._updates.before_read(span)
 
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         if self._together:
-            self._sums.ready(span)
+            self._sums.grad_ready(span)
 
     def cuts(self):
         return self._sums.cuts
@@ -154,7 +154,7 @@ class Averaging(Exchange):
             self._apply(lr)
         self._differs = True
         if (iteration + 1 - self._begin) % self._every == 0:
-            self.settle()
+            self.synchronize()
             if self._outer:
                 self._outer.step()
 
@@ -164,9 +164,9 @@ class Averaging(Exchange):
         self._update.apply(lr, 0, self._arena.count)
 
     # ── averages ──────────────────────────────────────────────────────────────────────────────────────────────
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """All take the mean, unless nobody has seen anything since the last one."""
-        self._updates.settle()
+        self._updates.synchronize()
         if not self._total:
             return
         share = self._examples / self._total
@@ -195,7 +195,7 @@ class Averaging(Exchange):
     def state(self) -> dict:
         """Collective. Where each rank keeps a state of its own, all take the mean and go on with that, as the run does
         that is resumed here."""
-        self.settle()
+        self.synchronize()
         if self._differs:
             self._average_state(1 / self._size)
         outer = {name: self._ops.to_host(array) for name, array in self._outer_slots.items()}
@@ -215,7 +215,7 @@ class Averaging(Exchange):
         for name, slot in self._outer_slots.items():
             self._ops.upload(state[name], slot)
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         return {"gradients and weights" if self._begin else "weights": self._sums}
 
     def traffic(self) -> Traffic:

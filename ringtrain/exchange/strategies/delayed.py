@@ -79,11 +79,11 @@ class Delayed(Exchange):
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._summing.before(iteration)
 
-    def need(self, span) -> None:
+    def before_read(self, span) -> None:
         """Between layers is the time to let the exchange get on."""
         self._sums.test()
 
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         self._sums.test()
 
     def finish(self, iteration: int, lr: float) -> None:
@@ -97,20 +97,20 @@ class Delayed(Exchange):
         """Update by the gradient that waits, bucket by bucket as they arrive; all at once where the norm decides."""
         self._update.step += 1
         if self._clip_norm is not None:
-            self.settle()
+            self.synchronize()
             clip(self._ops, self._buffer, self._trained, self._clip_norm)
         for bucket in self._sums.arrivals() if self._travelling else self._sums.buckets:
             self._update.apply(lr, bucket.start, bucket.stop)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """What is on its way arrives. It waits to be applied as before: nothing that is learnt depends on when
         somebody looked."""
         if self._travelling:
-            self._sums.land()
+            self._sums.wait_all()
             self._travelling = False
 
     def state(self) -> dict:
-        self.settle()
+        self.synchronize()
         pending = {PENDING: self._ops.to_host(self._buffer)} if self._pending else {}
         return {**self._update.state(), **pending, **self._summing.state()}
 
@@ -131,14 +131,14 @@ class Delayed(Exchange):
         if self._pending:
             self._ops.upload(state[PENDING], self._buffer)
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         return {"gradients": self._sums}
 
     def traffic(self) -> Traffic:
         return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic("gradients"))
 
     def close(self) -> None:
-        self.settle()
+        self.synchronize()
         del self._sums
 
 

@@ -107,11 +107,11 @@ class Gossip(Exchange):
         self._start()
         self._bytes_sent += self._theirs.size * self._theirs.dtype.itemsize
 
-    def need(self, span) -> None:
+    def before_read(self, span) -> None:
         """Between layers is the time to let messages get on."""
         self._test()
 
-    def ready(self, span) -> None:
+    def grad_ready(self, span) -> None:
         self._test()
 
     def _start(self) -> bool:
@@ -151,7 +151,7 @@ class Gossip(Exchange):
         self._ops.scale(weights, 0.5)
 
     # ── means over all ranks ──────────────────────────────────────────────────────────────────────────────────
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """All take the mean, unless nobody has moved since the last one."""
         if self._apart:
             self._take_mean(self._arena.weights)
@@ -162,7 +162,7 @@ class Gossip(Exchange):
 
     def state(self) -> dict:
         """Collective: all take the mean of their states and go on with that, as the run does that is resumed here."""
-        self.settle()
+        self.synchronize()
         for slot in self._update.slots.values() if self._differs else ():
             self._take_mean(slot)
         self._differs = False
@@ -179,7 +179,7 @@ class Gossip(Exchange):
         self.check_names(state)
         self._update.take(state)
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         return {"means": self._sums}
 
     def traffic(self) -> Traffic:

@@ -126,7 +126,7 @@ class Master(Exchange):
             held = self._memory[name] = np.empty((count, *like.shape[1:]), like.dtype)
         return held[:count]
 
-    def head(self, micro: int, logits, labels, loss: Callable):
+    def loss_gradient(self, micro: int, logits, labels, loss: Callable):
         if self._is_root:
             return self._head_of_all(micro, logits, loss)
         dlogits = self._space("dlogits", logits.shape)
@@ -173,8 +173,8 @@ class Master(Exchange):
         return sum(span.size * span.dtype.itemsize for _, span in moves)
 
     # ── gradients and weights ─────────────────────────────────────────────────────────────────────────────────
-    def ready(self, span) -> None:
-        self._sums.ready(span)
+    def grad_ready(self, span) -> None:
+        self._sums.grad_ready(span)
 
     def cuts(self):
         return self._sums.cuts
@@ -185,7 +185,7 @@ class Master(Exchange):
         for bucket in self._summed():
             self._update.apply(lr, bucket.start, bucket.stop)
             self._weights.start_next()
-        self._weights.land()
+        self._weights.wait_all()
         copies = len(self._others) if self._is_root else 1
         self._received += copies * self._arena.count * self._arena.grads.dtype.itemsize
 
@@ -193,12 +193,12 @@ class Master(Exchange):
         """The buckets whose sums have arrived, one by one; all at once where the norm of the whole decides."""
         if self._clip_norm is None:
             return self._sums.arrivals()
-        self._sums.land()
+        self._sums.wait_all()
         if self._is_root:
             clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
         return self._sums.buckets
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Nothing to do: every iteration ends with all weights everywhere."""
 
     def state(self) -> dict:
@@ -216,7 +216,7 @@ class Master(Exchange):
         self.check_names(state)
         self._update.take(state)
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         return {"gradients": self._sums, "weights": self._weights}
 
     def traffic(self) -> Traffic:

@@ -118,15 +118,15 @@ class Sharded(Exchange):
     def before(self, iteration: int, examples: int, total: int) -> None:
         """A rank without examples runs no forward pass, in which it would wait."""
         if not examples:
-            self.settle()
+            self.synchronize()
 
-    def need(self, span) -> None:
+    def before_read(self, span) -> None:
         place = self._weights.home[span.name]
         if place in self._owed:
             self._arrive(place)
 
-    def ready(self, span) -> None:
-        self._sums.ready(span)
+    def grad_ready(self, span) -> None:
+        self._sums.grad_ready(span)
 
     def cuts(self):
         return self._sums.cuts
@@ -146,7 +146,7 @@ class Sharded(Exchange):
             self._weights.start_next()
         self._owed = set(self._weights.order)
         if self._overlap != FORWARD:
-            self.settle()
+            self.synchronize()
 
     def _summed(self):
         """The buckets whose sums have arrived, one by one as their weights are handed round; all at once where norms
@@ -155,7 +155,7 @@ class Sharded(Exchange):
         if self._clip_norm is None and self._scale is None and not self._update.layerwise:
             sums.start()
             return (sums.arrive(place) for place in order)
-        sums.land()
+        sums.wait_all()
         if self._scale is not None and not unscale(
             self._ops, self._arena.grads, self._trained, self._scale, self._count
         ):
@@ -177,7 +177,7 @@ class Sharded(Exchange):
     def _add_over_ranks(self, numbers: np.ndarray) -> None:
         self._transport.native_allreduce_start(numbers).wait(self._deadline_s)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """The weights that forward was to wait for arrive."""
         for place in self._weights.order:
             if place in self._owed:
@@ -189,8 +189,8 @@ class Sharded(Exchange):
 
     def state(self) -> dict:
         """Collective: every rank gives its slices."""
-        self.settle()
-        return self._update.gathered(self._arena.grads, self._state.land)
+        self.synchronize()
+        return self._update.gathered(self._arena.grads, self._state.wait_all)
 
     def kept(self):
         return self._update.kept(alike=False)
@@ -203,7 +203,7 @@ class Sharded(Exchange):
         self.check_names(state)
         self._update.take(state)
 
-    def flights(self) -> dict:
+    def reducers(self) -> dict:
         return {"gradients": self._sums, "weights": self._weights}
 
     def traffic(self) -> Traffic:

@@ -67,7 +67,7 @@ def from_root(transport: Transport, arena: Arena, named: Mapping[str, np.ndarray
 
 def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
     """The state between two iterations, on rank 0. Collective: a strategy may have to gather what it keeps in parts."""
-    run.exchange.settle()
+    run.exchange.synchronize()
     state = run.exchange.state()
     return checkpoint_of(run, ops, progress, state) if transport.rank == 0 else None
 

@@ -108,7 +108,7 @@ class FrontStage(PipelineStage):
         (start, stop), ops, away = self._round.micro[micro], self._ops, trip.away
         count = stop - start
         x, labels, trip.ctx.examples = self._feed.load(trip.ctx.space, self._round.batch, start, stop)
-        y, trip.tapes = self._part.forward(trip.ctx, x, need=self._exchange.need)
+        y, trip.tapes = self._part.forward(trip.ctx, x, need=self._exchange.before_read)
         self._mail.wait(away)
         self._mail.address(away, self._id(micro))
         ops.copy(trip.ctx.examples, away.examples(count))
@@ -125,7 +125,7 @@ class FrontStage(PipelineStage):
         dy = trip.home.array(stop - start, self._shape)
         for span in self._part.backward(trip.ctx, dy, trip.tapes):
             if last:
-                self._exchange.ready(span)
+                self._exchange.grad_ready(span)
 
 
 def stage_of(

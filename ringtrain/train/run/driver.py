@@ -48,7 +48,7 @@ class Synchronous(IterationDriver):
             stopping = self._one(next(self._batches))
             if stopping:
                 break
-        self._exchange.meet()
+        self._exchange.drain_peers()
         return self._told(self._worker.drain()) or stopping
 
     def _one(self, batch) -> bool:
@@ -85,7 +85,7 @@ class WorkQueueDriver(IterationDriver):
             diverged = self._until_divergence(first, stop)
         else:
             self._exchange.serve(self._tell_now_and_then)
-        self._exchange.settle()
+        self._exchange.synchronize()
         everyone = self._transport.gather_json((self._told_to_stop(), diverged))  # when that returns, all have finished
         self._tell()
         for _, text in everyone:
@@ -141,6 +141,6 @@ class WorkQueueDriver(IterationDriver):
 
 def make_pace(of: Assembly, transport: Transport, first: int, account, tick) -> IterationDriver:
     """For a run that begins at iteration ``first``."""
-    if of.exchange.handed_out:
+    if of.exchange.dynamic_batches:
         return WorkQueueDriver(of, transport, account, tick)
     return Synchronous(of, transport, first, account, tick)

@@ -101,7 +101,7 @@ class Run:
         done, tracing = self._progress.iteration, self._tracing
         if tracing is not None and (stopping or done >= min(tracing.stop, self._of.iterations)):
             self._tracing = None
-            self._sink.handle(Note(text=tracing.meet()))
+            self._sink.handle(Note(text=tracing.drain_peers()))
 
     def _meeting(self) -> int:
         """How many iterations will be finished when ranks next do something together."""
@@ -162,7 +162,7 @@ class Run:
     def salvage(self) -> RecoverableState | None:
         """What this rank has of the last finished iteration, whatever became of the others; None where the strategy
         keeps no whole state on it."""
-        if not self._of.exchange.outlives:
+        if not self._of.exchange.survives_rank_loss:
             return None
         progress, due = self._before or self._progress, self._before is not None
         return RecoverableState(progress.iteration, due, partial(self._saving.capture_alone, progress), self._finished)
@@ -183,7 +183,7 @@ class Run:
     def _evaluate(self) -> Score | None:
         if self._of.data.test is None:
             return None
-        self._of.exchange.settle()
+        self._of.exchange.synchronize()
         with self._transport.activity.during("evaluating"):
             self._score = self._of.evaluator.score(
                 self._of.data.test, self._of.evaluation_batch, self._of.evaluation_grain
@@ -209,7 +209,7 @@ class Run:
         """Of the weights, on rank 0, which alone tells of it. Ranks that are apart do not meet for it."""
         if not settled and not self._of.exchange.exact:
             return None
-        self._of.exchange.settle()
+        self._of.exchange.synchronize()
         return self._of.arena.hash(self._ops) if self._transport.rank == 0 else None
 
     def _met(self) -> dict:
@@ -241,7 +241,7 @@ class Run:
         if self._checked >= (done, comparing):
             return
         gradient = replicas.gradient_problem()
-        self._of.exchange.settle()
+        self._of.exchange.synchronize()
         replicas.check(texts.AFTER_ITERATION(iteration=done), gradient, comparing)
         self._checked = (done, comparing)
 

@@ -87,8 +87,8 @@ class Tracer:
     def _begin(self) -> None:
         worker, exchange = self._worker, self._worker.exchange
         self._open = True
-        worker.perform, worker.need, worker.ready = self._perform, self._need, self._ready
-        self._flights = exchange.flights()
+        worker.perform, worker.before_read, worker.grad_ready = self._perform, self._need, self._ready
+        self._flights = exchange.reducers()
         for what, flight in self._flights.items():
             flight.watch(lambda *told, what=what, flight=flight: self._told(what, flight, *told))
         if worker.ops.records:
@@ -143,7 +143,7 @@ class Tracer:
         if layer != self._layer:
             self._close_layer(self._clock())
             self._layer = layer
-        self._worker.exchange.need(span)
+        self._worker.exchange.before_read(span)
 
     def _close_layer(self, now: int) -> None:
         if self._layer:
@@ -158,7 +158,7 @@ class Tracer:
             self._mark(self._pass, layer)
             self._add(LOOP, f"{self._pass} {layer}", self._since, self._clock())
             self._layer = layer
-        self._worker.exchange.ready(span)
+        self._worker.exchange.grad_ready(span)
         self._since = self._clock()
 
     def _add(self, track: str, name: str, start: int, stop: int, about: dict | None = None) -> None:

@@ -21,7 +21,7 @@ class WorkQueue:
     """Collective to make. ``parts`` of an iteration; ``most`` iterations between two meetings."""
 
     def __init__(self, transport: Transport, parts: int, most: int):
-        self._tally, self._parts = transport.tally(1 + ROW * most), parts
+        self._tally, self._parts = transport.counters(1 + ROW * most), parts
         self._first = self._count = self._told = 0
 
     def open(self, first: int, stop: int) -> None:

@@ -79,7 +79,7 @@ class ElasticRun:
         lost = self._world.is_of_a_death(error)
         if lost and self._stop.ending:
             time.sleep(KILLED_S)  # the launcher was told to end all, and is at it
-        if not lost or self._mode is None or self._world.transport.frailty or self._stop.ending:
+        if not lost or self._mode is None or self._world.transport.why_not_fault_tolerant or self._stop.ending:
             self._tell(error)
             raise error
 

@@ -90,8 +90,8 @@ def check_elastic(config: TrainConfig, transport: Transport, alone: bool) -> Non
     process."""
     if config.elastic is None:
         return
-    if transport.frailty:
-        raise ConfigError(texts.NOT_ELASTIC(elastic=config.elastic, why=transport.frailty))
+    if transport.why_not_fault_tolerant:
+        raise ConfigError(texts.NOT_ELASTIC(elastic=config.elastic, why=transport.why_not_fault_tolerant))
     if not alone:
         raise ConfigError(
             f"--elastic {config.elastic} is of `ringtrain train`: in a comparison runs must be alike, so leave it out"

@@ -94,7 +94,7 @@ class Worker:
         self.images = self.updates = 0  # that this rank has trained on, and iterations in which it had any
         self._following: Callable[[], Batch | None] = no_batch
         self._learnt: IterationLoss | None = None
-        self._instructions = stage.instructions if stage else alone if exchange.handed_out else instructions
+        self._instructions = stage.instructions if stage else alone if exchange.dynamic_batches else instructions
         self._batch: Batch | None = None
         self._micro: list[tuple[int, int]] = []
         self._x = self._labels = self._dlogits = self._tapes = self._row = None
@@ -102,7 +102,7 @@ class Worker:
 
     def unwatched(self) -> None:
         """What an iteration calls is called as it is. Whoever watches puts itself in between."""
-        self.perform, self.need, self.ready = self.run, self.exchange.need, self.exchange.ready
+        self.perform, self.before_read, self.grad_ready = self.run, self.exchange.before_read, self.exchange.grad_ready
 
     def iterate(self, batch: Batch, following: Callable[[], Batch | None] = no_batch) -> IterationLoss | None:
         """One iteration on this rank's share of the global batch. What came of it; where ranks may be ``window``
@@ -171,23 +171,23 @@ class Worker:
                 self._load(*self._micro[micro])
                 self._row = self._tally.row(self._shards.start + micro if self._shards else 0)
             case Forward(micro):
-                self._dlogits = self.exchange.head(micro, self._forward(), self._labels, self._loss)
+                self._dlogits = self.exchange.loss_gradient(micro, self._forward(), self._labels, self._loss)
                 self._look_ahead()
             case ReduceLoss():
                 self._tally.share(self._batch)
             case Backward(micro, last):
                 for span in self._backward(micro, last):
                     if self._shards:
-                        self.exchange.partial(span)
+                        self.exchange.shard_grad_ready(span)
                     if last:
                         self._tally.send()
-                        self.ready(span)
+                        self.grad_ready(span)
                 self._look_ahead()
             case NoExamples():
                 self._tally.send()
                 self.ops.fill(self.arena.grads, 0)
                 for span in reversed(self.arena.spans):
-                    self.ready(span)
+                    self.grad_ready(span)
             case CheckLoss():
                 self._tally.send()
                 if self._tally.full:
@@ -209,7 +209,7 @@ class Worker:
             self.feed.ahead(batch)
 
     def _forward(self):
-        logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.need)
+        logits, self._tapes = self.graph.forward(self._ctx, self._x, need=self.before_read)
         return logits
 
     def _backward(self, micro: int, last: bool) -> Iterator[Span]:
@@ -245,7 +245,7 @@ class Worker:
     def _explain_divergence(self, outcome: IterationLoss) -> None:
         """Find the first layer that gives a non-finite value, on any rank, and end every rank with its name."""
         if self._stage is not None:
-            self.exchange.settle()  # the weights that other ranks hold
+            self.exchange.synchronize()  # the weights that other ranks hold
         self._wait_for_those_behind()
         everyone = self.transport.gather_json(self._first_nonfinite())
         places = [(place, rank) for rank, place in enumerate(everyone) if place is not None]
@@ -258,7 +258,7 @@ class Worker:
             wait_for(partial(self._come, pending), self._deadline_s, lambda: "ranks that are behind")
 
     def _come(self, pending: Handle) -> bool:
-        self.exchange.attend()
+        self.exchange.poll()
         return pending.test()
 
     def _first_nonfinite(self) -> int | None:

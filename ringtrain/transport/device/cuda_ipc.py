@@ -65,7 +65,7 @@ class SharedAllocation:
         self._runtime, self._pieces, self._own, self.names = runtime, pieces, own, names
         self._start = runtime.address(pieces[own])
 
-    def twins(self, span) -> list | None:
+    def peer_views(self, span) -> list | None:
         """The span's elements in every piece; None where it does not lie in the own piece."""
         nbytes, start = span.size * span.dtype.itemsize, self._runtime.address(span) - self._start
         if not 0 <= start <= self._pieces[self._own].size - nbytes:
@@ -87,9 +87,9 @@ class CudaIpc:
         self._opened, self._shared = OpenedAllocations(runtime), []
         self._stream = runtime.stream()
         self.why = ""
-        transport.closing.append(self.close)
+        transport.before_closing.append(self.close)
         if transport.local_size > 1:
-            self._lane, board = transport.lane(TAG), transport.node_window(transport.local_size * ROW_BYTES)
+            self._lane, board = transport.signal_counter(TAG), transport.node_window(transport.local_size * ROW_BYTES)
             if board is None or self._lane is None:
                 self.why = texts.NO_HOST_MEMORY
             else:
@@ -106,12 +106,12 @@ class CudaIpc:
             self._shared.append(shared)
         return why
 
-    def twins(self, span) -> list | None:
+    def peer_views(self, span) -> list | None:
         """The span's elements on every rank of the node, by place, its own among them; None where it does not lie in
         memory of :meth:`share`."""
         if self._transport.local_size == 1:
             return [span]
-        found = (shared.twins(span) for shared in self._shared)
+        found = (shared.peer_views(span) for shared in self._shared)
         return next((views for views in found if views is not None), None)
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class CudaIpc:
         shared, why = self._exchange(memory)
         if shared is None:
             return why
-        pieces, why = shared.twins(memory), ""
+        pieces, why = shared.peer_views(memory), ""
         for what, trial in ((texts.READ, self._read), (texts.WRITE, self._write), (texts.READ_WRITTEN, self._written)):
             rows = self._tell({"error": _tried(trial, pieces)}, what)
             why = _first(rows, self._transport.neighbours)

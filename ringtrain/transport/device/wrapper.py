@@ -59,7 +59,11 @@ class DeviceTransport(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.links = inner.neighbours, inner.links
-        self.closing, self.leaving, self.frailty = inner.closing, inner.leaving, inner.frailty
+        self.before_closing, self.before_leaving, self.why_not_fault_tolerant = (
+            inner.before_closing,
+            inner.before_leaving,
+            inner.why_not_fault_tolerant,
+        )
         self.activity = inner.activity
         self.patience = replace(inner.patience, poll=self._poll)
 
@@ -155,23 +159,23 @@ class DeviceTransport(Transport):
     def node_window(self, nbytes: int):
         return self._inner.node_window(nbytes)
 
-    def twins(self, span) -> list | None:
+    def peer_views(self, span) -> list | None:
         if isinstance(span, np.ndarray):
-            return self._inner.twins(span)
+            return self._inner.peer_views(span)
         if self.local_size == 1:
             return [span]
-        return None if self._ipc is None else self._ipc.twins(span)
+        return None if self._ipc is None else self._ipc.peer_views(span)
 
-    def lane(self, tag: int) -> SignalCounter | None:
-        return self._inner.lane(tag)
+    def signal_counter(self, tag: int) -> SignalCounter | None:
+        return self._inner.signal_counter(tag)
 
     def board(self, nbytes: int) -> Rows:
         self._meet()
         return self._inner.board(nbytes)
 
-    def tally(self, count: int) -> Counters:
+    def counters(self, count: int) -> Counters:
         self._meet()
-        return self._inner.tally(count)
+        return self._inner.counters(count)
 
     def _poll(self) -> None:
         self._inner.patience.poll()

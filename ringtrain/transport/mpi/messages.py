@@ -66,8 +66,8 @@ class Messages(Transport):
         self._lanes = SignalCounters(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
         self._relays: list[RowRelay] = []
         self._reduces: deque[ReduceHandle] = deque(maxlen=REDUCES_KEPT)
-        self.closing: list[Callable[[], None]] = []
-        self.leaving: list[Callable[[], None]] = []
+        self.before_closing: list[Callable[[], None]] = []
+        self.before_leaving: list[Callable[[], None]] = []
         self.activity = Activity()
         self._tallies: list[RmaCounters] = []
         self.rank, self.size = self._comm.rank, self._comm.size
@@ -77,7 +77,7 @@ class Messages(Transport):
         self.local_size = node_of.count(self.node)
         self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
         self.links = LinkTraffic(self.neighbours)
-        self.frailty = frailty(os.environ, library())
+        self.why_not_fault_tolerant = frailty(os.environ, library())
         self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
 
     def allocate(self, count: int, dtype):
@@ -154,11 +154,11 @@ class Messages(Transport):
         pieces = self._share([nbytes] + [0] * (self.local_size - 1))
         return None if pieces is None else pieces[0]
 
-    def twins(self, span) -> list | None:
+    def peer_views(self, span) -> list | None:
         return [span] if self.local_size == 1 else twins(self._arenas, span)
 
-    def lane(self, tag: int) -> SignalCounter | None:
-        return self._lanes.lane(tag)
+    def signal_counter(self, tag: int) -> SignalCounter | None:
+        return self._lanes.signal_counter(tag)
 
     def _sync(self) -> None:
         if self._windows:
@@ -186,7 +186,7 @@ class Messages(Transport):
             self._relays.append(relay)
         return Rows(rows, near)
 
-    def tally(self, count: int) -> RmaCounters:
+    def counters(self, count: int) -> RmaCounters:
         self._tallies.append(RmaCounters(self._comm, count))
         return self._tallies[-1]
 
@@ -211,10 +211,10 @@ class Messages(Transport):
         for comm in (self._comm, self._node_comm):
             with suppress(MPI.Exception):
                 comm.Revoke()
-        for action in reversed(self.leaving):
+        for action in reversed(self.before_leaving):
             action()
-        self.leaving.clear()
-        self.closing.clear()
+        self.before_leaving.clear()
+        self.before_closing.clear()
         for relay in self._relays:
             relay.leave()
 
@@ -228,7 +228,7 @@ class Messages(Transport):
         return self._comm
 
     def close(self) -> None:
-        for action in self.closing:
+        for action in self.before_closing:
             action()
         for relay in self._relays:
             relay.end()

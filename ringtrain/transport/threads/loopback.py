@@ -169,9 +169,9 @@ class Loopback(Transport):
         self.links = LinkTraffic(self.neighbours)
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[SharedArena] = []
-        self.closing: list[Callable[[], None]] = []
-        self.leaving: list[Callable[[], None]] = []
-        self.frailty = texts.ONE_PROCESS_ALONE(start=texts.START_TOLERANT)
+        self.before_closing: list[Callable[[], None]] = []
+        self.before_leaving: list[Callable[[], None]] = []
+        self.why_not_fault_tolerant = texts.ONE_PROCESS_ALONE(start=texts.START_TOLERANT)
         self.activity = Activity()
         self._sums_begun = 0
         self._lanes = SignalCounters(self.node_window, self.local_rank, self.local_size, _in_order)
@@ -229,17 +229,17 @@ class Loopback(Transport):
         own = aligned_zeros(nbytes, np.uint8) if self.local_rank == 0 else None
         return self._meet(own, self._world.neighbours[self.node], self.local_rank)[0]
 
-    def twins(self, span) -> list | None:
+    def peer_views(self, span) -> list | None:
         return [span] if self.local_size == 1 else twins(self._arenas, span)
 
-    def lane(self, tag: int) -> SignalCounter | None:
-        return self._lanes.lane(tag) if self._world.shares else None
+    def signal_counter(self, tag: int) -> SignalCounter | None:
+        return self._lanes.signal_counter(tag) if self._world.shares else None
 
     def board(self, nbytes: int) -> Rows:
         own = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None
         return Rows(self._meet(own)[0], range(self.size))
 
-    def tally(self, count: int) -> LocalCounters:
+    def counters(self, count: int) -> LocalCounters:
         numbers = self._meet(np.zeros(count) if self.rank == 0 else None)[0]
         return LocalCounters(numbers, self._world.lock, self.barrier, self.rank)
 
@@ -249,15 +249,15 @@ class Loopback(Transport):
         raise error
 
     def close(self) -> None:
-        for action in self.closing:
+        for action in self.before_closing:
             action()
         self.barrier()
 
     def abandon(self) -> None:
         """End what runs in it here. Not collective."""
-        for action in reversed(self.leaving):
+        for action in reversed(self.before_leaving):
             action()
-        self.leaving.clear()
+        self.before_leaving.clear()
 
     def describe(self) -> str:
         return texts.ONE_PROCESS if self.size == 1 else texts.THREADS(count=self.size)

@@ -31,7 +31,7 @@ def train(t, shards, algorithm):
                 arena.grads[span.start : span.stop] = rng.standard_normal(span.stop - span.start).astype("f4")
                 exchange.partial(span)
                 if shard == exchange.shards[1] - 1:
-                    exchange.ready(span)
+                    exchange.grad_ready(span)
         exchange.finish(iteration, 0.125)
     carried = next(iter(exchange.flights().values())).reductions[0].transport
     weights = hashlib.sha256(arena.weights.tobytes()).hexdigest()

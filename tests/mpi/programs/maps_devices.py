@@ -40,9 +40,9 @@ def maps(d):
     d.ops.upload(np.full(1000, t.rank, "f4"), span)
     d.ops.synchronize()
     t.barrier()
-    twins = t.twins(span[10:20])
+    twins = t.peer_views(span[10:20])
     assert [set(d.ops.to_host(twin)) for twin in twins] == [{float(rank)} for rank in range(t.size)]
-    assert t.size == 1 or t.twins(t.scratch(5, "f4")) is None
+    assert t.size == 1 or t.peer_views(t.scratch(5, "f4")) is None
     t.barrier()
 
 
@@ -79,7 +79,7 @@ def sums_of_shards(d):
                 d.ops.upload(each[shard, span.start : span.stop].copy(), whole[span.start : span.stop])
                 summing.partial(span)
                 if shard == summing.shards[1] - 1:
-                    flight.ready(span)
+                    flight.grad_ready(span)
         flight.land()
         assert d.ops.to_host(whole).tobytes() == add_up(each, np.add).tobytes()
 

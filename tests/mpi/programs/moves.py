@@ -124,7 +124,7 @@ def sums_in_shared_memory_are_exact(t):
     """Several buckets in flight, every length of interest; and each rank's memory is the others' to read and write."""
     counts = sorted({0, 1, t.size - 1, t.size, t.size + 1, 101, 300_007})
     whole = t.allocate(sum(counts), "f4")
-    assert (len(t.twins(whole)) == t.size and t.twins(whole.copy()) is None) or t.size == 1
+    assert (len(t.peer_views(whole)) == t.size and t.peer_views(whole.copy()) is None) or t.size == 1
     ends = np.cumsum([0, *counts])
     for name in ("mapped", "routed"):
         runs = [make_allreduce(t, whole[a:b], name, add, tag=tag) for tag, (a, b) in enumerate(pairwise(ends))]
@@ -191,7 +191,7 @@ def strategy_equals_the_serial_run(t):
         for iteration in range(3):
             for span in reversed(arena.spans):
                 arena.grad(span)[...] = sum(np.arange(span.count) % 17 + rank + iteration for rank in ranks)
-                exchange.ready(span)
+                exchange.grad_ready(span)
             exchange.finish(iteration, 0.125)
         exchange.close()
         return arena.weights
@@ -214,7 +214,7 @@ def shares_memory_on_the_node(t):
 
 def tallies(t):
     """Each ticket goes to one rank, and no addition is lost, though rank 0 does nothing for it."""
-    tally = t.tally(3)
+    tally = t.counters(3)
     tickets = [tally.take(0, 1) for _ in range(20)]
     tally.add(1, np.array([1.0, t.rank]))
     everyone = t.gather_json(tickets)
@@ -231,7 +231,7 @@ def leaves_shared_memory_for_the_mpi(t):
     look, free = node.shutil.disk_usage, (4096 + node.SPARE_BYTES) * t.size
     for missing, shared in ((0, False), (-1, True)):
         node.shutil.disk_usage = lambda path, left=free - missing: SimpleNamespace(free=left)
-        assert (t.twins(t.allocate(4096, "u1")) is not None) == (shared or t.size == 1)
+        assert (t.peer_views(t.allocate(4096, "u1")) is not None) == (shared or t.size == 1)
     node.shutil.disk_usage = look
 
 
