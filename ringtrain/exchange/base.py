@@ -120,13 +120,13 @@ class Exchange(ABC):
         """Complete the communication of this iteration and apply the update."""
 
     def cuts(self) -> frozenset[str]:
-        """Once bound: names of the spans whose :meth:`grad_ready` sets something off. A device that computes many layers at
-        a time says ready of all of them after it, and stops there."""
+        """Once bound: names of the spans whose :meth:`grad_ready` sets something off. A device that computes many
+        layers at a time says ready of all of them after it, and stops there."""
         return frozenset()
 
     def waits(self) -> frozenset[str]:
-        """Once bound: names of the spans whose :meth:`before_read` may have to wait. The same device asks before it begins
-        what it computes at a time, and begins there."""
+        """Once bound: names of the spans whose :meth:`before_read` may have to wait. The same device asks before it
+        begins what it computes at a time, and begins there."""
         return frozenset()
 
     def poll(self) -> None:  # noqa: B027

@@ -5,6 +5,7 @@ from types import ModuleType
 import numpy as np
 
 from ringtrain.api.borrow import BorrowedArray
+from ringtrain.api.libraries import lend
 from ringtrain.ops import bfloat16
 
 
@@ -92,9 +93,9 @@ def halves(monkeypatch) -> type:
         def values(self):
             return bfloat16.decode(self.bits)
 
-    def lend(array):
+    def lend_halves(array):
         return BorrowedArray(array.bits, "bfloat16", lambda host: Halves(bfloat16.decode(host)))
 
     Halves.__module__ = "halves"
-    monkeypatch.setitem(lend.BY_LIBRARY, "halves", lend)
+    monkeypatch.setitem(lend.BY_LIBRARY, "halves", lend_halves)
     return Halves

@@ -30,6 +30,7 @@ from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import rows_of
 from ringtrain.report.records import parse
 from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.train import texts
 from ringtrain.train.load import load, score_of
@@ -370,7 +371,7 @@ def batch_norm(given):
             option_texts.UNUSED(option="--momentum-correction", users="--optimizer lars", given="--optimizer lamb"),
         ),
         ({"resume": "auto", "out": None}, ConfigError, texts.AUTO_WITHOUT_OUT()),
-        ({"resume": "nowhere"}, CheckpointError, "nowhere is not there"),
+        ({"resume": "nowhere"}, CheckpointError, storage_texts.NOT_FOUND(path="nowhere", beside="")),
         ({"out": "net.toml"}, UsageError, "is a file"),
         ({"run_file": "none.toml"}, ConfigError, config_texts.UNREADABLE(path="none.toml", error="")),
     ],
@@ -619,5 +620,5 @@ def test_loading_what_fits_nothing(train, alone):
     train(out="run", iterations=2)
     with pytest.raises(DataError, match="there is no data set"):
         load(alone, "run", False, {"data": "missing.h5"}, "test")
-    with pytest.raises(CheckpointError, match="is not there"):
+    with pytest.raises(CheckpointError, match=storage_texts.NOT_FOUND.pattern()):
         load(alone, "nowhere", False, {}, "test")

@@ -15,6 +15,7 @@ from ringtrain.config import texts as config_texts
 from ringtrain.errors import ConfigError, RingtrainError, UsageError
 from ringtrain.nn import texts as nn_texts
 from ringtrain.storage import files
+from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
@@ -217,7 +218,7 @@ def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, made, tmp_pat
         assert "log.jsonl is no log of a run" in notes(folder)
         assert (folder.path / "superseded-log.jsonl").read_text() == "somebody's\n"
     elif "pipe" in what or "folder" in what:
-        assert "no file of its own: it is called superseded-" in notes(folder)
+        assert re.search(storage_texts.MOVED_ASIDE.pattern(), notes(folder))
 
 
 SOMEBODYS = [b"\xff\xfe", b"[[[[", b"batch = 'many'", b"name = 'of something else'"]
@@ -267,8 +268,8 @@ def test_a_sealed_checkpoint_of_no_run_is_refused(train, tmp_path):
     held = store.load(folder.best)
     fields = {name: getattr(held, name) for name in store.Checkpoint.__slots__}
     for changed, message in (
-        ({"scalars": {}}, "has no step that is a number"),
-        ({"optimizer": {"momentum": {}}}, "an optimizer's 'momentum' of other parameters"),
+        ({"scalars": {}}, storage_texts.NO_SCALAR.pattern(name="step")),
+        ({"optimizer": {"momentum": {}}}, storage_texts.OTHER_SLOTS.pattern(slot="momentum")),
         ({"iteration": 1}, texts.OTHER_POSITION.pattern(iteration=1, seen=60)),
         ({"config": "x = " + "[" * 20}, config_texts.NOT_TOML.pattern()),
         (

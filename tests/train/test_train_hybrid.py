@@ -234,8 +234,6 @@ CONVOLUTIONAL = DROPOUT_NET.replace(
     [
         (CONVOLUTIONAL, 1, {}, "layers at the end of a model, and 'small' has none there: leave --fc at data"),
         (DROPOUT_NET, 11, {}, "'fc' has 10, fewer than the 11 ranks: use at most 10, or leave --fc at data"),
-        (TWO, 1, {"sync": "delayed"}, "around --sync delayed: it applies gradients one iteration late"),
-        (TWO, 1, {"sync": "averaging"}, "different weights between averages, .* Give --sync allreduce or sharded"),
     ],
 )
 def test_what_cannot_be_divided(net, size, flags, message):

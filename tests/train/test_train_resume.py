@@ -7,7 +7,7 @@ import pytest
 from small_runs import DROPOUT_NET
 
 from ringtrain.errors import CheckpointError, UsageError
-from ringtrain.storage import texts as checkpoint_texts
+from ringtrain.storage import texts as storage_texts
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train import texts
 from ringtrain.train.checkpoints.resume import go_on
@@ -95,7 +95,7 @@ def test_another_start_in_its_folder_is_refused(train, first):
     train(model="net.toml", out="second", iterations=2)
     train(resume=first, iterations=5)
     for other in (first, "second"):  # the same, where there is a checkpoint; another, where there is none
-        with pytest.raises(UsageError, match=checkpoint_texts.HOLDS_A_RUN.pattern(folder="run")):
+        with pytest.raises(UsageError, match=storage_texts.HOLDS_A_RUN.pattern(folder="run")):
             train(resume=other)
         strip()
 
@@ -104,7 +104,9 @@ def test_what_it_began_with_may_be_gone(train, first, tmp_path):
     train(resume=first, iterations=5)
     strip()
     (tmp_path / first).rename(tmp_path / "elsewhere")
-    message = texts.NOTHING_TO_BEGIN_AT.pattern(folder="run", source="first", error="first is not there")
+    message = texts.NOTHING_TO_BEGIN_AT.pattern(
+        folder="run", source="first", error=storage_texts.NOT_FOUND(path="first", beside="")
+    )
     with pytest.raises(CheckpointError, match=message):
         train(resume="auto")
 

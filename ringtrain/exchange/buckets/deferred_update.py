@@ -13,7 +13,8 @@ class BucketUpdater:
     """update:    of weights, by what ``sums`` brings
     sums:      of gradients, all over the arena
     clip_norm: the largest global norm of the summed gradient; None for no limit
-    overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`before_read`. A global norm is known when all
+    overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`before_read`. A global norm is known
+               when all
                has arrived: with ``clip_norm`` it is as BACKWARD
     beside:    see :class:`ringtrain.exchange.settings.ExchangeSettings`
     scale:     of the loss, which is divided out; None for none. As with ``clip_norm``, all of the sums decide

@@ -12,7 +12,8 @@ weights stay where they are, and activations travel:
 5.  The gradients of a rank's columns are whole already: no other rank has any. It updates them alone, and keeps the
     optimizer's state of those alone. All other gradients go through the inner exchange.
 
-The arena is whole on every rank, and its part of the divided layers is brought up to date by :meth:`Hybrid.synchronize`.
+The arena is whole on every rank, and its part of the divided layers is brought up to date by
+:meth:`Hybrid.synchronize`.
 
 Source: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014.
 """

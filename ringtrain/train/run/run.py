@@ -101,7 +101,7 @@ class Run:
         done, tracing = self._progress.iteration, self._tracing
         if tracing is not None and (stopping or done >= min(tracing.stop, self._of.iterations)):
             self._tracing = None
-            self._sink.handle(Note(text=tracing.drain_peers()))
+            self._sink.handle(Note(text=tracing.meet()))
 
     def _meeting(self) -> int:
         """How many iterations will be finished when ranks next do something together."""
