@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ringtrain.bench import texts as bench_texts
 from tests.mpi.conftest import ROOT, run
 
 pytestmark = pytest.mark.mpi
@@ -60,8 +61,8 @@ def test_a_picture_that_could_not_be_drawn_is_told_before_anything_is_launched(t
         (("--ranks", "two"), "argument --ranks: invalid"),
         (("--algorithm", "rign"), "unknown algorithm 'rign': "),
         (("--algorithm", "auto,prepared"), "give mpi among --algorithm: all are compared with it"),
-        (("-b", "8M", "-e", "1M"), "-b must not be more than -e"),
-        (("-f", "0.5"), "it must be more than 1"),
+        (("-b", "8M", "-e", "1M"), bench_texts.BEGINS_AFTER_END(first=8 << 20, last=1 << 20)),
+        (("-f", "0.5"), bench_texts.FACTOR_TOO_SMALL(factor=0.5)),
         (("-n", "0"), "give -n of 1 or more, and -w of 0 or more"),
         (("-w", "-1"), "give -n of 1 or more, and -w of 0 or more"),
         (("--launch", "no-such-mpirun -np {ranks}"), "--launch no-such-mpirun -np {ranks}: there is no such program"),

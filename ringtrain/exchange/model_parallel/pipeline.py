@@ -215,8 +215,6 @@ class Pipeline(Exchange):
         return Traffic(sent, exposed_s, buckets=sums.traffic("gradients"))
 
     def close(self) -> None:
-        if self.sums is not None:
-            self.sums.close()
         self.sums = None
 
 
