@@ -31,7 +31,7 @@ Work = list[tuple[Callable, tuple]]  # functions with their arguments
 class Mapped(Reduction):
     """One fused plan on one buffer, which lies in memory that the node shares. Collective over the node.
 
-    twins:       the buffer on every rank of the node, by place (:meth:`Transport.twins`)
+    twins:       the buffer on every rank of the node, by place (:meth:`Transport.peer_views`)
     lane:        counters that nobody else uses at the time
     combine:     combine(a, b, y): y = a op b
     device:      what computes, as for :class:`ringtrain.collectives.execution.execute.Execution`; where the buffer is

@@ -20,7 +20,7 @@ def one_sided(visit: Visit) -> list[Line]:
     """Check that all ranks add to numbers of rank 0, and take tickets from them; collective."""
     transport = visit.transport
     try:
-        tally = transport.tally(2)
+        tally = transport.counters(2)
         tally.add(0, np.ones(1))
         ticket = tally.take(1, 1.0)
         transport.barrier()

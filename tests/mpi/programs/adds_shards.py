@@ -29,11 +29,11 @@ def train(t, shards, algorithm):
             for span in reversed(arena.spans):
                 rng = np.random.default_rng([shard, iteration, span.start])
                 arena.grads[span.start : span.stop] = rng.standard_normal(span.stop - span.start).astype("f4")
-                exchange.partial(span)
+                exchange.shard_grad_ready(span)
                 if shard == exchange.shards[1] - 1:
                     exchange.grad_ready(span)
         exchange.finish(iteration, 0.125)
-    carried = next(iter(exchange.flights().values())).reductions[0].transport
+    carried = next(iter(exchange.reducers().values())).reductions[0].transport
     weights = hashlib.sha256(arena.weights.tobytes()).hexdigest()
     exchange.close()
     return weights, carried

@@ -80,7 +80,7 @@ def sums_of_shards(d):
                 summing.partial(span)
                 if shard == summing.shards[1] - 1:
                     flight.grad_ready(span)
-        flight.land()
+        flight.wait_all()
         assert d.ops.to_host(whole).tobytes() == add_up(each, np.add).tobytes()
 
 
