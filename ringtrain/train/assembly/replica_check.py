@@ -29,14 +29,15 @@ FAN = 256  # blocks that a stretch is cut into to find where it differs
 
 
 class ReplicaCheck:
-    """Of one run. ``check`` is collective, after :meth:`Exchange.synchronize`; it raises the same error on every rank."""
+    """Of one run. ``check`` is collective, after :meth:`Exchange.synchronize`; it raises the same error on every
+    rank."""
 
     def __init__(self, ops: Ops, arena: Arena, exchange: Exchange, transport: Transport):
         self._ops, self._arena, self._exchange, self._transport = ops, arena, exchange, transport
 
     def gradient_problem(self) -> str | None:
-        """The first span whose gradient is not finite, on this rank. Before :meth:`Exchange.synchronize`, which may use that
-        memory."""
+        """The first span whose gradient is not finite, on this rank. Before :meth:`Exchange.synchronize`, which may use
+        that memory."""
         return _first_nonfinite(self._ops, self._arena.spans, OwnedArray("", self._arena.grads, self._all(), False))
 
     def check(self, when: str, gradient: str | None = None, comparing: bool = True) -> None:
