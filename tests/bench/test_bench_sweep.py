@@ -146,7 +146,7 @@ def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkey
         return own(transport, buffer, algorithm, combine, **how)
 
     own = catalogue.make_allreduce
-    monkeypatch.setattr(catalogue, "prepare", prepare)
+    monkeypatch.setattr(catalogue, "make_allreduce", prepare)
     result = swept(4, algorithms=("mpi", "ring", "shared", "windows"), sizes=(64, 2000))
     shared, windows = (by(result.rows, algorithm=name)[0] for name in ("shared", "windows"))
     assert (shared["status"], shared["transport"], shared["wire_bytes"]) == ("ok", "shared", None)
