@@ -1,3 +1,4 @@
+import os
 import signal
 import sys
 import threading
@@ -12,6 +13,17 @@ STOPPING = signals.STOPPING
 
 settings.register_profile("untimed", deadline=None)  # the machine may be busy
 settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(config, items):
+    """The daily run leaves the thorough tests out, unless the command line names tests or this marker."""
+    if os.environ.get("RINGTRAIN_LONG_RUNS") == "1" or "thorough" in config.option.markexpr:
+        return
+    if any("::" in name for name in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(autouse=True)

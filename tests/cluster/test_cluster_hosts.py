@@ -9,11 +9,12 @@ from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.inspect.cost import Fabric, cost
 from ringtrain.collectives.topology import filled
 from tests.cluster.conftest import PATIENCE_S
+from tests.tiers import thorough
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mpi]
 
 
-@pytest.mark.parametrize("ranks", [(2, 2), (1, 3, 1)])
+@pytest.mark.parametrize("ranks", [(1, 3, 1), *thorough(((2, 2),))])
 def test_hosts_are_nodes(cluster, ranks):
     ran = cluster(ranks, ["places.py"])
     assert ran.returncode == 0, ran.stderr
@@ -24,7 +25,7 @@ def test_hosts_are_nodes(cluster, ranks):
     ]
 
 
-@pytest.mark.parametrize("ranks", [(2, 2), (2, 1, 1)])
+@pytest.mark.parametrize("ranks", [(2, 2), *thorough(((2, 1, 1),))])
 def test_every_algorithm_is_right(cluster, tmp_path, ranks):
     sizes = ["-b", "4", "-e", "70000", "-f", "130"]
     told = ["-c", "1", "-n", "2", "-w", "0", "--json", tmp_path / "a.json"]
@@ -42,8 +43,10 @@ def test_every_algorithm_is_right(cluster, tmp_path, ranks):
     assert len(rows) == 3 * len(ALGORITHMS)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
-@pytest.mark.parametrize("ranks", [(2, 2), (2, 1, 1)])
+@pytest.mark.parametrize(
+    "ranks, algorithm",
+    [((2, 1, 1), "hierarchical"), *thorough(((2, 2), "ring"), ((2, 2), "hierarchical"), ((2, 1, 1), "ring"))],
+)
 def test_bytes_at_the_interface_are_the_schedules(cluster, ranks, algorithm):
     nbytes, times = 8 << 20, 3
     ran = cluster(ranks, ["allreduces.py", algorithm, nbytes, times])

@@ -11,6 +11,7 @@ from ringtrain.bench import texts as bench_texts
 from ringtrain.transport import texts as transport_texts
 from tests.fakes.clock import until
 from tests.mpi.conftest import PATIENCE_S
+from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
 
@@ -21,7 +22,7 @@ def arguments(*more):
     return ["-m", "ringtrain", "bench-allreduce", *TINY, *map(str, more)]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, *thorough(3)])
 def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     path = tmp_path / "a.json"
     done = mpirun(ranks, arguments("--json", path, "--pairs", "--out-of-place", "--skew", "1:0.001"))
@@ -61,6 +62,7 @@ def test_types_and_operations(mpirun):
     assert " 0 wrong, " in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_wire_that_rounds_is_right_and_half_as_long(mpirun, tmp_path):
     path = tmp_path / "a.json"
     done = mpirun(3, arguments("--wire", "all", "--algorithm", "mpi,ring,sliced,hierarchical", "--json", path))
@@ -87,7 +89,7 @@ def read(path) -> str:
         return ""
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGTERM, *thorough(signal.SIGINT)])
 def test_whoever_ends_a_sweep_early_keeps_what_was_measured(mpirun_process, tmp_path, ending):
     path = tmp_path / "a.json"
     sizes = ("-b", "1K", "-e", "256M", "-f", 1 << 18, "-n", "1000", "-w", "0", "-c", "0")

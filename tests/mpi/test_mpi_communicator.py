@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import thorough
+
 pytestmark = pytest.mark.mpi
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [2, *thorough(1, 3)])
 def test_everything_that_a_program_calls(mpirun, ranks):
     done = mpirun(ranks, ["communicates.py"])
     assert done.returncode == 0, done.stderr

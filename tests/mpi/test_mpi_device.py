@@ -6,11 +6,12 @@ import re
 import pytest
 
 from ringtrain.transport import texts as transport_texts
+from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [3, *thorough(2)])
 def test_device_memory_moves(mpirun, ranks):
     done = mpirun(ranks, ["device_moves.py"])
     assert done.returncode == 0, done.stderr
@@ -24,7 +25,7 @@ NO_DEVICE = transport_texts.NO_TRIAL(why=transport_texts.TRIAL_NO_DEVICE(error="
     ("maker", "told"),
     [
         ("aware", (" yes ", " GB/s direct, ", " GB/s staged)")),
-        ("absent", (f"staged unknown {NO_DEVICE}\n",)),
+        *thorough(("absent", (f"staged unknown {NO_DEVICE}\n",))),
     ],
 )
 def test_a_child_tries_first(mpirun, maker, told):

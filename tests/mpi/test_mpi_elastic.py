@@ -10,6 +10,7 @@ import pytest
 from ringtrain.report import texts as report_texts
 from ringtrain.train import texts as train_texts
 from ringtrain.transport import texts as transport_texts
+from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
 
@@ -151,7 +152,7 @@ def test_a_death_before_the_first_iteration(train):
     check_whole(found, events, 12, 2, [1])
 
 
-@pytest.mark.parametrize("dead", [0, 2])
+@pytest.mark.parametrize("dead", [0, *thorough(2)])
 def test_a_death_before_the_mpi_is_up_ends_the_others_and_is_told(train, tmp_path, dead):
     """The MPI's own start would wait for it for good."""
     status, told, found, _ = train(3, f"{dead}=starting:1", "--iterations", 12, "--elastic")
@@ -164,7 +165,7 @@ def test_a_death_before_the_mpi_is_up_ends_the_others_and_is_told(train, tmp_pat
     assert told.count("ringtrain: ") == 1 and "stacks of rank" not in told
 
 
-@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("dead", [1, *thorough(0)])
 def test_a_death_before_the_ranks_have_met_ends_the_other_and_is_told(train, tmp_path, dead):
     """The MPI is up: it returns an error, where it would else end the process with a status that says anything."""
     status, told, found, _ = train(2, f"{dead}=connecting:1", "--iterations", 12, "--elastic")

@@ -6,11 +6,12 @@ import pytest
 
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.transport import texts as transport_texts
+from tests.tiers import thorough
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [3, *thorough(1, 2, 4, 5)])
 def test_everything_moves(mpirun, ranks):
     done = mpirun(ranks, ["moves.py"])
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ import pytest
 from ringtrain.monitor import texts as texts
 from ringtrain.transport import texts as transport_texts
 from tests.mpi.conftest import PATIENCE_S
+from tests.tiers import thorough
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
 
@@ -18,6 +19,13 @@ DEADLINE_S = 2.0
 SMALL, LARGE = 1000, 300_000  # of the MPI's own all-reduces the small ones are logged, the large ones written down
 HOST = socket.gethostname()
 APART = {"OMPI_MCA_osc": "^sm"}  # no shared windows: rows travel as messages, as between nodes
+ROWS = {"together": {}, "apart": APART}
+# Each test has one daily case; together these have both algorithms, both sizes and both ways of the rows.
+PLACES = [(algorithm, rows) for algorithm in ("ring", "mpi") for rows in ROWS]
+
+
+def one_daily(*case):
+    return [case, *thorough(*(other for other in PLACES if other != case))]
 
 
 def all_reduce(count, algorithm):
@@ -35,10 +43,9 @@ def told(done):
     return lines[first:]
 
 
-@pytest.mark.parametrize("apart", [{}, APART], ids=["together", "apart"])
-@pytest.mark.parametrize("algorithm", ["ring", "mpi"])
-def test_a_slow_rank_is_waited_for(mpirun, algorithm, apart):
-    done = guarded(mpirun, "is_slow", algorithm, SMALL, deadline_s=20.0, **apart)
+@pytest.mark.parametrize("algorithm, rows", one_daily("ring", "together"))
+def test_a_slow_rank_is_waited_for(mpirun, algorithm, rows):
+    done = guarded(mpirun, "is_slow", algorithm, SMALL, deadline_s=20.0, **ROWS[rows])
     assert (done.returncode, done.stdout) == (0, "done, gap: ''\n"), done.stderr
 
 
@@ -64,7 +71,7 @@ def test_a_sweep_may_be_guarded(mpirun):
     assert "checked 4 rows, every element twice: 0 wrong" in done.stdout
 
 
-@pytest.mark.parametrize("algorithm, count", [("ring", SMALL), ("mpi", SMALL), ("mpi", LARGE)])
+@pytest.mark.parametrize("algorithm, count", [("mpi", LARGE), *thorough(("ring", SMALL), ("mpi", SMALL))])
 def test_a_rank_that_does_not_come_is_named(mpirun, algorithm, count):
     done = guarded(mpirun, "is_late", algorithm, count)
     assert done.returncode == 4
@@ -83,10 +90,9 @@ def test_a_rank_that_does_not_come_is_named(mpirun, algorithm, count):
     assert lines[7].endswith(f"; {texts.NOT_BEGUN(ranks='rank 1')}")
 
 
-@pytest.mark.parametrize("apart", [{}, APART], ids=["together", "apart"])
-@pytest.mark.parametrize("algorithm", ["ring", "mpi"])
-def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, apart):
-    done = guarded(mpirun, "is_stopped", algorithm, LARGE, **apart)
+@pytest.mark.parametrize("algorithm, rows", one_daily("ring", "apart"))
+def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, rows):
+    done = guarded(mpirun, "is_stopped", algorithm, LARGE, **ROWS[rows])
     assert done.returncode == 4
     line = told(done)[0]
     assert texts.STALLED(seconds=2, collective=f"collective 6, {all_reduce(LARGE, algorithm)}") in line
@@ -95,7 +101,9 @@ def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, apart):
     assert line.endswith(texts.WAIT_IN(ranks="ranks 0, 2"))
 
 
-@pytest.mark.parametrize("algorithm, count", [("ring", SMALL), ("ring", LARGE), ("mpi", SMALL), ("mpi", LARGE)])
+@pytest.mark.parametrize(
+    "algorithm, count", [("mpi", SMALL), *thorough(("ring", SMALL), ("ring", LARGE), ("mpi", LARGE))]
+)
 def test_different_sizes_are_named_rank_by_rank(mpirun, algorithm, count):
     done = guarded(mpirun, "has_another_size", algorithm, count)
     assert done.returncode == 1
@@ -104,10 +112,9 @@ def test_different_sizes_are_named_rank_by_rank(mpirun, algorithm, count):
     assert (texts.MISMATCH(number=6, ranks="ranks 0, 2", call=expected, others=others)) in told(done)[0]
 
 
-@pytest.mark.parametrize("apart", [{}, APART], ids=["together", "apart"])
-@pytest.mark.parametrize("algorithm", ["ring", "mpi"])
-def test_another_operation_is_named_although_the_bytes_fit(mpirun, algorithm, apart):
-    done = guarded(mpirun, "does_another_operation", algorithm, SMALL, **apart)
+@pytest.mark.parametrize("algorithm, rows", one_daily("mpi", "together"))
+def test_another_operation_is_named_although_the_bytes_fit(mpirun, algorithm, rows):
+    done = guarded(mpirun, "does_another_operation", algorithm, SMALL, **ROWS[rows])
     assert done.returncode == 1
     assert f"got, on rank 1 ({HOST}): all-reduce of 1,000 float32 by {algorithm} (max)." in told(done)[0]
 
@@ -118,7 +125,7 @@ def test_another_call_is_named(mpirun):
     assert f"got, on rank 1 ({HOST}): gather of values." in told(done)[0]
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "mpi"])
+@pytest.mark.parametrize("algorithm", ["ring", *thorough("mpi")])
 def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorithm):
     given = [
         "--ops",

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import host_kernels
+from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [3, *thorough(1, 2)])
 def test_ranks_map_one_anothers_devices(mpirun, ranks):
     done = mpirun(ranks, ["maps_devices.py"])
     assert done.returncode == 0, done.stderr

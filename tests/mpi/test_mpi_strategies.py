@@ -9,6 +9,7 @@ from test_mpi_train import EPOCHS, NET, arguments, lives, losses, ranks_of, read
 
 from ringtrain.exchange.compatibility_texts import ALGORITHM_HALVES
 from tests.mpi.conftest import PATIENCE_S
+from tests.tiers import daily, thorough
 
 pytestmark = pytest.mark.mpi
 
@@ -77,7 +78,7 @@ def assert_is_of_one_rank(alone, net, out, *flags):
 PIPELINE = ("--fc", "pipeline", "--accumulate", 3)
 
 
-@pytest.mark.parametrize("update", ["accumulate", "each"])
+@pytest.mark.parametrize("update", ["accumulate", *thorough("each")])
 def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, alone, net, tmp_path, update):
     out, double = tmp_path / "out", ("--dtype", "float64")
     net.write_text(TWO_FC)
@@ -102,6 +103,7 @@ def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, alon
     assert sum(text.startswith(("rank 2: fc1", "rank 3: fc")) for text in notes) == 3
 
 
+@pytest.mark.thorough
 def test_a_pipeline_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
     for out, more in (("whole", ()), ("parts", (*PIPELINE, "--evaluate-every", 7))):
         done = mpirun(3, arguments(net, tmp_path / out, "--iterations", 20, "--dtype", "float64", *more))
@@ -109,6 +111,7 @@ def test_a_pipeline_is_all_reduce_on_real_ranks(mpirun, net, tmp_path):
     assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_sharded_and_master_are_all_reduce_on_real_ranks(mpirun, net, tmp_path):
     sharded, master = ("--sync", "sharded", "--algorithm", "ring"), ("--sync", "master")
     for out, more in (("whole", ()), ("slices", sharded), ("master", master)):
@@ -159,7 +162,7 @@ KILLED = {sync: (1, ("--sync", sync, *more)) for sync, more in STRATEGIES.items(
 KILLED |= {"pipeline, in front": (1, PIPELINE), "pipeline, fully connected": (2, PIPELINE)}
 
 
-@pytest.mark.parametrize("case", KILLED)
+@pytest.mark.parametrize("case", daily(KILLED, "server", "pipeline, fully connected"))
 def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone, net, tmp_path, case):
     victim, flags = KILLED[case]
     more = ("--epochs", EPOCHS, "--checkpoint-every", 3, *flags)
@@ -181,21 +184,21 @@ def test_ranks_that_do_not_suffice_are_told_once(mpirun, net, tmp_path):
     assert done.stderr.count("--fc-ranks 2 is more than the model has fully connected layers to divide (fc)") == 1
 
 
-@pytest.mark.parametrize("flags", APART.values(), ids=APART)
-def test_ranks_that_are_apart_go_on_at_another_number(mpirun, net, tmp_path, flags):
+@pytest.mark.parametrize("case", daily(APART, "server, dedicated, stale", "averaging, asynchronous"))
+def test_ranks_that_are_apart_go_on_at_another_number(mpirun, net, tmp_path, case):
     """And stay apart: a dedicated server, one that trains, two; each run ends with equal weights on all ranks."""
     out = tmp_path / "out"
     for ranks, until in ((3, 30), (2, 60)):
-        done = mpirun(ranks, arguments(net, out, "--iterations", until, *flags, "--resume", "auto"))
+        done = mpirun(ranks, arguments(net, out, "--iterations", until, *APART[case], "--resume", "auto"))
         assert done.returncode == 0, done.stderr
     end = records(out, "end")[-1]
     assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.5
     assert len(losses(out)) == 60 and not any(record["exact"] for record in records(out, "start"))
 
 
-@pytest.mark.parametrize("flags", APART.values(), ids=APART)
-def test_a_killed_rank_ends_ranks_that_are_apart(mpirun_process, alone, net, tmp_path, flags):
-    more = ("--epochs", EPOCHS, "--checkpoint-every", 3, *flags)
+@pytest.mark.parametrize("case", daily(APART, "server, asynchronous"))
+def test_a_killed_rank_ends_ranks_that_are_apart(mpirun_process, alone, net, tmp_path, case):
+    more = ("--epochs", EPOCHS, "--checkpoint-every", 3, *APART[case])
     process = mpirun_process(3, arguments(net, tmp_path / "out", *more))
     read_until(process, f" 2/{EPOCHS}")
     ranks = ranks_of(process)

@@ -15,6 +15,7 @@ import pytest
 
 from ringtrain.train import texts
 from tests.mpi.conftest import PATIENCE_S, ROOT
+from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
 
@@ -72,7 +73,7 @@ def test_nothing_is_left_in_shared_memory(alone, mpirun, net, tmp_path):
         assert done.returncode == 0 and os.listdir(tmp_path / "shm") == [], done.stderr
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [3, *thorough(1, 2, 4, 5)])
 def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ranks):
     done = mpirun(ranks, arguments(net, tmp_path / "out", "--iterations", 26), PYTHONPATH=str(ROOT))  # curves are drawn
     assert done.returncode == 0, done.stderr
@@ -85,7 +86,8 @@ def test_a_run_leaves_its_folder_and_every_rank_agrees(mpirun, net, tmp_path, ra
     assert len(done.stdout.split("preparing:")[0].strip().splitlines()) <= 12  # the header
 
 
-def test_default_kernels_train_the_same_on_1_to_4_ranks(mpirun, alone, net, tmp_path):
+@pytest.mark.parametrize("numbers", [(3,), *thorough(((2, 4),))])
+def test_default_kernels_train_the_same_on_1_to_4_ranks(mpirun, alone, net, tmp_path, numbers):
     """Compiled ones, by the first run where nobody has before; exchanged as is by default."""
 
     def trained(run, out):
@@ -96,7 +98,7 @@ def test_default_kernels_train_the_same_on_1_to_4_ranks(mpirun, alone, net, tmp_
         return losses(tmp_path / out)
 
     one = trained(alone, "one")
-    for ranks in (2, 3, 4):
+    for ranks in numbers:
         assert trained(partial(mpirun, ranks), str(ranks)) == pytest.approx(one, rel=1e-9)
 
 
@@ -115,6 +117,7 @@ def test_a_reproducible_run_is_the_same_on_1_2_and_3_ranks(mpirun, net, tmp_path
     assert hashed(3, "three", "--iterations", 8) == wanted
 
 
+@pytest.mark.thorough
 def test_resuming_in_mid_epoch_at_other_numbers_of_ranks(mpirun, net, tmp_path):
     """24 iterations an epoch: stopped at 17 and at 30, both inside of one."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -169,7 +172,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_that_goes_on(mpirun, mpirun_pro
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, *thorough(2)])
 def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun, mpirun_process, alone, net, tmp_path, victim):
     process = mpirun_process(3, arguments(net, tmp_path / "out", "--epochs", EPOCHS, "--checkpoint-every", 3))
     read_until(process, f" 3/{EPOCHS}")
@@ -199,6 +202,7 @@ def test_ranks_that_were_told_different_things_are_named(mpirun, net, tmp_path):
     assert texts.DISAGREE(differences=seed) in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_flag_that_one_rank_alone_has_is_named(mpirun, net, tmp_path):
     plain, clipped = arguments(net, tmp_path / "out"), arguments(net, tmp_path / "out", "--clip-norm", 1)
     done = mpirun(1, [*plain, ":", "-np", "1", sys.executable, *clipped])
@@ -206,6 +210,7 @@ def test_a_flag_that_one_rank_alone_has_is_named(mpirun, net, tmp_path):
     assert texts.DIFFERENCE(key="clip_norm", values="null on rank 0; 1.0 on rank 1") in done.stderr
 
 
+@pytest.mark.thorough
 def test_data_that_one_rank_alone_lacks_ends_all(mpirun, net, tmp_path):
     plain, other = arguments(net, tmp_path / "out"), arguments(net, tmp_path / "out", "--data", "none.h5")
     done = mpirun(1, [*plain, ":", "-np", "1", sys.executable, *other])

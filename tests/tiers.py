@@ -1,0 +1,14 @@
+"""The daily tests, and those that only RINGTRAIN_LONG_RUNS=1 adds, as scripts/check-full sets it."""
+
+import pytest
+
+
+def thorough(*cases) -> list:
+    """Cases of a parametrized test whose promise another case holds daily. A tuple is one case of several values."""
+    marks = pytest.mark.thorough
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks) for case in cases]
+
+
+def daily(names, *kept) -> list:
+    """All the names; those that are not kept are thorough."""
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.thorough) for name in names]
