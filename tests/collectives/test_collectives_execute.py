@@ -50,8 +50,8 @@ def executed(schedule, inputs, segment_bytes=1 << 18, wrap=lambda transport: tra
     return LoopbackWorld(schedule.size).run(body)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-@pytest.mark.parametrize("size", SIZES)
+# A schedule does not know the type: one size is enough for the other types.
+@pytest.mark.parametrize("size, dtype", [*((size, "float32") for size in SIZES), (3, "float64"), (3, "int32")])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_sums_are_exact_at_every_length(name, size, dtype):
     for count in sorted({0, 1, size - 1, size, size + 1, 101, 10007}):
@@ -70,7 +70,7 @@ def test_sums_are_exact_on_any_nodes(name, counts):
                 np.testing.assert_array_equal(buffer, total(schedule.size, count, "f4"))
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
+@pytest.mark.parametrize("size", [3, 8])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_pipelined_sums_are_exact(name, size):
     inputs = [exact(rank, 1009, "f8") for rank in range(size)]
@@ -116,9 +116,8 @@ def test_a_copy_within_a_rank():
         np.testing.assert_array_equal(buffer, total(2, 77, "f4"))
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_random_sums_are_near_and_the_same_everywhere(name, size):
+def test_random_sums_are_near_and_the_same_everywhere(name, size=5):
     inputs = [np.random.default_rng(rank).standard_normal(10007).astype("f4") for rank in range(size)]
     buffers = all_reduce(size, name, inputs)
     wide = np.array(inputs, "f8")

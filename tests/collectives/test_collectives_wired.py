@@ -68,8 +68,11 @@ def same_everywhere(buffers, wire):
         assert buffer.tobytes() == buffers[0].tobytes() == through(wire, buffer).tobytes()
 
 
-@pytest.mark.parametrize("wire", WIRE)
-@pytest.mark.parametrize("size", SIZES)
+# The wire changes the arithmetic and the size changes the schedule: each is varied beside one of the other.
+SIZES_AND_WIRES = [(3, "float16"), *((size, "bfloat16") for size in SIZES)]
+
+
+@pytest.mark.parametrize("size, wire", SIZES_AND_WIRES)
 @pytest.mark.parametrize("name", OWNED)
 def test_sums_that_are_exact_stay_exact_at_every_length(name, size, wire):
     for count in sorted({0, 1, size - 1, size, size + 1, 101, 10007}):
@@ -78,8 +81,7 @@ def test_sums_that_are_exact_stay_exact_at_every_length(name, size, wire):
             np.testing.assert_array_equal(buffer, total(size, count))
 
 
-@pytest.mark.parametrize("wire", WIRE)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size, wire", [(3, "float16"), (5, "bfloat16"), (8, "bfloat16")])
 @pytest.mark.parametrize("name", OWNED)
 def test_random_sums_are_near_and_the_same_bits_everywhere(name, size, wire):
     inputs = normal(size, 1009)
