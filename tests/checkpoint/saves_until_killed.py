@@ -1,40 +1,71 @@
 """A program for test_checkpoint_killed: saves checkpoints into a run's folder, and is killed doing so.
 
-usage: saves_until_killed.py FOLDER STEP
+usage: saves_until_killed.py FOLDER [steps]
 
-Whatever Python does with a file it announces as an audit event. At event number STEP the program kills itself, before
-the deed is done; STEP 0 is never: then it saves without end and tells of every event by a byte on its output.
+It saves without end, and writes a byte on its output for every event; whoever started it kills it. With "steps", for
+each event a copy of this process, in a folder FOLDER/NUMBER of its own, kills itself before that event; the status of
+each copy is printed, until one survives.
+
+Whatever Python does with a file it announces as an audit event.
 """
 
+import datetime
 import os
 import signal
 import sys
+import traceback
+from pathlib import Path
 
 from conftest import make_checkpoint
 
-from ringtrain.storage.run_folder.run_folder import RunFolder
+from ringtrain.storage.run_folder.run_folder import RunFolder, create
 
 DEEDS = ("open", "os.rename", "os.link", "os.remove")
 
 
-def main(folder: RunFolder, step: int) -> None:
+def save(folder: RunFolder, last: int, at_event) -> None:
+    """Save the checkpoints up to the last. ``at_event(number)`` is called before each event of all but the first."""
     events = 0
 
     def watch(event, arguments):
         nonlocal events
-        if event not in DEEDS:
-            return
-        events += 1
-        if events == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if step == 0:
-            os.write(1, b".")
+        if event in DEEDS:
+            events += 1
+            at_event(events)
 
     folder.save(make_checkpoint(1), keep=2, is_best=True)
     sys.addaudithook(watch)
-    for iteration in range(2, 4 if step else 1 << 30):
+    for iteration in range(2, last + 1):
         folder.save(make_checkpoint(iteration), keep=1, is_best=iteration % 2 == 1)
-    print(events)
 
 
-main(RunFolder(sys.argv[1]), int(sys.argv[2]))
+def killed_at(step: int):
+    return lambda number: number == step and os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_a_copy(action) -> int:
+    """The exit status of a copy of this process that does it."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        action()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def killed_at_each_step(path: Path) -> None:
+    step, status = 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        step += 1
+        folder = create(str(path / str(step)), "mlp", datetime.datetime(2026, 1, 31), resume=False)
+        status = in_a_copy(lambda folder=folder, step=step: save(folder, 3, killed_at(step)))
+        print(status, flush=True)
+
+
+if sys.argv[2:] == ["steps"]:
+    killed_at_each_step(Path(sys.argv[1]))
+else:
+    save(RunFolder(sys.argv[1]), 1 << 30, lambda number: os.write(1, b"."))

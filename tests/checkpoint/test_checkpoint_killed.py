@@ -11,11 +11,10 @@ import pytest
 
 import ringtrain
 from ringtrain.storage.files import PARTIAL
-from ringtrain.storage.run_folder.run_folder import create
+from ringtrain.storage.run_folder.run_folder import RunFolder, create
 
 NOW = datetime.datetime(2026, 1, 31)
 PROGRAM = Path(__file__).with_name("saves_until_killed.py")
-NEVER = 1000
 
 
 @pytest.fixture
@@ -23,10 +22,10 @@ def folder(tmp_path):
     return create(str(tmp_path), "mlp", NOW, resume=False)
 
 
-def start(folder, step):
+def start(*arguments):
     paths = [str(Path(ringtrain.__file__).parents[1]), str(PROGRAM.parent)]
     return subprocess.Popen(
-        [sys.executable, PROGRAM, folder.path, str(step)],
+        [sys.executable, PROGRAM, *map(str, arguments)],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
@@ -47,16 +46,13 @@ def check_and_resume(folder, make, equal):
 
 
 def test_killed_before_each_thing_it_does(tmp_path, make, equal):
-    whole = create(str(tmp_path / "whole"), "mlp", NOW, resume=False)
-    with start(whole, NEVER) as writer:
-        steps = int(writer.stdout.read())
-    assert steps >= 9
+    with start(tmp_path, "steps") as writer:
+        *statuses, end = map(int, writer.stdout.read().split())
+    assert set(statuses) == {-9} and end == 0
+    assert len(statuses) >= 9
     iterations, lefts = [], []
-    for step in range(1, steps + 1):
-        folder = create(str(tmp_path / str(step)), "mlp", NOW, resume=False)
-        with start(folder, step) as writer:
-            assert writer.wait() == -9
-        iteration, left = check_and_resume(folder, make, equal)
+    for step in range(1, len(statuses) + 1):
+        iteration, left = check_and_resume(RunFolder(str(tmp_path / str(step))), make, equal)
         iterations.append(iteration)
         lefts.append(left)
     assert iterations == sorted(iterations)
@@ -67,7 +63,7 @@ def test_killed_before_each_thing_it_does(tmp_path, make, equal):
 def test_killed_at_any_instant(folder, make, equal):
     draw = random.Random(3)
     for _ in range(5):
-        with start(folder, 0) as writer:
+        with start(folder.path) as writer:
             writer.stdout.read(draw.randrange(1, 60))
             writer.kill()
         check_and_resume(folder, make, equal)
