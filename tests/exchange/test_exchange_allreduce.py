@@ -363,6 +363,8 @@ def test_buckets_are_whole_spans_from_the_end():
     assert names == [["b.weight", "c.weight"], ["a.weight", "a.bias", "n.mean"]]
     assert [len(b.spans) for b in make_buckets(spans, 8, 1)] == [1] * 5
     assert [len(b.spans) for b in make_buckets(spans, 8, 1 << 30)] == [5]
+    full = 8 * (spans[-1].stop - spans[-1].start)
+    assert next(len(b.spans) for b in make_buckets(spans, 8, full)) == 1
     assert make_buckets([], 8, 1) == []
     covered = sorted((b.start, b.stop) for b in make_buckets(spans, 8, 200))
     assert covered[0][0] == 0 and covered[-1][1] == spans[-1].stop
