@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "cluster"
 PATIENCE_S = 300.0  # only a failure waits for it: nothing here is told by how long it takes
 PROGRAMS = Path(__file__).parent / "programs"
+UNDRAWN = ROOT / "tests" / "mpi" / "programs" / "undrawn"  # on the path of ranks: runs draw no curves
 COUNTED = re.compile(r"^host(\d+) received (\d+) sent (\d+)\n", re.MULTILINE)
 
 
@@ -30,7 +31,7 @@ class Ran:
 
 def environment(**more) -> dict:
     """The Python of these tests, and this checkout's ringtrain, on all hosts."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(UNDRAWN), str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "RINGTRAIN_VENV": sys.prefix, "PYTHONPATH": path, **more}
 
 

@@ -31,7 +31,13 @@ PLANS = {
             ON_A_CLUSTER: "--iterations 1",
             "mpirun -np 2 ringtrain train --model small.toml --data mine.h5 --out runs/small": "--epochs 3",
         },
-        long=frozenset([ON_A_CLUSTER]),
+        long=frozenset(
+            [
+                ON_A_CLUSTER,
+                "mpirun -np 2 ringtrain train --config run.toml --epochs 2",
+                "mpirun --oversubscribe -np 3 ringtrain train --out runs/again --resume auto --epochs 5",
+            ]
+        ),
         absent={
             "scripts/quickstart": INSTALLS,
             ". .venv/bin/activate": "of the environment that scripts/quickstart makes",

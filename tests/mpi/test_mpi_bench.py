@@ -55,6 +55,7 @@ def test_a_sweep_of_warm_buffers_is_compared_with_none_of_written_ones(mpirun, t
     assert done.stderr.count(bench_texts.OTHER_RULE.partition("{then}")[0].format(path=path)) == 1
 
 
+@pytest.mark.thorough
 def test_types_and_operations(mpirun):
     done = mpirun(3, arguments("-e", "1K", "-d", "float16,bfloat16,int64", "-o", "all"))
     assert done.returncode == 0, done.stderr
