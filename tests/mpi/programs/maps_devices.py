@@ -77,7 +77,7 @@ def sums_of_shards(d):
         for shard in range(*summing.shards):
             for span in reversed(spans):
                 d.ops.upload(each[shard, span.start : span.stop].copy(), whole[span.start : span.stop])
-                summing.partial(span)
+                summing.shard_grad_ready(span)
                 if shard == summing.shards[1] - 1:
                     flight.grad_ready(span)
         flight.wait_all()
