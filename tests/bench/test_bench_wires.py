@@ -17,6 +17,7 @@ from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, Link
 from ringtrain.bench.sweep import files, gates, plots, tables
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.tiers import thorough
 
 QUICK = Protocol(repeats=3, warm_up=1)
 ALL = ("none", "float16", "bfloat16")
@@ -114,9 +115,11 @@ def test_means_too(size):
         assert (row["status"], row["wrong"]) == ("ok", 0)
 
 
-@pytest.mark.parametrize("wire", ALL[1:])
-@pytest.mark.parametrize("op", ["sum", "mean"])
-@pytest.mark.parametrize("size", [1, 2, 5, 32])
+KINDS_OF_SUMS = [(size, op, wire) for size in (1, 2, 5, 32) for op in ("sum", "mean") for wire in ALL[1:]]
+MOST_RANKS = [case for case in KINDS_OF_SUMS if case[0] == 32 and case != (32, "sum", "bfloat16")]
+
+
+@pytest.mark.parametrize("size, op, wire", [*(c for c in KINDS_OF_SUMS if c not in MOST_RANKS), *thorough(*MOST_RANKS)])
 def test_the_check_allows_what_a_wire_rounds_and_no_more(wire, op, size):
     """A ring's sums by hand, which round most often; and what no wire explains."""
     numbers, narrow = TYPES["float32"], TYPES[wire]
