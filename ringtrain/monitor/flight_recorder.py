@@ -10,16 +10,10 @@ comparison with another rank's word tells whether the two make the same call:
     calls    32 records  fingerprint and text of the calls that this rank makes
     doing    a text      what the rank does besides, as of its last beat
 
-A collective of a few microseconds cannot wait even for that. Its fingerprint goes to a list of this process alone,
-of which the end is brought to the board when a larger collective begins, and by a thread, now and then.
-
 Nothing here orders the stores of different words: what looks wrong is looked at again before it is told.
 """
 
 import hashlib
-import sys
-import threading
-from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +32,6 @@ WORDS = DOING + TEXT_BYTES // 8
 ROW_BYTES = 8 * WORDS
 SHIFT = 32
 LOW = (1 << SHIFT) - 1
-LOW_HALF = 0 if sys.byteorder == "little" else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +85,7 @@ class RankRecord:
 
 
 class FlightRecorder:
-    """One rank's place at the board. Collective to make; all ranks number their collectives alike, from 1.
-
-    log:  fingerprints of collectives that this rank has begun, and that are not on the board yet
-    busy: whether the last of these is under way; set before it is logged
-    """
+    """One rank's place at the board. Collective to make; all ranks number their collectives alike, from 1."""
 
     def __init__(self, transport):
         memory = transport.board(ROW_BYTES)
@@ -109,10 +98,7 @@ class FlightRecorder:
         self._own, self._begun, self._done = own, own[BEGUN:DONE], own[DONE:MOVED]
         following = memory.near[(memory.near.index(self.rank) + 1) % len(memory.near)]
         self._next = memoryview(memory.rows[following]).cast("q")[BEGUN:DONE]
-        self._number = 0  # of the last collective that is on the board
-        self.log: list[int] = []
-        self.busy, self._open = False, 0  # the word that was under way when it was written
-        self._lock = threading.Lock()  # the thread writes what is logged, too
+        self._number = 0  # of the collective that this rank began last
         self._described: dict[int, str] = {}
         self._doing = ""
         self._hosts = transport.gather_json(transport.activity.host)
@@ -140,8 +126,6 @@ class FlightRecorder:
 
     def begin(self, fingerprint: int) -> int:
         """This rank begins its next collective: the word by which it is known."""
-        if self.log or self._open:
-            self.write_log()
         self._number = number = self._number + 1
         self._begun[number & MASK] = word = number << SHIFT | fingerprint
         return word
@@ -157,28 +141,6 @@ class FlightRecorder:
         if self._begun[place] == word:  # else there are more in flight than places, and another has this one
             self._done[place] = word
         return self._next[place] == word
-
-    def write_log(self) -> int:
-        """Bring to the board what is logged. The word of the collective that this rank began last."""
-        with self._lock:
-            self._write_log()
-            return self._begun[self._number & MASK]
-
-    def _write_log(self) -> None:
-        logged = self.log[:]
-        busy = self.busy  # read after the log, so that what is under way is never written as done
-        if self._open and (logged or not busy):
-            self._done[self._open >> SHIFT & MASK], self._open = self._open, 0
-        if not logged:
-            return
-        self._number += len(logged)
-        recent = logged[-RING:]
-        first = self._number - len(recent) + 1
-        words = _words(first, recent)
-        self._open = words[-1] if busy else 0
-        _store(self._begun, first, words)
-        _store(self._done, first, words[:-1] if busy else words)
-        del self.log[: len(logged)]  # last: while there is a log, nothing is numbered without the lock
 
     def move(self, word: int, moved: int) -> None:
         number = word >> SHIFT
@@ -201,7 +163,7 @@ class FlightRecorder:
 
     @property
     def last(self) -> int:
-        """Number of the collective that this rank has brought to the board last."""
+        """Number of the collective that this rank began last."""
         return self._number
 
     # ── all ranks are read ────────────────────────────────────────────────────────────────────────────────
@@ -244,22 +206,6 @@ class FlightRecorder:
             int(words[DOING_MS]) / 1000,
             bool(words[LIMITED]),
         )
-
-
-def _words(first: int, fingerprints: list[int]) -> memoryview:
-    """The words of these, numbered from ``first`` on; made of halves, since whole ones would cost Python far more."""
-    halves = array("I", bytes(8 * len(fingerprints)))
-    halves[LOW_HALF::2] = array("I", fingerprints)
-    halves[1 - LOW_HALF :: 2] = array("I", range(first, first + len(fingerprints)))
-    return memoryview(halves).cast("B").cast("q")
-
-
-def _store(ring: memoryview, first: int, words: memoryview) -> None:
-    """Store the words of numbers from ``first`` on in their places."""
-    place = first & MASK
-    before = min(RING - place, len(words))
-    ring[place : place + before] = words[:before]
-    ring[: len(words) - before] = words[before:]
 
 
 def _calls(words: np.ndarray) -> dict[int, str]:

@@ -12,14 +12,12 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
-import numpy as np
-
 from ringtrain.collectives.execution.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.monitor import diagnosis, stack_dump
 from ringtrain.monitor import texts as texts
 from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, CollectiveCall, FlightRecorder, RankRecord, make_call
-from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, SMALL_BYTES, GuardedReduction, GuardedSmallReduction
+from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, GuardedReduction
 from ringtrain.monitor.reporter_election import LOOK_S, SEEN_S, TURN_S, ReporterElection
 from ringtrain.monitor.watchdog import Watchdog
 from ringtrain.transport.activity import DEADLINE_S
@@ -80,11 +78,8 @@ class Guard:
         text = texts.WATCHED_OF(**called, carried=of) if of else texts.WATCHED(**called)
         fingerprint = self.call(text).fingerprint
         native = reduction.transport == NATIVE
-        if native and count * np.dtype(dtype).itemsize <= SMALL_BYTES:
-            watched = GuardedSmallReduction(self, reduction, fingerprint)
-        else:
-            watched = GuardedReduction(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
-            self._watched.append(weakref.ref(watched))
+        watched = GuardedReduction(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
+        self._watched.append(weakref.ref(watched))
         watched.algorithm, watched.transport, watched.why = reduction.algorithm, reduction.transport, reduction.why
         watched.bytes_sent, watched.blocks = reduction.bytes_sent, reduction.blocks
         return watched
@@ -118,7 +113,6 @@ class Guard:
 
     def iterate(self, iteration: int) -> None:
         """Training is at this iteration, from 1: the step that messages speak of."""
-        self.board.write_log()
         self.board.iterate(iteration)
         self._activity.iteration = iteration
 
@@ -232,7 +226,6 @@ class Guard:
         """After each look of the watchdog: beat, write how far collectives have got, and end the run where the main
         thread cannot. Whether that was done."""
         self.board.beat()
-        self.board.write_log()
         self._write_moves()
         self._write_stage()
         if not self._turns.taken and not self._shown and self._is_awaited(self.board.told_number()):

@@ -6,7 +6,6 @@ from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle
 
-SMALL_BYTES = 1 << 17  # an all-reduce of so much may take so little that it is only logged
 FIRST_LOOK_S = 1e-3  # who has waited for so long looks at the others
 
 
@@ -85,27 +84,3 @@ class GuardedReduction(Reduction):
     @property
     def moved(self) -> int:
         return self._progress() if self._started else 0
-
-
-class GuardedSmallReduction(Reduction):
-    """An all-reduce of a few microseconds, done where it is started: it is logged, and compared later, many at once."""
-
-    def __init__(self, guard, reduction: Reduction, fingerprint: int):
-        self._guard, self._board, self._start, self._fingerprint = guard, guard.board, reduction.start, fingerprint
-        self._note = guard.board.log.append
-
-    def start(self) -> None:
-        board = self._board
-        board.busy = True
-        self._note(self._fingerprint)
-        try:
-            self._start()
-        except TransportError as error:
-            raise self._guard.explained(board.write_log(), error) from error
-        board.busy = False
-
-    def test(self) -> bool:
-        return True
-
-    def wait(self, deadline_s: float) -> None:
-        pass

@@ -1,6 +1,7 @@
 """A transport whose collectives are watched by a guard: what training uses besides its gradients' all-reduce."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from ringtrain.collectives.execution.reduction import NATIVE
 from ringtrain.monitor import texts as texts
@@ -35,15 +36,14 @@ class GuardedTransport(Transport):
 
     # ── watched ───────────────────────────────────────────────────────────────────────────────────────────
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        self._run(_all_reduce(span, op), lambda: self._inner.native_allreduce(span, op, source))
+        self._run(_all_reduce(span.size, span.dtype, op), lambda: self._inner.native_allreduce(span, op, source))
 
     def native_allreduce_start(self, span) -> Handle:
-        call = self._guard.call(_all_reduce(span, "sum"))
+        call = self._guard.call(_all_reduce(span.size, span.dtype, "sum"))
         return self._guard.started(call, lambda: self._inner.native_allreduce_start(span))
 
     def broadcast(self, span, root: int = 0) -> None:
-        text = texts.BROADCAST(nbytes=span.size * span.dtype.itemsize, root=root)
-        self._run(text, lambda: self._inner.broadcast(span, root))
+        self._run(_broadcast(span.size * span.dtype.itemsize, root), lambda: self._inner.broadcast(span, root))
 
     def gather_json(self, value) -> list:
         return self._run(texts.GATHER, lambda: self._inner.gather_json(value))
@@ -95,8 +95,15 @@ class GuardedTransport(Transport):
         return self._inner.describe()
 
 
-def _all_reduce(span, op: str) -> str:
-    return texts.WATCHED(kind=texts.ALL_REDUCE, count=span.size, dtype=span.dtype, algorithm=NATIVE, op=op)
+# A text is formatted at its first call alone: a call of the MPI takes a few microseconds, and so does a text.
+@lru_cache
+def _all_reduce(count: int, dtype, op: str) -> str:
+    return texts.WATCHED(kind=texts.ALL_REDUCE, count=count, dtype=dtype, algorithm=NATIVE, op=op)
+
+
+@lru_cache
+def _broadcast(nbytes: int, root: int) -> str:
+    return texts.BROADCAST(nbytes=nbytes, root=root)
 
 
 def watched(transport: Transport, activity: Activity) -> Transport:

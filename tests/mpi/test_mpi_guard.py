@@ -16,7 +16,7 @@ from tests.tiers import thorough
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
 
 DEADLINE_S = 2.0
-SMALL, LARGE = 1000, 300_000  # of the MPI's own all-reduces the small ones are logged, the large ones written down
+SMALL, LARGE = 1000, 300_000  # the MPI sends the small ones at once, and asks first for the large ones
 HOST = socket.gethostname()
 APART = {"OMPI_MCA_osc": "^sm"}  # no shared windows: rows travel as messages, as between nodes
 ROWS = {"together": {}, "apart": APART}

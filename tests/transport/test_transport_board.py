@@ -1,7 +1,5 @@
 """The board: rows that their ranks write and that all read."""
 
-import threading
-
 import pytest
 
 from ringtrain.monitor.flight_recorder import CALLS, RING, TEXT_BYTES, FlightRecorder, make_call
@@ -68,66 +66,6 @@ def test_a_row_remembers_the_last_ones():
     board.end(words[2])  # its place has been taken by a later one, which is still under way
     assert board.inside() == words[-RING:]
     assert board.end(words[-1]) and board.inside() == words[-RING:-1]
-
-
-def test_what_is_logged_is_written_with_its_numbers():
-    (board,) = boards(1)
-    board.describe(SUM)
-    board.log += [SUM.fingerprint] * 3
-    assert board.read()[0].entries == {}
-    word = board.begin(MAX.fingerprint)
-    (row,) = board.read()
-    assert [(entry.number, entry.done) for entry in row.entries.values()] == [
-        (1, True),
-        (2, True),
-        (3, True),
-        (4, False),
-    ]
-    board.log += [SUM.fingerprint] * (RING + 5)
-    assert board.write_log() == (4 + RING + 5) << 32 | SUM.fingerprint
-    assert board.inside() == [] and board.read()[0].last == 4 + RING + 5
-    board.end(word)
-    assert board.inside() == []
-    assert board.log == []
-
-
-def test_the_last_that_is_logged_may_be_under_way():
-    (board,) = boards(1)
-    board.busy = True
-    board.log += [SUM.fingerprint] * 2
-    word = board.write_log()
-    assert board.inside() == [word] == [2 << 32 | SUM.fingerprint]
-    assert board.write_log() == word and board.inside() == [word]
-    board.busy = False
-    board.write_log()
-    assert board.inside() == []
-    board.busy = True
-    board.log.append(SUM.fingerprint)
-    third = board.write_log()
-    board.log.append(SUM.fingerprint)  # the third has ended, and the next has begun
-    assert board.write_log() != third and len(board.inside()) == 1
-
-
-def test_a_log_that_is_written_by_two_threads_loses_nothing():
-    (board,) = boards(1)
-    ending = threading.Event()
-
-    def write():
-        while not ending.is_set():
-            board.write_log()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    for number in range(1, 2001):
-        board.busy = True
-        board.log.append(SUM.fingerprint)
-        board.busy = False
-        if number % 100 == 0:
-            assert board.begin(MAX.fingerprint) >> 32 == number + number // 100
-    ending.set()
-    thread.join()
-    board.write_log()
-    assert board.read()[0].last == 2020
 
 
 def test_calls_beyond_the_table_lose_the_text_of_the_oldest_for_others():
