@@ -52,7 +52,7 @@ ORDER = {
     "exchange": "texts compatibility_texts tags update buckets settings base compression model_parallel servers "
     "strategies catalogue compatibility",
     "launch": "texts binding slurm doctor",
-    "monitor": "texts flight_recorder guarded_reduction hard_timeout reporter_election watchdog diagnosis "
+    "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
     "nn": "texts base buckets initial whole_batch blocks settings shapes wiring arena conv layers loss norm "
     "pool pieces describe fuse catalogue graph segments spec",
@@ -61,8 +61,8 @@ ORDER = {
     "report": "texts events rates trace records sinks screen plots comparison",
     "storage": "texts files hdf5 checkpoint run_folder",
     "train": "texts agree step stopping pipeline evaluate assembly checkpoints load run predict start",
-    "transport": "texts activity counters rows shared_arena buffers traffic fault_tolerance launch_environment "
-    "waiting base cuda_aware device threads mpi world cuda_probe",
+    "transport": "texts deadline activity counters rows shared_arena buffers traffic fault_tolerance "
+    "launch_environment waiting base cuda_aware device threads mpi world cuda_probe",
 }
 CONFINED = {
     "mpi4py": {"transport"},

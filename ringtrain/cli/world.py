@@ -40,7 +40,7 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
     from ringtrain.transport.world import World
 
     activity.lost = roll_of(os.environ)
-    with activity.held(texts.STARTING):
+    with activity.holds_gil(texts.STARTING):
         try:
             world = ender.world = World(lambda transport: watched(transport, activity), activity.deadline_s)
         except TransportError as error:  # of this rank, which is to tell it: the others may have met

@@ -118,6 +118,7 @@ STAGING_SLOW = Template(
 
 # doctor.timeout
 TIMED_OUT = Template("the check of {name} has not ended after {seconds:g} s, in {place}")
+HELD = Template("a call that keeps the interpreter")
 
 # slurm.py
 NO_SCRIPT = Template("there is no script {kind!r}; {hint}")

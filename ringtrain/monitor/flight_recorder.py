@@ -23,7 +23,7 @@ from ringtrain.transport import texts
 RING = 256  # collectives that a row remembers
 MASK = RING - 1
 CALLS, TEXT_BYTES = 32, 152  # calls that a row describes; where there are more, the newest
-BEATS, LEFT, DOING_MS, LIMITED, ITERATION, TOLD, RENEWED, HEADER = 0, 1, 2, 3, 4, 5, 6, 8  # words
+BEATS, LEFT, DOING_MS, LIMITED, ITERATION, TOLD, TOUCHES, HEADER = 0, 1, 2, 3, 4, 5, 6, 8  # words
 EVERYTHING = -1  # told of no collective, but of the run
 BEGUN, DONE, MOVED, DESCRIBED = HEADER, HEADER + RING, HEADER + 2 * RING, HEADER + 3 * RING
 CALL_WORDS = 1 + TEXT_BYTES // 8
@@ -117,12 +117,12 @@ class FlightRecorder:
         padded = text.encode(errors="replace")[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
         self._words[self.rank, place : place + TEXT_BYTES // 8] = np.frombuffer(padded, np.int64)
 
-    def do(self, text: str, seconds: float, limited: bool, renewed: int) -> None:
-        """What this rank does besides, for so long already; ``renewed``: how often it got on in that."""
+    def do(self, text: str, seconds: float, limited: bool, touches: int) -> None:
+        """What this rank does besides, for so long already; ``touches``: how often it got on in that."""
         if text != self._doing:
             self._doing = text
             self._write(DOING, text)
-        self._own[DOING_MS], self._own[LIMITED], self._own[RENEWED] = int(1000 * seconds), limited, renewed
+        self._own[DOING_MS], self._own[LIMITED], self._own[TOUCHES] = int(1000 * seconds), limited, touches
 
     def begin(self, fingerprint: int) -> int:
         """This rank begins its next collective: the word by which it is known."""

@@ -239,7 +239,7 @@ class Guard:
 
     def _write_stage(self) -> None:
         activity, stage = self._activity, self._activity.stage
-        self.board.do(activity.words(), time.monotonic() - stage.since, stage.limited, activity.renewed)
+        self.board.do(activity.words(), time.monotonic() - stage.since, stage.limited, activity.touches)
         if activity.iteration:
             self.board.iterate(activity.iteration)
 

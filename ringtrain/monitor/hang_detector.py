@@ -19,11 +19,35 @@ from collections.abc import Callable
 from ringtrain.errors import RankLostError, RingtrainError, StalledError
 from ringtrain.monitor import stack_dump
 from ringtrain.monitor import texts as texts
-from ringtrain.monitor.hard_timeout import SHOW, HardTimeout
 from ringtrain.monitor.watchdog import SuspendDetector
-from ringtrain.transport.activity import Activity, Unlimited
+from ringtrain.transport.activity import Activity, NoHardTimeout
+from ringtrain.transport.deadline import Deadline
 
 EVERY_S = 0.25
+SHOW = signal.SIGUSR2  # on which stacks are shown
+LATER_S = 2.0  # the thread has so long to report first: it knows more
+
+
+class HardTimeout:
+    """Ends the process when a library holds the GIL for longer than a stage may take. For the main thread.
+
+    who:   "rank 3 (node7)"
+    takes: whether the main thread takes :data:`SHOW` meanwhile, by ``faulthandler``'s handler: the thread that waits
+           for the signal cannot answer
+    """
+
+    def __init__(self, who: str):
+        self.takes, self._who = False, who
+
+    def arm(self, text: str, seconds: float) -> None:
+        told = texts.HELD_TOO_LONG(who=self._who, seconds=seconds, stage=text)
+        self._deadline = Deadline(seconds + LATER_S, StalledError.exit_code, told, stacks=True).start()
+        if self.takes:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {SHOW})
+
+    def disarm(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})
+        self._deadline.stop()
 
 
 class HangDetector:
@@ -44,7 +68,7 @@ class HangDetector:
     def __enter__(self) -> "HangDetector":
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})  # threads that are started inherit it
         faulthandler.register(SHOW, file=sys.__stderr__, all_threads=True)
-        self._activity.backstop = _backstop(texts.RANK(rank=self._rank, host=self._activity.host))
+        self._activity.hard_timeout = HardTimeout(texts.RANK(rank=self._rank, host=self._activity.host))
         self._thread.start()
         self._started.wait()
         return self
@@ -53,14 +77,14 @@ class HangDetector:
         """The MPI has started its threads."""
         self._called.set()
         self._listening.wait()
-        self._activity.backstop.takes = True
+        self._activity.hard_timeout.takes = True
 
     def __exit__(self, *_) -> None:
         self._ending.set()
         self.listen()
         signal.pthread_kill(self._thread.ident, SHOW)
         self._thread.join()
-        self._activity.backstop = Unlimited()
+        self._activity.hard_timeout = NoHardTimeout()
         faulthandler.unregister(SHOW)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
@@ -107,10 +131,3 @@ class HangDetector:
                 everyone=self._activity.everyone(),
             )
         )
-
-
-def _backstop(who: str):
-    try:
-        return HardTimeout(who)
-    except (OSError, AttributeError, ValueError):  # another C library: threads of Python have to do
-        return Unlimited()

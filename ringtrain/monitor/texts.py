@@ -69,6 +69,7 @@ TOO_LONG = Template(
     "system or the network hangs on this node, or another rank hangs; if they are only slow, give a longer deadline "
     "(--deadline-s, RINGTRAIN_DEADLINE_S){everyone}"
 )
+HELD_TOO_LONG = Template("{who}: no progress for {seconds:g} s in {stage}: the call does not return")
 
 # stacks
 STACKS = Template("stacks of rank {rank} ({host}), process {process}: {whereabouts}")

@@ -86,7 +86,7 @@ def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoin
     held: list[FoundCheckpoint] = []
 
     def look() -> dict:
-        with transport.activity.held(f"reading checkpoint {target}"):
+        with transport.activity.holds_gil(f"reading checkpoint {target}"):
             held.append(run_folder.find(target, best))
         return {**place(held[0].checkpoint), "path": str(held[0].path), "skipped": held[0].skipped}
 

@@ -19,7 +19,7 @@ class ActivityStage(NamedTuple):
     limited: bool
 
 
-class Unlimited:
+class NoHardTimeout:
     """What ends a process whose interpreter stands still: nothing. (:class:`.backstop.Backstop` does.)"""
 
     takes = False
@@ -61,9 +61,9 @@ class Activity:
         self.everyone: Callable[[], str] = no_words
         self.lost: Callable[[], str] = no_words
         self.before_end: Callable[[Exception], None] = tell_none
-        self.backstop = Unlimited()
-        self.renewed = 0  # how often a stage got on
-        self._held = False
+        self.hard_timeout = NoHardTimeout()
+        self.touches = 0  # how often a stage got on
+        self._holds_gil = False
 
     def at(self, text: str) -> None:
         """The next stage begins, of which nobody knows how long it takes."""
@@ -76,32 +76,35 @@ class Activity:
     @contextmanager
     def during(self, text: str, limited: bool = False) -> Iterator[None]:
         """A stage within another one. ``limited``: something that others answer, a file system above all."""
-        before, held = self.stage, self._held
+        before, holds_gil = self.stage, self._holds_gil
         self._begin(text, limited, False)
         try:
             yield
         finally:
-            self._begin(before.text, before.limited, held, None if before.limited else before.since)
+            self._begin(before.text, before.limited, holds_gil, None if before.limited else before.since)
 
     @contextmanager
-    def held(self, text: str) -> Iterator[None]:
+    def holds_gil(self, text: str) -> Iterator[None]:
         """A limited stage in a library that keeps the interpreter to itself while it waits: no thread of Python could
         tell that it takes too long. In the main thread."""
         with self.during(text, limited=True):
             self._begin(text, True, True)
             yield
 
-    def _begin(self, text: str, limited: bool, held: bool, since: float | None = None) -> None:
-        if self._held:
-            self.backstop.disarm()
-        self.stage, self._held = ActivityStage(text, time.monotonic() if since is None else since, limited), held
-        if held:
-            self.backstop.arm(text, self.deadline_s)
+    def _begin(self, text: str, limited: bool, holds_gil: bool, since: float | None = None) -> None:
+        if self._holds_gil:
+            self.hard_timeout.disarm()
+        self.stage, self._holds_gil = (
+            ActivityStage(text, time.monotonic() if since is None else since, limited),
+            holds_gil,
+        )
+        if holds_gil:
+            self.hard_timeout.arm(text, self.deadline_s)
 
-    def renew(self) -> None:
+    def touch(self) -> None:
         """A stage gets on: its time begins anew."""
-        self.renewed += 1
-        self._begin(self.stage.text, self.stage.limited, self._held)
+        self.touches += 1
+        self._begin(self.stage.text, self.stage.limited, self._holds_gil)
 
     def words(self) -> str:
         """ "backward, layer 'conv2'"; empty where nothing is known."""

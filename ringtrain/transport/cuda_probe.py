@@ -17,6 +17,7 @@ import numpy as np
 from ringtrain.errors import RingtrainError
 from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.trial import MARK
+from ringtrain.transport.deadline import Deadline
 
 # Below and above where MPIs go from sending at once to asking first; the last is what is timed.
 SIZES = (1, 1000, 65_537, 1 << 20, 8 << 20)
@@ -26,7 +27,7 @@ TAG = 7
 
 def main(arguments: list[str]) -> int:
     maker, devices, seconds = arguments
-    signal.alarm(max(1, round(float(seconds))))  # whatever becomes of mpirun
+    Deadline(float(seconds), -signal.SIGALRM).start()  # whatever becomes of mpirun
     numbers = [int(number) for number in devices.split(",")]
     module, name = maker.split(":")
     try:

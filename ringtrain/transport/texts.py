@@ -60,9 +60,6 @@ TRIAL_CRASHED = Template("a trial ended by a segmentation fault")
 TRIAL_STATUS = Template("a trial ended with status {status}")
 TRIAL_STATUS_SAID = Template("a trial ended with status {status} ({said})")
 
-# backstop
-HELD_TOO_LONG = Template("{who}: no progress for {seconds:g} s in {stage}: the call does not return")
-
 # board, messages
 FORGOTTEN_CALL = Template("a call whose text has left the board")
 NO_THREADS = Template(

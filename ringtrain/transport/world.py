@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.buffers import aligned_zeros
 from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision, CudaTrial, Evidence, agree_on_way
 from ringtrain.transport.cuda_aware.visibility import sees, sight
+from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DeviceTransport
 from ringtrain.transport.fault_tolerance import MARK, tolerant
@@ -130,11 +130,12 @@ class World:
         remove_segments()
         sys.stdout.flush()
         sys.stderr.flush()
-        if self._bridge is not None:
-            thread = threading.Thread(target=self._part, daemon=True)
-            thread.start()
-            thread.join(PART_S)
-        os._exit(code)
+        try:
+            if self._bridge is not None:
+                with Deadline(PART_S, code):
+                    self._part()
+        finally:
+            os._exit(code)
 
     def _part(self) -> None:
         """From replacements. Theirs is a world without dead, which the MPI can end."""
@@ -149,14 +150,11 @@ class World:
 def _join(patience_s: float):
     """As a replacement. One that the others do not wait for any more may hang in the very start of its MPI: the clock
     ends it, alone, and before whoever else would end it with a status, which ends the others."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(max(1, int(min(JOIN_S, patience_s))))
-    with starting():
-        from ringtrain.transport.mpi.ulfm_recovery import join
+    with Deadline(min(JOIN_S, patience_s), -signal.SIGKILL):
+        with starting():
+            from ringtrain.transport.mpi.ulfm_recovery import join
 
-    joined = join()
-    signal.alarm(0)
-    return joined
+        return join()
 
 
 def remove_segments() -> None:

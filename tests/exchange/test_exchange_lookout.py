@@ -101,23 +101,23 @@ def test_where_every_look_is_late_time_counts(activity, clock):
 
 def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
     lookout = HangDetector(activity, 0, None, clock)
-    with activity.held("opening data"):
+    with activity.holds_gil("opening data"):
         for _ in range(5):
             assert looks(lookout, clock, 8) is None
-            activity.renew()
-    assert activity.renewed == 5
+            activity.touch()
+    assert activity.touches == 5
 
 
 def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock):
-    activity.backstop = Recorded()
+    activity.hard_timeout = Recorded()
     lookout = HangDetector(activity, 0, None, clock)
-    with activity.held("opening data"):
+    with activity.holds_gil("opening data"):
         with activity.during("waiting for the others"):
             assert looks(lookout, clock, 100) is None
         assert looks(lookout, clock, 9) is None
         assert activity.stage.text == "opening data"
     armed = ("opening data", 10.0)
-    assert activity.backstop.calls == [armed, "disarmed", armed, "disarmed"]
+    assert activity.hard_timeout.calls == [armed, "disarmed", armed, "disarmed"]
 
 
 def test_what_all_ranks_do_is_told_besides(activity, clock):
@@ -180,12 +180,12 @@ def test_threads_that_the_mpi_starts_do_not_take_the_signal():
     """They inherit what the main thread takes; the lookout's alone does then, whatever keeps the interpreter."""
     activity, done = Activity(), threading.Event()
     with HangDetector(activity, 0, None) as lookout:
-        with activity.held("starting the MPI"):
+        with activity.holds_gil("starting the MPI"):
             other = threading.Thread(target=done.wait, args=(20,))
             other.start()
             assert taken_by(lookout._thread.native_id) and not taken_by(other.native_id)
         lookout.listen()
-        with activity.held("opening data"):  # which starts none
+        with activity.holds_gil("opening data"):  # which starts none
             assert taken_by(threading.main_thread().native_id)
         assert not taken_by(threading.main_thread().native_id) and not taken_by(other.native_id)
         done.set()

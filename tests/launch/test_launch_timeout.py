@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from ringtrain.launch import texts
-from ringtrain.launch.doctor import timeout
 from ringtrain.launch.doctor.timeout import Limit
+from ringtrain.transport import deadline
 from tests.fakes.clock import until
 
 pytestmark = pytest.mark.timing
@@ -32,7 +32,7 @@ def test_what_is_waited_for_is_told(monkeypatch):
         def cancel(self):
             self.join()
 
-    monkeypatch.setattr(timeout, "threading", SimpleNamespace(**{**vars(threading), "Timer": Timer}))
+    monkeypatch.setattr(deadline, "threading", SimpleNamespace(**{**vars(threading), "Timer": Timer}))
 
     def give_up(words):
         told.append(words)
@@ -46,24 +46,18 @@ def test_what_is_waited_for_is_told(monkeypatch):
 
 
 def test_a_check_that_ends_is_left_alone(monkeypatch):
-    timers = []
+    calls = []
 
-    class Timer:
-        def __init__(self, seconds, action):
-            self.seconds = seconds
-            self.state = []
-            timers.append(self)
-
+    class Noted(deadline.Deadline):
         def start(self):
-            self.state.append("started")
+            calls.append(("start", self._seconds, self._code))
 
-        def cancel(self):
-            self.state.append("cancelled")
+        def stop(self):
+            calls.append("stop")
 
-    monkeypatch.setattr("ringtrain.launch.doctor.timeout.threading.Timer", Timer)
+    monkeypatch.setattr("ringtrain.launch.doctor.timeout.Deadline", Noted)
     limited = Limit(lambda words: None, 5.0)
     for name in ("disk", "mpi_cuda"):
         with limited(name):
             pass
-    assert [timer.seconds for timer in timers] == [5.0, 240.0]
-    assert [timer.state for timer in timers] == [["started", "cancelled"]] * 2
+    assert calls == [("start", 5.0, 4), "stop", ("start", 240.0, 4), "stop"]

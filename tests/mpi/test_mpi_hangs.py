@@ -13,7 +13,6 @@ import pytest
 
 from ringtrain.monitor import texts as texts
 from ringtrain.train import texts as train_texts
-from ringtrain.transport import texts as transport_texts
 from tests.mpi.conftest import PATIENCE_S
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
@@ -28,7 +27,7 @@ def test_a_library_that_keeps_the_interpreter_is_ended_without_it(alone):
     assert done.returncode == 4, done.stderr
     assert "in keep_the_interpreter" in done.stderr  # the stacks, before
     stage = "starting the MPI and finding the other ranks"
-    told = transport_texts.HELD_TOO_LONG(who=texts.RANK(rank=0, host=HOST), seconds=3, stage=stage)
+    told = texts.HELD_TOO_LONG(who=texts.RANK(rank=0, host=HOST), seconds=3, stage=stage)
     assert done.stderr.splitlines()[-1] == f"ringtrain: {told}"
 
 

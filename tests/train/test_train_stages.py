@@ -44,9 +44,9 @@ def test_writing_an_event_is_a_stage_of_its_own():
 @pytest.mark.parametrize("size", [1, 2])
 def test_data_are_opened_under_a_deadline(size):
     def body(t):
-        t.activity.backstop, t.activity.deadline_s = Seen(), 7.0
+        t.activity.hard_timeout, t.activity.deadline_s = Seen(), 7.0
         run_of(t, DROPOUT_NET, iterations=1)
-        return t.activity.backstop.armed[0], t.activity.renewed
+        return t.activity.hard_timeout.armed[0], t.activity.touches
 
     for armed, renewed in everywhere(size, body):
         assert armed == ("opening data digits", 7.0)

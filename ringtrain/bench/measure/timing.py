@@ -104,7 +104,7 @@ def _sample(transport: Transport, entry: ContenderTrial, protocol: Protocol, scr
 
 def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0) -> float:
     """Seconds from the common start, from which this rank first stays away for ``delay_s``, to the action's end."""
-    transport.activity.renew()
+    transport.activity.touch()
     transport.barrier()
     began = time.perf_counter()
     if delay_s:

@@ -131,8 +131,8 @@ def open_data(config: TrainConfig, model: ModelSpec, transport: Transport) -> Da
         raise ConfigError(texts.NO_DATA(model=config.model))
     path, activity = config.data or "digits", transport.activity
     node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
-    with activity.held(f"opening data {path}"):
-        return open_dataset(path, node if transport.local_size > 1 else None, lambda *_: activity.renew())
+    with activity.holds_gil(f"opening data {path}"):
+        return open_dataset(path, node if transport.local_size > 1 else None, lambda *_: activity.touch())
 
 
 def _awaiting(transport: Transport, path: str) -> Callable[[], None]:

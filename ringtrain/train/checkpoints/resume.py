@@ -69,7 +69,7 @@ def find_origin(transport: Transport, run_file: str | None, flags: dict) -> Orig
     def look() -> dict:
         own = own_layers(run_file, flags)
         given = resolve(*own)
-        with transport.activity.held(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
+        with transport.activity.holds_gil(f"reading checkpoint {given.resume} of {given.out or 'a new run folder'}"):
             seen.append(_origin_of(given.resume, given.out, _named(own)))
         return seen[0].told()
 

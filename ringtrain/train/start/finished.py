@@ -32,7 +32,7 @@ def told_finished(transport: Transport, run: Assembly, origin: Origin, journey: 
             _tell(end, origin.folder, run.config)
         return end is not None
 
-    with transport.activity.held(f"reading the log of {origin.folder}"):
+    with transport.activity.holds_gil(f"reading the log of {origin.folder}"):
         return on_root(transport, look)
 
 

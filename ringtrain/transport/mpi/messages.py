@@ -8,7 +8,6 @@ becomes a TransportError that names the peers it concerns.
 
 import json
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.buffers import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
+from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.fault_tolerance import end_job, frailty, let_out, tolerant
 from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
 from ringtrain.transport.mpi.board_relay import RowRelay, relayed
@@ -199,9 +199,7 @@ class Messages(Transport):
         if self._tolerant:
             end_job()
         # Called by a thread while another is in an MPI call, some MPIs do not come to it.
-        backstop = threading.Timer(ABORT_S, os._exit, [code])
-        backstop.daemon = True
-        backstop.start()
+        Deadline(ABORT_S, code).start()
         let_out()
         MPI.COMM_WORLD.Abort(code)
 

@@ -16,16 +16,16 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mpi4py import MPI
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
+from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.fault_tolerance import end_job
 from ringtrain.transport.mpi.messages import Messages
 from ringtrain.transport.mpi.node import gather_text
@@ -89,7 +89,7 @@ def survive(
     wanted:  ranks in all, where ``command`` is given, by which replacements are started
     expired: expired(error): called before the run is ended, where that takes longer than :data:`REJOIN_S`
     """
-    with _backstop(expired):
+    with _deadline(expired):
         abandon(old)
         comm, trials = old.comm, SPAWNS if command else 0
         while True:
@@ -181,20 +181,13 @@ def _merged(inter, high: bool) -> Intercommunicator | None:
         return None
 
 
-@contextmanager
-def _backstop(expired: Callable[[StalledError], None]):
-    """End the run where what is done meanwhile takes too long: a call of the MPI may wait for good."""
+def _deadline(expired: Callable[[StalledError], None]) -> Deadline:
+    """Ends the run where the recovery takes too long: a call of the MPI may wait for ever."""
+    error = StalledError(texts.NOT_REJOINED(seconds=REJOIN_S))
 
     def expire() -> None:
-        error = StalledError(texts.NOT_REJOINED(seconds=REJOIN_S))
         sys.stderr.write(f"ringtrain: {error}\n")
         expired(error)
         end_job()
 
-    timer = threading.Timer(REJOIN_S, expire)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    return Deadline(REJOIN_S, -signal.SIGKILL, str(error), first=expire)  # a status of its own is not seen by others
