@@ -29,11 +29,11 @@ def in_worlds(action) -> int:
 
     activity = Activity(deadline_of(os.environ))
     ender = Ender(read_launch(os.environ).rank, activity)
-    with HangDetector(activity, ender.rank, ender.end) as lookout:
-        return _in_worlds(action, activity, ender, lookout)
+    with HangDetector(activity, ender.rank, ender.end) as detector:
+        return _in_worlds(action, activity, ender, detector)
 
 
-def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
+def _in_worlds(action, activity, ender: "Ender", detector) -> int:
     from ringtrain.monitor.guarded_transport import watched
     from ringtrain.transport.activity import no_words
     from ringtrain.transport.mpi.deaths_before_init import roll_of
@@ -46,7 +46,7 @@ def _in_worlds(action, activity, ender: "Ender", lookout) -> int:
         except TransportError as error:  # of this rank, which is to tell it: the others may have met
             ender.end(error)
     activity.lost = no_words
-    lookout.listen()
+    detector.listen()
     try:
         with naming_packages():
             code = action(world) or 0

@@ -1,5 +1,5 @@
-"""What the rows of a board say when something is wrong: who made another call, whom the others wait for, and the last
-collectives of every rank. Texts for people, from rows alone."""
+"""Messages from the rows of the flight recorder: the ranks that made another call, the ranks that the others wait for,
+and the last collectives of every rank."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,13 +8,13 @@ from ringtrain.monitor.flight_recorder import RankRecord, RecordedCollective
 from ringtrain.template import Template
 from ringtrain.transport.waiting import peers, placed
 
-TOLD = 8  # the last collectives that are written
-RANKS = 64  # whose whereabouts are written
+TOLD = 8  # so many of the last collectives are listed
+RANKS = 64  # so many ranks are listed
 
 
 def mismatch(rows: Sequence[RankRecord], number: int) -> str | None:
-    """Who calls what under this number, where they do not all call the same: what most ranks call (the lowest ones,
-    where as many call something else) is what was expected."""
+    """The calls of all ranks under this number; None if they are equal. The call of most ranks is the expected one; of
+    two calls of equally many ranks, that of the lowest rank."""
     calls = _grouped(rows, lambda row: row.entries[number].text if number in row.entries else None)
     made = sorted((text for text in calls if text), key=lambda text: (-len(calls[text]), calls[text][0]))
     if len(made) < 2:
@@ -26,11 +26,11 @@ def mismatch(rows: Sequence[RankRecord], number: int) -> str | None:
 
 
 def stall(rows: Sequence[RankRecord], rank: int, quiet: Callable[[int], float | None], gap: str = "") -> str:
-    """Whom the others wait for, in which collective, and the last collectives of every rank.
+    """The ranks that the others wait for, in which collective, and the last collectives of every rank.
 
-    rank:  whose view it is
-    quiet: for a rank, for how many seconds it has given no sign of life; None where it gives them
-    gap:   whose rows cannot be seen
+    rank:  the reader of the rows
+    quiet: quiet(rank) → for how many seconds it has given no sign of life; None if it gives them
+    gap:   the ranks whose rows cannot be seen, and why
     """
     number = first_open(rows, quiet)
     if number is None:
@@ -43,8 +43,8 @@ def stall(rows: Sequence[RankRecord], rank: int, quiet: Callable[[int], float | 
 
 
 def first_open(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> int | None:
-    """Number of the first collective that some rank has begun and not ended: the one that the later ones wait for. What
-    a silent rank has written is old, and counts where there is nothing else."""
+    """The number of the first collective that a rank has begun and not ended: later ones wait for it. The rows of
+    silent ranks are old, and count only if there is no other."""
     heard = [row for row in rows if quiet(row.rank) is None]
     numbers = [
         [entry.number for row in some for entry in row.entries.values() if not entry.done] for some in (heard, rows)
@@ -53,7 +53,7 @@ def first_open(rows: Sequence[RankRecord], quiet: Callable[[int], float | None])
 
 
 def _whom(rows: Sequence[RankRecord], number: int, quiet: Callable[[int], float | None], some: bool = False) -> str:
-    """``some``: not all rows are there."""
+    """``some``: some rows are missing."""
     known = {row.rank: row.entries.get(number) for row in rows}
     text = next(entry.text for entry in known.values() if entry)
     absent = [row for row in rows if row.last < number]
@@ -111,8 +111,8 @@ def _time(row: RankRecord, alive: bool) -> str:
 
 
 def behind(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> list[int]:
-    """The ranks that seem to hold the others up: those that give no sign of life, or else those that are in the
-    earliest iteration; none where all are in the same."""
+    """The ranks that seem to delay the others: the silent ones, or else those in the earliest iteration; none if all
+    are in one iteration."""
     silent = [row.rank for row in rows if quiet(row.rank) is not None and not row.left]
     earliest = min(row.iteration for row in rows)
     late = [row.rank for row in rows if row.iteration == earliest]
@@ -120,7 +120,7 @@ def behind(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> 
 
 
 def held_up(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> str:
-    """By whom, as the end of a sentence; empty where nobody is behind."""
+    """The ranks that are behind, as the end of a sentence; empty if there are none."""
     ranks = behind(rows, quiet)
     if len(ranks) == 1:
         return texts.ONE_BEHIND(rank=_placed(rows, ranks))
@@ -130,8 +130,8 @@ def held_up(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) ->
 def whereabouts(
     rows: Sequence[RankRecord], quiet: Callable[[int], float | None], gap: str = "", rank: int = 0
 ) -> list[str]:
-    """A line for each rank: what it does, for ranks that wait outside of collectives. ``gap``: whose rows ``rank``
-    cannot see."""
+    """A line for each rank with its stage, for ranks that wait outside of collectives. ``gap``: the ranks whose rows
+    ``rank`` cannot see."""
     lines = [texts.ACTIVITIES]
     for row in rows[:RANKS]:
         silent_s = quiet(row.rank)
@@ -156,8 +156,8 @@ def _life(seconds: float) -> str:
 
 
 def last_collectives(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> list[str]:
-    """A line for each of the last collectives and each call that is made in it: on which ranks it is done, on which it
-    is under way, with its moves, and which have not begun it."""
+    """A line for each of the last collectives: for each call, the ranks on which it is done, those on which it is under
+    way, with their moves, and those that have not begun it."""
     newest = max(row.last for row in rows)
     lines = [texts.LAST_COLLECTIVES]
     for number in range(max(1, newest - TOLD + 1), newest + 1):

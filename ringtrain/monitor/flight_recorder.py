@@ -1,16 +1,16 @@
-"""What every rank is doing, for all ranks to read: a row for each rank, with its last collectives.
+"""The flight recorder: one row for each rank, with its last collectives, for all ranks to read.
 
-A rank writes its own row, by plain stores of whole words into shared memory, and is never waited for; the others read.
-The word of a collective holds its number and its fingerprint together, so that one store announces it and one
-comparison with another rank's word tells whether the two make the same call:
+A rank writes its own row, by plain stores of whole words into shared memory, and waits for no other rank. The word of a
+collective holds its number and its fingerprint. So one store announces the collective, and one comparison with another
+rank's word shows whether both make the same call:
 
     begun   256 words    number << 32 | fingerprint, in the place number mod 256
     done    256 words    the same word, once the collective has ended here
-    moved   256 words    number << 32 | how far it has got
+    moved   256 words    number << 32 | moves that are done
     calls    32 records  fingerprint and text of the calls that this rank makes
-    doing    a text      what the rank does besides, as of its last beat
+    doing    a text      the stage of the rank at its last beat
 
-Nothing here orders the stores of different words: what looks wrong is looked at again before it is told.
+Stores of different words have no order: a reader looks again before it reports a difference.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ RING = 256  # collectives that a row remembers
 MASK = RING - 1
 CALLS, TEXT_BYTES = 32, 152  # calls that a row describes; where there are more, the newest
 BEATS, LEFT, DOING_MS, LIMITED, ITERATION, TOLD, TOUCHES, HEADER = 0, 1, 2, 3, 4, 5, 6, 8  # words
-EVERYTHING = -1  # told of no collective, but of the run
+EVERYTHING = -1  # the report is about the run, not about one collective
 BEGUN, DONE, MOVED, DESCRIBED = HEADER, HEADER + RING, HEADER + 2 * RING, HEADER + 3 * RING
 CALL_WORDS = 1 + TEXT_BYTES // 8
 DOING = DESCRIBED + CALLS * CALL_WORDS
@@ -36,8 +36,8 @@ LOW = (1 << SHIFT) - 1
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """What a rank calls. ``text``: for people, "all-reduce of 1,000 float32 by ring (sum)"; ranks that call the same
-    have the same."""
+    """A call of a collective. ``text`` is for messages, "all-reduce of 1,000 float32 by ring (sum)"; equal calls of
+    ranks have equal texts."""
 
     text: str
     fingerprint: int
@@ -50,7 +50,7 @@ def make_call(text: str) -> CollectiveCall:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCollective:
-    """A collective in a rank's row. ``moved``: how far it has got, in units of its own."""
+    """A collective in a rank's row. ``moved``: its progress, in units of its own."""
 
     number: int
     fingerprint: int
@@ -61,12 +61,12 @@ class RecordedCollective:
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """What a rank's row says.
+    """The content of a rank's row.
 
     entries:   its last collectives by number
-    iteration: of the training, from 1, and 0 before it
+    iteration: of training, from 1; 0 before it
     left:      whether it begins no more collectives
-    doing:     what it does besides, for ``doing_s`` seconds; ``limited``: it says itself when that takes too long
+    doing:     its stage, for ``doing_s`` seconds now; ``limited``: the rank itself reports a stage that takes too long
     """
 
     rank: int
@@ -85,14 +85,14 @@ class RankRecord:
 
 
 class FlightRecorder:
-    """One rank's place at the board. Collective to make; all ranks number their collectives alike, from 1."""
+    """One rank's view of the rows. Making one is collective; all ranks number their collectives alike, from 1."""
 
     def __init__(self, transport):
         memory = transport.board(ROW_BYTES)
         self.rank, self.size, self.gap = transport.rank, transport.size, memory.gap
         self._rows = memory.rows
         self._words = memory.rows.view(np.int64)  # [size, WORDS]
-        self.history = self._words[:, ITERATION:DESCRIBED]  # what changes as ranks get on
+        self.history = self._words[:, ITERATION:DESCRIBED]  # changes when ranks make progress
         self.beats = self._words[:, BEATS]
         own = memoryview(memory.rows[self.rank]).cast("q")
         self._own, self._begun, self._done = own, own[BEGUN:DONE], own[DONE:MOVED]
@@ -105,7 +105,7 @@ class FlightRecorder:
 
     # ── this rank writes ──────────────────────────────────────────────────────────────────────────────────
     def describe(self, call: CollectiveCall) -> None:
-        """Let others read what the call is. Before it is begun for the first time."""
+        """Write the text of a call for others to read. Call this before the first such collective begins."""
         if call.fingerprint in self._described:
             return
         place = DESCRIBED + len(self._described) % CALLS * CALL_WORDS
@@ -118,14 +118,14 @@ class FlightRecorder:
         self._words[self.rank, place : place + TEXT_BYTES // 8] = np.frombuffer(padded, np.int64)
 
     def do(self, text: str, seconds: float, limited: bool, touches: int) -> None:
-        """What this rank does besides, for so long already; ``touches``: how often it got on in that."""
+        """Write the stage of this rank and its seconds so far; ``touches``: how often a stage has made progress."""
         if text != self._doing:
             self._doing = text
             self._write(DOING, text)
         self._own[DOING_MS], self._own[LIMITED], self._own[TOUCHES] = int(1000 * seconds), limited, touches
 
     def begin(self, fingerprint: int) -> int:
-        """This rank begins its next collective: the word by which it is known."""
+        """Begin the next collective of this rank, and return its word."""
         self._number = number = self._number + 1
         self._begun[number & MASK] = word = number << SHIFT | fingerprint
         return word
@@ -136,9 +136,9 @@ class FlightRecorder:
         return other != word and other >> SHIFT == word >> SHIFT
 
     def end(self, word: int) -> bool:
-        """The collective has ended here. Whether the next rank of this node is known to have made the same call."""
+        """End the collective. Returns whether the next rank of this node is known to have made the same call."""
         place = word >> SHIFT & MASK
-        if self._begun[place] == word:  # else there are more in flight than places, and another has this one
+        if self._begun[place] == word:  # otherwise a later collective has taken its place
             self._done[place] = word
         return self._next[place] == word
 
@@ -147,18 +147,18 @@ class FlightRecorder:
         self._own[MOVED + (number & MASK)] = number << SHIFT | moved & LOW
 
     def beat(self) -> None:
-        """This rank is alive, whatever it does."""
+        """Show that this rank is alive."""
         self._own[BEATS] += 1
 
     def iterate(self, iteration: int) -> None:
         self._own[ITERATION] = iteration
 
     def leave(self) -> None:
-        """This rank begins no more collectives."""
+        """Show that this rank begins no more collectives."""
         self._own[LEFT] = 1
 
-    def tell(self, number: int = EVERYTHING) -> None:
-        """This rank tells an error that concerns all, of the collective of this number if it is of one."""
+    def report(self, number: int = EVERYTHING) -> None:
+        """Show that this rank reports an error of all ranks; ``number``: of the collective, if it is about one."""
         self._own[TOLD] = number
 
     @property
@@ -166,9 +166,9 @@ class FlightRecorder:
         """Number of the collective that this rank began last."""
         return self._number
 
-    # ── all ranks are read ────────────────────────────────────────────────────────────────────────────────
+    # ── this rank reads all ───────────────────────────────────────────────────────────────────────────────
     def inside(self) -> list[int]:
-        """Words of the collectives that this rank has begun and not ended, the oldest first."""
+        """The words of the collectives that this rank has begun and not ended, oldest first."""
         return sorted(word for word, done in zip(self._begun, self._done, strict=True) if word != done)
 
     def differs(self, word: int) -> bool:
@@ -177,14 +177,15 @@ class FlightRecorder:
         return bool(((others >> SHIFT == word >> SHIFT) & (others != word)).any())
 
     def differing(self) -> int:
-        """Number of the first collective in sight of which not all ranks make the same call; 0 where there is none."""
+        """The number of the first recorded collective in which ranks make different calls; 0 if there is none."""
         words = self._words[:, BEGUN:DONE]
         own = words[self.rank]
         places = ((words >> SHIFT == own >> SHIFT) & (words != own)).any(axis=0)
         return int(own[places].min() >> SHIFT) if places.any() else 0
 
-    def told_number(self) -> int:
-        """Of the collective that another rank tells of, EVERYTHING where it tells of none; 0 where nobody tells."""
+    def reported_number(self) -> int:
+        """The number of the collective that another rank reports, EVERYTHING if it reports the run; 0 if no rank
+        reports."""
         numbers = np.delete(self._words[:, TOLD], self.rank)
         return int(numbers[numbers != 0][0]) if numbers.any() else 0
 

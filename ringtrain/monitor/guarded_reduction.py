@@ -1,4 +1,4 @@
-"""What a guard makes of an all-reduce: the same, written down where it starts and where it ends."""
+"""A reduction under a guard: its start and its end are written to the flight recorder."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle
 
-FIRST_LOOK_S = 1e-3  # who has waited for so long looks at the others
+FIRST_LOOK_S = 1e-3  # a rank that has waited for so long compares with all ranks
 
 
 def steady() -> int:
@@ -17,8 +17,8 @@ class GuardedReduction(Reduction):
     """A handle under a :class:`~ringtrain.monitor.guard.Guard`.
 
     fingerprint: of the call
-    word:        of the collective that is under way; 0 for none
-    progress:    how far it has got
+    word:        of the collective that is under way; 0 if none is
+    progress:    progress() counts the moves that are done
     enters:      whether its start calls a collective of the MPI
     """
 
@@ -31,19 +31,19 @@ class GuardedReduction(Reduction):
         progress: Callable[[], int] = steady,
         enters: bool = False,
     ):
-        self._guard, self._board, self._handle, self._fingerprint = guard, guard.board, handle, fingerprint
+        self._guard, self._recorder, self._handle, self._fingerprint = guard, guard.recorder, handle, fingerprint
         self.word, self._progress, self._enters = word, progress, enters
         self._started = bool(word)
 
     def announce(self) -> None:
-        """It has its number now, among all that ranks do in one order."""
-        self.word, self._started = self._board.begin(self._fingerprint), False
+        """Take its number now, in the one order of all collectives."""
+        self.word, self._started = self._recorder.begin(self._fingerprint), False
 
     def start(self) -> None:
         if not self.word:
             self.announce()
         word, self._started = self.word, True
-        if self._enters and self._board.contradicted(word):
+        if self._enters and self._recorder.contradicted(word):
             self._guard.check(word)
         try:
             self._handle.start()
@@ -60,7 +60,7 @@ class GuardedReduction(Reduction):
         except TransportError as error:
             raise self._guard.explained(word, error) from error
         self.word = 0
-        if not self._board.end(word):
+        if not self._recorder.end(word):
             self._guard.check(word)
         return True
 
@@ -75,7 +75,7 @@ class GuardedReduction(Reduction):
         except TransportError as error:
             raise self._guard.explained(word, error) from error
         self.word = 0
-        if not self._board.end(word):
+        if not self._recorder.end(word):
             self._guard.check(word)
 
     def free(self) -> None:

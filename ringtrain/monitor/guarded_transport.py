@@ -1,4 +1,4 @@
-"""A transport whose collectives are watched by a guard: what training uses besides its gradients' all-reduce."""
+"""A transport whose collectives are under a guard. Training uses it for all but the all-reduce of gradients."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -14,8 +14,7 @@ from ringtrain.transport.shared_arena import SignalCounter
 
 
 class GuardedTransport(Transport):
-    """The transport itself in all else. Memory is handed out unwatched: that happens before there is anything to
-    watch."""
+    """A transport under a guard. Memory is allocated without the guard: this happens before the first collective."""
 
     def __init__(self, inner: Transport, guard: Guard):
         self._inner, self._guard = inner, guard
@@ -57,7 +56,7 @@ class GuardedTransport(Transport):
     def _run(self, text: str, action: Callable):
         return self._guard.run(self._guard.call(text), action)
 
-    # ── handed on ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── unwatched ─────────────────────────────────────────────────────────────────────────────────────────
     def allocate(self, count: int, dtype):
         return self._inner.allocate(count, dtype)
 
@@ -107,7 +106,7 @@ def _broadcast(nbytes: int, root: int) -> str:
 
 
 def watched(transport: Transport, activity: Activity) -> Transport:
-    """The transport under a guard of its own, where there is anybody to watch, of a rank that does this. Collective."""
+    """The transport under a guard of its own, if there are other ranks; ``activity`` is this rank's. Collective."""
     transport.activity = activity
     if transport.size == 1:
         return transport
@@ -117,5 +116,5 @@ def watched(transport: Transport, activity: Activity) -> Transport:
 
 
 def bare(transport: Transport) -> Transport:
-    """The transport without a guard: for what has one of its own, or is timed."""
+    """The transport without its guard, for callers that have a guard of their own or measure time."""
     return transport.inner if isinstance(transport, GuardedTransport) else transport

@@ -1,12 +1,12 @@
-"""A thread of every process that runs a command: it shows the process's stacks on SIGUSR2, and ends it where a stage
-that may not take long (a file system's answer, the start of the MPI) does.
+"""The hang detector: a thread of every process that runs a command. It shows the stacks of the process on SIGUSR2, and
+ends the process if a limited stage (an answer of a file system, the start of the MPI) takes too long.
 
-The signal is blocked, and the thread waits for it. A handler of Python's would run in the main thread between two
-instructions of Python, and so never while that is stuck within the MPI or a kernel; the thread needs no more than the
-interpreter, which both give away. Where a library keeps the interpreter (:meth:`.Activity.held`) the main thread takes
-the signal itself, by ``faulthandler``'s handler, which is C and writes the stacks bare. An MPI that starts keeps it,
-too, and starts threads, which inherit what the main thread takes, and would take it ever after: meanwhile it is the
-lookout's thread that lets the handler have it.
+The signal is blocked, and the thread waits for it. A handler in Python would run in the main thread between two
+instructions of Python, and so never while that thread is stuck in the MPI or in the kernel; both release the GIL, which
+is all that the detector's thread needs. If a library holds the GIL (:meth:`.Activity.holds_gil`), the main thread takes
+the signal by ``faulthandler``'s handler, which is C and writes bare stacks. The start of the MPI holds the GIL, too,
+and starts threads that inherit the signal mask of the main thread; so until then the detector's thread takes the signal
+by that handler.
 """
 
 import faulthandler
@@ -51,10 +51,10 @@ class HardTimeout:
 
 
 class HangDetector:
-    """rank: of this process, as far as it is known before there is a world
-    end:  end(error): ends the process, and the world where there is one
+    """rank: of this process, as the launcher says it
+    end:  end(error) ends the process, and the world if there is one
 
-    Use as a context manager, in the thread that starts all others. Stacks are bare until :meth:`listen`.
+    Use it as a context manager, in the thread that starts all others. Stacks are bare until :meth:`listen`.
     """
 
     def __init__(self, activity: Activity, rank: int, end: Callable[[RingtrainError], None], clock=time.monotonic):
@@ -63,7 +63,7 @@ class HangDetector:
         self._pauses = SuspendDetector(EVERY_S, self._resumed)
         self._started, self._called, self._listening = (threading.Event() for _ in range(3))
         self._ending, self._told = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="hang detector", daemon=True)
 
     def __enter__(self) -> "HangDetector":
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {SHOW})  # threads that are started inherit it
@@ -74,7 +74,7 @@ class HangDetector:
         return self
 
     def listen(self) -> None:
-        """The MPI has started its threads."""
+        """Show full stacks from now on: the MPI has started its threads."""
         self._called.set()
         self._listening.wait()
         self._activity.hard_timeout.takes = True
@@ -112,7 +112,7 @@ class HangDetector:
             self._end(error)
 
     def look(self) -> StalledError | RankLostError | None:
-        """What is to be told, if a stage takes too long, or waits for a rank that has died."""
+        """The error to report if a stage takes too long, or waits for a dead rank; else None."""
         lost = self._activity.lost()
         if lost:
             return RankLostError(lost)

@@ -1,5 +1,4 @@
-"""Where every thread of this process is, as text: what a rank shows of itself on request, and when it holds others
-up."""
+"""The stacks of all threads of this process as text. A rank shows them on request, and when the others wait for it."""
 
 import os
 import sys
@@ -10,18 +9,18 @@ from types import FrameType
 from ringtrain.monitor import texts as texts
 from ringtrain.transport.activity import Activity
 
-WATCHERS = ("lookout", "watchdog")  # threads that do nothing but watch
-BENEATH = threading.__file__  # what every thread begins with
+WATCHERS = ("hang detector", "watchdog")  # threads of this room
+BENEATH = threading.__file__  # the outermost calls of every thread
 
 
 def show(activity: Activity, rank: int) -> None:
-    """Write it, in one piece: several ranks write at once, to one terminal."""
+    """Write the stacks to stderr, in one piece: several ranks write to one terminal at once."""
     sys.stderr.flush()
     os.write(sys.__stderr__.fileno(), compose(activity, rank).encode(errors="backslashreplace"))
 
 
 def compose(activity: Activity, rank: int) -> str:
-    """Who it is and what it does, and the stack of each thread; the newest call last."""
+    """The rank, its stage, and the stack of each thread; the newest call last."""
     frames, main = sys._current_frames(), threading.main_thread()
     threads = sorted(threading.enumerate(), key=lambda thread: thread is not main)
     lines = [texts.STACKS(rank=rank, host=activity.host, process=os.getpid(), whereabouts=whereabouts(activity))]
@@ -44,7 +43,7 @@ def _calls(frame: FrameType) -> list[str]:
 
 
 def _stack(frame: FrameType) -> list[traceback.FrameSummary]:
-    """Without what every thread begins with."""
+    """Without the calls with which every thread begins."""
     calls = traceback.extract_stack(frame)
     first = next((i for i, call in enumerate(calls) if call.filename != BENEATH), 0)
     return calls[first:]

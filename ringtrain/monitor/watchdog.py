@@ -1,5 +1,5 @@
-"""A thread that watches whether ranks get on. It asks for progress, not for life: a rank that is alive and waits for
-ever is as stuck as one that is gone."""
+"""A thread that watches the progress of ranks. A sign of life is not enough: a rank that lives and waits for ever is as
+stuck as a dead one."""
 
 import threading
 import time
@@ -9,22 +9,22 @@ import numpy as np
 
 from ringtrain.monitor.flight_recorder import FlightRecorder
 
-PAUSED_S = 2.0  # so much later than it should, a look comes after a pause
+PAUSED_S = 2.0  # a look that is later by so much comes after a pause
 
 
 class SuspendDetector:
-    """A job may be suspended and go on: in that time nobody gets on, and nobody is to blame. A look that comes late
-    after one in time comes after a pause. One that comes late after another late one does not: where every look is
-    late, on an overloaded node, time counts, or a stall there would never be told.
+    """Finds the pauses of a job that is suspended and resumed: in a pause no rank can make progress, so its time does
+    not count. A look that is late after one in time comes after a pause. A look that is late after another late one
+    does not: on an overloaded node every look is late, and a stall there must still be reported.
 
-    at: when the first look was
+    at: the time of the first look
     """
 
     def __init__(self, every_s: float, at: float):
         self._limit_s, self._at, self._late = every_s + PAUSED_S, at, False
 
     def before(self, now: float) -> float:
-        """Seconds before this look that do not count; 0 unless it comes after a pause."""
+        """The seconds before this look that do not count; 0 unless it comes after a pause."""
         passed_s, after_late = now - self._at, self._late
         self._at, self._late = now, passed_s > self._limit_s
         return passed_s if self._late and not after_late else 0.0
@@ -35,20 +35,20 @@ LOOKS = 4  # at least so many in a deadline
 
 
 class Watchdog:
-    """Looks at the board again and again, in a thread of its own, and keeps when each rank last changed there.
+    """Reads the flight recorder every ``every_s`` seconds in a thread, and keeps the time of each rank's last change.
 
-    look: called after each look; the thread ends when it says True
+    look: look() runs after each reading; the thread ends when it returns True
     """
 
-    def __init__(self, board: FlightRecorder, deadline_s: float, look: Callable[[], bool], clock=time.monotonic):
+    def __init__(self, recorder: FlightRecorder, deadline_s: float, look: Callable[[], bool], clock=time.monotonic):
         self.every_s = min(EVERY_S, deadline_s / LOOKS)
-        self._board, self._look, self._clock = board, look, clock
-        self._history, self._beats = board.history.copy(), board.beats.copy()
+        self._recorder, self._look, self._clock = recorder, look, clock
+        self._history, self._beats = recorder.history.copy(), recorder.beats.copy()
         self._at = clock()
         self._pauses = SuspendDetector(self.every_s, self._at)
-        self._changed, self._alive = np.full(board.size, self._at), np.full(board.size, self._at)
+        self._changed, self._alive = np.full(recorder.size, self._at), np.full(recorder.size, self._at)
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watchdog of rank {board.rank}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"watchdog of rank {recorder.rank}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -64,18 +64,18 @@ class Watchdog:
                 return
 
     def note(self) -> None:
-        """Take down who has changed since the last look."""
+        """Note which ranks have changed since the last look."""
         now = self._clock()
         paused_s = self._pauses.before(now)
         self._changed += paused_s
         self._alive += paused_s
-        history, beats = self._board.history.copy(), self._board.beats.copy()
+        history, beats = self._recorder.history.copy(), self._recorder.beats.copy()
         self._changed[(history != self._history).any(axis=1)] = now
         self._alive[beats != self._beats] = now
         self._history, self._beats, self._at = history, beats, now
 
     def still_s(self) -> float:
-        """For how long no rank has got on, as of the last look."""
+        """For how long no rank has made progress, as of the last look."""
         return self._at - float(self._changed.max())
 
     def quiet_s(self, rank: int) -> float:

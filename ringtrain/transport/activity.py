@@ -1,5 +1,5 @@
-"""What a rank is doing, for its threads and for other ranks to read: one attribute that the main thread sets as it
-goes, and nobody waits for."""
+"""The stage that a rank is in, for its threads and for other ranks to read: one attribute, which the main thread sets
+and no thread waits for."""
 
 import socket
 import time
@@ -12,7 +12,7 @@ DEADLINE_S = 300.0
 
 class ActivityStage(NamedTuple):
     """text: in words, "backward"; since: by ``time.monotonic``; limited: whether it may not take longer than the
-    deadline, whoever waits"""
+    deadline"""
 
     text: str
     since: float
@@ -20,15 +20,15 @@ class ActivityStage(NamedTuple):
 
 
 class NoHardTimeout:
-    """What ends a process whose interpreter stands still: nothing. (:class:`.backstop.Backstop` does.)"""
+    """No limit on stages that hold the GIL; :class:`.hang_detector.HardTimeout` is one."""
 
     takes = False
 
     def arm(self, text: str, seconds: float) -> None:
-        """From now on."""
+        """End the process after so many seconds."""
 
     def disarm(self) -> None:
-        """No longer."""
+        """Do not end it."""
 
 
 def no_words() -> str:
@@ -40,16 +40,17 @@ def tell_none(error: Exception) -> None:
 
 
 class Activity:
-    """One rank's.
+    """The activity of one rank.
 
-    iteration:    of the training, from 1; 0 before it
-    layer():      where a pass is
-    collective(): the one that this rank is in, in words
-    everyone():   what all ranks do, in lines that each begin with a line break, where there is a guard that sees them
-    lost():       who has died while others start, in words; empty where none has
-    before_end(error): what a thread calls that is about to end the run
-    deadline_s:   of stages that are limited
-    backstop:     what ends the process where no thread of Python could (:class:`.backstop.Backstop`)
+    iteration:    of training, from 1; 0 before it
+    layer():      the layer of the pass
+    collective(): the collective that this rank is in, in words
+    everyone():   the stages of all ranks, if there is a guard; each line begins with a line break
+    lost():       the ranks that have died while others start, in words; empty if there are none
+    before_end(error): a thread calls this before it ends the run
+    deadline_s:   of limited stages
+    hard_timeout: ends the process if a stage holds the GIL for too long
+    touches:      how often a stage has made progress
     """
 
     def __init__(self, deadline_s: float = DEADLINE_S):
@@ -62,31 +63,31 @@ class Activity:
         self.lost: Callable[[], str] = no_words
         self.before_end: Callable[[Exception], None] = tell_none
         self.hard_timeout = NoHardTimeout()
-        self.touches = 0  # how often a stage got on
+        self.touches = 0
         self._holds_gil = False
 
     def at(self, text: str) -> None:
-        """The next stage begins, of which nobody knows how long it takes."""
+        """Begin the next stage, which may take any time."""
         self.stage = ActivityStage(text, time.monotonic(), False)
 
     def limit(self, text: str) -> None:
-        """The next stage begins, and may not take longer than the deadline."""
+        """Begin the next stage, which may not take longer than the deadline."""
         self.stage = ActivityStage(text, time.monotonic(), True)
 
     @contextmanager
     def during(self, text: str, limited: bool = False) -> Iterator[None]:
-        """A stage within another one. ``limited``: something that others answer, a file system above all."""
-        before, holds_gil = self.stage, self._holds_gil
+        """A stage within another one. ``limited``: another party, such as a file system, answers it."""
+        before, held_gil = self.stage, self._holds_gil
         self._begin(text, limited, False)
         try:
             yield
         finally:
-            self._begin(before.text, before.limited, holds_gil, None if before.limited else before.since)
+            self._begin(before.text, before.limited, held_gil, None if before.limited else before.since)
 
     @contextmanager
     def holds_gil(self, text: str) -> Iterator[None]:
-        """A limited stage in a library that keeps the interpreter to itself while it waits: no thread of Python could
-        tell that it takes too long. In the main thread."""
+        """A limited stage in a library that holds the GIL while it waits, so that no thread of Python could report it.
+        For the main thread."""
         with self.during(text, limited=True):
             self._begin(text, True, True)
             yield
@@ -94,20 +95,18 @@ class Activity:
     def _begin(self, text: str, limited: bool, holds_gil: bool, since: float | None = None) -> None:
         if self._holds_gil:
             self.hard_timeout.disarm()
-        self.stage, self._holds_gil = (
-            ActivityStage(text, time.monotonic() if since is None else since, limited),
-            holds_gil,
-        )
+        self.stage = ActivityStage(text, time.monotonic() if since is None else since, limited)
+        self._holds_gil = holds_gil
         if holds_gil:
             self.hard_timeout.arm(text, self.deadline_s)
 
     def touch(self) -> None:
-        """A stage gets on: its time begins anew."""
+        """Note that the stage makes progress: its time begins anew."""
         self.touches += 1
         self._begin(self.stage.text, self.stage.limited, self._holds_gil)
 
     def words(self) -> str:
-        """ "backward, layer 'conv2'"; empty where nothing is known."""
+        """The stage in words, "backward, layer 'conv2'"; empty before the first."""
         text, layer = self.stage.text, self.layer()
         return f"{text}, layer {layer!r}" if layer and text in PASSES else text
 

@@ -1,4 +1,4 @@
-"""Rows of shared memory, one a rank: each rank writes its own and reads all."""
+"""Rows of shared memory, one for each rank: a rank writes its own row and reads all rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Memory of a board.
+    """The memory of the flight recorder.
 
-    rows: [size, bytes of a row], uint8; each rank writes its own alone
-    near: the ranks whose rows are seen as they are written; those of others arrive within about a second
-    gap:  whose rows cannot be seen here, and why; empty where all can
+    rows: [size, bytes of a row], uint8; each rank writes only its own
+    near: the ranks whose stores are seen at once; rows of other nodes arrive within about a second
+    gap:  the ranks whose rows cannot be seen here, and why; empty if all can
     """
 
     rows: np.ndarray

@@ -1,8 +1,8 @@
-"""The one way to wait for bytes: keep asking, more and more politely, and not for ever.
+"""The one way to wait for bytes: test again and again, less and less often, and not for ever.
 
-Asking is what makes an MPI progress, so a wait never sleeps long. It spins first, since most waits are short; then
-gives the core to whoever wants it, since with more ranks than cores the awaited peer does; and after 1 ms it sleeps
-between questions, since a peer that is that late is computing, perhaps on this very core.
+An MPI makes progress in its test calls, so a wait never sleeps for long. It spins first, since most waits are short. It
+then yields the core: with more ranks than cores the awaited peer may need it. After 1 ms it sleeps between tests: such
+a late peer is computing, perhaps on this core.
 """
 
 import os
@@ -25,12 +25,12 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How to wait where a transport's ranks run.
+    """How to wait on the machine of a transport's ranks.
 
-    spin_s: how long to keep asking at once; 0 where ranks share cores, and the awaited one may need this very core
-    pause:  gives the core away, for as short as can be. Sleeping for no time at all takes Linux 50 µs: only threads
-            that wait for one another in one interpreter need it
-    poll:   lets the MPI get on, and say what it has to say, while the test looks elsewhere; called every 0.5 ms
+    spin_s: how long to test without a pause; 0 if ranks share cores: the awaited rank may need this one
+    pause:  yields the core for the shortest time. A sleep of 0 s takes 50 µs on Linux; only threads that wait for one
+            another in one interpreter need it
+    poll:   lets the MPI make progress and raise its errors when the test does not call it; runs every 0.5 ms
     """
 
     spin_s: float = SPIN_S
@@ -52,9 +52,8 @@ def wait_for(
     progress: Callable[[], int] = _steady,
     patience: Patience = ALONE,
 ) -> None:
-    """Return when ``test()`` is true. Raises StalledError when ``deadline_s`` seconds pass without a change
-    of ``progress()``, a number that grows as parts of the whole are done; ``awaited()`` says for whom and
-    what."""
+    """Return when ``test()`` is true. Raises StalledError when ``deadline_s`` seconds pass without a change of
+    ``progress()``, the number of parts that are done; ``awaited()`` names the awaited peers and messages."""
     if test():
         return
     seen = progress()
@@ -77,14 +76,14 @@ def wait_for(
 
 
 def peers(ranks) -> str:
-    """``rank 3``, or ``ranks 0, 2``: how peers are named in messages."""
+    """The name of peers in messages: ``rank 3``, or ``ranks 0, 2``."""
     ranks = sorted(set(ranks))
     named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}"
 
 
 def placed(ranks, hosts) -> str:
-    """``rank 3 (node7)``: the same with the names of their hosts, where these are known; ``hosts`` by rank."""
+    """Peers with the names of their hosts, if these are known: ``rank 3 (node7)``. ``hosts``: by rank."""
     named = list(dict.fromkeys(hosts[rank] for rank in sorted(set(ranks)) if hosts[rank]))
     more = f" and {len(named) - 8} more" if len(named) > 8 else ""
     return f"{peers(ranks)} ({', '.join(named[:8])}{more})" if named else peers(ranks)

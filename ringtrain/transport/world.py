@@ -1,5 +1,4 @@
-"""How a process finds its world: the one place where an MPI is loaded, and where a failed launch is
-explained."""
+"""The world of a process: the one place that loads an MPI and explains a launch that failed."""
 
 import os
 import re
@@ -30,13 +29,13 @@ PART_S = 5.0  # it takes milliseconds where it returns at all
 
 
 def connect(allocate=None, comm=None) -> Transport:
-    """This process's end of the world: messages over MPI where one can be loaded, else a world of one rank.
+    """This process's end of the world: messages over MPI if one can be loaded, else a world of one rank.
 
-    allocate: allocate(count, dtype) makes the arena's memory; host memory, shared by the node, unless given
-    comm:     an mpi4py intracommunicator to be the world, of which a duplicate is used
+    allocate: allocate(count, dtype) makes the arena's memory; the default is host memory, shared by the node
+    comm:     an mpi4py intracommunicator, of which a duplicate becomes the world
 
-    Raises UsageError where a launcher started several ranks that cannot find one another, and says what to
-    do; and where ``comm`` is something else. Raises RankLostError where a rank dies meanwhile, and the others are told.
+    Raises UsageError, with advice, if a launcher started several ranks that cannot find one another, and if ``comm`` is
+    not an intracommunicator. Raises RankLostError if a rank dies meanwhile and the MPI reports it.
     """
     launch = read_launch(os.environ)
     try:
@@ -61,9 +60,9 @@ def connect(allocate=None, comm=None) -> Transport:
 
 
 def _start():
-    """mpi4py's MPI, with an MPI that has started. Where ranks are to survive one another, that is done by a call which
-    lets threads of Python run, as mpi4py's own does not: one of them looks whether a rank dies meanwhile. As mpi4py's
-    own start does, it has the MPI return its errors. Raises ImportError, RuntimeError."""
+    """mpi4py's MPI, started. If ranks are to survive one another, this starts it by a call that releases the GIL, which
+    mpi4py's own start does not: a thread looks meanwhile whether a rank dies. Like mpi4py, it makes the MPI return its
+    errors. Raises ImportError, RuntimeError."""
     import mpi4py
 
     if not tolerant(os.environ) or "mpi4py.MPI" in sys.modules:
@@ -83,11 +82,11 @@ def _start():
 
 
 class World:
-    """This process's world, and those that follow it where ranks die.
+    """This process's world, and the worlds that follow it when ranks die.
 
     joined:   whether this process was started in place of a lost rank
-    survived: what became of the last death; None before there was one
-    dress:    dress(transport) → the one to be used
+    survived: the recovery from the last death; None before the first
+    dress:    dress(transport) → the transport to use, such as one with a guard
     patience_s: for how long this process may wait for the others at its start
     """
 
@@ -101,13 +100,13 @@ class World:
         self.transport = self._bare
 
     def enter(self) -> Transport:
-        """The transport of this world, once. Collective."""
+        """The transport of this world; call this once. Collective."""
         self.transport = self._dress(self._bare)
         return self.transport
 
     def survive(self, facts: dict, order: Callable, wanted: int, command: Sequence[str], expired: Callable) -> None:
-        """Leave a world that has lost a rank, for one of the survivors, as :mod:`ringtrain.transport.mpi.ulfm_recovery`
-        does. Collective over these."""
+        """Leave a world that has lost a rank for a world of the survivors
+        (:mod:`ringtrain.transport.mpi.ulfm_recovery`). Collective over the survivors."""
         from ringtrain.transport.mpi.ulfm_recovery import survive
 
         self.survived = survive(self._bare, facts, order, wanted, command, expired)
@@ -115,14 +114,14 @@ class World:
         self._bridge = self.survived.bridge
 
     def is_of_a_death(self, error: RingtrainError) -> bool:
-        """What is left of a call that a death has broken may show as another error first."""
+        """Whether a death caused the error: a call that a death has broken may raise another error first."""
         if isinstance(error, RankLostError):
             return True
         return isinstance(error, TransportError) and not self._bare.why_not_fault_tolerant and self._bare.has_lost()
 
     def end(self, code: int, lost: bool = False) -> None:
-        """After all is done: close. In a world that has lost a rank the process ends here, all ranks together: an MPI
-        would wait for the dead. ``lost``: whether one has died whom nobody had to survive any more."""
+        """Close the world at the end of the command. If it has lost a rank, the process ends here: the MPI's own end
+        would wait for the dead rank. ``lost``: whether a rank died after its work was done."""
         if self.survived is None and not self.joined and not lost:
             self.transport.close()
             remove_segments()
@@ -138,7 +137,7 @@ class World:
             os._exit(code)
 
     def _part(self) -> None:
-        """From replacements. Theirs is a world without dead, which the MPI can end."""
+        """Part from the replacements. Their own world has no dead rank, so its MPI can end."""
         from mpi4py import MPI
 
         self.transport.close()
@@ -148,8 +147,8 @@ class World:
 
 
 def _join(patience_s: float):
-    """As a replacement. One that the others do not wait for any more may hang in the very start of its MPI: the clock
-    ends it, alone, and before whoever else would end it with a status, which ends the others."""
+    """Join the survivors as a replacement. If they no longer wait, the start of the MPI may hang: the deadline ends
+    this process by a signal, since an exit status of its own would end the others."""
     with Deadline(min(JOIN_S, patience_s), -signal.SIGKILL):
         with starting():
             from ringtrain.transport.mpi.ulfm_recovery import join
@@ -158,8 +157,8 @@ def _join(patience_s: float):
 
 
 def remove_segments() -> None:
-    """Files of Open MPI's shared memory, of which it leaves one for each process that ran alone. All ranks have opened
-    theirs by now, and what they hold stays."""
+    """Remove the files of Open MPI's shared memory: it leaves one behind for each process that ran alone. All ranks
+    have opened theirs by now, and their mappings stay."""
     try:
         mapped = MAPS.read_text()
     except OSError:
@@ -170,28 +169,28 @@ def remove_segments() -> None:
 
 
 def look() -> list[Evidence]:
-    """What the MPI of this process says of device memory."""
+    """The evidence of this process's MPI on device memory."""
     from ringtrain.transport.mpi import libmpi
 
     return libmpi.look()
 
 
 def fault_tolerance() -> tuple[bool, bool]:
-    """Whether the MPI of this process has ULFM, and was started with it."""
+    """Whether the MPI of this process has ULFM, and whether it was started with it."""
     from ringtrain.transport.mpi import libmpi
 
     return libmpi.fault_tolerance()
 
 
 def choose_way(transport: Transport, asked: str, device: int, maker: str) -> CudaDecision:
-    """How device memory is to go, the same on all ranks; collective, and before any of them uses its device, which may
-    not take a second process.
+    """The way of messages from device memory, the same on all ranks. Collective. Call it before any rank uses its
+    device: a device may refuse a second process.
 
     asked:  ``--mpi-cuda``: auto, direct or staged
-    device: the number of this rank's
-    maker:  "module:name" of what makes a Runtime of a number
+    device: the number of this rank's device
+    maker:  "module:name" of the function that makes a Runtime from a number
 
-    Raises DeviceError where direct was asked for and does not work.
+    Raises DeviceError if direct was asked for and does not work.
     """
     if transport.size == 1:
         return CudaDecision(STAGED, "", ())
@@ -199,7 +198,7 @@ def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Cud
 
 
 def find_way(transport: Transport, asked: str, device: int, maker: str) -> CudaDecision:
-    """The same where one rank alone wants to know what several would do. There must be an MPI."""
+    """Like :func:`choose_way`, but for one rank alone, too: the way that several ranks would take. Needs an MPI."""
 
     def attempt() -> CudaTrial:
         from ringtrain.transport.cuda_aware import trial
@@ -213,6 +212,6 @@ def find_way(transport: Transport, asked: str, device: int, maker: str) -> CudaD
 
 
 def on_device(transport: Transport, runtime, choice: CudaDecision) -> Transport:
-    """The same world, of spans in the memory of this rank's device, mapped by the ranks of a node where they can.
-    Collective over the node."""
+    """The transport for spans in the memory of this rank's device; the ranks of a node map them if they can. Collective
+    over the node."""
     return DeviceTransport(transport, runtime, choice.way, ipc=CudaIpc(transport, runtime))

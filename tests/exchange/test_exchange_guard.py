@@ -84,7 +84,7 @@ def test_the_sum_is_the_same_and_every_row_is_written(algorithm, size):
             run(reduction)
             assert reduction.test()
         t.barrier()
-        (entries,) = {tuple(row.entries.values()) for row in map(_without_moves, guard.board.read())}
+        (entries,) = {tuple(row.entries.values()) for row in map(_without_moves, guard.recorder.read())}
         return buffer, entries, (reduction.algorithm, reduction.transport, reduction.moved)
 
     for buffer, entries, (told, carrier, moved) in world(size, body):
@@ -110,7 +110,7 @@ def test_several_in_flight_may_end_in_any_order():
         second.wait(20)
         while not first.test():
             pass
-        return guard.board.inside()
+        return guard.recorder.inside()
 
     assert world(3, body) == [[], [], []]
 
@@ -258,7 +258,7 @@ NAMED = texts.STALLED(
 
 def waits(guard, number, *ranks):
     """Whether these ranks are in the collective, and have moved in it."""
-    rows = guard.board.read()
+    rows = guard.recorder.read()
     return all(number in rows[rank].entries and rows[rank].entries[number].moved for rank in ranks)
 
 
@@ -303,7 +303,7 @@ def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock):
         reduction, _ = prepared(t, guard, "mpi")
         run(reduction)
         if t.rank == 1:
-            until(lambda: 2 in guard.board.read()[0].entries)
+            until(lambda: 2 in guard.recorder.read()[0].entries)
             stall(clock, guard, 2.0)
             assert ended.wait(60)
             raise TransportError("the end of the others")
@@ -344,7 +344,7 @@ def test_without_another_way_a_thread_writes_the_error_and_aborts(clock, capsys)
             finally:
                 ended.set()
         else:
-            until(lambda: 1 in guard.board.read()[0].entries)
+            until(lambda: 1 in guard.recorder.read()[0].entries)
             stall(clock, guard, 2.0)
             assert ended.wait(60)
 
@@ -368,7 +368,7 @@ def test_a_shorter_deadline_of_the_wait_holds(clock):
             finally:
                 ended.set()
         else:
-            until(lambda: 1 in guard.board.read()[0].entries)
+            until(lambda: 1 in guard.recorder.read()[0].entries)
             stall(clock, guard, 0.3)
             assert ended.wait(60)
 
@@ -384,7 +384,7 @@ def test_a_rank_that_others_get_on_without_is_waited_for(clock):
     def body(t, guard):
         reduction, buffer = prepared(t, guard, "ring")
         if t.rank == 1:
-            until(lambda: 1 in guard.board.read()[0].entries)
+            until(lambda: 1 in guard.recorder.read()[0].entries)
             for iteration in range(1, 9):
                 guard.iterate(iteration)
                 clock.pass_until(lambda then=clock.now: clock.now > then + 1.0)
@@ -401,7 +401,7 @@ def test_the_lowest_rank_tells_and_the_others_keep_quiet(clock):
         if t.rank == 1:
             listening.append(threading.current_thread())
         t.barrier()
-        guard._turns.take([0, 1])
+        guard._election.take([0, 1])
         order.append(t.rank)
         if t.rank == 0:
             clock.wait_for_questions(listening, 4)  # it has heard
@@ -425,7 +425,7 @@ def test_of_those_that_wait_the_lowest_tells_first(clock):
         if t.rank == 1:
             until(lambda: waits(guard, 1, 0, 2))
             stall(clock, guard, 2.0)
-            until(lambda: order and guards[2]._turns.taken)
+            until(lambda: order and guards[2]._election.taken)
             clock.wait_for_questions([threads[2]], 4)  # it has heard
             assert order == [0]  # the other's turn has not come, nor can it: time stands still
             clock.now += 2 * SILENCE_TURNS * TURN_S

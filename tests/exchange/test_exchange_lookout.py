@@ -10,8 +10,7 @@ import pytest
 
 from ringtrain.cli.world import deadline_of
 from ringtrain.errors import RankLostError, UsageError
-from ringtrain.monitor import hang_detector as lookouts
-from ringtrain.monitor import stack_dump
+from ringtrain.monitor import hang_detector, stack_dump
 from ringtrain.monitor import texts as texts
 from ringtrain.monitor.hang_detector import EVERY_S, HangDetector
 from ringtrain.monitor.watchdog import PAUSED_S
@@ -48,11 +47,11 @@ def activity(clock):
     return made
 
 
-def looks(lookout, clock, seconds):
+def looks(detector, clock, seconds):
     """What is told within so many seconds, if anything."""
     for _ in range(int(seconds / EVERY_S)):
         clock.now += EVERY_S
-        error = lookout.look()
+        error = detector.look()
         if error is not None:
             return error
     return None
@@ -60,61 +59,61 @@ def looks(lookout, clock, seconds):
 
 # ── stages ────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
-    lookout = HangDetector(activity, 3, None, clock)
+    detector = HangDetector(activity, 3, None, clock)
     activity.at("forward")
-    assert looks(lookout, clock, 100) is None
+    assert looks(detector, clock, 100) is None
     with activity.during("writing checkpoint runs/a.h5", limited=True):
-        assert looks(lookout, clock, 10) is None
-        error = looks(lookout, clock, 1)
+        assert looks(detector, clock, 10) is None
+        error = looks(detector, clock, 1)
     stage = "writing checkpoint runs/a.h5"
     assert str(error) == texts.TOO_LONG(seconds=10.2, stage=stage, rank=3, host="node7", everyone="")
     assert error.exit_code == 4
-    assert looks(lookout, clock, 100) is None and activity.stage.text == "forward"
+    assert looks(detector, clock, 100) is None and activity.stage.text == "forward"
 
 
 def test_who_has_died_while_others_start_is_told_before_the_deadline(activity, clock):
-    lookout = HangDetector(activity, 0, None, clock)
+    detector = HangDetector(activity, 0, None, clock)
     activity.lost = iter(["", "", "rank 2 (node7) died"]).__next__
     with activity.during("starting the MPI", limited=True):
-        error = looks(lookout, clock, 1)
+        error = looks(detector, clock, 1)
     assert isinstance(error, RankLostError) and str(error) == "rank 2 (node7) died" and error.exit_code == 1
 
 
 def test_a_process_that_was_stopped_itself_has_its_time_again(activity, clock):
-    lookout = HangDetector(activity, 0, None, clock)
+    detector = HangDetector(activity, 0, None, clock)
     with activity.during("writing", limited=True):
-        assert looks(lookout, clock, 8) is None
+        assert looks(detector, clock, 8) is None
         clock.now += PAUSED_S + 100.0
-        assert lookout.look() is None and looks(lookout, clock, 10) is None
-        assert looks(lookout, clock, 1) is not None
+        assert detector.look() is None and looks(detector, clock, 10) is None
+        assert looks(detector, clock, 1) is not None
 
 
 def test_where_every_look_is_late_time_counts(activity, clock):
-    lookout, found = HangDetector(activity, 0, None, clock), []
+    detector, found = HangDetector(activity, 0, None, clock), []
     with activity.during("writing", limited=True):
         for _ in range(5):
             clock.now += EVERY_S + PAUSED_S + 1.0
-            found.append(lookout.look())
+            found.append(detector.look())
     assert [error is not None for error in found] == [False] * 4 + [True]
     assert re.match(texts.TOO_LONG.pattern(seconds=13, stage="writing"), str(found[-1]))
 
 
 def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
-    lookout = HangDetector(activity, 0, None, clock)
+    detector = HangDetector(activity, 0, None, clock)
     with activity.holds_gil("opening data"):
         for _ in range(5):
-            assert looks(lookout, clock, 8) is None
+            assert looks(detector, clock, 8) is None
             activity.touch()
     assert activity.touches == 5
 
 
 def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock):
     activity.hard_timeout = Recorded()
-    lookout = HangDetector(activity, 0, None, clock)
+    detector = HangDetector(activity, 0, None, clock)
     with activity.holds_gil("opening data"):
         with activity.during("waiting for the others"):
-            assert looks(lookout, clock, 100) is None
-        assert looks(lookout, clock, 9) is None
+            assert looks(detector, clock, 100) is None
+        assert looks(detector, clock, 9) is None
         assert activity.stage.text == "opening data"
     armed = ("opening data", 10.0)
     assert activity.hard_timeout.calls == [armed, "disarmed", armed, "disarmed"]
@@ -162,12 +161,12 @@ def test_the_thread_shows_stacks_when_it_is_asked_and_leaves_signals_as_they_wer
     shown = threading.Event()
     monkeypatch.setattr(stack_dump, "show", lambda activity, rank: shown.set())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with HangDetector(Activity(), 0, None) as lookout:
-        lookout.listen()
+    with HangDetector(Activity(), 0, None) as detector:
+        detector.listen()
         assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        signal.pthread_kill(lookout._thread.ident, signal.SIGUSR2)
+        signal.pthread_kill(detector._thread.ident, signal.SIGUSR2)
         assert shown.wait(20)
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before and not lookout._thread.is_alive()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before and not detector._thread.is_alive()
 
 
 def taken_by(thread):
@@ -177,14 +176,14 @@ def taken_by(thread):
 
 
 def test_threads_that_the_mpi_starts_do_not_take_the_signal():
-    """They inherit what the main thread takes; the lookout's alone does then, whatever keeps the interpreter."""
+    """They inherit what the main thread takes; only the detector's thread takes it then, whatever holds the GIL."""
     activity, done = Activity(), threading.Event()
-    with HangDetector(activity, 0, None) as lookout:
+    with HangDetector(activity, 0, None) as detector:
         with activity.holds_gil("starting the MPI"):
             other = threading.Thread(target=done.wait, args=(20,))
             other.start()
-            assert taken_by(lookout._thread.native_id) and not taken_by(other.native_id)
-        lookout.listen()
+            assert taken_by(detector._thread.native_id) and not taken_by(other.native_id)
+        detector.listen()
         with activity.holds_gil("opening data"):  # which starts none
             assert taken_by(threading.main_thread().native_id)
         assert not taken_by(threading.main_thread().native_id) and not taken_by(other.native_id)
@@ -203,7 +202,7 @@ def test_the_thread_ends_what_takes_too_long(monkeypatch):
     activity = Activity(deadline_s=0.01)
     with HangDetector(activity, 0, end), activity.during("writing", limited=True):
         assert ended.wait(20)
-    assert re.match(texts.TOO_LONG.pattern(stage="writing"), told[0]) and lookouts.EVERY_S < 1
+    assert re.match(texts.TOO_LONG.pattern(stage="writing"), told[0]) and hang_detector.EVERY_S < 1
 
 
 @pytest.mark.parametrize("given, seconds", [({}, 300.0), ({"RINGTRAIN_DEADLINE_S": "7.5"}, 7.5)])

@@ -121,15 +121,15 @@ def test_the_one_that_is_told_of_shows_its_stack_once(monkeypatch):
         guard = Guard(t, 20.0, turn_s=0.0)
         guard.watchdog.end()  # what its thread does is done here
         for _ in range(2 if t.rank == 1 else 5):
-            guard.board.end(guard.board.begin(7))
+            guard.recorder.end(guard.recorder.begin(7))
         t.barrier()
         if t.rank == 0:
-            guard.board.tell(4)
+            guard.recorder.report(4)
         t.barrier()
         guard._look()
         guard._look()
         t.barrier()
-        guard.board.leave()
+        guard.recorder.leave()
 
     LoopbackWorld(3).run(body)
     assert shown == [1]

@@ -96,7 +96,7 @@ def test_all_reduces_of_gradients_name_their_spans():
         run, _ = run_of(t, DROPOUT_NET, iterations=1, guard=True, algorithm="ring", bucket_bytes=64)
         with run.batches(t, 0, 1) as batches:
             run.worker.iterate(next(batches))
-        texts = {entry.text for entry in run.guard.board.read()[t.rank].entries.values()}
+        texts = {entry.text for entry in run.guard.recorder.read()[t.rank].entries.values()}
         run.guard.close()
         return texts
 

@@ -93,8 +93,8 @@ def test_another_size_is_another_fingerprint():
     assert all(0 < make_call(text).fingerprint < 1 << 32 for text in texts)
 
 
-def test_who_tells_is_seen_by_all():
+def test_a_rank_that_reports_is_seen_by_all():
     first, second = boards(2)
-    assert not first.told_number()
-    second.tell()
-    assert first.told_number()
+    assert not first.reported_number()
+    second.report()
+    assert first.reported_number()

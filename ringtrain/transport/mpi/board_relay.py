@@ -1,7 +1,8 @@
-"""Rows of a board between machines: one rank of each machine hands its machine's rows to the others, in the background.
+"""The flight recorder's rows between nodes: one rank of each node sends its node's rows to the others.
 
-A thread does it, on a communicator of its own, so that nobody has to be in an MPI call for it. Messages go from each to
-each, and no one waits for anyone: where a machine hangs, only its own rows stand still.
+A thread does this on a communicator of its own, so it works while the main threads compute or hang. Messages go from
+each node to each, and no node waits for another: if a node hangs, only its own rows stand still. RMA would not keep
+that promise: over some networks of Open MPI 5 the flush of a put waits until the target makes an MPI call.
 """
 
 import threading
@@ -12,12 +13,12 @@ from contextlib import suppress
 import numpy as np
 from mpi4py import MPI
 
-EVERY_S = 0.2  # between two messages to the same machine; looked at four times as often
+EVERY_S = 0.2  # between two messages to one node; it receives four times as often
 END_S, LAST_S = 5.0, 2e-3
 
 
 class RemoteRows:
-    """One other machine: its rows as they arrive, and ours as they leave. The byte in front says: this is the last."""
+    """The rows from and to one other node. The first byte of a message says whether it is the last."""
 
     def __init__(self, comm, number: int, theirs: Sequence[int], ours: Sequence[int], nbytes: int):
         self.ranks = list(theirs)
@@ -26,10 +27,10 @@ class RemoteRows:
         self._recv = comm.Recv_init([self._into, MPI.BYTE], number)
         self._send = comm.Send_init([self._out, MPI.BYTE], number)
         self._recv.Start()
-        self.sending = self.told = self.heard = False  # told, heard: the last message has been sent, has come
+        self.sending = self.told = self.heard = False  # told: the last message is sent; heard: the last one has come
 
     def receive(self, rows: np.ndarray) -> None:
-        """Take what has come, and be ready for more."""
+        """Copy the rows of a message that has come, and post the next receive."""
         if not self.heard and self._recv.Test():
             rows[self.ranks] = self._into[1:].reshape(len(self.ranks), -1)
             self.heard = bool(self._into[0])
@@ -37,7 +38,7 @@ class RemoteRows:
                 self._recv.Start()
 
     def send(self, rows: np.ndarray, last: bool) -> None:
-        """Unless the message before is still on its way."""
+        """Send the rows, unless the message before is under way."""
         self.sending = self.sending and not self._send.Test()
         if not self.sending and not self.told:
             self._out[0], self._out[1:] = last, rows.reshape(-1)
@@ -54,11 +55,11 @@ class RemoteRows:
 
 
 class RowRelay:
-    """Keeps the rows of other machines up to date until :meth:`end`.
+    """Keeps the rows of other nodes up to date until :meth:`end`.
 
-    comm:   the ranks that relay, one of each machine; ours alone. It is freed at the end
-    groups: for each rank of ``comm`` the ranks of the world whose rows its machine holds
-    rows:   [ranks of the world, bytes], this machine's own
+    comm:   the ranks that relay, one of each node; no other code uses it. The end frees it
+    groups: for each rank of ``comm`` the ranks of the world whose rows its node holds
+    rows:   [ranks of the world, bytes], shared by this node
     """
 
     def __init__(self, comm, groups: Sequence[Sequence[int]], rows: np.ndarray):
@@ -71,7 +72,7 @@ class RowRelay:
         self._thread.start()
 
     def _run(self) -> None:
-        with suppress(MPI.Exception):  # a rank has died: the main thread learns that where it waits
+        with suppress(MPI.Exception):  # a rank has died: the main thread sees that in its own wait
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -86,7 +87,7 @@ class RowRelay:
             _pause(self._ending)
 
     def leave(self) -> None:
-        """After a death: end the thread, and wait for nobody. What it has under way is kept."""
+        """End the thread after a death, without the other nodes. Its messages under way stay allocated."""
         self._given_up = True
         self._ending.set()
         with suppress(MPI.Exception):
@@ -94,12 +95,12 @@ class RowRelay:
         self._thread.join()
 
     def end(self) -> None:
-        """Collective over the relays; one that does not answer is not waited for long."""
+        """End the thread. Collective over the relays; it waits for END_S at most."""
         self._ending.set()
         self._thread.join(END_S)
         self._given_up = self._thread.is_alive()
         self._thread.join()
-        if not self._given_up:  # else messages are on their way, and what they use stays
+        if not self._given_up:  # otherwise messages are under way and need their memory
             for peer in self._peers:
                 peer.free()
             self._comm.Free()
@@ -113,8 +114,8 @@ def _pause(ending: threading.Event) -> None:
 
 
 def relayed(comm, group: Sequence[int], rows: np.ndarray) -> RowRelay | None:
-    """Relay the rows of ``group``, the ranks of ``comm`` that this rank shares ``rows`` with; the lowest of them does.
-    Collective over ``comm``; None on ranks that do not relay."""
+    """Start the relay of ``group``, the ranks of ``comm`` that share ``rows`` with this rank, on the lowest of them.
+    Collective over ``comm``; None on the other ranks."""
     leads = comm.rank == group[0]
     lead_of = np.zeros(comm.size, np.int64)
     comm.Allgather(np.array([group[0]], np.int64), lead_of)

@@ -1,8 +1,8 @@
-"""Which ranks of this node have died before the MPI was up. Open MPI's start waits for all ranks, and for a dead one,
-too, where the launcher ends no others with it (`mpirun --with-ft ulfm`).
+"""Deaths of this node's ranks before the MPI has started. Open MPI's start waits for all ranks, also for a dead one if
+the launcher does not end the others with it (`mpirun --with-ft ulfm`).
 
-Ranks are children of their node's launcher. One that is missing may also have died just after its start, which the
-others then survive: so they are given :data:`GONE_S` to get through.
+Ranks are children of their node's launcher. A missing rank may also have died just after its start, which the others
+survive: so they have :data:`GONE_S` to finish their own start.
 """
 
 import os
@@ -18,13 +18,13 @@ from ringtrain.transport.launch_environment import read_launch
 from ringtrain.transport.waiting import peers
 
 GONE_S = 5.0
-TURN_S = 2 * KILLED_S  # one rank of a node tells, and ends the job; the next one does where the first cannot
+TURN_S = 2 * KILLED_S  # one rank of a node reports and ends the job; the next one if the first cannot
 PROC = Path("/proc")
 RANK, LOCAL_SIZE, JOB = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"
 
 
 def roll_of(environ: Mapping[str, str]) -> Callable[[], str]:
-    """:meth:`DeathsBeforeInit.lost`, where ranks survive one another and this node's can be seen."""
+    """:meth:`DeathsBeforeInit.lost` if ranks survive one another and this node's ranks can be seen; else no words."""
     launcher = find_launcher(os.getppid()) if tolerant(environ) else None
     if launcher is None or not environ.get(LOCAL_SIZE, "").isdigit():
         return no_words
@@ -32,7 +32,7 @@ def roll_of(environ: Mapping[str, str]) -> Callable[[], str]:
 
 
 class DeathsBeforeInit:
-    """launcher: the process whose children are this node's ranks"""
+    """Finds missing ranks. ``launcher``: the process whose children are this node's ranks"""
 
     def __init__(self, environ: Mapping[str, str], launcher: int, proc: Path = PROC, clock=time.monotonic):
         self._launch, self._job = read_launch(environ), environ.get(JOB)
@@ -41,10 +41,10 @@ class DeathsBeforeInit:
         self._ranks: dict[int, int] = {}  # by process
         self._seen: set[int] = set()
         self._here: set[int] = set()
-        self._since = clock()  # when these were last others
+        self._since = clock()  # the time of the last change
 
     def lost(self) -> str:
-        """Who has died, in words, when it has been long enough; empty until then."""
+        """The ranks that have died, in words, once they are missing for long enough; empty until then."""
         here, now = self._present(), self._clock()
         if here != self._here:
             self._here, self._since = here, now
@@ -63,7 +63,7 @@ class DeathsBeforeInit:
         return {self._ranks[child] for child in children & self._ranks.keys()}
 
     def _children(self) -> set[int]:
-        """Of all threads of the launcher."""
+        """The children of all threads of the launcher."""
         found: set[int] = set()
         for file in (self._proc / str(self._launcher)).glob("task/*/children"):
             try:
@@ -73,7 +73,7 @@ class DeathsBeforeInit:
         return found
 
     def _rank_of(self, child: int) -> int | None:
-        """None where it is of another job, or no rank yet."""
+        """The rank of a child; None if it is of another job, or not a rank yet."""
         try:
             words = (self._proc / str(child) / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:

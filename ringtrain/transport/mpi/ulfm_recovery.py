@@ -1,13 +1,13 @@
-"""After a death: the survivors find one another again, in a world of their own, with replacements where wanted.
+"""The recovery from a death: the survivors form a world of their own, with replacements if they are wanted.
 
-    revoke     whoever waits in the old world is woken, by an error
-    shrink     the survivors have a communicator, of those that live
-    gather     each says which rank it was, and what it holds; all agree that all have heard it, or shrink again
-    calm       where replacements are wanted: until no further death follows the last, as many do
-    spawn      in place of the lost, the same command is started anew; the new ones join (:func:`join`)
-    order      the new world's ranks: who holds the newest state first, replacements last
+    revoke     an error wakes all ranks that wait in the old world
+    shrink     the survivors get a communicator of the live ranks
+    gather     each sends its old rank and its facts; all agree that all have them, or shrink again
+    calm       before replacements start: wait until no further death follows the last, as many do
+    spawn      start the same command again for each lost rank; the new processes join (:func:`join`)
+    order      the ranks of the new world: the holders of the newest state first, replacements last
 
-Every step ends with an agreement, which a death does not divide: all go on, or all begin again.
+Every step ends with an agreement, which is the same on all ranks even if one dies: all go on, or all begin again.
 
 Source: MPI Forum, ULFM chapter, "Fault-Tolerance", as of Open MPI 5; MPI 4.1, 11.8 for Spawn and Merge.
 """
@@ -31,8 +31,8 @@ from ringtrain.transport.mpi.messages import Messages
 from ringtrain.transport.mpi.node import gather_text
 from ringtrain.transport.mpi.requests import has_lost
 
-REJOIN_S = 120.0  # by when survivors have found one another: nothing of it takes a second but the start of a Python
-SPAWNS = 2  # how often replacements are started, before the survivors go on without
+REJOIN_S = 120.0  # for the survivors to find one another; only the start of a Python takes a second
+SPAWNS = 2  # after so many failed starts of replacements the survivors continue without
 CALM_S = 0.25  # deaths come in numbers, as where memory runs out; Open MPI's launcher may crash by one while it spawns
 LAST = 1 << 20  # a place after those of all survivors
 _ABANDONED: list = []  # see abandon()
@@ -40,10 +40,12 @@ _ABANDONED: list = []  # see abandon()
 
 @dataclass(frozen=True, slots=True)
 class RecoveredWorld:
-    """lost:     numbers of the dead in the old world
-    facts:    what each survivor said, in the order of the new world's ranks
-    replaced: how many were started in place of the dead
-    bridge:   what holds them and the survivors together; None where there are none
+    """The world after a death.
+
+    lost:     the dead ranks, by their numbers in the old world
+    facts:    of each survivor, in the order of the new world's ranks
+    replaced: the number of replacements
+    bridge:   joins replacements and survivors; None if there are no replacements
     """
 
     transport: Messages
@@ -54,8 +56,8 @@ class RecoveredWorld:
 
 
 class Intercommunicator:
-    """Between processes that were started apart. Where it is taken down in good order, Open MPI's launcher does not
-    take the end of a replacement for a failure."""
+    """Joins processes that were started separately. After :meth:`take_down` Open MPI's launcher does not take the end
+    of a replacement for a failure."""
 
     def __init__(self, inter, merged):
         inter.Set_errhandler(MPI.ERRORS_RETURN)
@@ -63,12 +65,12 @@ class Intercommunicator:
         self._inter, self.merged, self._made = inter, merged, []
 
     def world(self, place: int) -> Messages:
-        """A world of all, in the order of their places. Collective."""
+        """A world of all these processes, in the order of ``place``. Collective."""
         self._made.append(self.merged.Split(0, place))
         return Messages(self._made[-1], {})
 
     def take_down(self) -> None:
-        """After the world is closed. Collective."""
+        """Free the communicators, after the world is closed. Collective."""
         for comm in (*self._made, self.merged):
             comm.Free()
         self._inter.Disconnect()
@@ -82,12 +84,12 @@ def survive(
     command: Sequence[str] = (),
     expired: Callable[[StalledError], None] = lambda error: None,
 ) -> RecoveredWorld:
-    """The world of those that are left of ``old``. Collective over the survivors, however they came here.
+    """The world of the survivors of ``old``. Collective over them; each may call it from another place.
 
     facts:   JSON-able, of this rank; its number in ``old`` is added as "rank"
-    order:   order(facts) → by which the new world's ranks are sorted
-    wanted:  ranks in all, where ``command`` is given, by which replacements are started
-    expired: expired(error): called before the run is ended, where that takes longer than :data:`REJOIN_S`
+    order:   order(facts) → the key by which the new world's ranks are sorted
+    wanted:  the number of ranks in all, if there is a ``command`` that starts replacements
+    expired: expired(error) runs before the run ends because the recovery takes longer than :data:`REJOIN_S`
     """
     with _deadline(expired):
         abandon(old)
@@ -113,35 +115,35 @@ def survive(
 
 
 def join() -> tuple[Messages, Intercommunicator]:
-    """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return where the
-    others go on without it, since another rank was lost meanwhile."""
+    """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return if the
+    survivors continue without it because another rank was lost."""
     bridge = _merged(MPI.Comm.Get_parent(), high=True)
     made = bridge and _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank)
     if made is None:
-        os.kill(os.getpid(), signal.SIGKILL)  # a status of its own would end the others
+        os.kill(os.getpid(), signal.SIGKILL)  # an exit status would end the others
     return made, bridge
 
 
 def abandon(old: Messages) -> None:
-    """Leave a world in which a rank has died: wake whoever waits in it, and end what runs in it here. Not collective.
+    """Leave a world in which a rank has died: wake the ranks that wait in it, and end its threads here. Not collective.
 
-    Its requests are not freed, nor the memory that they move: until all have left, a message may still arrive. They are
-    kept for the rest of the process."""
+    Its requests and their memory stay for the rest of the process: until all ranks have left, a message may still
+    arrive."""
     old.abandon()
     _ABANDONED.append(old)
 
 
 def _settled(comm, attempt: Callable[[], object]):
-    """``attempt()``, a collective, where it has gone well on all ranks of ``comm``; else None on all of them."""
+    """The value of ``attempt()``, a collective, if it succeeds on all ranks of ``comm``; else None on all of them."""
     try:
         value = attempt()
     except (MPI.Exception, TransportError):
         value = None
         with suppress(MPI.Exception):
-            comm.Revoke()  # who waits in it is woken
+            comm.Revoke()  # wakes the ranks that wait in it
     try:
         went_well = comm.Agree(int(value is not None))
-    except MPI.Exception:  # a death that not all knew of: all ranks are told so alike
+    except MPI.Exception:  # a death that not all ranks knew of: all get this error
         return None
     return value if went_well else None
 
@@ -151,20 +153,20 @@ def _gathered(comm, facts: dict) -> list[dict]:
 
 
 def _world_of(comm, bridge: Intercommunicator | None, place: int) -> Messages | None:
-    """A world of the survivors, and of those beyond the bridge; None where that went wrong on any rank."""
+    """A world of the survivors and of the replacements beyond the bridge; None if any rank fails."""
     if bridge is None:
         return _settled(comm, lambda: Messages(comm.Split(0, place), {}))
     return _settled(bridge.merged, lambda: bridge.world(place))
 
 
 def _bridged(comm, command: Sequence[str], count: int) -> Intercommunicator | None:
-    """To so many processes, started by ``command``; None where that went wrong on any rank."""
+    """The bridge to ``count`` processes that ``command`` starts; None if any rank fails."""
     inter = _settled(comm, lambda: comm.Spawn(command[0], list(command[1:]), maxprocs=count))
     return inter and _settled(comm, lambda: _merged(inter, high=False))
 
 
 def _calm(comm) -> bool | None:
-    """True where no rank of ``comm`` has died by :data:`CALM_S` from now."""
+    """True if no rank of ``comm`` dies within :data:`CALM_S`; else None."""
     until = time.monotonic() + CALM_S
     while time.monotonic() < until:
         if has_lost(comm):
@@ -174,7 +176,7 @@ def _calm(comm) -> bool | None:
 
 
 def _merged(inter, high: bool) -> Intercommunicator | None:
-    """Both sides together, the higher one last; None where that goes wrong."""
+    """Both sides merged, the higher one last; None if this fails."""
     try:
         return Intercommunicator(inter, inter.Merge(high))
     except MPI.Exception:

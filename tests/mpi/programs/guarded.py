@@ -28,7 +28,7 @@ class Heartbeats:
     """
 
     def __init__(self, guard, dead: bool):
-        self._board, self._now = guard.board, time.monotonic()
+        self._board, self._now = guard.recorder, time.monotonic()
         near = [self._board.rank] if guard.gap else range(self._board.size)
         self._alive = [rank for rank in near if not (dead and rank == 1)]
         self._waiting = [rank for rank in near if rank != 1]
@@ -83,7 +83,7 @@ def is_late(rank):
 
 def is_slow(rank):
     """Late: for some time the others wait for it."""
-    board = rank.guard.board
+    board = rank.guard.recorder
     until(lambda: has_joined(board, (0, 2)))
     start = board.beats.copy()
     until(lambda: (board.beats - start >= 3).all())
