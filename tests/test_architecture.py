@@ -49,7 +49,7 @@ ORDER = {
     "proof shared_memory",
     "config": "record texts resolve",
     "data": "texts content predictions file batches readers",
-    "exchange": "texts compatibility_texts tags update buckets settings base compression model_parallel servers "
+    "exchange": "texts compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
     "launch": "texts binding slurm doctor",
     "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "

@@ -8,8 +8,9 @@ average) the same shape. *An all-reduce sums; means are made by the loss's denom
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from ringtrain.exchange.buckets.timings import Traffic
+from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.update.owned_update import OwnedArray
 
 Cut = tuple[int, int]  # examples start:stop of a batch
@@ -52,12 +53,26 @@ class Lag:
         return max(self.clocks, default=0)
 
 
+class State(Protocol):
+    """The optimizer's state: see :class:`ringtrain.exchange.update.owned_state.OwnedState`."""
+
+    def state(self) -> dict: ...
+
+    def arrays(self) -> list[OwnedArray]: ...
+
+    def check_names(self, names: Collection[str]) -> None: ...
+
+    def restore(self, state: dict) -> None: ...
+
+
 class Exchange(ABC):
     name: str
     terms: str = ""  # what else the run header says of it
     exact: bool  # once bound: whether an iteration equals serial SGD on the global batch
+    owned_state: State  # once bound
+    reducers: Reducers  # once bound
     notes: Sequence[str] = ()  # once bound: what is otherwise than was asked for, or was chosen
-    state_is_local: bool  # whether rank 0 holds the whole of state(), and can save it alone
+    state_is_local: bool  # whether rank 0 holds the whole state, and can save it alone
     survives_rank_loss: bool = (
         False  # whether every rank holds it, of the last finished iteration, also when another one died
     )
@@ -140,31 +155,6 @@ class Exchange(ABC):
     def synchronize(self) -> None:
         """Weights current on every rank: before an evaluation, a checkpoint, the end."""
 
-    @abstractmethod
-    def state(self) -> dict:
-        """The optimizer's state, unsharded and independent of the number of ranks: name → flat array over the
-        arena, plus scalars; whole on rank 0 at least. Collective, unless ``state_is_local``."""
-
-    @abstractmethod
-    def check_names(self, names: Collection[str]) -> None:
-        """Raises CheckpointError unless a state of arrays of these names is one to go on from."""
-
-    @abstractmethod
-    def restore(self, state: dict) -> None:
-        """What :meth:`state` gave, at any number of ranks. Raises CheckpointError."""
-
-    def kept(self) -> list[OwnedArray]:
-        """Of the optimizer's state what this rank keeps; after :meth:`synchronize`."""
-        return []
-
-    @abstractmethod
-    def traffic(self) -> Traffic: ...
-
-    def reducers(self) -> dict:
-        """Once bound: of each kind of what it has under way in training, by name, the
-        :class:`~ringtrain.exchange.buckets.reducer.Reducer`."""
-        return {}
-
     def lag(self) -> Lag | None:
         """How far ranks have been apart; None where they were not, or this rank does not see it. Rank 0 sees it."""
         return None
@@ -173,6 +163,3 @@ class Exchange(ABC):
         """What a rank that does not train runs between two meetings (evaluation, checkpoint, the end) where parts are
         handed out: returns when no trainer wants anything more of it, which they say by :meth:`synchronize`. Calls
         ``meanwhile`` often."""
-
-    def close(self) -> None:  # noqa: B027
-        """Release handles; collective."""

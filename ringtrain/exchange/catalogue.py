@@ -8,10 +8,17 @@ from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.model_parallel import hybrid, pipeline
-from ringtrain.exchange.servers import sync_server
+from ringtrain.exchange.model_parallel.hybrid import Hybrid
+from ringtrain.exchange.model_parallel.pipeline import Pipeline
+from ringtrain.exchange.servers.async_server import AsyncParameterServer
+from ringtrain.exchange.servers.sync_server import ParameterServer
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies import allreduce, averaging, delayed, gossip, master, sharded
+from ringtrain.exchange.strategies.allreduce import AllReduce
+from ringtrain.exchange.strategies.averaging import Averaging
+from ringtrain.exchange.strategies.delayed import Delayed
+from ringtrain.exchange.strategies.gossip import Gossip
+from ringtrain.exchange.strategies.master import STAR, Master
+from ringtrain.exchange.strategies.sharded import Sharded
 from ringtrain.template import Template
 
 
@@ -62,7 +69,7 @@ class Strategy:
 
 STRATEGIES = {
     "allreduce": Strategy(
-        make=allreduce.make,
+        make=AllReduce,
         options=(),
         overlap=None,
         algorithm=None,
@@ -78,7 +85,7 @@ STRATEGIES = {
         check_replicas=None,
     ),
     "delayed": Strategy(
-        make=delayed.make,
+        make=Delayed,
         options=(),
         overlap=Only(("backward", "forward"), texts.OVERLAP_DELAYED),
         algorithm=None,
@@ -94,7 +101,7 @@ STRATEGIES = {
         check_replicas=None,
     ),
     "sharded": Strategy(
-        make=sharded.make,
+        make=Sharded,
         options=(),
         overlap=None,
         algorithm=Only((AUTO, *HALVES), texts.ALGORITHM_HALVES),
@@ -110,7 +117,7 @@ STRATEGIES = {
         check_replicas=None,
     ),
     "averaging": Strategy(
-        make=averaging.make,
+        make=Averaging,
         options=(
             *("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
             *("servers", "dedicated", "asynchronous"),
@@ -129,7 +136,7 @@ STRATEGIES = {
         check_replicas=texts.CHECK_REPLICAS,
     ),
     "gossip": Strategy(
-        make=gossip.make,
+        make=Gossip,
         options=("gossip_window",),
         overlap=Only(("backward",), texts.OVERLAP_GOSSIP),
         algorithm=None,
@@ -145,10 +152,10 @@ STRATEGIES = {
         check_replicas=texts.CHECK_REPLICAS,
     ),
     "master": Strategy(
-        make=master.make,
+        make=Master,
         options=(),
         overlap=Only(("backward",), texts.OVERLAP_MASTER),
-        algorithm=Only((AUTO, master.STAR), texts.ALGORITHM_STAR),
+        algorithm=Only((AUTO, STAR), texts.ALGORITHM_STAR),
         tuning=texts.TUNING_STAR,
         wire=texts.WIRE,
         compress=texts.COMPRESS_SERVERS,
@@ -161,7 +168,7 @@ STRATEGIES = {
         check_replicas=None,
     ),
     "server": Strategy(
-        make=sync_server.make,
+        make=ParameterServer,
         options=("servers", "dedicated", "asynchronous", "server_levels", "staleness"),
         overlap=None,
         algorithm=Only((AUTO,), texts.ALGORITHM_SERVERS),
@@ -178,15 +185,17 @@ STRATEGIES = {
     ),
 }
 DATA = "data"  # fully connected layers are as all others
-# Where else they may live: what is made around the strategy, which has the other layers.
+# Exchanges that place fully connected layers elsewhere; they are made from the strategy of the other layers.
 AROUND: dict[str, Callable[[ExchangeSettings, Callable[[ExchangeSettings], Exchange]], Exchange]] = {
-    "hybrid": hybrid.make,
-    "pipeline": pipeline.make,
+    "hybrid": Hybrid,
+    "pipeline": lambda settings, strategy: Pipeline(settings),
 }
 
 
-def make_exchange(kit: ExchangeSettings) -> Exchange:
-    """The strategy that a configuration names. Its options go together:
-    :func:`ringtrain.exchange.compatibility.check_options` has found that."""
-    make = STRATEGIES[kit.config.sync].make
-    return make(kit) if kit.config.fc == DATA else AROUND[kit.config.fc](kit, make)
+def make_exchange(settings: ExchangeSettings) -> Exchange:
+    """The strategy that a configuration names. :func:`ringtrain.exchange.compatibility.check_options` has checked that
+    its options go together."""
+    config = settings.config
+    apart = config.asynchronous or config.staleness
+    make = AsyncParameterServer if apart else STRATEGIES[config.sync].make
+    return make(settings) if config.fc == DATA else AROUND[config.fc](settings, make)

@@ -1,7 +1,7 @@
 """The settings that every strategy is made from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.config.record import TrainConfig
@@ -12,13 +12,14 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSettings:
-    """What a strategy is made from.
+    """The configuration of a run, and the objects of this rank that a strategy works with.
 
-    tuning: what ``auto`` chooses by, on rank 0; None where there is none
-    guard:  watches what ranks do together; None where there is none
-    share:  share(count, part, parts) → (start, stop): the examples that are one part's
-    beside: from the sum of squares of the gradients over the arena to that with all others, which are clipped together
-    scale:  what the loss is multiplied by; None where that is 1
+    tuning: measurements that ``auto`` chooses by, on rank 0; None where there are none
+    guard:  watches the collectives; None where there is none
+    share:  share(count, part, parts) → (start, stop): the examples of one part
+    add_external_square_norm: maps the sum of squares of the gradients over the arena to the sum of all gradients that
+            are clipped together
+    scale:  the factor of the loss; None where that is 1
     """
 
     config: TrainConfig
@@ -27,20 +28,9 @@ class ExchangeSettings:
     tuning: Table | None = None
     guard: Guard | None = None
     share: Callable[[int, int, int], tuple[int, int]] | None = None
-    beside: Callable[[float], float] = float
+    add_external_square_norm: Callable[[float], float] = float
     scale: LossScale | None = None
 
-
-def settings(kit: ExchangeSettings) -> dict:
-    """What a configuration says of all-reduces: arguments of :class:`Summing`."""
-    config = kit.config
-    return {
-        "algorithm": config.algorithm,
-        "bucket_bytes": config.bucket_bytes,
-        "segment_bytes": config.segment_bytes,
-        "deadline_s": config.deadline_s,
-        "wire": config.wire,
-        "tuning": kit.tuning,
-        "guard": kit.guard,
-        "overlap": config.overlap,
-    }
+    def with_options(self, **options) -> "ExchangeSettings":
+        """The same settings with other values of these options."""
+        return replace(self, config=replace(self.config, **options))

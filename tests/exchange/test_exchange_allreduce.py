@@ -14,7 +14,6 @@ from ringtrain.config.record import config_fields
 from ringtrain.errors import CheckpointError, StalledError, UsageError
 from ringtrain.exchange import texts as exchange_texts
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.exchange.update.clip import clip, trained_runs
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
@@ -24,6 +23,7 @@ from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
+from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying, recording
 
 ZERO = Fill("constant")
@@ -79,7 +79,7 @@ def train(transport, ops, iterations=3, announce="backwards", **options):
         iterate(exchange, arena, ops, gradients(arena, transport.rank, iteration), iteration, announce)
     exchange.synchronize()
     weights = ops.to_host(arena.weights)
-    exchange.close()
+    exchange.reducers.close()
     return weights
 
 
@@ -205,10 +205,10 @@ def test_a_bucket_starts_when_its_last_gradient_is_final_and_not_before():
 def test_traffic_counts_bytes_and_blocked_time():
     def body(t):
         exchange, arena = bound(t, ReferenceOps("float64"), algorithm="star", bucket_bytes=300)
-        assert exchange.traffic().bytes_sent == 0
+        assert exchange.reducers.traffic().bytes_sent == 0
         for iteration in range(2):
             iterate(exchange, arena, ReferenceOps("float64"), gradients(arena, t.rank, iteration), iteration)
-        traffic = exchange.traffic()
+        traffic = exchange.reducers.traffic()
         assert traffic.exposed_s > 0
         return traffic.bytes_sent / (2 * 8 * arena.count)
 
@@ -224,7 +224,7 @@ def test_state_is_the_same_at_every_size_and_goes_back_in():
                 # Every rank adds an equal share, so that the sum is the same at every size.
                 share = {name: g / size for name, g in gradients(arena, 0, iteration).items()}
                 iterate(exchange, arena, ops, share, iteration)
-            return exchange.state(), ops.to_host(arena.weights)
+            return exchange.owned_state.state(), ops.to_host(arena.weights)
 
         return LoopbackWorld(size).run(body)[0]
 
@@ -232,7 +232,7 @@ def test_state_is_the_same_at_every_size_and_goes_back_in():
         ops = ReferenceOps("float64")
         exchange, arena = bound(t, ops, optimizer="adamw")
         state, weights = state_after(4, 2)
-        exchange.restore(state)
+        exchange.owned_state.restore(state)
         ops.upload(weights, arena.weights)
         iterate(exchange, arena, ops, {name: g / 2 for name, g in gradients(arena, 0, 2).items()}, 2)
         return ops.to_host(arena.weights)
@@ -247,10 +247,10 @@ def test_states_of_another_optimizer_or_model_are_refused():
     exchange, arena = bound(LoopbackWorld(1).transport(0), ReferenceOps("float64"))
     state = exchange_texts.OTHER_STATE.pattern(found="mean, square, step", wanted="momentum, step")
     with pytest.raises(CheckpointError, match=state):
-        exchange.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
+        exchange.owned_state.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
     size = exchange_texts.OTHER_SIZE.pattern(name="momentum", found=3, wanted=arena.count)
     with pytest.raises(CheckpointError, match=size):
-        exchange.restore({"step": 1, "momentum": np.zeros(3)})
+        exchange.owned_state.restore({"step": 1, "momentum": np.zeros(3)})
 
 
 def test_a_rank_that_does_not_exchange_is_named():
@@ -279,7 +279,7 @@ def trained(transport, ops, wire, iterations=3, **options):
         rng = np.random.default_rng([transport.rank, iteration])
         grads = {span.name: rng.standard_normal(span.count).astype("f4") for span in arena.spans}
         iterate(exchange, arena, ops, grads, iteration)
-    return ops.to_host(arena.weights), exchange.traffic().bytes_sent
+    return ops.to_host(arena.weights), exchange.reducers.traffic().bytes_sent
 
 
 @pytest.mark.parametrize("algorithm", [name for name in SCHEDULES if name != "recursive-doubling"])

@@ -12,7 +12,6 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.monitor.guard import Guard
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
@@ -20,6 +19,7 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.device import FakeDeviceOps
+from tests.fakes.strategies import AllReduce
 from tests.fakes.transports import DeviceTransport, delaying
 
 ZERO = Fill("constant")
@@ -69,7 +69,7 @@ def train(transport, ops=None, iterations=2, shards=8, total=BATCH, **options):
         iterate(exchange, arena, ops, iteration, total, shards)
     exchange.synchronize()
     weights = ops.to_host(arena.weights).tobytes()
-    exchange.close()
+    exchange.reducers.close()
     return weights
 
 
@@ -178,7 +178,7 @@ def over_messages(schedule, why):
 def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
     def body(t):
         exchange, _ = bound(t, ReferenceOps("float32"), algorithm=algorithm)
-        (sums,) = exchange.reducers().values()
+        (sums,) = exchange.reducers.training.values()
         reduction = sums.reductions[0]
         return exchange.notes, exchange.terms, exchange.exact, (reduction.algorithm, reduction.transport)
 

@@ -15,13 +15,13 @@ from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, place_of, rea
 from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow, parse
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import UsageError
-from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import AllReduce
 
 PAIR = RankLayout("1x2", 2, 1)
 HERE = Candidates(PAIR, ("mpi", "ring", "star"), {"mapped": "no shared windows"})

@@ -11,11 +11,10 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.compression.catalogue import METHODS
-from ringtrain.exchange.compression.error_feedback import CompressionSettings, ErrorFeedback
+from ringtrain.exchange.compression.error_feedback import CompressionSettings
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
@@ -23,6 +22,7 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import AllReduce, error_feedback_of
 from tests.fakes.transports import delaying
 
 ZERO = Fill("constant")
@@ -61,7 +61,7 @@ def normal(rank, iteration):
 
 def bound(transport, method, begin=0, dtype="float64", ops=None, **options):
     ops = ops or ReferenceOps(dtype)
-    summing = ErrorFeedback(CompressionSettings(method, begin), transport, ops, deadline_s=20.0, **options)
+    summing = error_feedback_of(CompressionSettings(method, begin), transport, ops, deadline_s=20.0, **options)
     buffer = transport.allocate(COUNT, np.dtype(dtype))
     summing.rehearse(buffer[:0])
     return summing, summing.bind(SPANS, buffer), buffer
@@ -363,8 +363,9 @@ def test_a_state_without_residual_and_of_another_method_will_do():
 def test_a_rank_that_does_not_exchange_is_named(method):
     def body(t):
         arena = Arena(t.scratch, [(s.name, s.parameter) for s in SPANS], "float64", exchanged=t.allocate)
-        compression = CompressionSettings(EITHER[method]())
-        exchange = AllReduce(t, ReferenceOps("float64"), compression=compression, deadline_s=0.05)
+        exchange = AllReduce(
+            t, ReferenceOps("float64"), compress=method, compress_ratio=0.1, compress_rank=2, deadline_s=0.05
+        )
         exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper()))
         if t.rank == 0:
             with pytest.raises(

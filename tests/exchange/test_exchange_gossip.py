@@ -8,11 +8,10 @@ from test_exchange_strategies import LR, bound, iterate, run
 
 from ringtrain.errors import StalledError
 from ringtrain.exchange import tags
-from ringtrain.exchange.strategies.allreduce import AllReduce
-from ringtrain.exchange.strategies.gossip import Gossip
 from ringtrain.exchange.strategies.gossip_pairs import pairing, period
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import AllReduce, Gossip
 from tests.fakes.transports import delaying, recording
 
 
@@ -59,21 +58,21 @@ def test_settling_takes_the_mean_of_all_once_and_a_state_is_the_mean_of_states()
         for iteration in range(5):
             iterate(exchange, arena, t.rank, iteration, 1, 3)
         exchange.synchronize()
-        sent, weights = exchange.traffic().bytes_sent, arena.weights.copy()
+        sent, weights = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
         exchange.synchronize()
-        assert exchange.traffic().bytes_sent == sent
-        state = exchange.state()
+        assert exchange.reducers.traffic().bytes_sent == sent
+        state = exchange.owned_state.state()
         np.testing.assert_array_equal(arena.weights, weights)
-        sent = exchange.traffic().bytes_sent
-        exchange.state()
-        assert exchange.traffic().bytes_sent == sent
+        sent = exchange.reducers.traffic().bytes_sent
+        exchange.owned_state.state()
+        assert exchange.reducers.traffic().bytes_sent == sent
         return weights, state
 
     want = formula(3, 5)
     found = LoopbackWorld(3).run(body)
     assert len({weights.tobytes() for weights, _ in found}) == len({s["momentum"].tobytes() for _, s in found}) == 1
     np.testing.assert_allclose(found[0][0], np.mean([arena.weights for _, arena in want], axis=0), rtol=1e-13)
-    momentum = np.mean([exchange.state()["momentum"] for exchange, _ in want], axis=0)
+    momentum = np.mean([exchange.owned_state.state()["momentum"] for exchange, _ in want], axis=0)
     np.testing.assert_allclose(found[0][1]["momentum"], momentum, rtol=1e-13, atol=1e-14)
     assert found[0][1]["step"] == 5
 
@@ -122,7 +121,7 @@ def test_a_rank_sends_its_weights_once_an_iteration_and_nothing_more():
         for iteration in range(6):
             iterate(exchange, arena, t.rank, iteration, 1, 3)
         sends = [entry for entry in log if entry[0] == "send"]
-        return exchange.traffic().bytes_sent, arena.count, sends
+        return exchange.reducers.traffic().bytes_sent, arena.count, sends
 
     for nbytes, count, sends in LoopbackWorld(3).run(body):
         assert nbytes == 4 * count * 8 and len(sends) == 4  # of six iterations it sits out two
@@ -180,10 +179,10 @@ def test_one_rank_alone_is_serial():
     (weights, state, exchange), *_ = run(Gossip, 1)
     np.testing.assert_array_equal(weights, want)
     np.testing.assert_array_equal(state["momentum"], kept["momentum"])
-    assert exchange.traffic().bytes_sent == 0 and exchange.denominator(3, 10) == 3
+    assert exchange.reducers.traffic().bytes_sent == 0 and exchange.denominator(3, 10) == 3
 
 
 def test_how_far_ranks_may_be_apart():
     exchange, _ = bound(Gossip, LoopbackWorld(1).transport(0), window=3)
     assert (exchange.window, exchange.dynamic_batches, exchange.exact) == (3, False, False)
-    exchange.close()
+    exchange.reducers.close()

@@ -7,10 +7,9 @@ from test_exchange_strategies import bound, iterate, run
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import StalledError
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.strategies.allreduce import AllReduce
-from ringtrain.exchange.strategies.master import Master
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import AllReduce, Master
 from tests.fakes.transports import delaying
 
 CUTS = {1: [(0, 2), (2, 3)], 2: [], 0: [(3, 5), (5, 8)]}  # rank 2 has nothing, rank 1 less than rank 0

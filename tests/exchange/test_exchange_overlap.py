@@ -9,11 +9,8 @@ from ringtrain.errors import ConfigError
 from ringtrain.exchange import compatibility_texts as opt_texts
 from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.strategies.allreduce import AllReduce
-from ringtrain.exchange.strategies.averaging import Averaging
-from ringtrain.exchange.strategies.delayed import Delayed
-from ringtrain.exchange.strategies.sharded import Sharded
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import AllReduce, Averaging, Delayed, Sharded
 from tests.fakes.transports import Shut, delaying, recording
 
 ITERATIONS = 7
@@ -56,7 +53,7 @@ def reads(make, size, need=True, wrap=lambda t: t, orders=None, iterations=ITERA
         exchange.synchronize()
         assert not exchange.late
         found.append(forward(exchange, arena, need=False))
-        exchange.close()
+        exchange.reducers.close()
         return np.stack(found)
 
     return LoopbackWorld(size).run(body)
@@ -132,7 +129,7 @@ def test_a_state_is_that_of_all_updates(make):
             forward(exchange, arena)
             backward(exchange, arena, t.rank, iteration)
             exchange.finish(iteration, LR)
-        state = exchange.state()
+        state = exchange.owned_state.state()
         assert not exchange.late
         return state, arena.weights.copy()
 
@@ -236,7 +233,7 @@ def test_sharded_hands_round_the_lowest_layers_first():
 def notes(make, size=2, **options):
     def body(t):
         exchange, _ = bound(make, t, algorithm="ring", **options)
-        exchange.close()
+        exchange.reducers.close()
         return list(exchange.notes)
 
     return LoopbackWorld(size).run(body)[0]

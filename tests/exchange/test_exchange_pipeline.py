@@ -11,13 +11,13 @@ from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets.subgroup import Subgroup
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import Pipeline
 
 TEXT = """
 input = { shape = [4, 4, 1] }
@@ -47,7 +47,7 @@ def iterate(t, iterations=3, start=0, state=None, weights=None, optimizer="sgd",
     exchange.bind(arena, make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25)))
     exchange.rehearse()
     if state is not None:
-        exchange.restore(state)
+        exchange.owned_state.restore(state)
     front = exchange.roles(t.size).trainers
     for iteration in range(start, iterations):
         exchange.before(iteration, 1, 1)
@@ -58,7 +58,7 @@ def iterate(t, iterations=3, start=0, state=None, weights=None, optimizer="sgd",
         exchange.finish(iteration, LR)
     before = arena.weights.copy()
     exchange.synchronize()
-    return arena.weights.copy(), exchange.state(), exchange, before
+    return arena.weights.copy(), exchange.owned_state.state(), exchange, before
 
 
 def run(size, **options):
@@ -118,9 +118,9 @@ def test_states_of_another_optimizer_or_model_are_refused():
         with pytest.raises(
             CheckpointError, match=texts.OTHER_STATE.pattern(found="mean, step", wanted="momentum, step")
         ):
-            exchange.restore({"step": 1, "mean": np.zeros(3)})
+            exchange.owned_state.restore({"step": 1, "mean": np.zeros(3)})
         with pytest.raises(CheckpointError, match=texts.OTHER_SIZE.pattern(name="momentum", found=3)):
-            exchange.restore({"step": 1, "momentum": np.zeros(3)})
+            exchange.owned_state.restore({"step": 1, "momentum": np.zeros(3)})
 
     LoopbackWorld(2).run(body)
 
@@ -144,7 +144,7 @@ def test_each_message_is_a_batch_of_its_own_at_its_share_of_the_rate(optimizer):
                 exchange.learn(LR, share, place % 2, 2)
             if place % 2:
                 exchange.finish(place // 2, LR)
-        return arena.weights[exchange._start], exchange.state()["step"]
+        return arena.weights[exchange._start], exchange.owned_state.state()["step"]
 
     arena = Arena(lambda count, dtype: np.ones(count), graph.parameters(), "float64")
     rule = make_optimizer(optimizer, arena.spans, Hyper(momentum=0.5, weight_decay=0.25, eps=1e-8))
@@ -176,7 +176,7 @@ def test_some_of_the_ranks_number_themselves():
 def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
     """A ring over 3 of 4 ranks: each sends 2 · 2/3 of the convolution's 32 elements, in 3 chunks, of 8 bytes."""
     ranks = run(4, iterations=1, algorithm="ring")
-    sent = [exchange.traffic().bytes_sent for _, _, exchange, _ in ranks]
+    sent = [exchange.reducers.traffic().bytes_sent for _, _, exchange, _ in ranks]
     conv = ranks[0][2]._stop
     assert sum(sent) == 3 * 2 * 2 * conv * 8 // 3 and sent[3] == 0
     assert ranks[0][2].roles(4) == Roles((0, 1, 2), (3,))

@@ -9,10 +9,8 @@ from test_exchange_strategies import bound, run
 from ringtrain.errors import StalledError
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Lag
-from ringtrain.exchange.servers.async_server import AsyncParameterServer
 from ringtrain.exchange.servers.mailbox import TAGS, Sender
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
-from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.buckets import make_buckets
@@ -21,6 +19,7 @@ from ringtrain.optim.optimizers import Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.base import Handle
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import AllReduce, AsyncParameterServer
 from tests.fakes.transports import Wrapping, delaying
 
 
@@ -206,8 +205,8 @@ def test_the_state_is_the_mean_of_the_workers_and_all_go_on_with_it():
             exchange.finish(iteration, 0.125)
         exchange.synchronize()
         own = exchange._update.slots["momentum"].copy()
-        state = exchange.state()
-        again = exchange.state()
+        state = exchange.owned_state.state()
+        again = exchange.owned_state.state()
         return own, state, again, exchange._update.slots["momentum"].copy(), exchange._update.step
 
     (_, first, again, none, step), *workers = LoopbackWorld(4).run(body)
@@ -226,8 +225,8 @@ def test_what_it_restores_is_what_all_reduce_kept():
 
     def body(t):
         exchange, _ = bound(pushing, t, staleness=1, dedicated=t.size > 1)
-        exchange.restore(state)
-        return exchange.state()
+        exchange.owned_state.restore(state)
+        return exchange.owned_state.state()
 
     for size in (1, 3):
         for kept in LoopbackWorld(size).run(body):
@@ -245,11 +244,11 @@ def test_what_it_sends_and_says():
 
     results = LoopbackWorld(4).run(body)
     nbytes = results[0][1]
-    sent = [exchange.traffic().bytes_sent for exchange, _ in results]
+    sent = [exchange.reducers.traffic().bytes_sent for exchange, _ in results]
     parts = [80 * 8, 96 * 8]  # a server sends its part to three others, and its own updates to the other server
     assert sent == [3 * (3 * parts[0] + parts[1]), 3 * (3 * parts[1] + parts[0]), 3 * nbytes, 3 * nbytes]
     exchange = results[0][0]
-    assert exchange.traffic().exposed_s > 0 and not exchange.exact and exchange.window == 4
+    assert exchange.reducers.traffic().exposed_s > 0 and not exchange.exact and exchange.window == 4
     assert (
         exchange.terms == texts.STALENESS(servers=texts.ON_SERVERS(ranks="ranks 0, 1"), staleness=3)
         and exchange.denominator(3, 10) == 3

@@ -10,10 +10,10 @@ from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.exchange.strategies.sharded import Sharded
 from ringtrain.exchange.update.loss_scale import GROW_AFTER, LARGEST, START, LossScale, unscale
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import Sharded
 
 
 def test_a_dynamic_factor_halves_when_it_was_too_large_and_doubles_after_long():
@@ -137,7 +137,7 @@ def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count(
                 arena.grad(span)[...] = factor * (1 + t.rank)
                 exchange.grad_ready(span)
             exchange.finish(iteration, 0.125)
-        return arena.weights.tobytes(), exchange.state()["step"]
+        return arena.weights.tobytes(), exchange.owned_state.state()["step"]
 
     with_it, without = (LoopbackWorld(2).run(lambda t, f=f: body(t, f)) for f in ((1.0, np.inf, 2.0), (1.0, 2.0)))
     assert with_it == without and {step for _, step in with_it} == {2}

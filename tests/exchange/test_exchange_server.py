@@ -13,11 +13,10 @@ from ringtrain.collectives.topology import filled
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange import texts
 from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of, roles_of
-from ringtrain.exchange.servers.sync_server import ParameterServer
-from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import AllReduce, ParameterServer
 from tests.fakes.transports import delaying
 
 
@@ -32,7 +31,7 @@ def served(size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **optio
             one_iteration(exchange, arena, t.rank if t.rank in trainers else None, iteration, announce)
         exchange.synchronize()
         weights = arena.weights.copy()
-        return weights, exchange.state(), exchange
+        return weights, exchange.owned_state.state(), exchange
 
     return LoopbackWorld(size, nodes).run(body)
 
@@ -229,9 +228,9 @@ def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():
 def test_a_server_sends_its_part_to_each_and_others_send_all_once():
     ranks = served(4, iterations=3, servers=1)
     nbytes = 8 * ranks[0][0].size
-    assert [exchange.traffic().bytes_sent for *_, exchange in ranks] == [3 * 3 * nbytes] + [3 * nbytes] * 3
+    assert [exchange.reducers.traffic().bytes_sent for *_, exchange in ranks] == [3 * 3 * nbytes] + [3 * nbytes] * 3
     ranks = served(6, iterations=1, nodes=2, servers=1, levels=2)
-    assert [exchange.traffic().bytes_sent // nbytes for *_, exchange in ranks] == [3, 1, 1, 3, 1, 1]
+    assert [exchange.reducers.traffic().bytes_sent // nbytes for *_, exchange in ranks] == [3, 1, 1, 3, 1, 1]
 
 
 def test_state_lies_with_its_owner_and_the_header_says_so():

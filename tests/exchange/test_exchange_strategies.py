@@ -12,12 +12,6 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.allreduce import AllReduce
-from ringtrain.exchange.strategies.averaging import Averaging
-from ringtrain.exchange.strategies.delayed import Delayed
-from ringtrain.exchange.strategies.gossip import Gossip
-from ringtrain.exchange.strategies.master import Master
-from ringtrain.exchange.strategies.sharded import Sharded
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import common, cut, elements, join
 from ringtrain.nn.arena import Arena
@@ -26,6 +20,7 @@ from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import OPTIMIZERS, Hyper, make_optimizer
 from ringtrain.transport import texts as transport_texts
 from ringtrain.transport.threads.loopback import LoopbackWorld
+from tests.fakes.strategies import AllReduce, Averaging, Delayed, Gossip, Master, Sharded
 from tests.fakes.transports import delaying, recording
 
 ZERO = Fill("constant")
@@ -71,7 +66,7 @@ def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **op
             iterate(exchange, arena, t.rank, iteration, 1, size, announce)
         exchange.synchronize()
         weights = arena.weights.copy()
-        return weights, exchange.state(), exchange
+        return weights, exchange.owned_state.state(), exchange
 
     return LoopbackWorld(size, nodes).run(body)
 
@@ -123,8 +118,8 @@ def test_sharded_sends_what_an_all_reduce_sends_and_starts_while_others_compute(
     """Per rank 2·(p-1)/p of the buffer; a state that is gathered is no part of training."""
     ranks = run(Sharded, 4, iterations=2, algorithm="ring", bucket_bytes=1 << 20)
     nbytes = 8 * ranks[0][1]["momentum"].size
-    assert [exchange.traffic().bytes_sent for *_, exchange in ranks] == [2 * 2 * 3 * nbytes // 4] * 4
-    assert all(exchange.traffic().exposed_s > 0 for *_, exchange in ranks)
+    assert [exchange.reducers.traffic().bytes_sent for *_, exchange in ranks] == [2 * 2 * 3 * nbytes // 4] * 4
+    assert all(exchange.reducers.traffic().exposed_s > 0 for *_, exchange in ranks)
 
     def body(t):
         seen, log = recording(t)
@@ -147,14 +142,14 @@ def test_the_state_goes_on_at_another_number_of_ranks():
 
     def body(t):
         exchange, arena = bound(Sharded, t)
-        exchange.restore(state)
+        exchange.owned_state.restore(state)
         arena.weights[...] = weights
         for iteration in range(3, 6):
             rng = np.random.default_rng([0, iteration])
             for span in reversed(arena.spans):
                 arena.grad(span)[...] = rng.integers(-8, 9, span.shape) if t.rank == 1 else 0
             exchange.finish(iteration, LR)
-        return arena.weights.copy(), exchange.state()
+        return arena.weights.copy(), exchange.owned_state.state()
 
     for found, kept in LoopbackWorld(3).run(body):
         np.testing.assert_array_equal(found, want[0])
@@ -237,7 +232,7 @@ def test_what_is_pending_is_no_state_of_another_strategy():
     exchange, _ = bound(AllReduce, LoopbackWorld(1).transport(0))
     other = texts.OTHER_STATE.pattern(found="momentum, pending, step", wanted="momentum, step")
     with pytest.raises(CheckpointError, match=other):
-        exchange.restore(state)
+        exchange.owned_state.restore(state)
 
 
 # ── averaging ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,10 +241,10 @@ def serial_rank(rank, iterations, begin=None, momentum=None):
     exchange, arena = bound(AllReduce, LoopbackWorld(1).transport(0))
     if begin is not None:
         arena.weights[...] = begin
-        exchange.restore({"step": 0, "momentum": momentum})
+        exchange.owned_state.restore({"step": 0, "momentum": momentum})
     for iteration in iterations:
         iterate(exchange, arena, rank, iteration)
-    return arena.weights.copy(), exchange.state()["momentum"]
+    return arena.weights.copy(), exchange.owned_state.state()["momentum"]
 
 
 def periods(shares, count, every, treat, outer=None):
@@ -293,11 +288,11 @@ def test_averaging_sends_nothing_between_averages():
             exchange, arena = bound(Averaging, t, every=every, momentum=momentum)
             for iteration in range(8):
                 iterate(exchange, arena, t.rank, iteration, 1, 2)
-            return exchange.traffic().bytes_sent
+            return exchange.reducers.traffic().bytes_sent
 
         return LoopbackWorld(2).run(body)[0]
 
-    nbytes = run(AllReduce, 2, iterations=1)[0][2].traffic().bytes_sent
+    nbytes = run(AllReduce, 2, iterations=1)[0][2].reducers.traffic().bytes_sent
     assert sent(4, "keep") == sent(4, "reset") == 2 * nbytes
     assert sent(4, "average") == 4 * nbytes and sent(1, "average") == 16 * nbytes
 
@@ -308,10 +303,10 @@ def test_looking_in_the_middle_of_a_period_averages_once():
         for iteration in range(2):
             iterate(exchange, arena, t.rank, iteration, 1, 2)
         exchange.synchronize()
-        sent, weights = exchange.traffic().bytes_sent, arena.weights.copy()
+        sent, weights = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
         exchange.synchronize()
-        exchange.state()
-        assert exchange.traffic().bytes_sent == sent
+        exchange.owned_state.state()
+        assert exchange.reducers.traffic().bytes_sent == sent
         np.testing.assert_array_equal(arena.weights, weights)
         return weights.tobytes()
 
@@ -349,7 +344,7 @@ def test_an_outer_step_goes_on_from_its_own_state_alone():
     exchange, _ = bound(Averaging, LoopbackWorld(1).transport(0), outer=(0.9, 0.7))
     other = texts.OTHER_STATE.pattern(wanted="momentum, outer_momentum, period_begin, step")
     with pytest.raises(CheckpointError, match=other):
-        exchange.restore(state)
+        exchange.owned_state.restore(state)
 
 
 def kit_of(**flags):
@@ -508,10 +503,10 @@ def test_states_of_another_optimizer_or_model_are_refused(make):
     exchange, arena = bound(make, LoopbackWorld(1).transport(0))
     other = texts.OTHER_STATE.pattern(found="mean, square, step", wanted="momentum, step")
     with pytest.raises(CheckpointError, match=other):
-        exchange.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
+        exchange.owned_state.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
     size = texts.OTHER_SIZE.pattern(name="momentum", found=3, wanted=arena.count)
     with pytest.raises(CheckpointError, match=size):
-        exchange.restore({"step": 1, "momentum": np.zeros(3)})
+        exchange.owned_state.restore({"step": 1, "momentum": np.zeros(3)})
 
 
 @pytest.mark.parametrize(("make", "options"), [(Sharded, {}), (Delayed, {}), (Averaging, {"every": 1})])

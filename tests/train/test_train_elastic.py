@@ -54,7 +54,7 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
         progress = Progress(iteration=3, best=0.5)
         elastic = ElasticRun(SimpleNamespace(transport=transport), None, {"elastic": "shrink"}, (), StopFlag())
         elastic._journey.salvage = RecoverableState(
-            3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.state())
+            3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.owned_state.state())
         )
         return elastic._origin("run")
 
@@ -165,11 +165,11 @@ def test_a_death_in_an_exchange_leaves_the_state_of_the_last_iteration(overlap):
     def body(transport):
         run, ops = trained(transport, elastic="shrink", overlap=overlap)
         assert run.exchange.survives_rank_loss and not run.exchange.late
-        before = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.state())
+        before = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.owned_state.state())
         run.exchange._updates._sums = Lost()
         with pytest.raises(RankLostError):
             run.exchange.finish(3, 0.1)
-        after = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.state())
+        after = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.owned_state.state())
         for name, array in before.weights.items():
             assert np.array_equal(after.weights[name], array)
         assert after.scalars["step"] == before.scalars["step"] == 3

@@ -150,7 +150,7 @@ def test_a_rehearsal_is_of_one_rank_at_a_time_and_changes_nothing():
                 transport.barrier()
         run.exchange.synchronize()
         np.testing.assert_array_equal(ops.to_host(run.arena.weights), before)
-        assert run.exchange.traffic().bytes_sent == 0
+        assert run.exchange.reducers.traffic().bytes_sent == 0
 
     everywhere(3, body)
 
@@ -192,9 +192,9 @@ def test_what_is_sent_is_the_formula(size):
         with run.batches(transport, 0, 3) as batches:
             for batch in batches:
                 run.worker.iterate(batch)
-        before = run.exchange.traffic().bytes_sent
+        before = run.exchange.reducers.traffic().bytes_sent
         run.exchange.synchronize()
-        assert run.exchange.traffic().bytes_sent == before
+        assert run.exchange.reducers.traffic().bytes_sent == before
         return before, sum(span.stop - span.start for span in run.arena.spans if span.name[:2] == "fc"), run
 
     for data, divided in zip(

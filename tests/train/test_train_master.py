@@ -90,7 +90,7 @@ def test_rank_0_alone_reads_and_keeps_a_state():
             run = replace(run, data=replace(run.data, train=train))
         with run.batches(t, 0, 2) as batches:
             counts, outcomes = zip(*((len(b.labels), run.worker.iterate(b)) for b in batches), strict=True)
-        return counts, [o.loss_sum for o in outcomes], sorted(run.exchange.state())
+        return counts, [o.loss_sum for o in outcomes], sorted(run.exchange.owned_state.state())
 
     want = serial(iterations=2)[0]
     found = everywhere(3, body)
@@ -110,7 +110,7 @@ def test_rehearsing_runs_forward_and_backward_on_every_rank_and_exchanges_nothin
                     run.worker.rehearse(batch)
                 t.barrier()
         assert np.array_equal(before, ops.to_host(run.arena.weights)) and ops.square_sum(run.arena.grads) > 0
-        return run.exchange.traffic().bytes_sent == 0
+        return run.exchange.reducers.traffic().bytes_sent == 0
 
     assert everywhere(2, body) == [True, True]
 
@@ -124,7 +124,7 @@ def test_bytes_by_rank_are_those_of_the_formula():
         with run.batches(t, 0, iterations) as batches:
             for b in batches:
                 run.worker.iterate(b)
-        traffic = run.exchange.traffic()
+        traffic = run.exchange.reducers.traffic()
         return traffic.bytes_sent, traffic.bytes_received, traffic.exposed_s, 8 * run.arena.count
 
     found = everywhere(size, body)

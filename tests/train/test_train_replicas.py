@@ -76,7 +76,7 @@ def test_of_two_ranks_nobody_knows_who_is_right(train):
 
 def test_replicated_state_is_compared_too(train):
     def change(run):
-        (momentum,) = run.exchange.kept()
+        (momentum,) = run.exchange.owned_state.arrays()
         momentum.array[run.arena.spans[-1].start] += 1
 
     def spoil(run, rank):
@@ -116,7 +116,7 @@ def test_state_that_one_rank_alone_keeps_is_looked_at(train, tmp_path):
     """Of sharded each rank keeps a slice; the weights are good still."""
 
     def spoil_it(run):
-        (momentum,) = run.exchange.kept()
+        (momentum,) = run.exchange.owned_state.arrays()
         momentum.array[0] = np.nan
 
     with pytest.raises(DivergedError) as raised:

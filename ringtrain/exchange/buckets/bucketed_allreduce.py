@@ -7,59 +7,41 @@ alone.
 from collections.abc import Sequence
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, make_allreduce
-from ringtrain.allreduce.tuning_table import Table
-from ringtrain.allreduce.wire_formats import NONE, make_wire, rehearse
+from ringtrain.allreduce.wire_formats import make_wire, rehearse
 from ringtrain.collectives.execution.reduction import EmptyReduction, Reduction
 from ringtrain.collectives.shared_memory import or_messages
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.streams import two_orders
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.ranges import Piece
 from ringtrain.humanize import format_bytes
-from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.nn.buckets import Bucket, make_buckets
-from ringtrain.transport.base import Transport
 
 BUCKET_BYTES = 4 << 20
 
 
 class BucketedAllReduce:
-    """algorithm:     a name among the algorithms (:mod:`ringtrain.allreduce.catalogue`); ``auto`` chooses by bucket
-    tuning:        what ``auto`` chooses by, on rank 0; None where nothing was measured
-    bucket_bytes:  what is exchanged together, about
-    segment_bytes: where messages are cut, so that the addition of one overlaps the transfer of the next; None: as suits
-                   the nodes
-    deadline_s:    how long to wait for others that make no progress, before StalledError
-    wire:          what numbers travel as: a name of :mod:`ringtrain.allreduce.wire_formats`
-    guard:         watches the all-reduces; None for none
-    overlap:       none: buckets start when all are final; else as they become final
+    """Prepares all-reduces as the options say, one for each bucket.
 
-    ``exact`` where nothing is rounded but by the type itself. ``orders``: of the network's operations, and of those of
-    the sums. Raises UsageError for names that are not there.
+    ``exact`` if nothing is rounded but by the type itself. ``orders``: the streams of the network and of the sums.
+    Raises UsageError for unknown names.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        ops,
-        algorithm: str = "ring",
-        bucket_bytes: int = BUCKET_BYTES,
-        segment_bytes: int | None = None,
-        deadline_s: float = DEADLINE_S,
-        wire: str = NONE,
-        tuning: Table | None = None,
-        guard: Guard | None = None,
-        overlap: str = "backward",
-    ):
-        self._transport, self.orders = transport, two_orders(ops)
-        self.algorithm, self._tuning, self._wire = algorithm, tuning, make_wire(wire, self.orders.own)
+    required_names, optional_names = (), ()  # nothing is kept from sum to sum
+    terms, state_is_local = "", True
+
+    def __init__(self, settings: ExchangeSettings):
+        config = settings.config
+        self._transport, self.orders = settings.transport, two_orders(settings.ops)
+        self.algorithm, self._tuning = config.algorithm, settings.tuning
+        self._wire = make_wire(config.wire, self.orders.own)
         self.exact = self._wire is None
-        check_algorithm(algorithm, not self.exact)
-        self._bucket_bytes, self.segment_bytes, self.deadline_s = bucket_bytes, segment_bytes, deadline_s
-        self.guard, self.early = guard, overlap != "none"
+        check_algorithm(config.algorithm, not self.exact)
+        self._bucket_bytes, self.segment_bytes = config.bucket_bytes, config.segment_bytes
+        self.deadline_s, self.guard, self.early = config.deadline_s, settings.guard, config.overlap != "none"
         self.notes: Sequence[str] = ()
-        self.terms, self.held, self.state_is_local = "", (), True  # nothing is kept from sum to sum
 
     def bind(self, spans, buffer) -> Reducer:
         """The sums of ``buffer``, a flat array over the arena of these spans. Collective."""

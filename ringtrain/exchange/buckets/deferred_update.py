@@ -2,6 +2,7 @@
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reducer import Reducer
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
 from ringtrain.exchange.update.loss_scale import LossScale, rehearse_unscale, unscale
 from ringtrain.exchange.update.owned_update import OwnedUpdate
@@ -10,38 +11,26 @@ NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 
 
 class BucketUpdater:
-    """update:    of weights, by what ``sums`` brings
-    sums:      of gradients, all over the arena
-    clip_norm: the largest global norm of the summed gradient; None for no limit
-    overlap:   with FORWARD, :meth:`finish` leaves each bucket's update to :meth:`before_read`. A global norm is known
-               when all
-               has arrived: with ``clip_norm`` it is as BACKWARD
-    beside:    see :class:`ringtrain.exchange.settings.ExchangeSettings`
-    scale:     of the loss, which is divided out; None for none. As with ``clip_norm``, all of the sums decide
-    elastic:   the state is always that of an iteration, whenever another rank dies: all buckets are updated at once,
-               when the last has arrived
+    """Updates the weights of each bucket when its sum has arrived.
 
-    ``note``: that overlap is as BACKWARD, or None.
+    sums:  gradients, all over the arena
+    whole: every bucket is updated at once, when the last sum has arrived: the state is always that of an iteration,
+           whenever another rank dies
+
+    With overlap FORWARD :meth:`finish` leaves each bucket's update to :meth:`before_read`. A norm, and the check for
+    overflow, need every sum: with a clipping norm, a loss scale or ``whole`` it acts as BACKWARD, and ``note`` says so.
     """
 
-    def __init__(
-        self,
-        ops,
-        arena,
-        update: OwnedUpdate,
-        sums: Reducer,
-        clip_norm: float | None,
-        overlap: str,
-        beside=float,
-        scale: LossScale | None = None,
-        elastic: bool = False,
-    ):
-        self._ops, self._arena, self._update, self._sums = ops, arena, update, sums
-        self._trained, self._clip_norm, self._beside = trained_runs(arena.spans), clip_norm, beside
-        self._scale, self._whole = scale, clip_norm is not None or scale is not None or elastic
-        self._later = overlap == FORWARD and not self._whole
-        self.note = _fallback(clip_norm, scale) if overlap == FORWARD and self._whole else None
-        self._owed: set[int] = set()  # places of buckets whose update is left to need()
+    def __init__(self, settings: ExchangeSettings, arena, update: OwnedUpdate, sums: Reducer, whole: bool = False):
+        config = settings.config
+        self._ops, self._arena, self._update, self._sums = settings.ops, arena, update, sums
+        self._trained, self._clip_norm, self._scale = trained_runs(arena.spans), config.clip_norm, settings.scale
+        self._add_external_square_norm = settings.add_external_square_norm
+        self._whole = whole or self._clip_norm is not None or self._scale is not None
+        forward = config.overlap == FORWARD
+        self._later = forward and not self._whole
+        self.note = _fallback(self._clip_norm, self._scale) if forward and self._whole else None
+        self._owed: set[int] = set()  # places of buckets whose update is left to before_read()
         self._lr = 0.0
 
     @property
@@ -76,7 +65,7 @@ class BucketUpdater:
             self._update.step -= 1
             return
         if self._clip_norm is not None:
-            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._beside)
+            clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._add_external_square_norm)
         self._update.apply(lr, 0, self._arena.count)
 
     def _leave(self, lr: float) -> None:

@@ -178,6 +178,10 @@ class Reducer:
             self._tell(call.__name__, place, began, ended)
         return value
 
+    def close(self) -> None:
+        """Release the prepared reductions."""
+        self.reductions = ()
+
     def traffic(self, what: str) -> tuple[BucketTraffic, ...]:
         """Of each bucket; ``what`` it carries."""
         return tuple(

@@ -28,25 +28,26 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.shard_sums import ShardSums
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn.buckets import Bucket
 from ringtrain.transport.base import Transport
 
 
 class ReproducibleAllReduce:
-    """count:     shards that a batch is cut in
-    algorithm: auto, by the rule; mapped or canonical, one side of it; or a schedule
-    how:       further arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
+    """Prepares sums of the gradients of shards in one order, whatever the number of ranks.
 
-    ``shards``: those of this rank, start:stop. ``nbytes``: once bound, what it keeps besides the buffer. Raises
-    ConfigError for more ranks than shards, and for an algorithm that adds in another order here. Collective.
+    ``shards``: those of this rank, start:stop. ``nbytes``: once bound, its memory besides the buffer. Raises
+    ConfigError for more ranks than shards, and for an algorithm that adds in another order. Collective.
     """
 
-    exact, state_is_local, held = True, True, ()
+    exact, state_is_local = True, True
+    required_names, optional_names = (), ()
 
-    def __init__(self, count: int, transport: Transport, ops, algorithm: str = AUTO, **how):
+    def __init__(self, settings: ExchangeSettings):
+        transport, count, algorithm = settings.transport, settings.config.shards, settings.config.algorithm
         check_ranks(transport.size, count)
-        self._count, self._transport, self._ops = count, transport, ops
-        self._summing = BucketedAllReduce(transport, ops, algorithm=AUTO, **how)
+        self._count, self._transport, self._ops = count, transport, settings.ops
+        self._summing = BucketedAllReduce(settings.with_options(algorithm=AUTO))
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
         self.shards = share(transport.rank, transport.size, count)
         self.terms, self.notes = texts.REPRODUCIBLE_OVER(shards=count), []

@@ -7,8 +7,8 @@ from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.compression.method import Compressor, Site, least_bytes
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.humanize import format_bytes
-from ringtrain.transport.base import Transport
 
 RESIDUAL = "residual"
 
@@ -24,7 +24,7 @@ class CompressionSettings:
 
 
 class ErrorFeedback:
-    """how: arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
+    """Sums compressed gradients; each rank adds its residual to its next gradient.
 
     The residuals of all ranks, added up, are what a run has to go on with: a checkpoint holds that array. It is shared
     out among ranks, each parameter in equal parts, each element whole to one rank: when a run is resumed, at any number
@@ -34,15 +34,17 @@ class ErrorFeedback:
     exact = False
     state_is_local = False  # residuals differ from rank to rank
 
-    def __init__(self, compression: CompressionSettings, transport: Transport, ops, **how):
-        self._transport, self._ops = transport, ops
+    required_names = ()
+
+    def __init__(self, compression: CompressionSettings, settings: ExchangeSettings):
+        self._transport, self._ops = settings.transport, settings.ops
         self._method, self._begin = compression.method, compression.begin
-        self._summing = BucketedAllReduce(transport, ops, **how)
+        self._summing = BucketedAllReduce(settings)
         self._phase = _Phase(compressed=not self._begin)
         self.terms = texts.COMPRESSED(method=self._method.terms)
         if self._begin:
             self.terms = texts.COMPRESSED_FROM(method=self._method.terms, iteration=self._begin)
-        self.held = (RESIDUAL, *self._method.held)
+        self.optional_names = (RESIDUAL, *self._method.held)
 
     def bind(self, spans, buffer) -> Reducer:
         """Collective. Raises ConfigError where there is nothing to compress."""

@@ -40,10 +40,10 @@ class ActivationCollectives:
     By the halves of ``sliced``: of two steps at any number of ranks, since all that time is waited for.
     """
 
-    def __init__(self, kit: ExchangeSettings, live: bool = True):
-        self.rank, self.size = kit.transport.rank, kit.transport.size
-        self.ops, self._kit, self._live = kit.ops, kit, live
-        self._segment_bytes = kit.config.segment_bytes or segment_for(kit.transport)
+    def __init__(self, settings: ExchangeSettings, live: bool = True):
+        self.rank, self.size = settings.transport.rank, settings.transport.size
+        self.ops, self._settings, self._live = settings.ops, settings, live
+        self._segment_bytes = settings.config.segment_bytes or segment_for(settings.transport)
         self.bytes_sent, self.exposed_s = 0, 0.0
 
     def gather(self, edges: Sequence[int], what: str, dtype=None) -> ActivationCollective:
@@ -62,7 +62,7 @@ class ActivationCollectives:
     def _prepare(
         self, schedule: Schedule, edges: Sequence[int], what: str, count: int, dtype=None
     ) -> ActivationCollective:
-        buffer = self._kit.transport.scratch(edges[-1], dtype or self.ops.active)
+        buffer = self._settings.transport.scratch(edges[-1], dtype or self.ops.active)
         return ActivationCollective(
             buffer, edges, self._reduction(schedule, buffer, edges, what, count) if self._live else None
         )
@@ -70,7 +70,7 @@ class ActivationCollectives:
     def _reduction(self, schedule, buffer, edges, what: str, count: int) -> Reduction:
         made = Execution(
             schedule,
-            self._kit.transport,
+            self._settings.transport,
             buffer,
             self.ops.add,
             tag=COLUMNS,
@@ -78,7 +78,7 @@ class ActivationCollectives:
             device=self.ops,
             edges=edges,
         )
-        guard = self._kit.guard
+        guard = self._settings.guard
         return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, what)
 
     def run(self, crossing: ActivationCollective) -> None:
@@ -87,6 +87,6 @@ class ActivationCollectives:
             return
         began = time.perf_counter()
         crossing.reduction.start()
-        crossing.reduction.wait(self._kit.config.deadline_s)
+        crossing.reduction.wait(self._settings.config.deadline_s)
         self.bytes_sent += crossing.reduction.bytes_sent
         self.exposed_s += time.perf_counter() - began

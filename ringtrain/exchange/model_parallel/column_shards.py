@@ -24,9 +24,9 @@ BLOCK = 1 << 20  # elements of a parameter that are brought together at a time, 
 class ColumnShards:
     """``weights`` and ``grads``: by layer and short name, of this rank's columns, once bound."""
 
-    def __init__(self, kit: ExchangeSettings):
-        self._kit, self._ops, self._transport = kit, kit.ops, kit.transport
-        self._crossings = ActivationCollectives(kit)
+    def __init__(self, settings: ExchangeSettings):
+        self._settings, self._ops, self._transport = settings, settings.ops, settings.transport
+        self._crossings = ActivationCollectives(settings)
         self._blocks: dict[tuple[int, int], GatheredColumns] = {}
         self.weights: dict[str, dict] = {}
         self.grads: dict[str, dict] = {}
@@ -82,7 +82,7 @@ class ColumnShards:
         self._update.apply(lr, 0, self._arena.count)
 
     def _add_over_ranks(self, numbers: np.ndarray) -> None:
-        self._transport.native_allreduce_start(numbers).wait(self._kit.config.deadline_s)
+        self._transport.native_allreduce_start(numbers).wait(self._settings.config.deadline_s)
 
     # ── to and from the arena ─────────────────────────────────────────────────────────────────────────────
     def load(self, weights) -> None:

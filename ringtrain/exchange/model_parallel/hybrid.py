@@ -27,7 +27,7 @@ import numpy as np
 from ringtrain.errors import ConfigError
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.buckets.timings import Traffic
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.model_parallel.column_shards import ColumnShards
 from ringtrain.exchange.model_parallel.hybrid_layers import divided, trailing
 from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
@@ -74,18 +74,60 @@ def _count(elements: float) -> str:
     return f"{elements / 1e6:.3g} million" if elements >= 1e6 else f"{elements:,.0f}"
 
 
+class HybridState:
+    """The state of the inner exchange and of the columns, as if nothing were divided.
+
+    cut: the first element of the divided layers in the arena
+    restored: called when a state has been restored
+    """
+
+    def __init__(self, settings: ExchangeSettings, inner, columns: ColumnShards, arena: Arena, cut: int, restored):
+        self._ops, self._inner, self._columns = settings.ops, inner, columns
+        self._arena, self._cut, self._restored = arena, cut, restored
+
+    def state(self) -> dict:
+        """Collective. Columns are gathered in the memory of their gradients in the arena, which is not used."""
+        inner = self._inner.state()
+        step = inner.pop(STEP)
+        return {STEP: step, **{name: np.concatenate([flat, self._gathered(name)]) for name, flat in inner.items()}}
+
+    def _gathered(self, name: str) -> np.ndarray:
+        self._columns.store_slot(name, self._arena.grads)
+        return self._ops.to_host(self._arena.grads[self._cut :])
+
+    def arrays(self):
+        """Those of the inner exchange. Columns are compared by the weights, which all ranks gather."""
+        return self._inner.arrays()
+
+    def check_names(self, names) -> None:
+        self._inner.check_names(names)
+
+    def restore(self, state: dict) -> None:
+        """Raises CheckpointError where the state is another optimizer's, or of another arena."""
+        self.check_names(state)
+        check_sizes(state, self._arena.count)
+        self._inner.restore({name: value if name == STEP else value[: self._cut] for name, value in state.items()})
+        for name in self._columns.slots:
+            self._ops.upload(state[name][self._cut :], self._arena.grads[self._cut :])
+            self._columns.load_slot(name, self._arena.grads)
+        self._columns.begin_at(int(state[STEP]))
+        self._restored()
+
+
 class Hybrid(Exchange):
-    """make_inner: of what is not divided"""
+    """Divides the columns of the fully connected layers among the ranks; ``make_inner`` makes the exchange of the other
+    layers."""
 
     state_is_local = False
     within_passes = True
 
-    def __init__(self, kit: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]):
-        self._kit, self._ops, self._transport = kit, kit.ops, kit.transport
-        self._limit = kit.config.clip_norm
-        self._inner = make_inner(replace(kit, beside=self._with_columns))
+    def __init__(self, settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]):
+        self._settings, self._ops, self._transport = settings, settings.ops, settings.transport
+        self._limit = settings.config.clip_norm
+        self._inner = make_inner(replace(settings, add_external_square_norm=self._add_columns))
         self.name, self.terms = self._inner.name, f"{self._inner.terms} {texts.WITH_HYBRID}".strip()
-        self._passes, self._columns = MicrobatchLayouts(kit), ColumnShards(kit)
+        self._passes, self._columns = MicrobatchLayouts(settings), ColumnShards(settings)
+        self._sum_over_ranks = SumOverRanks(settings)
         self._norm = 0.0  # of the gradient of this iteration, where it is clipped
         self._loaded = False  # whether columns have been taken from the arena
         self._newer = False  # whether they are newer than those in the arena
@@ -94,7 +136,7 @@ class Hybrid(Exchange):
         """Raises ConfigError for a network that has nothing to divide, or not enough."""
         first = trailing(graph.plan)
         if first is None:
-            raise ConfigError(texts.HYBRID_NO_LAYERS(model=self._kit.config.model))
+            raise ConfigError(texts.HYBRID_NO_LAYERS(model=self._settings.config.model))
         layers = [node.layer for node in graph.plan[first:] if isinstance(node.layer, Linear)]
         for layer in layers:
             if layer.units < self._transport.size:
@@ -113,6 +155,9 @@ class Hybrid(Exchange):
         self._others = {span.name for span in rest.spans}
         self._inner.bind(rest, type(optimizer)(rest.spans, optimizer.hyper))
         self._columns.bind(ours, optimizer)
+        inner = self._inner.owned_state
+        self.owned_state = HybridState(self._settings, inner, self._columns, arena, self._cut, self._forget)
+        self.reducers = self._inner.reducers.with_messages(self._passes.crossings)
         self.exact = self._inner.exact
         parameters = sum(span.count for span in ours)
         cost = HybridCost(
@@ -122,7 +167,7 @@ class Hybrid(Exchange):
 
     def _words(self, cost: HybridCost) -> str:
         size, named = self._transport.size, ", ".join(layer.name for layer in self._layers)
-        return texts.HYBRID(layers=named, size=size, cost=cost.words(self._kit.config.batch, size))
+        return texts.HYBRID(layers=named, size=size, cost=cost.words(self._settings.config.batch, size))
 
     def rehearse(self) -> None:
         self._inner.rehearse()
@@ -167,63 +212,20 @@ class Hybrid(Exchange):
             self._columns.scale(self._limit / self._norm)
         self._columns.apply(lr)
 
-    def _with_columns(self, squares: float) -> float:
-        """From the sum of squares of the gradients that the inner exchange clips to that of all."""
-        own = np.array([self._columns.square_sum()])
-        self._transport.native_allreduce_start(own).wait(self._kit.config.deadline_s)
-        squares += float(own[0])
+    def _add_columns(self, squares: float) -> float:
+        """Add the square norm of the columns' gradients to that of the inner exchange's gradients."""
+        squares += self._sum_over_ranks(self._columns.square_sum())
         self._norm = math.sqrt(squares)
         return squares
+
+    def _forget(self) -> None:
+        self._loaded = self._newer = False
 
     def synchronize(self) -> None:
         self._inner.synchronize()
         if self._newer:
             self._columns.store(self._arena.weights)
             self._newer = False
-
-    # ── state: as if nothing were divided ─────────────────────────────────────────────────────────────────────
-    def state(self) -> dict:
-        """Collective. In the memory of the columns' gradients in the arena, which nobody uses."""
-        inner = self._inner.state()
-        step = inner.pop(STEP)
-        return {STEP: step, **{name: np.concatenate([flat, self._gathered(name)]) for name, flat in inner.items()}}
-
-    def _gathered(self, name: str) -> np.ndarray:
-        self._columns.store_slot(name, self._arena.grads)
-        return self._ops.to_host(self._arena.grads[self._cut :])
-
-    def kept(self):
-        """But for columns: those of the weights come to all ranks, and are looked at there."""
-        return self._inner.kept()
-
-    def check_names(self, names) -> None:
-        self._inner.check_names(names)
-
-    def restore(self, state: dict) -> None:
-        """Raises CheckpointError where the state is another optimizer's, or of another arena."""
-        self.check_names(state)
-        check_sizes(state, self._arena.count)
-        self._inner.restore({name: value if name == STEP else value[: self._cut] for name, value in state.items()})
-        for name in self._columns.slots:
-            self._ops.upload(state[name][self._cut :], self._arena.grads[self._cut :])
-            self._columns.load_slot(name, self._arena.grads)
-        self._columns.begin_at(int(state[STEP]))
-        self._loaded = self._newer = False
-
-    def reducers(self) -> dict:
-        return self._inner.reducers()
-
-    def traffic(self) -> Traffic:
-        """Of training; not of bringing columns together for an evaluation or a checkpoint."""
-        inner, own = self._inner.traffic(), self._passes.crossings
-        return Traffic(inner.bytes_sent + own.bytes_sent, inner.exposed_s + own.exposed_s, buckets=inner.buckets)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def make(kit: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]) -> Hybrid:
-    return Hybrid(kit, make_inner)
 
 
 def _beginning(arena: Arena, count: int) -> Arena:

@@ -49,9 +49,9 @@ class MicrobatchLayouts:
     Before the first iteration there are rehearsals, in which a rank is alone.
     """
 
-    def __init__(self, kit: ExchangeSettings):
-        self._kit, self._parts = kit, kit.config.accumulate
-        self.crossings = ActivationCollectives(kit)
+    def __init__(self, settings: ExchangeSettings):
+        self._settings, self._parts = settings, settings.config.accumulate
+        self.crossings = ActivationCollectives(settings)
         self._divisions: dict[tuple[int, ...], MicrobatchLayout] = {}
         self._counts: list[tuple[int, ...]] = []  # of each pass of this iteration
         self._begun = 0
@@ -59,9 +59,12 @@ class MicrobatchLayouts:
 
     def iterate(self, total: int) -> None:
         """An iteration begins, of ``total`` examples."""
-        counts = [_length(self._kit.share(total, rank, self.crossings.size)) for rank in range(self.crossings.size)]
+        counts = [
+            _length(self._settings.share(total, rank, self.crossings.size)) for rank in range(self.crossings.size)
+        ]
         self._counts = [
-            tuple(_length(self._kit.share(count, part, self._parts)) for count in counts) for part in range(self._parts)
+            tuple(_length(self._settings.share(count, part, self._parts)) for count in counts)
+            for part in range(self._parts)
         ]
         self._begun = 0
 
@@ -80,7 +83,7 @@ class MicrobatchLayouts:
 
     def _rehearsal(self, own: int) -> MicrobatchLayout:
         counts = [own if rank == self.crossings.rank else 0 for rank in range(self.crossings.size)]
-        return MicrobatchLayout(ActivationCollectives(self._kit, live=False), counts)
+        return MicrobatchLayout(ActivationCollectives(self._settings, live=False), counts)
 
 
 def _length(span: tuple[int, int]) -> int:

@@ -26,23 +26,23 @@ Source: Krizhevsky, One weird trick for parallelizing convolutional neural netwo
 pull request 3441), 2015.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 
-import numpy as np
-
-from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reduce_scatter import schedule_name
+from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.buckets.subgroup import Subgroup
-from ringtrain.exchange.buckets.timings import Traffic
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.model_parallel import layer_placement
 from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel
 from ringtrain.exchange.model_parallel.layer_placement import LayerPlacement
-from ringtrain.exchange.settings import ExchangeSettings, settings
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, check_names
+from ringtrain.exchange.update.owned_state import OwnedState
+from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate
 from ringtrain.exchange.update.ranges import Piece, common
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn import segments
@@ -50,44 +50,44 @@ from ringtrain.nn import segments
 ACCUMULATE, EACH = "accumulate", "each"
 
 
+class IterationCount:
+    """The iterations of a run: the step of a state, since updates are counted by message with ``each``."""
+
+    required_names, optional_names = (), ()
+
+    def __init__(self):
+        self.step = 0
+
+    def state(self) -> dict:
+        return {STEP: self.step}
+
+    def restore(self, state: dict) -> None:
+        self.step = int(state[STEP])
+
+
 class Pipeline(Exchange):
-    """fc_ranks:  ranks that hold fully connected layers, the last ones
-    in_flight: micro-batches of one rank that may be on their way
-    update:    accumulate or each
-    clip_norm: the largest global norm of the gradient; None for no limit
-    guard:     watches what brings weights and state back to all ranks; None for none
-    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
-    """
+    """Runs the fully connected layers on ranks of their own, and sums the gradients of the other layers by all-reduce
+    among the other ranks."""
 
     name = "allreduce"
     state_is_local = False
 
-    def __init__(
-        self,
-        transport,
-        ops,
-        fc_ranks: int = 1,
-        in_flight: int = 2,
-        update: str = ACCUMULATE,
-        clip_norm: float | None = None,
-        guard=None,
-        deadline_s: float = 300.0,
-        algorithm: str = AUTO,
-        **how,
-    ):
-        self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
-        self._together = transport if guard is None else GuardedTransport(transport, guard)
-        self.fc_ranks, self.in_flight, self.each = fc_ranks, in_flight, update == EACH
-        self.mail = ActivationChannel(transport, ops, deadline_s)
-        self._how = {**how, "deadline_s": deadline_s, "algorithm": schedule_name(algorithm, transport)}
+    def __init__(self, settings: ExchangeSettings):
+        config, transport = settings.config, settings.transport
+        self._transport, self._ops, self._clip_norm = transport, settings.ops, config.clip_norm
+        self._together = transport if settings.guard is None else GuardedTransport(transport, settings.guard)
+        self.fc_ranks, self.in_flight, self.each = config.fc_ranks, config.fc_in_flight, config.fc_update == EACH
+        self.mail = ActivationChannel(transport, settings.ops, config.deadline_s)
+        algorithm = schedule_name(config.algorithm, transport)
+        self._settings = replace(settings, tuning=None).with_options(algorithm=algorithm)
         self.terms = texts.WITH_PIPELINE(
-            others=transport.size - fc_ranks,
-            fc=fc_ranks,
-            in_flight=in_flight,
+            others=transport.size - self.fc_ranks,
+            fc=self.fc_ranks,
+            in_flight=self.in_flight,
             when=texts.AT_EACH_MESSAGE if self.each else texts.ONCE_AN_ITERATION,
         )
-        self._squares = np.zeros(1)
-        self._step = 0  # iterations
+        self._sum_over_ranks = SumOverRanks(settings)
+        self._iterations = IterationCount()
         self._settled = False
 
     # ── who holds what ────────────────────────────────────────────────────────────────────────────────────────
@@ -119,14 +119,17 @@ class Pipeline(Exchange):
         self.part.bind(arena)
         held = [(self._start, self._stop)]
         self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, held)
+        self.owned_state = OwnedState(self._update, _nothing, gather=self._gather, parts=[self._iterations])
         self.state_bytes = self._update.nbytes
         self._trained = common(trained_runs(arena.spans), held)
         self.sums, summing = None, None
-        self.exact = not self.each and self._how.get("wire", "none") == "none"
+        self.exact = not self.each and self._settings.config.wire == NONE
         if self.own == 0:
-            summing = BucketedAllReduce(Subgroup(self._transport, self.routes[0].ranks), self._ops, **self._how)
+            front = Subgroup(self._transport, self.routes[0].ranks)
+            summing = BucketedAllReduce(replace(self._settings, transport=front))
             self.sums = summing.bind(self._spans(), arena.grads)
         self._summing = summing
+        self.reducers = Reducers({"gradients": self.sums} if self.sums else {}, messages=[self.mail])
         self.notes = layer_placement.tell(self.routes, self._graph, arena.grads.dtype.itemsize)
         self.notes += summing.notes if summing else []
 
@@ -148,15 +151,15 @@ class Pipeline(Exchange):
     def learn(self, lr: float, share: float, number: int, messages: int) -> None:
         """Update by the gradient of message ``number`` of so many: a batch of its own, of this share of the whole."""
         self._ops.scale(self._arena.grads[self._start : self._stop], 1 / share)
-        self._update.step = self._step * messages + number + 1
+        self._update.step = self._iterations.step * messages + number + 1
         self._update.apply(lr * share, self._start, self._stop)
 
     def finish(self, iteration: int, lr: float) -> None:
-        self._step += 1
+        self._iterations.step += 1
         self._settled = False
         if self.each and self.sums is None:
             return  # learnt message by message
-        self._update.step = self._step
+        self._update.step = self._iterations.step
         if self._clip_norm is None and self.sums is not None:
             for bucket in self.sums.arrivals():
                 self._update.apply(lr, bucket.start, bucket.stop)
@@ -169,9 +172,7 @@ class Pipeline(Exchange):
 
     def _over_parts(self, own: float) -> float:
         """The sum over all parts: of those that are on several ranks, the first rank's."""
-        self._squares[0] = own if self._transport.rank == self.routes[self.own].ranks[0] else 0.0
-        self._transport.native_allreduce_start(self._squares).wait(self._how["deadline_s"])
-        return float(self._squares[0])
+        return self._sum_over_ranks(own if self._transport.rank == self.routes[self.own].ranks[0] else 0.0)
 
     # ── everything everywhere ─────────────────────────────────────────────────────────────────────────────────
     def synchronize(self) -> None:
@@ -185,37 +186,14 @@ class Pipeline(Exchange):
         for route, (start, stop) in zip(self.routes, self._pieces, strict=True):
             self._together.broadcast(flat[start:stop], route.ranks[0])
 
-    def state(self) -> dict:
-        """Collective, in the memory of the gradients, which are not needed between iterations."""
+    def _gather(self) -> dict:
+        """The whole state, in the memory of the gradients, which are not needed between iterations."""
         flat = self._arena.grads
-        return {**self._update.gathered(flat, lambda: self._spread(flat)), STEP: self._step}
+        return self._update.gathered(flat, lambda: self._spread(flat))
 
-    def kept(self):
-        return self._update.kept(alike=False)
 
-    def check_names(self, names) -> None:
-        check_names(names, self._update.slots)
-
-    def restore(self, state: dict) -> None:
-        """What an all-reduce kept will do. Raises CheckpointError where the state is another optimizer's, or of another
-        arena."""
-        self.check_names(state)
-        self._update.take(state)
-        self._step = self._update.step
-
-    def reducers(self) -> dict:
-        return {"gradients": self.sums} if self.sums is not None else {}
-
-    def traffic(self) -> Traffic:
-        """Of training; not of bringing weights back."""
-        sums = self.sums
-        if sums is None:
-            return Traffic(self.mail.bytes_sent, self.mail.exposed_s)
-        sent, exposed_s = self.mail.bytes_sent + sums.bytes_sent, self.mail.exposed_s + sums.exposed_s
-        return Traffic(sent, exposed_s, buckets=sums.traffic("gradients"))
-
-    def close(self) -> None:
-        self.sums = None
+def _nothing() -> None:
+    pass
 
 
 def _piece(arena, route: LayerPlacement, part) -> Piece:
@@ -223,18 +201,3 @@ def _piece(arena, route: LayerPlacement, part) -> Piece:
     names = {name for name, _ in part.parameters()}
     spans = [span for span in arena.spans if span.name in names]
     return spans[0].start, spans[-1].stop
-
-
-def make(kit: ExchangeSettings, inner: Callable[[ExchangeSettings], Exchange]) -> Pipeline:
-    """``inner``: the strategy of the other layers. It must be all-reduce, and is run here, among the ranks in front."""
-    config = kit.config
-    how = settings(kit)
-    return Pipeline(
-        kit.transport,
-        kit.ops,
-        fc_ranks=config.fc_ranks,
-        in_flight=config.fc_in_flight,
-        update=config.fc_update,
-        clip_norm=config.clip_norm,
-        **{key: value for key, value in how.items() if key != "tuning"},
-    )

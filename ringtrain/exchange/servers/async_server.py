@@ -33,33 +33,22 @@ import numpy as np
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, Lag, Roles
-from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducer
+from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.buckets.streams import two_orders
-from ringtrain.exchange.buckets.timings import Traffic
 from ringtrain.exchange.servers.endpoint import Endpoint
 from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, roles_of, say_load, say_servers
 from ringtrain.exchange.servers.trees import ReductionTrees, tree_of
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.local_update import LocalUpdate
 from ringtrain.exchange.update.mean_state import MeanState
-from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names, everything
-from ringtrain.monitor.guard import DEADLINE_S, Guard
-from ringtrain.transport.base import Transport
+from ringtrain.exchange.update.owned_state import OwnedState
+from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 
 
 class AsyncParameterServer(Exchange):
-    """name:          of the strategy
-    servers:       how many ranks own parts of the arena, from rank 0 on
-    dedicated:     whether they only serve
-    staleness:     updates that a rank may be ahead of the slowest; None for asynchronous
-    every:         updates between two pushes
-    overlap:       ``forward``: layers wait for weights; else the end of an iteration does
-    bucket_bytes:  weights come in parts of about this size
-    segment_bytes: where messages are cut that bring weights to everybody; None: as suits the nodes
-    clip_norm:     the largest norm of a rank's own gradient; None for no limit
-    deadline_s:    how long to wait for others that make no progress, before StalledError
-    guard:         watches what ranks do together; None for none
+    """Updates alone, pushes the changes of weights to servers that add them, and takes weights back.
 
     Raises ConfigError for more servers than ranks, or than parameters.
     """
@@ -68,64 +57,54 @@ class AsyncParameterServer(Exchange):
     all_reduces = False
     state_is_local = False
 
-    def __init__(
-        self,
-        name: str,
-        transport: Transport,
-        ops,
-        servers: int = 1,
-        dedicated: bool = False,
-        staleness: int | None = None,
-        every: int = 1,
-        overlap: str = "backward",
-        bucket_bytes: int = BUCKET_BYTES,
-        segment_bytes: int | None = None,
-        clip_norm: float | None = None,
-        deadline_s: float = DEADLINE_S,
-        guard: Guard | None = None,
-    ):
-        self.name, self._transport, self._ops, self._orders = name, transport, ops, two_orders(ops)
-        self._roles = roles_of(transport.size, servers, dedicated)
-        self._staleness, self._every, self._overlap = staleness, every, overlap
-        self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
-        self._clip_norm, self._deadline_s, self._guard = clip_norm, deadline_s, guard
-        self.dynamic_batches = staleness is None
-        self.window = 0 if staleness is None else staleness + 1
-        self.terms = _terms(self._roles, dedicated, staleness, every)
+    def __init__(self, settings: ExchangeSettings):
+        config, transport = settings.config, settings.transport
+        self.name, self._settings, self._transport, self._ops = config.sync, settings, transport, settings.ops
+        self._orders, self._overlap = two_orders(settings.ops), config.overlap
+        self._roles = roles_of(transport.size, config.servers, config.dedicated)
+        self._staleness = None if config.asynchronous else config.staleness
+        self._every = config.average_every if config.sync == "averaging" else 1
+        self.dynamic_batches = config.asynchronous
+        self.window = 0 if self._staleness is None else self._staleness + 1
+        self.terms = _terms(self._roles, config.dedicated, self._staleness, self._every)
         self._open = False  # whether ranks are between two meetings
         self._met = False  # whether servers have all updates, and ranks not yet their weights
         self._since = self._examples = self._total = 0  # since the last push: updates, examples of this rank, of all
         self._made = 0  # iterations
         self._changed = np.zeros(1)  # whether this rank has pushed since weights were last the same everywhere
         self._differs = False  # whether the optimizer's state may differ from rank to rank
-        self._exposed_s = 0.0
 
     def roles(self, size: int) -> Roles:
         return self._roles
 
     def bind(self, arena, optimizer) -> None:
-        transport, ops = self._transport, self._ops
+        transport, ops, config = self._transport, self._ops, self._settings.config
         trains = transport.rank in self._roles.trainers
-        self._arena, self._trained = arena, trained_runs(arena.spans)
+        self._arena, itemsize = arena, arena.weights.dtype.itemsize
         self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena) if trains else [])
-        self._state = MeanState(
-            transport, ops, self._update, optimizer.slots, self._roles.trainers, arena.grads, self._deadline_s
+        self._alone = LocalUpdate(ops, arena, self._update, config.clip_norm)
+        self._mean = MeanState(
+            transport, ops, self._update, optimizer.slots, self._roles.trainers, arena.grads, config.deadline_s
         )
         parts = divide_ownership(arena.spans, len(self._roles.servers))
-        owned = buckets_of(parts, arena.weights.dtype.itemsize, self._bucket_bytes)
+        owned = buckets_of(parts, itemsize, config.bucket_bytes)
         by_server = [[bucket for owner, bucket in reversed(owned) if owner == k] for k in self._roles.servers]
         self._ends = Endpoint(
-            transport, self._orders, arena, self._roles, parts, by_server, self._staleness, self._deadline_s, len(owned)
+            *(transport, self._orders, arena, self._roles, parts, by_server),
+            *(self._staleness, config.deadline_s, len(owned)),
         )
         self._spread = self._prepare_spread(owned)
-        self.notes = [say_load(parts, arena.weights.dtype.itemsize), texts.OWN_STATE]
+        self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
+        self.reducers = Reducers({}, others=[self._spread], messages=[self._ends])
+        self.notes = [say_load(parts, itemsize), texts.OWN_STATE]
 
     def _prepare_spread(self, owned) -> Reducer:
-        """What brings the servers' weights to everybody, at a meeting."""
-        transport, own = self._transport, self._orders.own
-        trees = ReductionTrees(transport, own, owned, tree_of(transport, 1), self._segment_bytes, self._guard)
+        """Broadcasts of the servers' weights to all ranks, for :meth:`synchronize`."""
+        transport, own, config = self._transport, self._orders.own, self._settings.config
+        tree = tree_of(transport, 1)
+        trees = ReductionTrees(transport, own, owned, tree, config.segment_bytes, self._settings.guard)
         spreads = trees.spreads(self._arena.weights, range(transport.size), 0)
-        return Reducer([bucket for _, bucket in owned], spreads, self._deadline_s, orders=self._orders)
+        return Reducer([bucket for _, bucket in owned], spreads, config.deadline_s, orders=self._orders)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
@@ -134,8 +113,7 @@ class AsyncParameterServer(Exchange):
         self._ops.add(nothing, nothing, nothing)
         self._ops.copy(nothing, nothing)
         self._ops.fill(nothing, 0)
-        rehearse_clip(self._ops, nothing)
-        self._update.rehearse()
+        self._alone.rehearse()
 
     # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────
     def denominator(self, local: float, total: float) -> float:
@@ -169,18 +147,13 @@ class AsyncParameterServer(Exchange):
             with self._held():
                 self._ends.keep_pace(self._made)
             return
-        if self._here:  # who saw nothing has learnt nothing
-            self._apply(lr)
+        if self._here:  # a rank without examples has nothing to learn from
+            self._update.step += 1
+            self._alone.apply(lr)
         self._since += 1
         if self._since == self._every:
             with self._held():
                 self._push()
-
-    def _apply(self, lr: float) -> None:
-        self._update.step += 1
-        if self._clip_norm is not None:
-            clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
-        self._update.apply(lr, 0, self._arena.count)
 
     def _push(self) -> None:
         """The change since the last time, in the memory of the gradients, which are not needed any more."""
@@ -201,7 +174,7 @@ class AsyncParameterServer(Exchange):
         """The loop is held up meanwhile."""
         began = time.perf_counter()
         yield
-        self._exposed_s += time.perf_counter() - began
+        self._ends.exposed_s += time.perf_counter() - began
 
     # ── meetings ──────────────────────────────────────────────────────────────────────────────────────────────
     def _begin(self) -> None:
@@ -239,45 +212,22 @@ class AsyncParameterServer(Exchange):
             self._spread.wait_all()
 
     def _anybody_has_changed(self) -> bool:
-        self._transport.native_allreduce_start(self._changed).wait(self._deadline_s)
+        self._transport.native_allreduce_start(self._changed).wait(self._settings.config.deadline_s)
         changed = bool(self._changed[0])
         self._changed[0] = 0
         return changed
 
-    # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def state(self) -> dict:
-        """Collective: where ranks have states of their own, all take the mean and go on with that, as the run does that
-        is resumed here."""
-        self.synchronize()
-        taken = self._state.take(self._differs)
+    def _gather(self) -> dict:
+        """The mean of the ranks' states, with which all of them go on, as a resumed run does."""
+        taken = self._mean.take(self._differs)
         self._differs = False
         return taken
 
-    def kept(self):
-        return self._update.kept(alike=False)
-
-    def check_names(self, names) -> None:
-        check_names(names, self._update.slots)
-
-    def restore(self, state: dict) -> None:
-        """What an all-reduce kept will do. Raises CheckpointError where the state is another optimizer's, or of another
-        arena."""
-        self.check_names(state)
-        self._update.take(state)
-
-    # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────
     def lag(self) -> Lag | None:
         if self._ends.store is None:
             return None
         clock = self._ends.store.clock
         return Lag(dict(clock.clock_lags), dict(clock.version_lags), dict(clock.clocks))
-
-    def traffic(self) -> Traffic:
-        """Of training; not of meetings."""
-        return Traffic(self._ends.bytes_sent, self._exposed_s)
-
-    def close(self) -> None:
-        del self._spread, self._ends
 
 
 def _nothing() -> None:

@@ -53,6 +53,7 @@ class Endpoint:
         at = {span.name: at for at, (link, place) in enumerate(self._coming) for span in link.buckets[place].spans}
         pieces = pieces_of(arena.spans, parts) if at else {}
         self._home = {name: {at[piece.name] for piece in cut} for name, cut in pieces.items()}
+        self.exposed_s = 0.0  # how long the loop was held up in training
         self._due: set[int] = set()  # places in _coming of weights that were asked for
 
     def _link(self, server: int, buckets: Sequence[Bucket], tag: int) -> ServerClient:

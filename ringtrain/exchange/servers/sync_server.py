@@ -26,16 +26,13 @@ Shi & Jain, CaffeOnSpark, Yahoo 2016; of what travels layer by layer, Das et al.
 synchronous stochastic gradient descent, Intel 2016.
 """
 
-import numpy as np
-
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange, Roles
-from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
-from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD, NONE
-from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer, traffic_of
+from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
+from ringtrain.exchange.buckets.reducer import InArrivalOrder, Reducer
+from ringtrain.exchange.buckets.reducers import Reducers
 from ringtrain.exchange.buckets.streams import two_orders
-from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.servers.async_server import AsyncParameterServer
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.ownership import (
     buckets_of,
     divide_ownership,
@@ -47,22 +44,13 @@ from ringtrain.exchange.servers.ownership import (
 from ringtrain.exchange.servers.trees import ReductionTrees, tree_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names
+from ringtrain.exchange.update.owned_state import OwnedState
+from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import Piece, common
-from ringtrain.monitor.guard import DEADLINE_S, Guard
-from ringtrain.transport.base import Transport
 
 
 class ParameterServer(Exchange):
-    """servers:       how many ranks own parts of the arena, from rank 0 on
-    dedicated:     whether they only serve
-    levels:        2: heads of nodes sum first
-    overlap:       none, backward or forward
-    bucket_bytes:  what is exchanged together, about
-    segment_bytes: where messages are cut; None: as suits the nodes
-    clip_norm:     the largest global norm of the summed gradient; None for no limit
-    deadline_s:    how long to wait for others that make no progress, before StalledError
-    guard:         watches what ranks do together; None for none
+    """Sends each bucket's gradients to its server, which updates and sends the weights back.
 
     Raises ConfigError for more servers than ranks, or than parameters.
     """
@@ -72,55 +60,50 @@ class ParameterServer(Exchange):
     all_reduces = False
     state_is_local = False
 
-    def __init__(
-        self,
-        transport: Transport,
-        ops,
-        servers: int = 1,
-        dedicated: bool = False,
-        levels: int = 1,
-        overlap: str = BACKWARD,
-        bucket_bytes: int = BUCKET_BYTES,
-        segment_bytes: int | None = None,
-        clip_norm: float | None = None,
-        deadline_s: float = DEADLINE_S,
-        guard: Guard | None = None,
-    ):
-        self._transport, self._ops, self._orders = transport, ops, two_orders(ops)
-        self._dedicated, self._roles = dedicated, roles_of(transport.size, servers, dedicated)
-        self._levels, self._overlap = levels, overlap
-        self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
-        self._clip_norm, self._deadline_s = clip_norm, deadline_s
-        self._guard, self._squares = guard, np.zeros(1)
-        servers = say_servers(self._roles, dedicated)
-        self.terms = texts.NODES_FIRST(servers=servers) if levels == 2 else servers
+    def __init__(self, settings: ExchangeSettings):
+        config, transport = settings.config, settings.transport
+        self._settings, self._transport, self._ops = settings, transport, settings.ops
+        self._orders, self._overlap, self._clip_norm = two_orders(settings.ops), config.overlap, config.clip_norm
+        self._roles = roles_of(transport.size, config.servers, config.dedicated)
+        self._sum_over_ranks = SumOverRanks(settings)
+        servers = say_servers(self._roles, config.dedicated)
+        self.terms = texts.NODES_FIRST(servers=servers) if config.server_levels == 2 else servers
         self._behind = False  # whether dedicated servers lack weights of one another's
 
     def roles(self, size: int) -> Roles:
         return self._roles
 
     def bind(self, arena, optimizer) -> None:
-        self._arena, self._tree = arena, tree_of(self._transport, self._levels)
-        grads, everybody = arena.grads, range(self._transport.size)
+        config, grads, everybody = self._settings.config, arena.grads, range(self._transport.size)
+        self._arena, self._tree = arena, tree_of(self._transport, config.server_levels)
         parts = divide_ownership(arena.spans, len(self._roles.servers), whole=optimizer.layerwise)
         self._pieces = pieces_of(arena.spans, parts)
-        owned = buckets_of(parts, grads.dtype.itemsize, self._bucket_bytes)
+        owned = buckets_of(parts, grads.dtype.itemsize, config.bucket_bytes)
         self._update = OwnedUpdate(self._ops, arena, optimizer, grads, piece_of(parts, self._transport.rank))
-        self.state_bytes = self._update.nbytes
         self._trained = common(trained_runs(arena.spans), self._update.pieces)
-        self._sums = self._flight(owned, "sums", grads, self._roles.trainers, 0)
+        self._sums = self._reducer(owned, "sums", grads, self._roles.trainers, 0)
         back = owned[::-1] if self._overlap == FORWARD else owned
-        self._weights = self._flight(back, "spreads", arena.weights, self._roles.trainers, 1)
+        self._weights = self._reducer(back, "spreads", arena.weights, self._roles.trainers, 1)
         self._coming = InArrivalOrder(self._weights)
-        self._state = self._flight(owned, "spreads", grads, everybody, 2)
-        self._missed = self._flight(owned, "spreads", arena.weights, self._roles.servers, 3)
+        whole = self._reducer(owned, "spreads", grads, everybody, 2)
+        self._missed = self._reducer(owned, "spreads", arena.weights, self._roles.servers, 3)
+        self.owned_state = OwnedState(
+            self._update, self.synchronize, gather=lambda: self._update.gathered(grads, whole.wait_all)
+        )
+        self.reducers = Reducers(
+            {"gradients": self._sums, "weights": self._weights},
+            others=[whole, self._missed],
+            before_close=self._coming.wait_all,
+        )
+        self.state_bytes = self._update.nbytes
         self.notes = [say_load(parts, arena.weights.dtype.itemsize)]
 
-    def _flight(self, owned, what: str, buffer, members, round: int) -> Reducer:
-        trees = ReductionTrees(self._transport, self._orders.own, owned, self._tree, self._segment_bytes, self._guard)
+    def _reducer(self, owned, what: str, buffer, members, round: int) -> Reducer:
+        config, guard = self._settings.config, self._settings.guard
+        trees = ReductionTrees(self._transport, self._orders.own, owned, self._tree, config.segment_bytes, guard)
         halves = trees.sums if what == "sums" else trees.spreads
         buckets = [bucket for _, bucket in owned]
-        return Reducer(buckets, halves(buffer, members, round), self._deadline_s, orders=self._orders)
+        return Reducer(buckets, halves(buffer, members, round), config.deadline_s, orders=self._orders)
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
@@ -157,7 +140,7 @@ class ParameterServer(Exchange):
         """A bucket's weights go back as soon as they are updated, while other sums still arrive; with ``forward`` when
         all are, from the lowest on, and whoever needs them waits."""
         self._update.step += 1
-        self._behind = self._dedicated
+        self._behind = self._settings.config.dedicated
         for bucket in self._summed():
             self._update.apply(lr, bucket.start, bucket.stop)
             if self._overlap != FORWARD:
@@ -172,13 +155,8 @@ class ParameterServer(Exchange):
         if self._clip_norm is None:
             return self._sums.arrivals()
         self._sums.wait_all()
-        clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._over_ranks)
+        clip(self._ops, self._arena.grads, self._trained, self._clip_norm, self._sum_over_ranks)
         return self._sums.buckets
-
-    def _over_ranks(self, own: float) -> float:
-        self._squares[0] = own
-        self._transport.native_allreduce_start(self._squares).wait(self._deadline_s)
-        return float(self._squares[0])
 
     def synchronize(self) -> None:
         self._coming.wait_all()
@@ -186,74 +164,7 @@ class ParameterServer(Exchange):
             self._missed.wait_all()
             self._behind = False
 
-    # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def state(self) -> dict:
-        """Collective: every server gives its part."""
-        self.synchronize()
-        return self._update.gathered(self._arena.grads, self._state.wait_all)
-
-    def kept(self):
-        return self._update.kept(alike=False)
-
-    def check_names(self, names) -> None:
-        check_names(names, self._update.slots)
-
-    def restore(self, state: dict) -> None:
-        """Raises CheckpointError where the state is another optimizer's, or of another arena."""
-        self.check_names(state)
-        self._update.take(state)
-
-    def reducers(self) -> dict:
-        return {"gradients": self._sums, "weights": self._weights}
-
-    def traffic(self) -> Traffic:
-        """Of training; not of gathering the state."""
-        return traffic_of(self._sums, self._weights)
-
-    def close(self) -> None:
-        self._coming.wait_all()
-        del self._sums, self._weights, self._coming, self._state, self._missed
-
 
 def piece_of(parts, rank: int) -> list[Piece]:
     """What ``rank`` serves: one piece, or none."""
     return [(parts[rank][0].start, parts[rank][-1].stop)] if rank < len(parts) else []
-
-
-def make(kit: ExchangeSettings) -> Exchange:
-    config = kit.config
-    if config.asynchronous or config.staleness:
-        return apart(kit, None if config.asynchronous else config.staleness, 1)
-    return ParameterServer(
-        kit.transport,
-        kit.ops,
-        servers=config.servers,
-        dedicated=config.dedicated,
-        levels=config.server_levels,
-        overlap=config.overlap,
-        bucket_bytes=config.bucket_bytes,
-        segment_bytes=config.segment_bytes,
-        clip_norm=config.clip_norm,
-        deadline_s=config.deadline_s,
-        guard=kit.guard,
-    )
-
-
-def apart(kit: ExchangeSettings, staleness: int | None, every: int) -> AsyncParameterServer:
-    """Where ranks are apart: the options of the same servers."""
-    config = kit.config
-    return AsyncParameterServer(
-        config.sync,
-        kit.transport,
-        kit.ops,
-        servers=config.servers,
-        dedicated=config.dedicated,
-        staleness=staleness,
-        every=every,
-        overlap=config.overlap,
-        bucket_bytes=config.bucket_bytes,
-        segment_bytes=config.segment_bytes,
-        clip_norm=config.clip_norm,
-        deadline_s=config.deadline_s,
-        guard=kit.guard,
-    )

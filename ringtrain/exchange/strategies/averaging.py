@@ -31,86 +31,75 @@ Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin 
 use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer step).
 """
 
+from ringtrain.config.record import TrainConfig
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import take_mean
-from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.servers.sync_server import apart
-from ringtrain.exchange.settings import ExchangeSettings, settings
+from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.outer_optimizer import OuterOptimizer
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names, everything
-from ringtrain.transport.base import Transport
+from ringtrain.exchange.update.local_update import LocalUpdate
+from ringtrain.exchange.update.owned_state import OwnedState
+from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 
 KEEP, AVERAGE, RESET = "keep", "average", "reset"
 
 
 class Averaging(Exchange):
-    """every:     H, iterations between averages
-    momentum:  what an average does to the optimizer's state: keep, average or reset
-    begin:     the first iteration on one's own; gradients are summed in those before
-    outer:     (momentum, rate) of the outer step; None for the mean itself
-    clip_norm: the largest norm of a rank's own gradient, or of the sum where gradients are summed; None for no limit
-    overlap:   none, backward or forward: of gradients that are summed
-    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
-    """
+    """Updates alone, and averages the weights of all ranks every H iterations."""
 
     name = "averaging"
     state_is_local = False
 
-    def __init__(
-        self,
-        transport: Transport,
-        ops,
-        every: int = 8,
-        momentum: str = AVERAGE,
-        begin: int = 0,
-        outer: tuple[float, float] | None = None,
-        clip_norm: float | None = None,
-        overlap: str = BACKWARD,
-        **how,
-    ):
-        self._transport, self._ops, self._size = transport, ops, transport.size
-        self._every, self._momentum, self._begin, self._clip_norm = every, momentum, begin, clip_norm
-        self._outer = outer and OuterOptimizer(ops, *outer)
-        self._overlap, self._summing = overlap, BucketedAllReduce(transport, ops, overlap=overlap, **how)
-        self.terms = _terms(every, momentum, begin, outer)
+    def __init__(self, settings: ExchangeSettings):
+        config = settings.config
+        self._settings, self._ops = settings, settings.ops
+        self._every, self._momentum, self._begin = config.average_every, config.average_momentum, config.average_from
+        outer = (config.outer_momentum, config.outer_lr)
+        self._outer = OuterOptimizer(settings.ops, *outer) if outer != (0.0, 1.0) else None
+        self._summing = BucketedAllReduce(settings)
+        self.terms = _terms(config, self._outer is not None)
         self._together = True  # whether this iteration sums gradients
         self._examples = self._total = 0  # since the last average: of this rank, of all
-        self._here = 0  # of this iteration, on this rank
+        self._here = 0  # examples of this iteration, on this rank
         self._differs = False  # whether the optimizer's state may differ from rank to rank
 
     def bind(self, arena, optimizer) -> None:
+        config = self._settings.config
         self._arena = arena
         self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, everything(arena))
-        self.state_bytes = self._update.nbytes
+        self._alone = LocalUpdate(self._ops, arena, self._update, config.clip_norm)
         self._sums = self._summing.bind(arena.spans, arena.grads)
-        self._updates = BucketUpdater(self._ops, arena, self._update, self._sums, self._clip_norm, self._overlap)
-        self.notes = [*self._summing.notes, *filter(None, [self._no_overlap() or self._updates.note])]
-        self._trained = trained_runs(arena.spans)
-        linear = optimizer.linear and self._clip_norm is None and self._outer is None
-        self.exact = self._summing.exact and linear and self._every == 1 and self._momentum == AVERAGE
+        self._updates = BucketUpdater(self._settings, arena, self._update, self._sums)
         if self._outer:
             self._outer.bind(arena)
-            self.state_bytes += self._outer.nbytes
-        self._outer_slots = self._outer.slots if self._outer else {}
+        self.owned_state = OwnedState(
+            self._update,
+            self.synchronize,
+            gather=self._gather,
+            replicated=lambda: not self._differs,
+            parts=[self._outer] if self._outer else [],
+        )
+        self.reducers = Reducers({"gradients and weights" if self._begin else "weights": self._sums})
+        self.state_bytes = self._update.nbytes + (self._outer.nbytes if self._outer else 0)
+        linear = optimizer.linear and config.clip_norm is None and self._outer is None
+        self.exact = self._summing.exact and linear and self._every == 1 and self._momentum == AVERAGE
+        self.notes = [*self._summing.notes, *filter(None, [self._no_overlap() or self._updates.note])]
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
         self._summing.rehearse(nothing)
-        rehearse_clip(self._ops, nothing)
         self._ops.copy(nothing, nothing)
         self._ops.fill(nothing, 0)
-        self._update.rehearse()
+        self._alone.rehearse()
         if self._outer:
             self._outer.rehearse()
 
     def _no_overlap(self) -> str | None:
-        if self._overlap == BACKWARD or self._begin:
-            return None
-        return texts.NO_OVERLAP(overlap=self._overlap)
+        overlap = self._settings.config.overlap
+        return None if overlap == BACKWARD or self._begin else texts.NO_OVERLAP(overlap=overlap)
 
     @property
     def late(self) -> bool:
@@ -150,22 +139,17 @@ class Averaging(Exchange):
             self._updates.finish(lr)
             return
         self._update.step += 1
-        if self._here:  # who saw nothing has learnt nothing, and weighs nothing
-            self._apply(lr)
+        if self._here:  # a rank without examples has nothing to learn from
+            self._alone.apply(lr)
         self._differs = True
         if (iteration + 1 - self._begin) % self._every == 0:
             self.synchronize()
             if self._outer:
                 self._outer.step()
 
-    def _apply(self, lr: float) -> None:
-        if self._clip_norm is not None:
-            clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
-        self._update.apply(lr, 0, self._arena.count)
-
     # ── averages ──────────────────────────────────────────────────────────────────────────────────────────────
     def synchronize(self) -> None:
-        """All take the mean, unless nobody has seen anything since the last one."""
+        """Average the weights, unless no rank has seen an example since the last average."""
         self._updates.synchronize()
         if not self._total:
             return
@@ -191,62 +175,18 @@ class Averaging(Exchange):
         self._update.step = 0
         self._differs = False
 
-    # ── state ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def state(self) -> dict:
-        """Collective. Where each rank keeps a state of its own, all take the mean and go on with that, as the run does
-        that is resumed here."""
-        self.synchronize()
+    def _gather(self) -> dict:
+        """The mean of the ranks' states, with which all of them go on, as a resumed run does."""
         if self._differs:
-            self._average_state(1 / self._size)
-        outer = {name: self._ops.to_host(array) for name, array in self._outer_slots.items()}
-        return {**self._update.state(), **outer}
-
-    def kept(self):
-        return self._update.kept(alike=not self._differs)
-
-    def check_names(self, names) -> None:
-        check_names(names, {**self._update.slots, **self._outer_slots})
-
-    def restore(self, state: dict) -> None:
-        """What an all-reduce kept will do where there is no outer step. Raises CheckpointError where the state is
-        another optimizer's, or of another arena."""
-        self.check_names(state)
-        self._update.take(state)
-        for name, slot in self._outer_slots.items():
-            self._ops.upload(state[name], slot)
-
-    def reducers(self) -> dict:
-        return {"gradients and weights" if self._begin else "weights": self._sums}
-
-    def traffic(self) -> Traffic:
-        what = "gradients and weights" if self._begin else "weights"
-        return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic(what))
-
-    def close(self) -> None:
-        del self._sums, self._updates
+            self._average_state(1 / self._settings.transport.size)
+        return self._update.state()
 
 
-def _terms(every: int, momentum: str, begin: int, outer: tuple[float, float] | None) -> str:
-    words = [texts.EVERY(count=every) if every > 1 else texts.EVERY_ITERATION, texts.MOMENTUM(momentum=momentum)]
-    if begin:
-        words.append(texts.ALL_REDUCE_UNTIL(iteration=begin))
+def _terms(config: TrainConfig, outer: bool) -> str:
+    every = texts.EVERY(count=config.average_every) if config.average_every > 1 else texts.EVERY_ITERATION
+    words = [every, texts.MOMENTUM(momentum=config.average_momentum)]
+    if config.average_from:
+        words.append(texts.ALL_REDUCE_UNTIL(iteration=config.average_from))
     if outer:
-        words.append(texts.OUTER(momentum=outer[0], rate=outer[1]))
+        words.append(texts.OUTER(momentum=config.outer_momentum, rate=config.outer_lr))
     return ", ".join(words)
-
-
-def make(kit: ExchangeSettings) -> Exchange:
-    config = kit.config
-    plain = (config.outer_momentum, config.outer_lr) == (0.0, 1.0)
-    if config.asynchronous:
-        return apart(kit, None, config.average_every)
-    return Averaging(
-        kit.transport,
-        kit.ops,
-        every=config.average_every,
-        momentum=config.average_momentum,
-        begin=config.average_from,
-        outer=None if plain else (config.outer_momentum, config.outer_lr),
-        clip_norm=config.clip_norm,
-        **settings(kit),
-    )

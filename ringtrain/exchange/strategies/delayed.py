@@ -20,53 +20,67 @@ Source: double buffering of ChainerMN 1.3, Preferred Networks 2018.
 
 from ringtrain.exchange import texts
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
-from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.compression.catalogue import compression_of, make_summing
-from ringtrain.exchange.compression.error_feedback import CompressionSettings
-from ringtrain.exchange.settings import ExchangeSettings, settings
+from ringtrain.exchange.buckets.deferred_update import FORWARD
+from ringtrain.exchange.buckets.reducers import Reducers
+from ringtrain.exchange.compression.catalogue import make_summing
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, check_names, everything
-from ringtrain.transport.base import Transport
+from ringtrain.exchange.update.owned_state import OwnedState
+from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, everything
 
 PENDING = "pending"
 
 
+class PendingGradient:
+    """The gradient that waits to be applied; a state has it unless ``waits`` is False."""
+
+    required_names, optional_names = (), (PENDING,)
+
+    def __init__(self, ops, buffer):
+        self._ops, self.buffer, self.waits = ops, buffer, False
+
+    def state(self) -> dict:
+        return {PENDING: self._ops.to_host(self.buffer)} if self.waits else {}
+
+    def restore(self, state: dict) -> None:
+        self.waits = PENDING in state
+        if self.waits:
+            self._ops.upload(state[PENDING], self.buffer)
+
+
 class Delayed(Exchange):
-    """clip_norm:   the largest global norm of the summed gradient; None for no limit
-    overlap:     backward or forward, which are the same here
-    compression: of what travels; None for none
-    how:         arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`
-    """
+    """Applies the sum of an iteration's gradients at the end of the next iteration."""
 
     name = "delayed"
     exact = False
-    state_is_local = False  # what is on its way has to arrive first
+    state_is_local = False  # the sum under way has to arrive first
 
-    def __init__(
-        self,
-        transport: Transport,
-        ops,
-        clip_norm: float | None = None,
-        overlap: str = BACKWARD,
-        compression: CompressionSettings | None = None,
-        **how,
-    ):
-        self._overlap = overlap
-        self._transport, self._ops, self._clip_norm = transport, ops, clip_norm
-        self._summing = make_summing(compression, transport, ops, **how)
+    def __init__(self, settings: ExchangeSettings):
+        self._settings, self._ops, self._clip_norm = settings, settings.ops, settings.config.clip_norm
+        self._summing = make_summing(settings)
         self.terms = ", ".join(filter(None, (texts.ONE_LATE, self._summing.terms)))
-        self._pending = False  # whether the buffer holds a gradient that is not yet applied
-        self._travelling = False  # whether that is not yet known to have arrived
+        self._travelling = False  # whether the pending sum may still be under way
 
     def bind(self, arena, optimizer) -> None:
-        self._arena = arena
-        self._buffer = self._transport.allocate(arena.count, arena.grads.dtype)
-        self._update = OwnedUpdate(self._ops, arena, optimizer, self._buffer, everything(arena))
+        self._arena, self._trained = arena, trained_runs(arena.spans)
+        self._buffer = buffer = self._settings.transport.allocate(arena.count, arena.grads.dtype)
+        self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena))
+        self._sums = self._summing.bind(arena.spans, buffer)
+        self._pending = PendingGradient(self._ops, buffer)
+        self.owned_state = OwnedState(
+            self._update,
+            self.synchronize,
+            replicated=lambda: True,
+            parts=[self._pending, self._summing],
+            arrays=self._arrays,
+        )
+        self.reducers = Reducers({"gradients": self._sums}, before_close=self.synchronize)
         self.state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
-        self._sums = self._summing.bind(arena.spans, self._buffer)
-        self.notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if self._overlap == FORWARD else [])]
-        self._trained = trained_runs(arena.spans)
+        late = self._settings.config.overlap == FORWARD
+        self.notes = [*self._summing.notes, *([texts.SUMS_APPLIED_LATE] if late else [])]
+
+    def _arrays(self) -> list[OwnedArray]:
+        return [OwnedArray(PENDING, self._buffer, self._update.pieces, True)] if self._pending.waits else []
 
     def rehearse(self) -> None:
         nothing = self._buffer[:0]
@@ -80,21 +94,20 @@ class Delayed(Exchange):
         self._summing.before(iteration)
 
     def before_read(self, span) -> None:
-        """Between layers is the time to let the exchange get on."""
         self._sums.test()
 
     def grad_ready(self, span) -> None:
         self._sums.test()
 
     def finish(self, iteration: int, lr: float) -> None:
-        if self._pending:
+        if self._pending.waits:
             self._apply(lr)
         self._ops.copy(self._arena.grads, self._buffer)
         self._sums.start()
-        self._pending = self._travelling = True
+        self._pending.waits = self._travelling = True
 
     def _apply(self, lr: float) -> None:
-        """Update by the gradient that waits, bucket by bucket as they arrive; all at once where the norm decides."""
+        """Update by the pending gradient, bucket by bucket as they arrive; all at once if its norm is clipped."""
         self._update.step += 1
         if self._clip_norm is not None:
             self.synchronize()
@@ -103,46 +116,7 @@ class Delayed(Exchange):
             self._update.apply(lr, bucket.start, bucket.stop)
 
     def synchronize(self) -> None:
-        """What is on its way arrives. It waits to be applied as before: nothing that is learnt depends on when
-        somebody looked."""
+        """Wait for the sum under way. It stays pending: results do not depend on the moments of evaluations."""
         if self._travelling:
             self._sums.wait_all()
             self._travelling = False
-
-    def state(self) -> dict:
-        self.synchronize()
-        pending = {PENDING: self._ops.to_host(self._buffer)} if self._pending else {}
-        return {**self._update.state(), **pending, **self._summing.state()}
-
-    def kept(self):
-        pending = [OwnedArray(PENDING, self._buffer, self._update.pieces, True)] if self._pending else []
-        return [*self._update.kept(alike=True), *pending]
-
-    def check_names(self, names) -> None:
-        check_names(names, self._update.slots, optional=(PENDING, *self._summing.held))
-
-    def restore(self, state: dict) -> None:
-        """What an all-reduce kept will do: then nothing is pending. Raises CheckpointError where the state is another
-        optimizer's, or of another arena."""
-        self.check_names(state)
-        self._update.take(state)
-        self._summing.restore(state)
-        self._pending = PENDING in state
-        if self._pending:
-            self._ops.upload(state[PENDING], self._buffer)
-
-    def reducers(self) -> dict:
-        return {"gradients": self._sums}
-
-    def traffic(self) -> Traffic:
-        return Traffic(self._sums.bytes_sent, self._sums.exposed_s, buckets=self._sums.traffic("gradients"))
-
-    def close(self) -> None:
-        self.synchronize()
-        del self._sums
-
-
-def make(kit: ExchangeSettings) -> Delayed:
-    return Delayed(
-        kit.transport, kit.ops, clip_norm=kit.config.clip_norm, compression=compression_of(kit.config), **settings(kit)
-    )

@@ -27,72 +27,67 @@ from ringtrain.exchange import tags, texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import take_mean
-from ringtrain.exchange.buckets.timings import Traffic
-from ringtrain.exchange.settings import ExchangeSettings, settings
+from ringtrain.exchange.buckets.reducers import MessageCount, Reducers
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.gossip_pairs import partners
-from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import OwnedUpdate, check_names, everything
-from ringtrain.monitor.guard import DEADLINE_S
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.exchange.update.local_update import LocalUpdate
+from ringtrain.exchange.update.owned_state import OwnedState
+from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.transport.base import Handle
 from ringtrain.transport.waiting import wait_for
 
 
 class Gossip(Exchange):
-    """seed:      of the order in which ranks meet
-    window:    how many iterations ranks may be apart
-    clip_norm: the largest norm of a rank's own gradient; None for no limit
-    how:       arguments of :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`, for means over all
-               ranks
-    """
+    """Averages this rank's weights with those of one partner in each iteration."""
 
     name = "gossip"
     exact = False
     state_is_local = False
 
-    def __init__(
-        self,
-        transport: Transport,
-        ops,
-        seed: int = 0,
-        window: int = 8,
-        clip_norm: float | None = None,
-        deadline_s: float = DEADLINE_S,
-        **how,
-    ):
-        self._transport, self._ops, self._clip_norm, self._deadline_s = transport, ops, clip_norm, deadline_s
-        self.window = window
-        self.terms = texts.ITERATIONS_APART(window=window)
-        self._summing = BucketedAllReduce(transport, ops, deadline_s=deadline_s, **how)
-        self._partners = partners(transport.rank, seed, transport.size)
+    def __init__(self, settings: ExchangeSettings):
+        config, self._transport, self._ops = settings.config, settings.transport, settings.ops
+        self._clip_norm, self._deadline_s, self.window = config.clip_norm, config.deadline_s, config.gossip_window
+        self.terms = texts.ITERATIONS_APART(window=config.gossip_window)
+        self._summing = BucketedAllReduce(settings)
+        self._partners = partners(self._transport.rank, config.seed, self._transport.size)
         self._due: tuple[Handle, ...] = ()  # to start when the mark _final is done
         self._meeting: tuple[Handle, ...] = ()  # under way
         self._here = 0  # examples of this iteration, on this rank
         self._apart = self._differs = False  # whether weights, and states, may differ from rank to rank
-        self._bytes_sent, self._exposed_s = 0, 0.0
+        self._count = MessageCount()
 
     def bind(self, arena, optimizer) -> None:
         self._arena = arena
         self._theirs = self._transport.scratch(arena.count, arena.weights.dtype)
         self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, everything(arena))
-        self.state_bytes = self._update.nbytes + self._theirs.size * self._theirs.dtype.itemsize
+        self._alone = LocalUpdate(self._ops, arena, self._update, self._clip_norm)
         self._sums = self._summing.bind(arena.spans, arena.grads)
-        self.notes = self._summing.notes
-        self._trained = trained_runs(arena.spans)
         self._meetings = {peer: self._prepare(peer) for peer in set(self._partners) - {None}}
+        self.owned_state = OwnedState(
+            self._update, self.synchronize, gather=self._gather, replicated=lambda: not self._differs
+        )
+        self.reducers = Reducers(
+            {"means": self._sums}, messages=[self._count], buckets=False, before_close=self._free_meetings
+        )
+        self.state_bytes = self._update.nbytes + self._theirs.size * self._theirs.dtype.itemsize
+        self.notes = self._summing.notes
 
     def _prepare(self, peer: int) -> tuple[Handle, Handle]:
-        """The receive first: nobody sends before it is posted."""
+        """The receive, then the send: each starts in this order, so that no message arrives unexpected."""
         return (
             self._transport.recvs([(peer, self._theirs)], tags.GOSSIP),
             self._transport.sends([(peer, self._arena.weights)], tags.GOSSIP),
         )
 
+    def _free_meetings(self) -> None:
+        for handle in (handle for pair in self._meetings.values() for handle in pair):
+            handle.free()
+
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
         self._summing.rehearse(nothing)
-        rehearse_clip(self._ops, nothing)
         self._ops.copy(nothing, nothing)
-        self._update.rehearse()
+        self._alone.rehearse()
 
     # ── an iteration ──────────────────────────────────────────────────────────────────────────────────────────
     def denominator(self, local: float, total: float) -> float:
@@ -105,17 +100,16 @@ class Gossip(Exchange):
             return
         self._due, self._final = self._meetings[partner], self._ops.mark()
         self._start()
-        self._bytes_sent += self._theirs.size * self._theirs.dtype.itemsize
+        self._count.bytes_sent += self._theirs.size * self._theirs.dtype.itemsize
 
     def before_read(self, span) -> None:
-        """Between layers is the time to let messages get on."""
         self._test()
 
     def grad_ready(self, span) -> None:
         self._test()
 
     def _start(self) -> bool:
-        """The meeting that is due begins if its weights are final. Whether none is due any more."""
+        """Start the due meeting if its weights are final. Returns whether no meeting is due any more."""
         if self._due and self._final.done():
             for handle in self._due:
                 handle.start()
@@ -127,16 +121,14 @@ class Gossip(Exchange):
         self._start()
         for handle in self._meeting:
             handle.test()
-        self._exposed_s += time.perf_counter() - began
+        self._count.exposed_s += time.perf_counter() - began
 
     def finish(self, iteration: int, lr: float) -> None:
         self._update.step += 1
         if self._due or self._meeting:
             self._meet()
-        if self._here:  # who saw nothing has learnt nothing
-            if self._clip_norm is not None:
-                clip(self._ops, self._arena.grads, self._trained, self._clip_norm)
-            self._update.apply(lr, 0, self._arena.count)
+        if self._here:  # a rank without examples has nothing to learn from
+            self._alone.apply(lr)
         self._apart = self._differs = self._transport.size > 1
 
     def _meet(self) -> None:
@@ -145,14 +137,14 @@ class Gossip(Exchange):
         for handle in self._meeting:
             handle.wait(self._deadline_s)
         self._meeting = ()
-        self._exposed_s += time.perf_counter() - began
+        self._count.exposed_s += time.perf_counter() - began
         weights = self._arena.weights
         self._ops.add(weights, self._theirs, weights)
         self._ops.scale(weights, 0.5)
 
     # ── means over all ranks ──────────────────────────────────────────────────────────────────────────────────
     def synchronize(self) -> None:
-        """All take the mean, unless nobody has moved since the last one."""
+        """Average the weights over all ranks, unless no rank has updated since the last average."""
         if self._apart:
             self._take_mean(self._arena.weights)
         self._apart = False
@@ -160,45 +152,9 @@ class Gossip(Exchange):
     def _take_mean(self, array) -> None:
         take_mean(self._ops, array, 1 / self._transport.size, self._sums, self._arena.grads)
 
-    def state(self) -> dict:
-        """Collective: all take the mean of their states and go on with that, as the run does that is resumed here."""
-        self.synchronize()
+    def _gather(self) -> dict:
+        """The mean of the ranks' states, with which all of them go on, as a resumed run does."""
         for slot in self._update.slots.values() if self._differs else ():
             self._take_mean(slot)
         self._differs = False
         return self._update.state()
-
-    def kept(self):
-        return self._update.kept(alike=not self._differs)
-
-    def check_names(self, names) -> None:
-        check_names(names, self._update.slots)
-
-    def restore(self, state: dict) -> None:
-        """Raises CheckpointError where the state is another optimizer's, or of another arena."""
-        self.check_names(state)
-        self._update.take(state)
-
-    def reducers(self) -> dict:
-        return {"means": self._sums}
-
-    def traffic(self) -> Traffic:
-        """Of meetings, and of means over all ranks."""
-        return Traffic(self._bytes_sent + self._sums.bytes_sent, self._exposed_s + self._sums.exposed_s)
-
-    def close(self) -> None:
-        for handle in (handle for pair in self._meetings.values() for handle in pair):
-            handle.free()
-        del self._sums
-
-
-def make(kit: ExchangeSettings) -> Gossip:
-    config = kit.config
-    return Gossip(
-        kit.transport,
-        kit.ops,
-        seed=config.seed,
-        window=config.gossip_window,
-        clip_norm=config.clip_norm,
-        **settings(kit),
-    )

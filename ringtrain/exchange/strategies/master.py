@@ -25,30 +25,23 @@ import numpy as np
 from ringtrain.collectives.algorithms.star import ROOT
 from ringtrain.exchange import tags, texts
 from ringtrain.exchange.base import Cut, Exchange, Roles
-from ringtrain.exchange.buckets.bucketed_allreduce import BUCKET_BYTES
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
-from ringtrain.exchange.buckets.reducer import Reducer, traffic_of
+from ringtrain.exchange.buckets.reducer import Reducer
+from ringtrain.exchange.buckets.reducers import MessageCount, Reducers
 from ringtrain.exchange.buckets.streams import two_orders
-from ringtrain.exchange.buckets.timings import Traffic
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.clip import clip, rehearse_clip, trained_runs
-from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, check_names, everything
+from ringtrain.exchange.update.owned_state import OwnedState
+from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.humanize import format_bytes
-from ringtrain.monitor.guard import DEADLINE_S, Guard
 from ringtrain.nn.base import Workspace
 from ringtrain.nn.buckets import make_buckets
-from ringtrain.transport.base import Transport
 
 STAR = "star"
 
 
 class Master(Exchange):
-    """bucket_bytes:  gradients are exchanged in buckets of about this size
-    segment_bytes: where messages are cut; None: as suits the nodes
-    clip_norm:     the largest global norm of the summed gradient; None for no limit
-    deadline_s:    how long to wait for others that make no progress, before StalledError
-    guard:         watches the sums, and the weights' way back; None for none
-    """
+    """Sends the batch from rank 0, which adds the gradients, updates, and sends the weights back."""
 
     name = "master"
     terms = texts.ON_ROOT
@@ -56,45 +49,40 @@ class Master(Exchange):
     all_reduces = False
     state_is_local = True
 
-    def __init__(
-        self,
-        transport: Transport,
-        ops,
-        bucket_bytes: int = BUCKET_BYTES,
-        segment_bytes: int | None = None,
-        clip_norm: float | None = None,
-        deadline_s: float = DEADLINE_S,
-        guard: Guard | None = None,
-    ):
-        self._transport, self._ops, self._orders, self._guard = transport, ops, two_orders(ops), guard
-        self._bucket_bytes, self._segment_bytes = bucket_bytes, segment_bytes
-        self._clip_norm, self._deadline_s = clip_norm, deadline_s
+    def __init__(self, settings: ExchangeSettings):
+        config, transport = settings.config, settings.transport
+        self._settings, self._transport, self._ops = settings, transport, settings.ops
+        self._orders, self._clip_norm, self._deadline_s = two_orders(settings.ops), config.clip_norm, config.deadline_s
         self._is_root = transport.rank == ROOT
         self._others = [rank for rank in range(transport.size) if rank != transport.rank]
-        self._space = Workspace(ops)
+        self._space = Workspace(settings.ops)
         self._memory: dict[str, np.ndarray] = {}  # that parts of batches are received in
         self._cuts: dict[int, list[Cut]] = {}
         self._labels: np.ndarray | None = None  # of the whole batch, on rank 0
-        self._sent = self._received = 0
-        self._exposed_s = 0.0
+        self._count, self._received = MessageCount(), 0
 
     def roles(self, size: int) -> Roles:
         return Roles(trainers=(*(rank for rank in range(size) if rank != ROOT), ROOT), loader=ROOT)
 
     def bind(self, arena, optimizer) -> None:
-        grads = arena.grads
-        self._arena = arena
-        buckets = make_buckets(arena.spans, grads.dtype.itemsize, self._bucket_bytes)
+        config, grads, orders = self._settings.config, arena.grads, self._orders
+        self._arena, self._trained = arena, trained_runs(arena.spans)
+        buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
         halves = ReduceScatterAllGather(
-            STAR, self._transport, self._orders.own, buckets, self._segment_bytes, self._guard
+            STAR, self._transport, orders.own, buckets, config.segment_bytes, self._settings.guard
         )
         self._update = OwnedUpdate(self._ops, arena, optimizer, grads, everything(arena) if self._is_root else [])
+        self._sums = Reducer(buckets, halves.scatters(grads, 0), self._deadline_s, orders=orders)
+        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), self._deadline_s, orders=orders)
+        self.owned_state = OwnedState(self._update, self.synchronize)
+        self.reducers = Reducers(
+            {"gradients": self._sums, "weights": self._weights},
+            messages=[self._count],
+            received=lambda: self._received,
+        )
         self.state_bytes = self._update.nbytes
-        self._sums = Reducer(buckets, halves.scatters(grads, 0), self._deadline_s, orders=self._orders)
-        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), self._deadline_s, orders=self._orders)
-        self._trained = trained_runs(arena.spans)
-        kept = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
-        self.notes = [texts.ROOT_DOES_ALL(root=ROOT, nbytes=kept)]
+        state = format_bytes(arena.count * grads.dtype.itemsize * len(optimizer.slots))
+        self.notes = [texts.ROOT_DOES_ALL(root=ROOT, nbytes=state)]
 
     def rehearse(self) -> None:
         nothing = self._arena.grads[:0]
@@ -153,7 +141,7 @@ class Master(Exchange):
         return dlogits[places[ROOT]]
 
     def _send(self, moves: list) -> None:
-        self._sent += self._move(self._transport.sends, moves)
+        self._count.bytes_sent += self._move(self._transport.sends, moves)
 
     def _receive(self, moves: list) -> None:
         self._received += self._move(self._transport.recvs, moves)
@@ -169,7 +157,7 @@ class Master(Exchange):
         handle.start()
         handle.wait(self._deadline_s)
         handle.free()
-        self._exposed_s += time.perf_counter() - began
+        self._count.exposed_s += time.perf_counter() - began
         return sum(span.size * span.dtype.itemsize for _, span in moves)
 
     # ── gradients and weights ─────────────────────────────────────────────────────────────────────────────────
@@ -201,46 +189,7 @@ class Master(Exchange):
     def synchronize(self) -> None:
         """Nothing to do: every iteration ends with all weights everywhere."""
 
-    def state(self) -> dict:
-        """On rank 0; elsewhere there is none but the step."""
-        return self._update.state() if self._is_root else {STEP: self._update.step}
-
-    def kept(self):
-        return self._update.kept(alike=False)
-
-    def check_names(self, names) -> None:
-        check_names(names, self._update.slots)
-
-    def restore(self, state: dict) -> None:
-        """Raises CheckpointError where the state is another optimizer's, or of another arena."""
-        self.check_names(state)
-        self._update.take(state)
-
-    def reducers(self) -> dict:
-        return {"gradients": self._sums, "weights": self._weights}
-
-    def traffic(self) -> Traffic:
-        both = traffic_of(self._sums, self._weights)
-        sent, exposed_s = self._sent + both.bytes_sent, self._exposed_s + both.exposed_s
-        return Traffic(sent, exposed_s, self._received, both.buckets)
-
-    def close(self) -> None:
-        del self._sums, self._weights
-
 
 def _extent(cuts: list[Cut]) -> Cut:
     """From the first to the last of cuts that follow one another."""
     return (cuts[0][0], cuts[-1][1]) if cuts else (0, 0)
-
-
-def make(kit: ExchangeSettings) -> Master:
-    config = kit.config
-    return Master(
-        kit.transport,
-        kit.ops,
-        bucket_bytes=config.bucket_bytes,
-        segment_bytes=config.segment_bytes,
-        clip_norm=config.clip_norm,
-        deadline_s=config.deadline_s,
-        guard=kit.guard,
-    )

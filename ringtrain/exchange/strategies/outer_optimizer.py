@@ -6,8 +6,10 @@ from ringtrain.exchange.update.clip import trained_runs
 class OuterOptimizer:
     """momentum, lr: of Nesterov's step, whose gradient is how far the mean has come, backwards
 
-    ``slots``: the weights at the begin of the period, and the step's momentum; the same on all ranks.
+    ``slots``: the weights at the beginning of the period, and the step's momentum; the same on all ranks.
     """
+
+    required_names, optional_names = ("period_begin", "outer_momentum"), ()
 
     def __init__(self, ops, momentum: float, lr: float):
         self._ops, self._momentum, self._lr = ops, momentum, lr
@@ -16,7 +18,7 @@ class OuterOptimizer:
     def bind(self, arena) -> None:
         self._arena, self._trained = arena, trained_runs(arena.spans)
         self._before, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
-        self.slots = {"period_begin": self._before, "outer_momentum": self._velocity}
+        self.slots = dict(zip(self.required_names, (self._before, self._velocity), strict=True))
         self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
 
     def rehearse(self) -> None:
@@ -41,3 +43,10 @@ class OuterOptimizer:
         ops.add(before, back, back)
         ops.sgd(before, back, velocity, self._lr, self._momentum, 0.0, True)
         ops.copy(before, mean)
+
+    def state(self) -> dict:
+        return {name: self._ops.to_host(slot) for name, slot in self.slots.items()}
+
+    def restore(self, state: dict) -> None:
+        for name, slot in self.slots.items():
+            self._ops.upload(state[name], slot)

@@ -86,7 +86,8 @@ class OwnedUpdate:
             middle = (run.start + run.stop) // 2  # inside of the run: the part of it that is updated is empty
             self._apply(nothing, 0.0, middle, middle, middle)
 
-    def kept(self, alike: bool) -> list[OwnedArray]:
+    def arrays(self, alike: bool) -> list[OwnedArray]:
+        """The arrays of state on this rank; ``alike``: every rank holds the same now."""
         return [OwnedArray(name, slot, self.pieces, alike) for name, slot in self.slots.items()]
 
     # ── state: over the whole arena ───────────────────────────────────────────────────────────────────────────

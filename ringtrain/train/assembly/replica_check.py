@@ -43,7 +43,7 @@ class ReplicaCheck:
     def check(self, when: str, gradient: str | None = None, comparing: bool = True) -> None:
         """``when``: "after iteration 12". ``gradient``: what :meth:`gradient_problem` found. Raises DivergedError where
         weights or the optimizer's state are not finite; and, ``comparing``, ReplicaError where ranks differ."""
-        kept = [OwnedArray(WEIGHTS, self._arena.weights, self._all(), True), *self._exchange.kept()]
+        kept = [OwnedArray(WEIGHTS, self._arena.weights, self._all(), True), *self._exchange.owned_state.arrays()]
         alike = [each for each in kept if each.alike] if comparing and self._transport.size > 1 else []
         digests = [digest for each in alike for digest in self._digests(each)]
         problem = self._problem(kept)

@@ -268,7 +268,7 @@ def check_continuation(run: Assembly, origin: Origin) -> None:
     if origin.place is None:
         return
     _check_length(run.iterations, origin.place["iteration"], run.config)
-    run.exchange.check_names(origin.place["slots"])
+    run.exchange.owned_state.check_names(origin.place["slots"])
     other = difference(origin.place["data_checksum"], run.data.checksum)
     if other:
         names = {"before": origin.place["data_name"], "now": run.data.name}

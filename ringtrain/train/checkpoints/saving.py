@@ -94,4 +94,4 @@ class Checkpointing:
 
     def capture_alone(self, progress: Progress) -> Checkpoint:
         """The state, and how far ``progress`` says that it has come. Not collective."""
-        return checkpoint_of(self._of, self._ops, progress, self._of.exchange.state())
+        return checkpoint_of(self._of, self._ops, progress, self._of.exchange.owned_state.state())

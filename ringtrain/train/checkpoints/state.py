@@ -68,7 +68,7 @@ def from_root(transport: Transport, arena: Arena, named: Mapping[str, np.ndarray
 def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
     """The state between two iterations, on rank 0. Collective: a strategy may have to gather what it keeps in parts."""
     run.exchange.synchronize()
-    state = run.exchange.state()
+    state = run.exchange.owned_state.state()
     return checkpoint_of(run, ops, progress, state) if transport.rank == 0 else None
 
 
@@ -115,7 +115,7 @@ def restore(run: Assembly, ops: Ops, transport: Transport, found: dict, checkpoi
         name: from_root(transport, run.arena, checkpoint and checkpoint.optimizer[name], ops.dtype)
         for name in found["slots"]
     }
-    run.exchange.restore({"step": int(found["scalars"]["step"]), **slots})
+    run.exchange.owned_state.restore({"step": int(found["scalars"]["step"]), **slots})
     if run.scale is not None:
         run.scale.restore(found["scalars"])
     sums = {key: found["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}

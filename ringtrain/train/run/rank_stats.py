@@ -19,7 +19,7 @@ class RankStatistics:
 
     def sent(self) -> int | None:
         """Bytes that all ranks together have sent by the exchange; None where nobody counts. Collective."""
-        return sum(self._transport.gather_json(self._of.exchange.traffic().bytes_sent)) or self._nothing
+        return sum(self._transport.gather_json(self._of.exchange.reducers.traffic().bytes_sent)) or self._nothing
 
     def ranks(self) -> Ranks:
         """Of all ranks; collective."""
@@ -32,7 +32,7 @@ class RankStatistics:
     @property
     def exposed_s(self) -> float:
         """How long this rank has waited for communication."""
-        return self._of.exchange.traffic().exposed_s + self._of.worker.in_layers_s
+        return self._of.exchange.reducers.traffic().exposed_s + self._of.worker.in_layers_s
 
     def _lag(self) -> dict | None:
         """What lagged, by how much, how often."""
@@ -46,7 +46,7 @@ class RankStatistics:
         return 0 if self._transport.size == 1 else None
 
     def _own(self) -> dict:
-        traffic, arena = self._of.exchange.traffic(), self._of.arena
+        traffic, arena = self._of.exchange.reducers.traffic(), self._of.arena
         nbytes = arena.count * arena.weights.dtype.itemsize
         return {
             "images": self._of.worker.images,

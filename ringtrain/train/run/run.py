@@ -252,7 +252,7 @@ class Run:
     def _end(self, reason: str) -> None:
         self._check()
         digest = self._of.arena.hash(self._ops)
-        self._tell_traffic(self._of.exchange.traffic())
+        self._tell_traffic(self._of.exchange.reducers.traffic())
         self._sink.handle(self._meter.ranks())
         exposed, training_s = self._meter.exposed_s, self._meter.training_s
         self._sink.handle(

@@ -69,12 +69,12 @@ def train(
             sink.handle(journey.take_news())
         training.go()
         journey.end()
-    run.exchange.close()
+    run.exchange.reducers.close()
 
 
 def _close(run: Assembly) -> None:
     """Of a run that was not begun; collective."""
-    run.exchange.close()
+    run.exchange.reducers.close()
     if run.guard is not None:
         run.guard.close()
 

@@ -83,7 +83,7 @@ def _check(own: Transport, shared: Transport, variant: Variant, opened: dict) ->
     run = together(own, lambda: assemble(config, model, data, own, device.ops, lambda: False, tuning.table))
     together(own, lambda: check_warmup(config, run.rate, own_layers(variant.run_file, variant.flags)))
     together(own, lambda: check_continuation(run, origin))
-    run.exchange.close()
+    run.exchange.reducers.close()
 
 
 def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:

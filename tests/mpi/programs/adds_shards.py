@@ -5,6 +5,8 @@ import hashlib
 
 import numpy as np
 
+from ringtrain.config.record import TrainConfig
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
@@ -21,7 +23,8 @@ def train(t, shards, algorithm):
     """The digest of the weights after two iterations, and what carried the sums."""
     ops = ReferenceOps("float32")
     arena = Arena(t.allocate, TABLE, "float32")
-    exchange = AllReduce(t, ops, shards=shards, algorithm=algorithm, bucket_bytes=1)
+    config = TrainConfig(reproducible=True, shards=shards, algorithm=algorithm, bucket_bytes=1)
+    exchange = AllReduce(ExchangeSettings(config, t, ops))
     exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper(momentum=0.9)))
     for iteration in range(2):
         exchange.before(iteration, 8, 64)
@@ -33,9 +36,9 @@ def train(t, shards, algorithm):
                 if shard == exchange.shards[1] - 1:
                     exchange.grad_ready(span)
         exchange.finish(iteration, 0.125)
-    carried = next(iter(exchange.reducers().values())).reductions[0].transport
+    carried = next(iter(exchange.reducers.training.values())).reductions[0].transport
     weights = hashlib.sha256(arena.weights.tobytes()).hexdigest()
-    exchange.close()
+    exchange.reducers.close()
     return weights, carried
 
 

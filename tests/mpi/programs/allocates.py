@@ -45,7 +45,7 @@ def measure(transport, name: str, way: dict) -> Count:
     with counted() as count:
         for iteration in range(WARM_UP, WARM_UP + COUNTED):
             iterate(iteration)
-    run.exchange.close()
+    run.exchange.reducers.close()
     return count
 
 

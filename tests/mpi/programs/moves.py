@@ -11,6 +11,8 @@ from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.topology import even
+from ringtrain.config.record import TrainConfig
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
@@ -186,14 +188,15 @@ def strategy_equals_the_serial_run(t):
     def train(transport, ranks):
         ops = ReferenceOps("float64")
         arena = Arena(transport.allocate, table, "float64")
-        exchange = AllReduce(transport, ops, bucket_bytes=3000, segment_bytes=512, deadline_s=DEADLINE_S)
+        config = TrainConfig(algorithm="ring", bucket_bytes=3000, segment_bytes=512, deadline_s=DEADLINE_S)
+        exchange = AllReduce(ExchangeSettings(config, transport, ops))
         exchange.bind(arena, make_optimizer("sgd", arena.spans, Hyper()))
         for iteration in range(3):
             for span in reversed(arena.spans):
                 arena.grad(span)[...] = sum(np.arange(span.count) % 17 + rank + iteration for rank in ranks)
                 exchange.grad_ready(span)
             exchange.finish(iteration, 0.125)
-        exchange.close()
+        exchange.reducers.close()
         return arena.weights
 
     together = train(t, [t.rank])

@@ -1,0 +1,23 @@
+"""Sums of a few numbers over all ranks, as norms need them."""
+
+import numpy as np
+
+from ringtrain.exchange.settings import ExchangeSettings
+
+
+class SumOverRanks:
+    """Adds numbers on the host with the MPI's all-reduce; collective."""
+
+    def __init__(self, settings: ExchangeSettings):
+        self._transport, self._deadline_s = settings.transport, settings.config.deadline_s
+        self._number = np.zeros(1)
+
+    def __call__(self, own: float) -> float:
+        """The sum of one number of each rank."""
+        self._number[0] = own
+        self.add(self._number)
+        return float(self._number[0])
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Add a flat array over the ranks, in place."""
+        self._transport.native_allreduce_start(numbers).wait(self._deadline_s)

@@ -1,0 +1,65 @@
+"""The strategies, made from a transport, ops and a few options; an option that is not given is as here."""
+
+from ringtrain.config.record import TrainConfig
+from ringtrain.exchange.compression import error_feedback
+from ringtrain.exchange.model_parallel import pipeline
+from ringtrain.exchange.servers import async_server, sync_server
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.strategies import allreduce, averaging, delayed, gossip, master, sharded
+
+OBJECTS = ("guard", "tuning", "scale")
+SHORT = {
+    "every": "average_every",
+    "momentum": "average_momentum",
+    "begin": "average_from",
+    "window": "gossip_window",
+    "levels": "server_levels",
+    "in_flight": "fc_in_flight",
+    "update": "fc_update",
+}
+
+
+def settings_of(transport, ops, *, outer=None, **options):
+    objects = {name: options.pop(name) for name in OBJECTS if name in options}
+    if outer is not None:
+        options["outer_momentum"], options["outer_lr"] = outer
+    if "shards" in options:
+        options["reproducible"] = True
+    config = TrainConfig(**{SHORT.get(name, name): value for name, value in options.items()})
+    return ExchangeSettings(config, transport, ops, **objects)
+
+
+class Maker:
+    def __init__(self, strategy, **always):
+        self.__name__, self._strategy, self._always = strategy.__name__, strategy, always
+
+    def __call__(self, transport, ops, **options):
+        return self._strategy(settings_of(transport, ops, **{**self._always, **options}))
+
+    def __repr__(self):
+        return self.__name__
+
+
+def error_feedback_of(compression, transport, ops, **options):
+    settings = settings_of(transport, ops, **{"algorithm": "ring", **options})
+    return error_feedback.ErrorFeedback(compression, settings)
+
+
+def AllReduce(transport, ops, **options):
+    """By the ring, but for sums of shards."""
+    default = "auto" if "shards" in options else "ring"
+    return allreduce.AllReduce(settings_of(transport, ops, **{"algorithm": default, **options}))
+
+
+def AsyncParameterServer(sync, transport, ops, staleness=None, **options):
+    options |= {"asynchronous": True} if staleness is None else {"staleness": staleness}
+    return async_server.AsyncParameterServer(settings_of(transport, ops, sync=sync, **options))
+
+
+Delayed = Maker(delayed.Delayed, sync="delayed", algorithm="ring")
+Sharded = Maker(sharded.Sharded, sync="sharded")
+Averaging = Maker(averaging.Averaging, sync="averaging", algorithm="ring")
+Gossip = Maker(gossip.Gossip, sync="gossip", algorithm="ring")
+Master = Maker(master.Master, sync="master")
+ParameterServer = Maker(sync_server.ParameterServer, sync="server")
+Pipeline = Maker(pipeline.Pipeline, fc="pipeline")
