@@ -18,7 +18,7 @@ import tomli_w
 from PIL import Image
 
 from ringtrain.allreduce.machine import RankLayout
-from ringtrain.allreduce.tuning_file import TuningSource, fitting, read
+from ringtrain.allreduce.tuning_file import TuningSource, matching_table, read_tuning
 from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow
 from ringtrain.bench.sweep.files import COMPARED, read_json
 from ringtrain.config.resolve import read_run_file, recipe_layer, resolve, to_table
@@ -125,10 +125,10 @@ def tunings() -> list[bytes]:
 
 
 def tuning_file(path: Path) -> None:
-    tuning = read(TuningSource(path, "--tuning"))
+    tuning = read_tuning(TuningSource(path, "--tuning"))
     tuning.text()
     with suppress(RingtrainError):  # of another machine
-        fitting(tuning, TuningSource(path, "--tuning"), MACHINE, LAYOUT)
+        matching_table(tuning, TuningSource(path, "--tuning"), MACHINE, LAYOUT)
 
 
 def sweeps() -> list[bytes]:

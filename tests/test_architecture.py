@@ -11,12 +11,13 @@ import pytest
 import ringtrain
 
 PACKAGE = Path(ringtrain.__file__).parent
-LEAF = {"errors", "parsing", "humanize", "template", "config"}
+LEAF = {"errors", "parsing", "humanize", "template", "splitmix", "config"}
 READERS = LEAF | {"storage"}
 ARROWS = {
     "errors": set(),
     "parsing": {"template"},
     "humanize": set(),
+    "splitmix": set(),
     "template": set(),
     "config": {"errors", "parsing", "template"},
     "ops": LEAF,

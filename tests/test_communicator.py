@@ -9,7 +9,7 @@ from ringtrain import Communicator
 from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.allreduce.machine import look
+from ringtrain.allreduce.machine import inspect_machine
 from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
 from ringtrain.api import plan, texts
 from ringtrain.errors import UsageError
@@ -98,7 +98,7 @@ def test_a_wire_that_rounds():
 def test_a_tuning_file_is_gone_by(tmp_path):
     """Of this machine, where the star was measured and nothing else."""
     world = LoopbackWorld(2)
-    machine, layout = world.run(look)[0]
+    machine, layout = world.run(inspect_machine)[0]
     row = TuningRow("star", "float64", "sum", 40, 1e-6, True)
     path = tmp_path / "tuning.json"
     path.write_text(Tuning(machine).with_table(Table(layout, "then", (row,))).text())

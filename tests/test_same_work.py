@@ -13,7 +13,7 @@ import pytest
 
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
-from ringtrain.ops.keys import mix, name_key
+from ringtrain.ops.keys import additive_key, name_key
 
 FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
 
@@ -176,7 +176,7 @@ def own_side(monkeypatch):
 @pytest.mark.parametrize("model", ["resnet20", "resnet50", "lenet"])
 def test_no_drawn_weight_switches_a_branch_off(own_side, model):
     spans = lay_out(spec.load(model).graph().parameters())
-    drawn = {span.name: own_side.drawn(span, mix(0, name_key(span.name))) for span in spans}
+    drawn = {span.name: own_side.drawn(span, additive_key(0, name_key(span.name))) for span in spans}
     for span in spans:
         values = drawn[span.name]
         if span.parameter.role == "statistic":

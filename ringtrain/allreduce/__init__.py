@@ -1,1 +1,1 @@
-"""Any all-reduce by its name: number types, wire formats, the automatic choice and its tuning files."""
+"""All-reduce by name: number types, wire formats, the automatic choice and its tuning files."""

@@ -1,16 +1,16 @@
-"""Which algorithm ``auto`` takes for a size, and why: a pure function of what was measured here.
+"""The choice of ``auto`` for a size, and its reason: a pure function of this machine's measurements.
 
-Time of a candidate at a size, from its own rows of the tuning file:
+The time of a candidate at a size, from its own rows of the tuning file:
 
     measured       a row of that very size
     interpolated   between its two neighbouring sizes, a straight line of log time over log size
     modelled       beyond its measured sizes: its fitted model, scaled to meet the nearest row
 
-A modelled time counts only where no candidate has one of the others. The fastest wins; those within NEAR of it count
-as equal, and of equals the one that comes first in the order that is used without a tuning file, so that noise does
-not make the choice jump from size to size. A candidate with one wrong row never wins, whatever the size.
+A modelled time counts only if no candidate has one of the others. The fastest candidate wins. Candidates within NEAR of
+it count as equal, and the first of them in the order without a tuning file is taken, so that noise does not make the
+choice jump from size to size. A candidate with one wrong row never wins, at any size.
 
-Without a tuning file, or where it says nothing, the first candidate of :func:`usual_order` is taken.
+Without a tuning file, or without an answer in it, the first candidate of :func:`usual_order` is taken.
 """
 
 import math
@@ -27,7 +27,8 @@ SMALL_BYTES = 32 << 10
 NEAR = 0.03
 MEASURED, INTERPOLATED, MODELLED, USUAL = "measured", "interpolated", "modelled", "usual"
 
-# What is taken unmeasured, the first that runs here. Small buffers are all latency, of which the MPI in C has least.
+# Order without measurements: the first that runs here is taken. Small buffers are all latency, and the MPI in C has the
+# least.
 SMALL = ("mpi",)
 ONE_NODE = ("mapped", "sliced", "ring")
 SEVERAL_NODES = ("routed", "hierarchical", "ring")
@@ -35,11 +36,11 @@ SEVERAL_NODES = ("routed", "hierarchical", "ring")
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Where a choice is made.
+    """The algorithms of a choice.
 
-    candidates: names that run here, at least one, in the order in which equals are taken after the usual ones
-    refused:    why other names do not run here
-    on_device:  whether the buffer is in the memory of a device
+    candidates: names that run here, at least one; among equals, earlier ones come first after the usual ones
+    refused:    the reason for each other name
+    on_device:  whether the buffer is in device memory
     """
 
     layout: RankLayout
@@ -50,10 +51,12 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmChoice:
-    """algorithm: the name
-    basis:     how its time was come by: measured, interpolated, modelled; or usual, where there is none
-    why:       in words
-    times_s:   of every candidate that was compared
+    """A chosen algorithm.
+
+    algorithm: the name
+    basis:     source of its time: measured, interpolated, modelled; or usual, without one
+    why:       the reason in words
+    times_s:   times of all candidates that were compared
     """
 
     algorithm: str
@@ -63,15 +66,15 @@ class AlgorithmChoice:
 
 
 def usual_order(nbytes: int, layout: RankLayout, on_device: bool = False) -> tuple[str, ...]:
-    """Names by preference where nothing was measured."""
+    """Return the names by preference without a measurement."""
     large = ONE_NODE if layout.nodes == 1 else SEVERAL_NODES
     return SMALL + large if nbytes <= SMALL_BYTES and not on_device else large
 
 
-def take(nbytes: int, dtype: str, op: str, here: Candidates, table: Table | None) -> AlgorithmChoice:
-    """The algorithm for a buffer of so many bytes on each rank.
+def select_algorithm(nbytes: int, dtype: str, op: str, here: Candidates, table: Table | None) -> AlgorithmChoice:
+    """Return the algorithm for a buffer of ``nbytes`` on each rank.
 
-    table: what was measured on this machine and layout; None where nothing was
+    table: measurements on this machine and layout; None without any
     """
     if here.layout.ranks == 1:
         return AlgorithmChoice(here.candidates[0], USUAL, texts.ONE_RANK, {})
@@ -93,7 +96,9 @@ def take(nbytes: int, dtype: str, op: str, here: Candidates, table: Table | None
 def estimate(
     points: Sequence[tuple[int, float]] | None, models: Sequence[TimeModel] | None, nbytes: int
 ) -> tuple[float, str] | None:
-    """(seconds, how) of an algorithm at a size, from its (bytes, seconds) by size; None where nothing tells."""
+    """Return (seconds, basis) of an algorithm at a size, from its (bytes, seconds) by size; None if neither rows nor
+    models give one.
+    """
     if not points:
         return None
     place = bisect_left(points, (nbytes,))
@@ -110,15 +115,16 @@ def _between(low: tuple[int, float], high: tuple[int, float], nbytes: int) -> fl
 
 
 def _beyond(edge: tuple[int, float], models: Sequence[TimeModel] | None, nbytes: int) -> tuple[float, str] | None:
-    """The models' course, through the last row: there the choice must not jump."""
+    """Return the models' time, scaled to meet the last row, so that the choice does not jump there."""
     if not models or not predict_s(models, edge[0]):
         return None
     return edge[1] * predict_s(models, nbytes) / predict_s(models, edge[0]), MODELLED
 
 
 def _fastest(found: dict[str, tuple[float, str]], group: str) -> AlgorithmChoice:
-    """``found``: (seconds, how) by name, in the order in which equals are taken. ``group``: the type and operation
-    that were measured, if they are others."""
+    """Return the fastest. ``found``: (seconds, basis) by name, in the order of preference among equals. ``group``: the
+    measured type and operation, if they are others.
+    """
     times = {name: time for name, (time, _) in found.items()}
     least = min(times, key=times.get)
     chosen = next(name for name, time in times.items() if time <= times[least] * (1 + NEAR))

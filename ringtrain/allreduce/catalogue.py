@@ -1,7 +1,7 @@
-"""Every way to all-reduce, by its name: the schedules of the catalogue over messages, the fused plans in shared memory,
-and the MPI's own. ``auto`` is the one among them that :mod:`ringtrain.allreduce.auto` takes for the buffer's size.
+"""The catalogue of all-reduces by name: the schedules over messages, the two-shot plans in shared memory, and the MPI's
+own. ``auto`` is the one among them that :mod:`ringtrain.allreduce.auto` selects for the buffer's size.
 
-Whoever all-reduces (training, the benchmark, the Python door) asks here, and so has the same names and the same ways.
+Training, the benchmark and the Python API all use this catalogue, and so have the same names and the same algorithms.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, take
+from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, select_algorithm
 from ringtrain.allreduce.dtypes import NumberType
-from ringtrain.allreduce.machine import RankLayout, layout_of
+from ringtrain.allreduce.machine import RankLayout, rank_layout
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execution.execute import Execution, segment_for
@@ -53,24 +53,22 @@ def make_allreduce(
     guard: Guard | None = None,
     of: str = "",
 ) -> Reduction:
-    """The all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks. With ``auto`` the choice
-    is made here, once: the reduction is named ``auto:ring`` and knows why.
+    """Return the all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks. With ``auto`` the
+    choice is made here, once: the reduction is then named ``auto:ring`` and has its reason.
 
     combine:       combine(a, b, y): y = a op b, elementwise
-    op:            sum, max or min: what combine does, in the MPI's words
-    tag:           tells its messages from those of others in flight
-    segment_bytes: where messages are cut; None: as suits the nodes
-    device:        what computes: combine and wire are of it
-                   (:class:`ringtrain.collectives.execution.execute.Execution`)
-    wire:          how messages are packed (:mod:`ringtrain.allreduce.wire_formats`); None: they are not. Every rank
-                   ends with
-                   the same bits, all of them numbers of the wire
-    dtype:         the type's name where the array does not tell: bfloat16, kept as uint16
-    tuning:        what ``auto`` chooses by, on rank 0: the others follow it
-    guard:         watches it, if given: then it also raises MismatchError, and StalledError with names
-    of:            what the buffer holds, as the guard is to call it
+    op:            the operation of combine in the MPI's terms: sum, max or min
+    tag:           separates its messages from others in flight
+    segment_bytes: longest segment of a message; None: as suits the nodes
+    device:        the device of combine and wire (:class:`ringtrain.collectives.execution.execute.Execution`)
+    wire:          packs the messages (:mod:`ringtrain.allreduce.wire_formats`); None sends them unpacked. Every rank
+                   ends with the same bits, all of them numbers of the wire
+    dtype:         the type's name, if the array does not have it: bfloat16, kept as uint16
+    tuning:        the tuning table for ``auto`` on rank 0: the others follow it
+    guard:         watches the all-reduce, if given: then MismatchError, and StalledError with names, are also raised
+    of:            the guard's name for the buffer's content
 
-    Raises UsageError for a name that is not there, and for what a wire cannot carry.
+    Raises UsageError for an unknown name, and for numbers that a wire cannot carry.
     """
     check_algorithm(algorithm, wire is not None)
     dtype = dtype or np.dtype(buffer.dtype).name
@@ -85,9 +83,9 @@ def make_allreduce(
 
 
 def _chosen(transport, buffer, dtype, tuning, how) -> Reduction:
-    """By ``auto``, named so and with the reason."""
+    """Return the reduction that auto chooses, with its name and reason."""
     (_, op, tag, *_, wire), nbytes = how, buffer.size * buffer.dtype.itemsize
-    choice = decide(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
+    choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
     made = _prepare(transport, buffer, choice.algorithm, *how)
     made.algorithm, made.why = auto_name(choice.algorithm), choice.why
     return made
@@ -103,7 +101,7 @@ def _prepare(transport, buffer, algorithm, combine, op, tag, segment_bytes, devi
 
 
 class NativeAllReduce(Reduction):
-    """The MPI's own all-reduce. It blocks where it is started: no MPI does its reductions behind one's back as fast."""
+    """The MPI's own all-reduce. It blocks at its start: no MPI runs its reductions in the background as fast."""
 
     algorithm = transport = NATIVE
     bytes_sent, blocks = None, True
@@ -123,12 +121,12 @@ class NativeAllReduce(Reduction):
 
 
 def auto_name(algorithm: str) -> str:
-    """What a chosen algorithm is called, so that a reader sees that it was chosen."""
+    """Return the name of an algorithm that auto chose, with the choice visible."""
     return f"{AUTO}:{algorithm}"
 
 
-# ── what auto chooses among ───────────────────────────────────────────────────────────────────────────────────
-def decide(
+# ── candidates of auto ────────────────────────────────────────────────────────────────────────────────────────
+def agree_on_algorithm(
     transport: Transport,
     span,
     nbytes: int,
@@ -138,24 +136,26 @@ def decide(
     wired: bool = False,
     tag: int = 0,
 ) -> AlgorithmChoice:
-    """What ``auto`` takes for ``nbytes`` of such memory as ``span``. Collective: rank 0 chooses for all. ``tuning`` is
-    looked at there alone."""
-    here = consider(transport, span, dtype, wired, tag)
-    own = asdict(take(nbytes, dtype, op, here, tuning)) if transport.rank == 0 else None
+    """Return the choice of ``auto`` for ``nbytes`` in memory such as ``span``. Collective: rank 0 chooses for all, and
+    only its ``tuning`` counts.
+    """
+    here = find_candidates(transport, span, dtype, wired, tag)
+    own = asdict(select_algorithm(nbytes, dtype, op, here, tuning)) if transport.rank == 0 else None
     return AlgorithmChoice(**transport.gather_json(own)[0])
 
 
-def consider(transport: Transport, span, dtype: str, wired: bool = False, tag: int = 0) -> Candidates:
-    """Among what ``auto`` chooses for such memory; collective, the same on all ranks: what one rank cannot run, no rank
-    does. ``wired``: messages are packed on the way. ``tag``: of the reduction."""
-    here = anywhere(layout_of(transport.gather_json(transport.node)), dtype, wired)
+def find_candidates(transport: Transport, span, dtype: str, wired: bool = False, tag: int = 0) -> Candidates:
+    """Return the candidates of ``auto`` for memory such as ``span``. Collective, the same on all ranks: an algorithm
+    that one rank cannot run is none. ``wired``: messages are packed. ``tag``: of the reduction.
+    """
+    here = static_candidates(rank_layout(transport.gather_json(transport.node)), dtype, wired)
     here = replace(here, on_device=not isinstance(span, np.ndarray))
     apart = {name: unavailable(transport, span, name, [tag]) for name in here.candidates if is_shared(name)}
     return _without(here, {name: reason for name, reason in apart.items() if reason})
 
 
-def anywhere(layout: RankLayout, dtype: str, wired: bool = False) -> Candidates:
-    """The same as far as one can tell from afar, without asking a transport."""
+def static_candidates(layout: RankLayout, dtype: str, wired: bool = False) -> Candidates:
+    """Return the candidates as far as they are known without asking a transport."""
     found = {name: _unfit(layout, dtype, wired, name) for name in ALGORITHMS}
     return _without(Candidates(layout, ALGORITHMS, {}), {name: reason for name, reason in found.items() if reason})
 
@@ -166,7 +166,7 @@ def _without(here: Candidates, refused: dict[str, str]) -> Candidates:
 
 
 def _unfit(layout: RankLayout, dtype: str, wired: bool, name: str) -> str | None:
-    """Why ``auto`` does not consider an algorithm; None where it may."""
+    """Return the reason why ``auto`` does not consider an algorithm; None if it may."""
     shared_or_native = name == NATIVE or is_shared(name)
     if layout.ranks == 1 and shared_or_native:
         return texts.SINGLE_RANK
@@ -184,9 +184,10 @@ def _unfit(layout: RankLayout, dtype: str, wired: bool, name: str) -> str | None
 
 
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def choose(names: str) -> list[str]:
-    """The algorithms of a list like "mpi,ring,routed:sliced", or all for "all": ``auto`` is one of them, and joins
-    where it is named. Raises UsageError for another name."""
+def parse_algorithms(names: str) -> list[str]:
+    """Return the algorithms of a list like "mpi,ring,routed:sliced", or all for "all": ``auto`` is included only by
+    name. Raises UsageError for an unknown name.
+    """
     if names == "all":
         return list(ALGORITHMS)
     chosen = [name.strip() for name in names.split(",")]
@@ -196,7 +197,9 @@ def choose(names: str) -> list[str]:
 
 
 def check_algorithm(name: str, wired: bool = False) -> None:
-    """Raises UsageError for a name that is not there, and for one that has no use for a wire where that is wanted."""
+    """Check the name of an algorithm. Raises UsageError for an unknown one, and with ``wired`` for one without
+    messages.
+    """
     if name == AUTO:
         return
     known = {AUTO, *ALGORITHMS, *SCHEDULES}  # a schedule joins by being in the catalogue
@@ -218,15 +221,16 @@ def _check_wire(wire: WireFormat, dtype: str, op: str) -> None:
 
 
 def schedule_for(algorithm: str, transport: Transport, rounded: bool = False) -> Schedule:
-    """The schedule of that name for the ranks of this transport, on the nodes they are on; collective where the
-    algorithm depends on nodes. ``rounded``: for a wire that rounds. Raises UsageError."""
+    """Return the schedule of that name for the ranks of this transport on their nodes; collective if the algorithm
+    depends on nodes. ``rounded``: for a wire that rounds. Raises UsageError.
+    """
     check_name(algorithm, rounded)
     nodes = topology_of(transport) if needs_nodes(algorithm) else transport.size
     return make_schedule(algorithm, nodes, rounded=rounded)
 
 
 def check_native(transport: Transport, numbers: NumberType, op: str) -> None:
-    """Collective: one element is tried. Raises UsageError, where ``op`` is sum, max or min."""
+    """Try the MPI's all-reduce on one element. Collective. Raises UsageError. ``op`` is sum, max or min."""
     # Open MPI has no such type, takes the bits for whole numbers, adds those, and reports success.
     if numbers.name == "bfloat16":
         raise UsageError(texts.NO_BFLOAT16)

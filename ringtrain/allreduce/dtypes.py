@@ -1,4 +1,4 @@
-"""The types and operations that can be all-reduced on the host, and what is known of their rounding."""
+"""The types and operations that can be all-reduced on the host, and their rounding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +13,13 @@ OPS = tuple(UFUNCS)
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """name:     as users write it
+    """A type of numbers.
+
+    name:     name for users
     storage:  NumPy's type of the elements in memory
-    roundoff: u, the largest relative error of one rounding; 0 for whole numbers
-    whole:    up to here every whole number has an exact value
-    least:    the smallest number above 0: what is nearer to 0 is spaced by it; 0 for whole numbers
+    roundoff: u, the largest relative error of one rounding; 0 for integers
+    whole:    up to here every integer has an exact value
+    least:    the smallest number above 0, the spacing of the numbers near 0; 0 for integers
     """
 
     name: str
@@ -35,24 +37,24 @@ class NumberType:
         return self.storage.itemsize
 
     def encode(self, x) -> np.ndarray:
-        """``x`` in this type, rounded where it must be."""
+        """Return ``x`` in this type, rounded if necessary."""
         if self.name == "bfloat16":
             return bfloat16.encode(x)
         return np.asarray(x).astype(self.storage)
 
     def decode(self, stored) -> np.ndarray:
-        """What is stored, in a type of NumPy that holds it exactly."""
+        """Return the stored numbers in a NumPy type that holds them exactly."""
         return bfloat16.decode(stored) if self.name == "bfloat16" else stored
 
     def combine(self, op: str) -> Callable:
-        """(a, b, y): y = a op b, where the mean is a sum that :meth:`divide` finishes."""
+        """Return (a, b, y): y = a op b. The mean is a sum that :meth:`divide` finishes."""
         ufunc = UFUNCS[op]
         if self.name == "bfloat16":
             return lambda a, b, y: np.copyto(y, bfloat16.encode(ufunc(bfloat16.decode(a), bfloat16.decode(b))))
         return lambda a, b, y: ufunc(a, b, out=y)
 
     def divide(self, span, count: int) -> None:
-        """span /= count, rounded once."""
+        """Compute span /= count, rounded once."""
         if self.name == "bfloat16":
             span[...] = bfloat16.encode(bfloat16.decode(span) / np.float32(count))
         else:

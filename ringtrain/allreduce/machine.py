@@ -1,4 +1,4 @@
-"""What the time of an all-reduce hangs on, besides its size: the machine, and how ranks lie on its nodes."""
+"""The conditions of an all-reduce's time besides its size: the machine, and the placement of ranks on its nodes."""
 
 import hashlib
 import json
@@ -19,8 +19,10 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """name: nodes x ranks on each, "2x4"; "3+2" where nodes are uneven; "2x2 scattered" where neighbours in rank are
-    not neighbours in place
+    """The placement of ranks on nodes.
+
+    name: nodes x ranks on each, "2x4"; "3+2" for uneven nodes; "2x2 scattered" if neighbours in rank are not
+          neighbours in place
     """
 
     name: str
@@ -28,37 +30,38 @@ class RankLayout:
     nodes: int
 
     def words(self) -> str:
-        """1x2 → "2 ranks on 1 node"."""
+        """Return the layout in words: 1x2 → "2 ranks on 1 node"."""
         return texts.LAYOUT(ranks=plural(self.ranks, "rank"), nodes=plural(self.nodes, "node"))
 
 
-def layout_of(node_of: Sequence[int]) -> RankLayout:
-    """``node_of``: the node of every rank, counted from 0."""
+def rank_layout(node_of: Sequence[int]) -> RankLayout:
+    """Return the layout. ``node_of``: the node of every rank, counted from 0."""
     nodes = max(node_of) + 1
     counts = [list(node_of).count(node) for node in range(nodes)]
     name = "+".join(map(str, counts)) if len(set(counts)) > 1 else f"{nodes}x{counts[0]}"
     return RankLayout(name if list(node_of) == sorted(node_of) else f"{name} scattered", len(node_of), nodes)
 
 
-def look(transport: Transport) -> tuple[dict[str, str], RankLayout]:
-    """The machine's fingerprint, a text for each of :data:`FIELDS`, and the layout. Collective; the same on all ranks.
+def inspect_machine(transport: Transport) -> tuple[dict[str, str], RankLayout]:
+    """Return the machine's fingerprint, a text for each of :data:`FIELDS`, and the layout. Collective; the same on all
+    ranks.
 
-    The number of cores is the node's, not what ranks are bound to.
+    The number of cores is the node's, not that of the ranks' bindings.
     """
-    own = {"cpu": cpu_model(), "cores": str(os.cpu_count()), "library": library(transport), "node": transport.node}
+    own = {"cpu": cpu_model(), "cores": str(os.cpu_count()), "library": library_name(transport), "node": transport.node}
     everyone = transport.gather_json(own | {"transport": type(bare(transport)).__name__.lower()})
-    return {name: _together([rank[name] for rank in everyone]) for name in FIELDS}, layout_of(
+    return {name: _together([rank[name] for rank in everyone]) for name in FIELDS}, rank_layout(
         [rank["node"] for rank in everyone]
     )
 
 
-def library(transport: Transport) -> str:
-    """Name and version, without what a run may choose: the thread level."""
+def library_name(transport: Transport) -> str:
+    """Return the name and version of the library, without the thread level, which a run may choose."""
     return transport.describe().split(", thread level")[0]
 
 
 def cpu_model(cpuinfo: Path = CPUINFO) -> str:
-    """As the kernel names it, or the kind of processor where it does not."""
+    """Return the kernel's name of the processor, or its kind without one."""
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:
@@ -67,13 +70,13 @@ def cpu_model(cpuinfo: Path = CPUINFO) -> str:
     return names[0] if names else platform.machine()
 
 
-def digest(machine: dict[str, str]) -> str:
-    """Eight characters that differ where machines do."""
+def machine_digest(machine: dict[str, str]) -> str:
+    """Return eight characters that differ between machines."""
     return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def differences(written: dict[str, str], here: dict[str, str]) -> list[str]:
-    """A line for each field that is not the same."""
+    """Return a line for each field that is not the same."""
     return [
         texts.DIFFERENCE(field=name, there=written[name], here=here[name])
         for name in FIELDS
@@ -82,5 +85,5 @@ def differences(written: dict[str, str], here: dict[str, str]) -> list[str]:
 
 
 def _together(values: list[str]) -> str:
-    """One text for all nodes; the different ones side by side."""
+    """Return one text for all nodes: the different texts side by side."""
     return " | ".join(sorted(set(values)))

@@ -1,4 +1,4 @@
-"""Which tuning file a run goes by, and whether it is of this machine."""
+"""The search for a tuning file, and the check that it belongs to this machine."""
 
 import os
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.machine import RankLayout, differences, look
-from ringtrain.allreduce.tuning_table import Table, Tuning, parse, table_of
+from ringtrain.allreduce.machine import RankLayout, differences, inspect_machine
+from ringtrain.allreduce.tuning_table import Table, Tuning, parse_tuning, table_of
 from ringtrain.errors import UsageError, everywhere, plain
 from ringtrain.parsing import parse_json, read_text
 from ringtrain.transport.base import Transport
@@ -17,13 +17,14 @@ VARIABLE = "RINGTRAIN_TUNING"
 
 @dataclass(frozen=True, slots=True)
 class TuningSource:
-    """A file, and who asked for it: "--tuning", the variable's name, or "" for the one that is looked for unasked."""
+    """A tuning file and the origin of its path: "--tuning", the variable's name, or "" for the usual place."""
 
     path: Path
     asked_by: str
 
 
-def place_of(given: str | None, environ: Mapping[str, str]) -> TuningSource:
+def tuning_source(given: str | None, environ: Mapping[str, str]) -> TuningSource:
+    """Return the tuning file to read."""
     if given is not None:
         return TuningSource(Path(given), "--tuning")
     if environ.get(VARIABLE):
@@ -34,8 +35,10 @@ def place_of(given: str | None, environ: Mapping[str, str]) -> TuningSource:
 
 @dataclass(frozen=True, slots=True)
 class FoundTuning:
-    """table:  of this machine and layout; None where there is none
-    remark: why a file that was looked for unasked is left aside; "" where there is nothing to say
+    """The result of a search.
+
+    table:  of this machine and layout; None without one
+    remark: why a file in the usual place is ignored; "" without a reason
     """
 
     table: Table | None
@@ -43,14 +46,13 @@ class FoundTuning:
 
 
 def find_tuning(transport: Transport, given: str | None) -> FoundTuning:
-    """What is known of this machine and layout. Collective: rank 0 reads, and tells the others.
+    """Return the tuning of this machine and layout. Collective: rank 0 reads it for all.
 
-    A file that was asked for must fit. One that lies in its usual place and does not fit is left aside, with a remark.
-    One rank has nothing to choose, but a file that was asked for is read all the same.
-    Raises UsageError, on all ranks.
+    A file that the user names must fit. A file in the usual place that does not fit is ignored, with a remark. One rank
+    has nothing to choose, but a named file is read all the same. Raises UsageError, on all ranks.
     """
-    machine, layout = look(transport)
-    own = _read_here(place_of(given, os.environ), machine, layout) if transport.rank == 0 else None
+    machine, layout = inspect_machine(transport)
+    own = _read_here(tuning_source(given, os.environ), machine, layout) if transport.rank == 0 else None
     answer = transport.gather_json(own)[0]
     if answer["error"]:
         raise everywhere(UsageError(answer["error"]))
@@ -59,13 +61,13 @@ def find_tuning(transport: Transport, given: str | None) -> FoundTuning:
 
 
 def _read_here(place: TuningSource, machine: dict, layout: RankLayout) -> dict:
-    """JSON for the other ranks."""
+    """Return JSON for the other ranks."""
     table, error = None, ""
     try:
         if place.asked_by or place.path.exists():
-            tuning = read(place)
+            tuning = read_tuning(place)
             if layout.ranks > 1:
-                table = fitting(tuning, place, machine, layout).as_dict()
+                table = matching_table(tuning, place, machine, layout).as_dict()
     except UsageError as problem:
         error = str(problem)
     except OSError as problem:  # its folder may not be looked into
@@ -75,8 +77,8 @@ def _read_here(place: TuningSource, machine: dict, layout: RankLayout) -> dict:
     return {"table": table, "error": error, "remark": ""}
 
 
-def fitting(tuning: Tuning, place: TuningSource, machine: dict, layout: RankLayout) -> Table:
-    """The table of this machine and layout. Raises UsageError."""
+def matching_table(tuning: Tuning, place: TuningSource, machine: dict, layout: RankLayout) -> Table:
+    """Return the table of this machine and layout. Raises UsageError."""
     check_machine(tuning, place, machine)
     if layout.name not in tuning.tables:
         known = ", ".join(tuning.tables) or "none"
@@ -87,7 +89,7 @@ def fitting(tuning: Tuning, place: TuningSource, machine: dict, layout: RankLayo
 
 
 def check_machine(tuning: Tuning, place: TuningSource, machine: dict) -> None:
-    """Raises UsageError, field by field."""
+    """Raise UsageError if the file is of another machine, field by field."""
     lines = differences(tuning.machine, machine)
     if lines:
         raise UsageError(texts.OTHER_MACHINE(file=_named(place), differences="\n".join(lines)))
@@ -99,8 +101,8 @@ def _named(place: TuningSource) -> str:
     return texts.TUNING_FILE(path=place.path)
 
 
-def read(place: TuningSource) -> Tuning:
-    """Raises UsageError for a file that cannot be read or is no tuning, naming what is wrong in it."""
+def read_tuning(place: TuningSource) -> Tuning:
+    """Read a tuning file. Raises UsageError for a file that cannot be read or is no tuning, naming the fault."""
     where = _named(place)
     try:
         found = parse_json(read_text(place.path))
@@ -110,4 +112,4 @@ def read(place: TuningSource) -> Tuning:
         raise UsageError(texts.TUNING_UNREADABLE(file=where, reason=error.strerror)) from None
     except ValueError as error:
         raise UsageError(texts.TUNING_NOT_JSON(file=where, error=error)) from None
-    return parse(where, found)
+    return parse_tuning(where, found)

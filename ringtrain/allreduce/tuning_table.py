@@ -1,4 +1,4 @@
-"""The tuning file: what ``ringtrain tune`` has measured on one machine, by the layout of the ranks.
+"""The tuning file: the measurements of ``ringtrain tune`` on one machine, by the layout of the ranks.
 
     {"ringtrain tuning": 1, "machine": {cpu, cores, library, transport},
      "layouts": {"1x2": {"ranks": 2, "nodes": 1, "at": …,
@@ -6,8 +6,7 @@
                          "models": [{algorithm, dtype, op, from_bytes, start_s, s_per_byte} …]}}}
 
 Rows are of buffers in place, ``bytes`` on each rank. A model is a line, or several, each from its size on.
-``correct``: every element right, and the same bits on all ranks.
-Whatever else is written beside these keys is kept by nobody and read by nobody.
+``correct``: every element is right, and all ranks have the same bits. Other keys are ignored and not kept.
 """
 
 import json
@@ -24,7 +23,7 @@ TITLE = "ringtrain tuning"
 
 @dataclass(frozen=True, slots=True)
 class TuningRow:
-    """An algorithm at a size. Units: bytes of a rank's buffer, seconds."""
+    """The time of an algorithm at a size. Units: bytes of a rank's buffer, seconds."""
 
     algorithm: str
     dtype: str
@@ -36,7 +35,7 @@ class TuningRow:
 
 @dataclass(frozen=True, slots=True)
 class TimeModel:
-    """From ``from_bytes`` on: t(n) = start + n · s_per_byte"""
+    """A linear model from ``from_bytes`` on: t(n) = start + n · s_per_byte"""
 
     algorithm: str
     dtype: str
@@ -47,14 +46,14 @@ class TimeModel:
 
 
 def predict_s(models: Sequence[TimeModel], nbytes: float) -> float:
-    """Of one algorithm's models, by their first sizes, the first of which is 0: by the one that ``nbytes`` are of."""
+    """Return the time of ``nbytes`` by one algorithm's models, which are sorted by their first sizes, from 0."""
     model = next(model for model in reversed(models) if model.from_bytes <= nbytes or model is models[0])
     return model.start_s + nbytes * model.s_per_byte
 
 
 @dataclass(frozen=True, slots=True)
 class TuningGroup:
-    """What is known of one type and operation, of algorithms without a wrong row.
+    """The measurements of one type and operation, for algorithms without a wrong row.
 
     points: (bytes, seconds) by size, by algorithm
     models: by their first sizes, by algorithm
@@ -67,7 +66,7 @@ class TuningGroup:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All of one layout. ``at``: when, for people."""
+    """All measurements of one layout. ``at``: the time of the measurement, for people."""
 
     layout: RankLayout
     at: str
@@ -75,12 +74,13 @@ class Table:
     models: tuple[TimeModel, ...] = ()
 
     def groups(self) -> list[tuple[str, str]]:
-        """(type, operation), in the order of the rows."""
+        """Return the pairs (type, operation), in the order of the rows."""
         return list(dict.fromkeys((row.dtype, row.op) for row in self.rows))
 
     def group(self, dtype: str, op: str) -> TuningGroup:
-        """Of that type and operation; where it was not measured, of the same operation on another type, or of what
-        there is: bytes matter more than what they mean."""
+        """Return the measurements of that type and operation; without any, those of the same operation on another type,
+        or any: the number of bytes matters more than their meaning.
+        """
         known = self.groups()
         near = [name for name in known if name == (dtype, op)] or [name for name in known if name[1] == op] or known
         rows = [row for row in self.rows if (row.dtype, row.op) == near[0]]
@@ -113,7 +113,7 @@ class Tuning:
     tables: dict[str, Table] = field(default_factory=dict)
 
     def with_table(self, table: Table) -> "Tuning":
-        """This, and a fresh table, which replaces what was there of the same layout, types and operations."""
+        """Return the tuning with a new table, which replaces the rows of the same layout, types and operations."""
         old, name, fresh = self.tables.get(table.layout.name), table.layout.name, set(table.groups())
         if old is not None:
             rows = [row for row in old.rows if (row.dtype, row.op) not in fresh]
@@ -127,7 +127,7 @@ class Tuning:
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
-MOST = 1e15  # of bytes and seconds: what is reckoned with them is finite, too
+MOST = 1e15  # bytes or seconds: results computed from them are finite, too
 KINDS = {
     dict: texts.AN_OBJECT,
     list: texts.A_LIST,
@@ -138,8 +138,8 @@ KINDS = {
 }
 
 
-def parse(where: str, found) -> Tuning:
-    """From decoded JSON. Raises UsageError."""
+def parse_tuning(where: str, found) -> Tuning:
+    """Return the tuning in decoded JSON. Raises UsageError."""
     if not isinstance(found, dict) or TITLE not in found:
         raise UsageError(texts.NOT_TUNING(where=where, title=TITLE))
     if found[TITLE] != FORMAT:
@@ -151,7 +151,7 @@ def parse(where: str, found) -> Tuning:
 
 
 def table_of(where: str, name: str, table) -> Table:
-    """Raises UsageError."""
+    """Return the table of one layout in decoded JSON. Raises UsageError."""
     at = texts.IN_LAYOUT(where=where, layout=name)
     if not isinstance(table, dict):
         raise UsageError(texts.NOT_OBJECT(where=at, found=table))

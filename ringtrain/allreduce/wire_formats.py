@@ -1,4 +1,4 @@
-"""The 16-bit types that gradients may travel in, by name, as one device's operations make them."""
+"""The 16-bit types of gradients in messages, by name, made of one device's operations."""
 
 from functools import partial
 
@@ -10,20 +10,20 @@ from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 
-# What is packed is kept as these; NumPy has no bfloat16, whose bits uint16 holds.
+# Types of packed arrays; NumPy has no bfloat16, whose bits uint16 holds.
 TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(np.uint16)}
 NONE = "none"
 WIRES = (NONE, *TYPES)
 
 
 def check_wire(name: str) -> None:
-    """Raises UsageError for a name that is not there."""
+    """Raise UsageError for an unknown wire format."""
     if name not in WIRES:
         raise UsageError(texts.UNKNOWN_WIRE(name=name, hint=nearest(name, WIRES)))
 
 
 def make_wire(name: str, ops: Ops) -> WireFormat | None:
-    """None for "none". Raises UsageError for another name."""
+    """Return the wire format; None for "none". Raises UsageError for another name."""
     check_wire(name)
     if name == NONE:
         return None
@@ -31,17 +31,17 @@ def make_wire(name: str, ops: Ops) -> WireFormat | None:
 
 
 def compiled_wire(name: str) -> WireFormat | None:
-    """As :func:`make_wire`, for arrays in host memory, ready to be timed."""
+    """Return :func:`make_wire` for arrays in host memory, compiled and ready to be timed."""
     if name == NONE:
         return None
     ops = make_ops("cpu")
     wire = make_wire(name, ops)
-    rehearse(wire, ops)
+    warm_up(wire, ops)
     return wire
 
 
-def rehearse(wire: WireFormat, ops: Ops) -> None:
-    """Run all it does once, on no elements: kernels compile before they are timed."""
+def warm_up(wire: WireFormat, ops: Ops) -> None:
+    """Run each operation once, on no elements: kernels compile before they are timed."""
     nothing, packed = ops.empty((0,), "float32"), ops.empty((0,), wire.dtype)
     wire.pack(nothing, packed)
     wire.unpack(packed, nothing)

@@ -1,1 +1,1 @@
-"""The Python door: the all-reduce for programs of others, on arrays of any library."""
+"""The Python API: the all-reduce for other programs, on arrays of any library."""

@@ -1,4 +1,4 @@
-"""An array of whatever library, as the host sees it."""
+"""A borrowed array: an array of any library, as host memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +15,13 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class BorrowedArray:
-    """host:   the elements, in the array's shape, with any strides: its own memory where the host can reach it, else a
-            copy. bfloat16 is there as uint16, since NumPy has no such type
-    dtype:  the elements' type by its name
-    like:   like(host) → an array of the same library and type, on the same device, that takes over a fresh ``host``
-    settle: brings what was written into ``host`` to where the array lies
+    """An array of any library, borrowed as host memory.
+
+    host:   the elements, in the array's shape, with any strides: its own memory if the host can reach it, else a copy.
+            bfloat16 has type uint16 there, since NumPy has no such type
+    dtype:  name of the elements' type
+    like:   like(host) → a new array of the same library and type, on the same device, that takes over ``host``
+    settle: copies ``host`` back into the array, if it is a copy
     """
 
     host: np.ndarray
@@ -29,13 +31,13 @@ class BorrowedArray:
 
 
 def unreadable(array, error: Exception, advice: str) -> UsageError:
-    """What to tell where a library refuses to show its array's elements."""
+    """Return the error of a library that refuses access to its array's elements."""
     reason = str(error).splitlines()[0]
     return UsageError(texts.UNREADABLE(thing=article(array), reason=reason, advice=advice))
 
 
 def article(array) -> str:
-    """ "a torch.Tensor"."""
+    """Return the type of an array with an article: "a torch.Tensor"."""
     kind = type(array)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

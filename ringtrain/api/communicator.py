@@ -1,4 +1,4 @@
-"""What a program of others calls: the all-reduce of an array, in one line.
+"""The API for other programs: the all-reduce of an array, in one line.
 
 ::
 
@@ -24,9 +24,17 @@ from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api import texts
 from ringtrain.api.libraries.lend import lend
 from ringtrain.api.memory import STAGING_BYTES, Memory
-from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_plan
+from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
 from ringtrain.api.repeated import PersistentAllReduce
-from ringtrain.api.request import Request, agree, apart, check, check_result, check_writable, type_name
+from ringtrain.api.request import (
+    Request,
+    agree_on_call,
+    check_request,
+    check_result,
+    check_writable_array,
+    copy_if_aliased,
+    type_name,
+)
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
@@ -36,19 +44,17 @@ DEADLINE_S = 600.0
 
 
 class Communicator:
-    """The ranks of an mpi4py communicator; of the world where none is given. Collective to make. A context manager.
+    """The ranks of an mpi4py communicator, by default of the world. Collective to make. A context manager.
 
-    comm:       an mpi4py intracommunicator, of which a duplicate is used; or a transport, which is used as it is
-    algorithm:  what all-reduces unless a call says otherwise: a name among ``ringtrain bench-allreduce``'s; auto takes
-                what is fastest by size
-    wire:       what messages are rounded to unless a call says otherwise: none, float16, bfloat16
-    tuning:     the file of ``ringtrain tune`` that auto goes by; where none is given that of RINGTRAIN_TUNING, or the
-                one in its usual place
-    guard:      whether reductions are numbered and compared (docs/hangs.md): who differs or does not come is named, and
-                a rank that is stuck inside the MPI ends with all others
-    deadline_s: how long to wait for others that make no progress, before StalledError
+    comm:       an mpi4py intracommunicator, which is duplicated; or a transport, which is used directly
+    algorithm:  default algorithm: a name among ``ringtrain bench-allreduce``'s; auto takes the fastest for the size
+    wire:       default type of messages: none, float16, bfloat16
+    tuning:     the file of ``ringtrain tune`` for auto; by default that of RINGTRAIN_TUNING, or in its usual place
+    guard:      whether reductions are numbered and compared (docs/hangs.md): errors then name the ranks that differ or
+                do not come, and a rank that is stuck inside the MPI ends with all others
+    deadline_s: how long to wait for ranks without progress, before StalledError
 
-    Not to be called from two threads at a time. Raises UsageError.
+    Not thread-safe. Raises UsageError.
     """
 
     def __init__(
@@ -85,7 +91,7 @@ class Communicator:
     def close(self) -> None:
         """Release everything; collective. Arrays of :meth:`empty` must not be touched afterwards: their memory is gone.
 
-        Raises UsageError while a prepared reduction is under way.
+        Raises UsageError while a prepared reduction is in flight.
         """
         if self._closed:
             return
@@ -98,29 +104,29 @@ class Communicator:
             self._transport.close()
 
     def allreduce(self, array, op: str = "sum", *, out=None, algorithm: str | None = None, wire: str | None = None):
-        """The elementwise ``op`` of every rank's array, the same bits on all ranks: a new array of the same library,
-        type and shape on the same device; or ``out``, which may be the array itself.
+        """Return the elementwise ``op`` of every rank's array, with the same bits on all ranks: a new array of the same
+        library, type and shape on the same device; or ``out``, which may be the array itself.
 
-        array: of NumPy, PyTorch, JAX, CuPy, or of anything in host memory that speaks DLPack (there what is returned is
+        array: of NumPy, PyTorch, JAX, CuPy, or any array in host memory that speaks DLPack (then the result is
                NumPy's); float16, bfloat16, float32, float64, int32 or int64; any shape and strides, the shape the same
                on all ranks
         op:    sum, mean, max, min
 
-        Every element of an array of our own (:meth:`empty`) is reduced where it lies when it is ``out``; other arrays
-        are copied into such memory and out again, by pieces. Raises UsageError, StalledError.
+        With ``out`` in memory of :meth:`empty` the reduction works in place; other arrays are copied into such memory
+        and out again, segment by segment. Raises UsageError, StalledError.
         """
         self._check_open()
         given = lend(array)
         taken = given if out is None or out is array else lend(out)
         algorithm, wire = algorithm or self._algorithm, wire or self._wire
-        numbers = check(given.dtype, op, algorithm, wire)
+        numbers = check_request(given.dtype, op, algorithm, wire)
         if out is None:
             target = np.empty(given.host.shape, numbers.storage)
         else:
             check_result(taken, given)
             target = taken.host
         request = Request(target.shape, given.dtype, op, algorithm, wire, self._memory.place(target))
-        self._reduce(request, apart(given.host, target), target)
+        self._reduce(request, copy_if_aliased(given.host, target), target)
         if out is None:
             return given.like(target)
         taken.settle()
@@ -129,7 +135,8 @@ class Communicator:
     def prepare(
         self, array, op: str = "sum", *, algorithm: str | None = None, wire: str | None = None
     ) -> PersistentAllReduce:
-        """The all-reduce of this array in place, to be started again and again: ``start()``, ``test()``, ``wait()``.
+        """Return the all-reduce of this array in place, which can be started many times: ``start()``, ``test()``,
+        ``wait()``.
 
         It holds memory of the array's size, unless the array is one of :meth:`empty`, until the communicator is closed.
         Raises UsageError.
@@ -137,10 +144,10 @@ class Communicator:
         self._check_open()
         given = lend(array)
         host, algorithm, wire = given.host, algorithm or self._algorithm, wire or self._wire
-        numbers = check(given.dtype, op, algorithm, wire)
-        check_writable(host, texts.THE_ARRAY)
+        numbers = check_request(given.dtype, op, algorithm, wire)
+        check_writable_array(host, texts.THE_ARRAY)
         request = Request(host.shape, given.dtype, op, algorithm, wire, self._memory.place(host))
-        agree(self._transport, texts.PREPARE(request=request))
+        agree_on_call(self._transport, texts.PREPARE(request=request))
         span = self._memory.allocate(host.size, numbers.storage) if request.place is None else host.reshape(-1)
         prepared = self._workshop.prepare(request, span)
         return PersistentAllReduce(
@@ -148,9 +155,10 @@ class Communicator:
         )
 
     def empty(self, shape, dtype="float32") -> np.ndarray:
-        """An array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without copies.
+        """Return an array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without
+        copies.
 
-        bfloat16 is there as uint16, to be viewed: ``torch.from_numpy(x.view("int16")).view(torch.bfloat16)``. The
+        bfloat16 has type uint16 there, to be viewed: ``torch.from_numpy(x.view("int16")).view(torch.bfloat16)``. The
         memory lasts until the communicator is closed. Raises UsageError.
         """
         self._check_open()
@@ -158,13 +166,13 @@ class Communicator:
         shape = tuple(int(length) for length in np.atleast_1d(np.array(shape, int)))
         if min(shape, default=0) < 0:
             raise UsageError(texts.NO_SHAPE(shape=list(shape)))
-        agree(self._transport, texts.EMPTY(dtype=numbers.name, shape=list(shape)))
+        agree_on_call(self._transport, texts.EMPTY(dtype=numbers.name, shape=list(shape)))
         return self._memory.allocate(math.prod(shape), numbers.storage).reshape(shape)
 
     def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
-        """The algorithms in turns on arrays of this one's size and type, timed and checked: the rows of
-        ``ringtrain bench-allreduce``, as docs/bench.md has them, the same on all ranks, each in the memory of
-        :meth:`empty`. The array stays as it is.
+        """Time and check the algorithms in turns on arrays of this one's size and type. Returns the rows of ``ringtrain
+        bench-allreduce`` (docs/bench.md), the same on all ranks, each measured in memory of :meth:`empty`. The array
+        stays unchanged.
 
         Memory of three times the size or more is held until the communicator is closed. Raises UsageError.
         """
@@ -174,12 +182,12 @@ class Communicator:
         self._check_open()
         given = lend(array)
         for algorithm in algorithms:
-            check(given.dtype, op, algorithm)
+            check_request(given.dtype, op, algorithm)
         if repeats < 1:
             raise UsageError(texts.NO_REPEATS(repeats=repeats))
         self._check_idle("bench")
         shape, names = list(given.host.shape), ", ".join(algorithms)
-        agree(self._transport, texts.BENCH(op=op, dtype=given.dtype, shape=shape, algorithms=names))
+        agree_on_call(self._transport, texts.BENCH(op=op, dtype=given.dtype, shape=shape, algorithms=names))
         asked = Sweep(
             [given.host.nbytes],
             algorithms,
@@ -192,7 +200,7 @@ class Communicator:
         return sweep(self._transport, asked).rows
 
     def _find_tuning(self, given) -> Table | None:
-        """Warns, on rank 0, of a file that was looked for unasked and does not fit."""
+        """Return the tuning. Warns, on rank 0, of a file in the usual place that does not fit."""
         found = find_tuning(self._transport, given)
         if found.remark and self.rank == 0:
             warnings.warn(found.remark, stacklevel=3)
@@ -206,14 +214,16 @@ class Communicator:
             np.copyto(target, flat.reshape(target.shape))
 
     def _make_plan(self, request: Request, flat: np.ndarray) -> AllReducePlan:
-        agree(self._transport, texts.ALL_REDUCE(request=request))
+        agree_on_call(self._transport, texts.ALL_REDUCE(request=request))
         storage = request.numbers.storage
 
         def part(count: int) -> PreparedReduction:
             span = self._memory.staging(count, storage) if request.place is None else flat
             return self._workshop.prepare(request, span)
 
-        return make_plan(part, flat.size, STAGING_BYTES // storage.itemsize if request.place is None else flat.size)
+        return make_allreduce_plan(
+            part, flat.size, STAGING_BYTES // storage.itemsize if request.place is None else flat.size
+        )
 
     def _began(self, reduction: PersistentAllReduce) -> None:
         self._check_open()

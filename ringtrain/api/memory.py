@@ -1,5 +1,6 @@
-"""The communicator's own memory: of the kind that the transport moves fastest, lent to the user as arrays, and known
-again by its address."""
+"""The communicator's own memory: of the kind that the transport moves fastest, lent to the user as arrays, and
+recognised by its address.
+"""
 
 import numpy as np
 
@@ -9,7 +10,7 @@ STAGING_BYTES = 16 << 20
 
 
 class Memory:
-    """All of it is allocated collectively, and stays until the transport is closed."""
+    """The memory. All of it is allocated collectively, and stays until the transport is closed."""
 
     def __init__(self, transport: Transport):
         self._transport = transport
@@ -18,30 +19,31 @@ class Memory:
         self._staging: np.ndarray | None = None
 
     def allocate(self, count: int, storage: np.dtype) -> np.ndarray:
-        """``count`` zeros."""
+        """Return ``count`` zeros."""
         block = self._transport.allocate(count, storage)
-        self._blocks.append((address(block), block.nbytes))
+        self._blocks.append((array_address(block), block.nbytes))
         self._held.append(block)
         return block
 
     def staging(self, count: int, storage: np.dtype) -> np.ndarray:
-        """The first ``count`` elements of the memory through which all others' arrays pass, one at a time; at most
-        :data:`STAGING_BYTES`."""
+        """Return the first ``count`` elements of the staging memory, through which all foreign arrays pass, one at a
+        time; at most :data:`STAGING_BYTES`.
+        """
         if self._staging is None:
             self._staging = self._transport.allocate(STAGING_BYTES, np.uint8)
         return self._staging[: count * storage.itemsize].view(storage)
 
     def place(self, array: np.ndarray) -> tuple[int, int] | None:
-        """(block, offset in bytes) of an array that lies in this memory in one piece; None for all others."""
+        """Return (allocation, offset in bytes) of a contiguous array in this memory; None for all others."""
         if not (self._blocks and array.size and array.flags.c_contiguous and array.dtype.isnative):
             return None
-        start = address(array)
+        start = array_address(array)
         for index, (block, nbytes) in enumerate(self._blocks):
             if block <= start and start + array.nbytes <= block + nbytes:
                 return index, start - block
         return None
 
 
-def address(array: np.ndarray) -> int:
-    """Of its first element."""
+def array_address(array: np.ndarray) -> int:
+    """Return the address of the first element."""
     return array.__array_interface__["data"][0]

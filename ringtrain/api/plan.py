@@ -1,4 +1,4 @@
-"""A prepared all-reduce, and those that are kept: preparing one takes about as long as running it many times."""
+"""Prepared all-reduces, and a cache of them: preparing one takes about as long as running it many times."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class PreparedReduction:
-    """``reduction`` works in place on ``span``, flat; a mean is a sum until :meth:`finish`."""
+    """A prepared reduction, which works in place on ``span``, flat; a mean is a sum until :meth:`finish`."""
 
     request: Request
     span: np.ndarray
@@ -30,15 +30,16 @@ class PreparedReduction:
     size: int
 
     def finish(self) -> None:
-        """Once, when the reduction is done."""
+        """Finish the result. Call it once, when the reduction is done."""
         if self.request.op == MEAN:
             self.request.numbers.divide(self.span, self.size)
 
 
 class PlanBuilder:
-    """Prepares, each with a tag of its own, the lowest that is free: the same on all ranks, since they prepare and
-    release in the same order. So ranks that make different calls wait for one another's messages in vain, and none
-    takes one for another."""
+    """Prepares reductions, each with the lowest free tag: the same on all ranks, since they prepare and release in the
+    same order. Ranks that make different calls then wait in vain for one another's messages, and none takes one for
+    another.
+    """
 
     def __init__(self, transport: Transport, tuning: Table | None, guard: Guard | None):
         self._transport, self._tuning, self._guard = transport, tuning, guard
@@ -46,7 +47,7 @@ class PlanBuilder:
         self._tags: set[int] = set()
 
     def prepare(self, request: Request, span: np.ndarray) -> PreparedReduction:
-        """Collective. Raises UsageError where the algorithm does not do this."""
+        """Prepare a reduction. Collective. Raises UsageError if the algorithm cannot do it."""
         if request.algorithm == catalogue.NATIVE:
             check_native(self._transport, request.numbers, request.reduction)
         tag = next(tag for tag in count() if tag not in self._tags)
@@ -77,8 +78,9 @@ class PlanBuilder:
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """An all-reduce of ``count`` elements in pieces of ``length``: ``whole`` takes every piece but the last, shorter
-    one, which ``rest`` takes. None where there is no such piece."""
+    """An all-reduce of ``count`` elements in segments of ``length``: ``whole`` reduces every segment except a shorter
+    last one, which ``rest`` reduces. None if there is no such segment.
+    """
 
     count: int
     length: int
@@ -95,7 +97,7 @@ class AllReducePlan:
             yield start, stop, self.whole if stop - start == self.length else self.rest
 
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
-        """The reduction of ``source`` into ``target``, both flat, and perhaps the same. Collective."""
+        """Reduce ``source`` into ``target``, both flat, and possibly the same. Collective."""
         for start, stop, part in self.pieces():
             np.copyto(part.span, source[start:stop])  # at once where they are the same memory
             part.reduction.start()
@@ -104,8 +106,8 @@ class AllReducePlan:
             np.copyto(target[start:stop], part.span)
 
 
-def make_plan(prepare: Callable[[int], PreparedReduction], count: int, length: int) -> AllReducePlan:
-    """``prepare(elements)`` makes a part. Collective."""
+def make_allreduce_plan(prepare: Callable[[int], PreparedReduction], count: int, length: int) -> AllReducePlan:
+    """Return the plan. ``prepare(elements)`` makes a reduction. Collective."""
     if not count:
         return AllReducePlan(0, 1, None, None)
     whole = prepare(length) if count >= length else None
@@ -121,7 +123,7 @@ class PlanCache:
         self._kept: OrderedDict[Request, AllReducePlan] = OrderedDict()
 
     def get(self, request: Request, make: Callable[[], AllReducePlan]) -> AllReducePlan:
-        """The plan for it; made where it is not there, in the place of the one not used for longest."""
+        """Return the plan for a request; if it is missing, make it and drop the plan not used for longest."""
         if request not in self._kept:
             while len(self._kept) >= KEPT:
                 self._drop(self._kept.popitem(last=False)[1])

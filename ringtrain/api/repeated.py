@@ -1,4 +1,4 @@
-"""One array's all-reduce, again and again, and something else meanwhile."""
+"""Persistent all-reduce of one array, with other work of the caller meanwhile."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ from ringtrain.errors import UsageError
 
 
 class PersistentAllReduce:
-    """:meth:`start` when the array is final on this rank; the result lies in it when :meth:`test` says True, or
-    :meth:`wait` returns. Nothing runs in the background: whoever tests makes it move. The array belongs to the
-    reduction between the two.
+    """An all-reduce of one array that can be started many times. Call :meth:`start` when the array is final on this
+    rank; it holds the result when :meth:`test` returns True, or :meth:`wait` returns. Nothing runs in the background:
+    tests make the progress. The array belongs to the reduction between the two.
 
-    lend:       the array as the host sees it now; of the same shape and type each time
-    began:      told of each start, before it
-    ended:      told of each end
-    deadline_s: how long to wait for others that make no progress
+    lend:       returns the array as host memory; of the same shape and type each time
+    began:      called before each start
+    ended:      called after each end
+    deadline_s: how long to wait for ranks without progress
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class PersistentAllReduce:
 
     @property
     def algorithm(self) -> str:
-        """Its name; auto:NAME where it was chosen."""
+        """Name of the algorithm; auto:NAME if auto chose it."""
         return self._prepared.reduction.algorithm
 
     @property
     def why(self) -> str:
-        """What the choice rests on; "" where there was none."""
+        """Reason of that choice; "" without one."""
         return self._prepared.reduction.why
 
     def start(self) -> None:
-        """Raises UsageError where it is under way. All ranks start what they have in the same order."""
+        """Start. Raises UsageError if it is in flight. All ranks start their reductions in the same order."""
         if self._loan is not None:
             raise UsageError(texts.STARTED_AGAIN)
         self._began(self)
@@ -54,8 +54,9 @@ class PersistentAllReduce:
         self._prepared.reduction.start()
 
     def test(self) -> bool:
-        """Whether it is done; makes all the progress that can be made without waiting. True when it was never
-        started."""
+        """Make all the progress that is possible without waiting. Returns whether it is done; True if it was never
+        started.
+        """
         if self._loan is None:
             return True
         if not self._prepared.reduction.test():
@@ -64,7 +65,7 @@ class PersistentAllReduce:
         return True
 
     def wait(self):
-        """The array, when it holds the result. Raises StalledError when others make no progress."""
+        """Wait for the result and return the array. Raises StalledError if others make no progress."""
         if self._loan is not None:
             self._prepared.reduction.wait(self._deadline_s)
             self._finish()

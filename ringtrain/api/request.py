@@ -1,4 +1,4 @@
-"""What is asked of an all-reduce, and that all ranks ask the same."""
+"""The request of an all-reduce, and the check that all ranks make the same."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,11 +19,13 @@ MEAN = "mean"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """shape, dtype: of the array, the same on all ranks
+    """A request.
+
+    shape, dtype: of the array, the same on all ranks
     op:           sum, mean, max or min
-    algorithm:    its name
-    wire:         what messages are rounded to, by name
-    place:        where the result lies in the communicator's memory (:meth:`Memory.place`); None elsewhere
+    algorithm:    name of the algorithm
+    wire:         name of the messages' type
+    place:        position of the result in the communicator's memory (:meth:`Memory.place`); None elsewhere
     """
 
     shape: tuple[int, ...]
@@ -39,7 +41,7 @@ class Request:
 
     @property
     def reduction(self) -> str:
-        """In the MPI's words: a mean is a sum that is divided afterwards."""
+        """The operation in the MPI's terms: a mean is a sum that is divided afterwards."""
         return "sum" if self.op == MEAN else self.op
 
     def __str__(self) -> str:
@@ -51,8 +53,8 @@ class Request:
 
 
 @lru_cache(maxsize=256)
-def check(dtype: str, op: str, algorithm: str, wire: str = NONE) -> NumberType:
-    """The type of that name. Raises UsageError for what no rank could ask for."""
+def check_request(dtype: str, op: str, algorithm: str, wire: str = NONE) -> NumberType:
+    """Return the type of that name. Raises UsageError for a request that no rank could make."""
     check_type(dtype)
     numbers = TYPES[dtype]
     if op not in OPS:
@@ -67,13 +69,13 @@ def check(dtype: str, op: str, algorithm: str, wire: str = NONE) -> NumberType:
 
 
 def check_type(dtype: str) -> None:
-    """Raises UsageError for elements that are not reduced."""
+    """Raise UsageError for elements that cannot be reduced."""
     if dtype not in TYPES:
         raise UsageError(texts.NOT_REDUCED(dtype=dtype, known=", ".join(TYPES)))
 
 
 def type_name(dtype) -> str:
-    """The name of a type given as NumPy's types are, or as "bfloat16". Raises UsageError."""
+    """Return the name of a type given in NumPy's way, or as "bfloat16". Raises UsageError."""
     try:
         name = dtype if dtype in tuple(TYPES) else np.dtype(dtype).name
     except TypeError as error:
@@ -83,32 +85,32 @@ def type_name(dtype) -> str:
 
 
 def check_result(out: BorrowedArray, given: BorrowedArray) -> None:
-    """Raises UsageError where ``out`` cannot take the result."""
+    """Raise UsageError if ``out`` cannot take the result."""
     if (out.dtype, out.host.shape) != (given.dtype, given.host.shape):
         raise UsageError(
             texts.UNLIKE(
                 out_dtype=out.dtype, out_shape=list(out.host.shape), dtype=given.dtype, shape=list(given.host.shape)
             )
         )
-    check_writable(out.host, texts.OUT)
+    check_writable_array(out.host, texts.OUT)
 
 
-def check_writable(host: np.ndarray, what: str) -> None:
-    """Raises UsageError, where ``what`` names the array."""
+def check_writable_array(host: np.ndarray, what: str) -> None:
+    """Raise UsageError for a read-only array. ``what`` is its name in the text."""
     if not host.flags.writeable:
         raise UsageError(texts.READ_ONLY(name=what))
 
 
-def apart(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """``source``, or a copy of it where writing the target would change it before it is read."""
+def copy_if_aliased(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return ``source``, or a copy of it if writing the target would change it before it is read."""
     if source is target:
         return source
     same = (source.ctypes.data, source.strides) == (target.ctypes.data, target.strides)
     return source if same or not np.may_share_memory(source, target) else source.copy()
 
 
-def agree(transport: Transport, call: str) -> None:
-    """Collective. Raises UsageError on all ranks where they do not all make this call."""
+def agree_on_call(transport: Transport, call: str) -> None:
+    """Check that all ranks make this call. Collective. Raises UsageError on all ranks if they do not."""
     every = transport.gather_json(call)
     if len(set(every)) == 1:
         return

@@ -23,7 +23,7 @@ def relevant(environ: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in sorted(environ.items()) if k.startswith(PREFIXES) and k not in LAUNCHERS_OWN}
 
 
-def name_of(transport: Transport) -> str:
+def transport_name(transport: Transport) -> str:
     """What sends messages: "messages", "loopback"."""
     return type(bare(transport)).__name__.lower()
 
@@ -39,7 +39,7 @@ def ranges(numbers) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def crowded(placements: list[dict]) -> str | None:
+def why_cores_are_shared(placements: list[dict]) -> str | None:
     """Why ranks must share cores on some host, or None. ``placements`` are by rank: host, cores."""
     for host in dict.fromkeys(own["host"] for own in placements):
         there = [own["cores"] for own in placements if own["host"] == host]
@@ -59,14 +59,14 @@ def make_header(transport: Transport, start: str) -> dict:
         "command": " ".join(sys.argv[1:]),
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "library": transport.describe(),
-        "transport": name_of(transport),
+        "transport": transport_name(transport),
         "transport_why": texts.ROWS_SAY if transport.size > 1 else texts.ONE_RANK,
         "ranks": transport.size,
         "nodes": transport.nodes,
         "hosts": {host: sum(p["host"] == host for p in placements) for host in hosts},
         "host_by_rank": [placement["host"] for placement in placements],
         "binding": [ranges(placement["cores"]) for placement in placements],
-        "crowded": crowded(placements),
+        "crowded": why_cores_are_shared(placements),
         "cpu": " | ".join(dict.fromkeys(placement["cpu"] for placement in placements)),
         "load": max(placement["load"] for placement in placements),
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 
-from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, take
+from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, select_algorithm
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, TuningRow
 from ringtrain.bench import texts
@@ -65,7 +65,7 @@ def choice_lines(
     table: Table | None, here: Candidates, sizes: Sequence[int], dtype: str, op: str, whole: bool
 ) -> list[str]:
     """A line a size, then where the choice changes. ``whole``: with the times of all candidates."""
-    choices = {nbytes: take(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
+    choices = {nbytes: select_algorithm(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
     lines = [f"{dtype} {op}, {here.layout.words()}:"]
     for nbytes, choice in choices.items():
         lines.append(f"  {format_bytes(nbytes):>10}  {choice.algorithm:20}  {choice.why}")
@@ -73,7 +73,7 @@ def choice_lines(
 
     @cache
     def name_at(nbytes: int) -> str:
-        return take(nbytes, dtype, op, here, table).algorithm
+        return select_algorithm(nbytes, dtype, op, here, table).algorithm
 
     ends = pairwise(choices)
     return lines + [f"  {change}" for low, high in ends for change in _changes(name_at, low, high, HALVINGS)]

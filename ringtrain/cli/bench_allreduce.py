@@ -127,24 +127,24 @@ def _asked(flags: dict, ranks: int):
     """The sweep that the flags ask for. Raises UsageError."""
     from ringtrain.allreduce.dtypes import OPS, TYPES
     from ringtrain.allreduce.wire_formats import WIRES
-    from ringtrain.bench.sweep.sizes import choose
+    from ringtrain.bench.sweep.sizes import parse_names
     from ringtrain.bench.sweep.sweep import Sweep
     from ringtrain.errors import UsageError
 
-    dtypes = choose(flags["dtypes"], TYPES, "type")
+    dtypes = parse_names(flags["dtypes"], TYPES, "type")
     if flags["device"] == "cuda" and flags["guard"]:
         raise UsageError(texts.GUARD_ON_DEVICE)
     return Sweep(
         sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
         algorithms=_algorithms(flags),
         dtypes=dtypes,
-        ops=choose(flags["ops"], OPS, "operation"),
+        ops=parse_names(flags["ops"], OPS, "operation"),
         protocol=_protocol(flags, ranks),
         checked=flags["check"] == "1",
         out_of_place=flags["out_of_place"],
         pairs=flags["pairs"],
         segment_bytes=flags["segment_bytes"],
-        wires=choose(flags["wires"], WIRES, "wire"),
+        wires=parse_names(flags["wires"], WIRES, "wire"),
     )
 
 
@@ -182,7 +182,7 @@ def _algorithms(flags: dict) -> list[str]:
     if flags["device"] == "cpu" and NCCL in names:
         raise UsageError(texts.NCCL_ON_HOST(nccl=NCCL))
     others = [name for name in names if name != NCCL]
-    chosen = catalogue.choose(",".join(others)) if others else []
+    chosen = catalogue.parse_algorithms(",".join(others)) if others else []
     if flags["device"] == "cuda" and (NCCL in names or names == ["all"]):
         chosen.append(NCCL)
     if flags["tuning"] is not None and catalogue.AUTO not in chosen:
@@ -235,14 +235,14 @@ def _watcher(rank: int, flags: dict):
 
     def begun(header: dict) -> None:
         so_far.header = header
-        columns[:] = tables.columns_of(header)
+        columns[:] = tables.table_columns(header)
         _say([*tables.header_lines(header), *tables.titles(columns)])
 
     def measured(rows: list[dict]) -> None:
         while unwritten:  # of a size before this one: what is wrong at the end is told as an error
             click.echo(texts.ROWS_NOT_WRITTEN(error=unwritten.pop()), err=True)
         so_far.rows += rows
-        _say(tables.line(row, columns) for row in rows)
+        _say(tables.row_line(row, columns) for row in rows)
         try:
             _write_tables(flags, so_far)
         except RingtrainError as error:  # there may be room again at the end
@@ -262,11 +262,11 @@ def _tell_end(result) -> None:
 
 
 def _write(flags: dict, result) -> None:
-    from ringtrain.bench.sweep.plots import draw
+    from ringtrain.bench.sweep.plots import plot_sweep
 
     _write_tables(flags, result)
     if flags["plot_path"] is not None:
-        draw(result.header, result.rows, flags["plot_path"])
+        plot_sweep(result.header, result.rows, flags["plot_path"])
 
 
 def _write_tables(flags: dict, result) -> None:

@@ -43,13 +43,13 @@ def list_schedules():
     Rounds, messages and bytes are those of 8 ranks on 2 nodes.
     """
     from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-    from ringtrain.collectives.proof.verify import verify
+    from ringtrain.collectives.proof.verify import verify_schedule
     from ringtrain.collectives.topology import even
 
     rows = []
     for name in SCHEDULES:
         made = make_schedule(name, even(8, 2))
-        proof = verify(made)
+        proof = verify_schedule(made)
         rows.append((name, proof.rounds, max(proof.messages), f"{max(proof.sent) / made.chunks:.4g} n"))
     _print_table(("schedule", "rounds", "messages a rank", "bytes a rank"), rows)
     click.echo(texts.AT_MOST)
@@ -61,7 +61,7 @@ def list_schedules():
 def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
     """Show NAME step by step, as every rank takes it."""
     from ringtrain.collectives import texts as collectives_texts
-    from ringtrain.collectives.inspect.draw import line
+    from ringtrain.collectives.inspect.draw import step_text
     from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
@@ -73,7 +73,7 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
     for one in range(topology.size) if rank is None else [rank]:
         click.echo(texts.SENDS(rank=one, sent=made.wire(one), chunks=made.chunks))
         for number, step in enumerate(made.steps(one)):
-            click.echo(f"  {number:3}  {line(step, one)}")
+            click.echo(f"  {number:3}  {step_text(step, one)}")
     click.echo(collectives_texts.LEGEND)
 
 
@@ -87,7 +87,7 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     which each rank computes some, are added in the one tree that --reproducible wants.
     """
     from ringtrain.collectives.proof import addition_order
-    from ringtrain.collectives.proof.verify import verify as prove
+    from ringtrain.collectives.proof.verify import verify_schedule as prove
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
     _limit(topology, VERIFIED, texts.A_PROOF, texts.PROVE_FEWER)
@@ -136,7 +136,7 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     of messages can exceed.
     """
     from ringtrain.collectives.inspect.cost import MOST_RANKS, least_s
-    from ringtrain.collectives.inspect.cost import cost as predict
+    from ringtrain.collectives.inspect.cost import schedule_cost as predict
     from ringtrain.errors import UsageError
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
@@ -160,7 +160,7 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
 def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
     from ringtrain.collectives import texts as collectives_texts
-    from ringtrain.collectives.inspect.draw import MOST_RANKS, picture, table
+    from ringtrain.collectives.inspect.draw import MOST_RANKS, picture, schedule_table
 
     made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     _limit(topology, MOST_RANKS, texts.A_DRAWING, texts.DRAW_FEWER)
@@ -170,7 +170,7 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
         return
     click.echo(f"{made!r}")
     titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
-    _print_table(titles, [(str(number), *row) for number, row in enumerate(table(made))], lines=True)
+    _print_table(titles, [(str(number), *row) for number, row in enumerate(schedule_table(made))], lines=True)
     click.echo(collectives_texts.LEGEND)
 
 
@@ -211,13 +211,13 @@ def _shards_of(name: str, shards: int | None) -> int | None:
 
 
 def _proved(addition_order, made, rounded: bool, shards: int):
-    from ringtrain.collectives.execution.fused_plan import plan
+    from ringtrain.collectives.execution.fused_plan import canonical_plan
     from ringtrain.errors import UsageError
 
     if rounded:
         raise UsageError(texts.SHARDS_NOT_ROUNDED(shards=shards))
     if made.name == CANONICAL:  # what is done in memory that ranks share is a plan of its own
-        addition_order.prove_fused(plan(made.size, shards), shards)
+        addition_order.prove_fused(canonical_plan(made.size, shards), shards)
     return addition_order.prove(made, shards)
 
 

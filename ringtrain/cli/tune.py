@@ -44,15 +44,15 @@ def tune(**flags):
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────
 def _tune(transport, flags: dict) -> int:
-    from ringtrain.allreduce.catalogue import consider
-    from ringtrain.allreduce.machine import look
+    from ringtrain.allreduce.catalogue import find_candidates
+    from ringtrain.allreduce.machine import inspect_machine
     from ringtrain.bench.sweep.sweep import sweep
     from ringtrain.bench.tune import barred, choice_lines, doubts, table_from
     from ringtrain.monitor.guarded_transport import bare
     from ringtrain.train.agree import on_root, together
 
     asked = together(transport, lambda: _asked(transport, flags))
-    machine, layout = look(transport)
+    machine, layout = inspect_machine(transport)
     kept: list = []
     on_root(transport, lambda: kept.append(_open(flags, machine, layout)))
     with transport.activity.during("a sweep"):
@@ -60,7 +60,7 @@ def _tune(transport, flags: dict) -> int:
     table = table_from(result, layout)
     on_root(transport, lambda: _keep(*kept[0], table))
     for dtype, op in table.groups():
-        here = consider(transport, transport.allocate(1, _storage(dtype)), dtype)
+        here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
             click.echo("\n".join(choice_lines(table, here, asked.sizes, dtype, op, whole=False)))
     if transport.rank == 0:
@@ -81,12 +81,12 @@ def _asked(transport, flags: dict):
     from ringtrain.allreduce import catalogue
     from ringtrain.allreduce.dtypes import TYPES
     from ringtrain.bench.measure.timing import Protocol
-    from ringtrain.bench.sweep.sizes import choose, swept
+    from ringtrain.bench.sweep.sizes import parse_names, swept
     from ringtrain.bench.sweep.sweep import Sweep
     from ringtrain.errors import UsageError
 
-    dtypes, ops = choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation")
-    names = catalogue.choose(flags["algorithms"])
+    dtypes, ops = parse_names(flags["dtypes"], TYPES, "type"), parse_names(flags["ops"], OPS, "operation")
+    names = catalogue.parse_algorithms(flags["algorithms"])
     if catalogue.AUTO in names:
         raise UsageError(texts.TUNES_AUTO)
     if transport.size == 1:
@@ -108,20 +108,20 @@ def _asked(transport, flags: dict):
 
 def _running(transport, dtypes: list[str]) -> list[str]:
     """What runs here on some of the types; collective."""
-    from ringtrain.allreduce.catalogue import ALGORITHMS, consider
+    from ringtrain.allreduce.catalogue import ALGORITHMS, find_candidates
 
-    found = [consider(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
+    found = [find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
     return [name for name in ALGORITHMS if any(name in own for own in found)]
 
 
 def _open(flags: dict, machine: dict, layout) -> tuple:
     """(where the file is, what it holds); all that could fail after a minute is tried now. Raises UsageError."""
-    from ringtrain.allreduce.machine import digest
-    from ringtrain.allreduce.tuning_file import check_machine, place_of, read
+    from ringtrain.allreduce.machine import machine_digest
+    from ringtrain.allreduce.tuning_file import check_machine, read_tuning, tuning_source
     from ringtrain.allreduce.tuning_table import Tuning
     from ringtrain.errors import UsageError
 
-    place = place_of(flags["tuning"], os.environ)
+    place = tuning_source(flags["tuning"], os.environ)
     if not place.asked_by:
         place.path.parent.mkdir(parents=True, exist_ok=True)
     folder = place.path.absolute().parent
@@ -131,10 +131,10 @@ def _open(flags: dict, machine: dict, layout) -> tuple:
         raise UsageError(texts.TUNING_READ_ONLY(path=place.path))
     tuning = Tuning(machine)
     if place.path.exists() and not flags["fresh"]:
-        tuning = read(place)
+        tuning = read_tuning(place)
         check_machine(tuning, place, machine)
     told = "; ".join(f"{name} {value}" for name, value in machine.items())
-    click.echo(texts.TUNING(layout=layout.words(), name=layout.name, machine=digest(machine), facts=told))
+    click.echo(texts.TUNING(layout=layout.words(), name=layout.name, machine=machine_digest(machine), facts=told))
     return place, tuning
 
 
@@ -154,11 +154,11 @@ def _watcher(rank: int):
 def _explain(transport, flags: dict) -> int:
     """Under mpirun of this layout, by what would be used; in one process of every layout that the file holds."""
     from ringtrain.allreduce.dtypes import TYPES
-    from ringtrain.bench.sweep.sizes import choose
+    from ringtrain.bench.sweep.sizes import parse_names
     from ringtrain.train.agree import on_root, together
 
     dtypes, ops = together(
-        transport, lambda: (choose(flags["dtypes"], TYPES, "type"), choose(flags["ops"], OPS, "operation"))
+        transport, lambda: (parse_names(flags["dtypes"], TYPES, "type"), parse_names(flags["ops"], OPS, "operation"))
     )
     pairs = [(dtype, op) for dtype in dtypes for op in ops]
     if transport.size == 1:
@@ -169,31 +169,33 @@ def _explain(transport, flags: dict) -> int:
 
 
 def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
-    from ringtrain.allreduce.catalogue import anywhere
-    from ringtrain.allreduce.machine import digest
-    from ringtrain.allreduce.tuning_file import place_of, read
+    from ringtrain.allreduce.catalogue import static_candidates
+    from ringtrain.allreduce.machine import machine_digest
+    from ringtrain.allreduce.tuning_file import read_tuning, tuning_source
     from ringtrain.bench.tune import choice_lines
 
-    place = place_of(flags["tuning"], os.environ)
-    tuning = read(place)
+    place = tuning_source(flags["tuning"], os.environ)
+    tuning = read_tuning(place)
     click.echo(
-        texts.TUNING_FILE(path=place.path, machine=digest(tuning.machine), facts="; ".join(tuning.machine.values()))
+        texts.TUNING_FILE(
+            path=place.path, machine=machine_digest(tuning.machine), facts="; ".join(tuning.machine.values())
+        )
     )
     for name, table in tuning.tables.items():
         click.echo(texts.TUNED_LAYOUT(name=name, at=table.at))
         for dtype, op in pairs:
-            here = anywhere(table.layout, dtype)
+            here = static_candidates(table.layout, dtype)
             click.echo("\n".join(choice_lines(table, here, flags["explain"], dtype, op, whole=True)))
 
 
 def _explain_here(transport, flags: dict, pairs: list[tuple[str, str]]) -> None:
-    from ringtrain.allreduce.catalogue import consider
+    from ringtrain.allreduce.catalogue import find_candidates
     from ringtrain.allreduce.tuning_file import find_tuning
     from ringtrain.bench.tune import choice_lines
 
     found = find_tuning(transport, flags["tuning"])
     for dtype, op in pairs:
-        here = consider(transport, transport.allocate(1, _storage(dtype)), dtype)
+        here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
             click.echo("\n".join(choice_lines(found.table, here, flags["explain"], dtype, op, whole=True)))
     if transport.rank == 0 and found.remark:

@@ -1,1 +1,1 @@
-"""All-reduce schedules as data, and what reads them: execute, verify, cost, draw."""
+"""All-reduce schedules as data, and their users: execution, proof, cost and drawing."""

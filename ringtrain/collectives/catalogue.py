@@ -1,4 +1,4 @@
-"""Every schedule by its name."""
+"""The catalogue of schedules by name."""
 
 from collections.abc import Callable
 
@@ -50,11 +50,11 @@ GOALS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 
 
 def make_schedule(name: str, where: Topology | int, goal: str = ALL_REDUCE, rounded: bool = False) -> Schedule:
-    """The schedule of that name for ranks on nodes; or for so many ranks, on one node if it matters. ``rounded``: for a
-    wire that rounds, so that owners round their own copies too.
+    """Return the schedule ``name`` for ranks on nodes, or for a number of ranks on one node. ``rounded``: for a wire
+    format that rounds, so that owners round their own copies too.
 
-    Raises UsageError for a name that is not there, for a goal that the schedule has no part for, and for a schedule
-    that a wire that rounds would make differ from rank to rank.
+    Raises UsageError for an unknown name, for a goal that the schedule has no half for, and for a schedule whose result
+    a rounding wire would make different on different ranks.
     """
     check_name(name, rounded)
     topology = even(where) if isinstance(where, int) else where
@@ -71,7 +71,9 @@ def _plain(name: str) -> Callable[[Topology], Schedule]:
 
 
 def _rounded(name: str) -> Callable[[Topology], Schedule]:
-    """Across nodes owners round, and every node then holds the same; within, that is only handed on."""
+    """Whether owners round. Across nodes they do, and every node then holds the same; within a node the result is only
+    passed on.
+    """
     if name in HALVES:
         return _on_ranks(_rounded_in_halves(name))
     inner, outer = PAIRS[name] if name in PAIRS else name.split(":")[1:]
@@ -84,7 +86,7 @@ def _rounded_in_halves(name: str) -> Builder:
 
 
 def check_name(name: str, rounded: bool = False) -> None:
-    """Raises UsageError for a name that is not there; and, for a wire that rounds, where no rank owns a sum."""
+    """Check a schedule's name. Raises UsageError for an unknown name; with ``rounded`` also if no rank owns a sum."""
     kind, *pair = name.split(":")
     if not pair and name not in SCHEDULES:
         raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, SCHEDULES)))
@@ -99,7 +101,7 @@ def check_name(name: str, rounded: bool = False) -> None:
 
 
 def needs_nodes(name: str) -> bool:
-    """Whether the schedule depends on which rank runs on which node."""
+    """Whether the schedule depends on the placement of ranks on nodes."""
     return name not in FLAT
 
 

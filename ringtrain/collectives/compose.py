@@ -1,6 +1,6 @@
-"""Schedules made of schedules: one after another, and a group's schedule among the ranks of a world.
+"""Composition of schedules: one after another, and a group's schedule among the ranks of a world.
 
-Whatever is composed is proved like anything else: nothing here has to be trusted.
+Composed schedules are proved like all others: nothing here needs to be trusted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,13 +11,14 @@ Span = tuple[int, int]
 
 
 def all_reduce(name: str, scatter: Schedule, gather: Schedule) -> Schedule:
-    """A reduce-scatter, then the all-gather of what it made: an all-reduce."""
+    """Return a reduce-scatter followed by its all-gather: an all-reduce."""
     return concat(name, [scatter, gather])
 
 
 def rounded(gather: Schedule) -> Schedule:
-    """An all-gather for a wire that rounds: first every owner does to its own chunks what the wire will do to all other
-    copies of them. To round again changes nothing, so that all ranks end with the same bits."""
+    """Return an all-gather for a wire format that rounds: first each owner rounds its own chunks as the wire rounds all
+    other copies. Rounding again changes nothing, so that all ranks end with the same bits.
+    """
 
     def steps(rank: int) -> Iterator[Step]:
         own = tuple(Move(rank, i, i + 1) for i in range(gather.chunks) if gather.owner(i) == rank)
@@ -29,24 +30,27 @@ def rounded(gather: Schedule) -> Schedule:
 
 
 def concat(name: str, parts: Sequence[Schedule], goal: str = ALL_REDUCE, owner=None) -> Schedule:
-    """One part after the other, for each rank. The parts have the same ranks and the same chunks."""
+    """Return the parts one after the other, for each rank. The parts have the same ranks and the same chunks."""
 
     def steps(rank: int) -> Iterator[Step]:
         for part in parts:
             yield from part.make(rank)
 
     first = parts[0]
-    return Schedule(name, first.size, first.chunks, steps, lambda rank: _total(parts, rank), goal, owner, first.lanes)
+    return Schedule(
+        name, first.size, first.chunks, steps, lambda rank: _total(parts, rank), goal, owner, first.inputs_per_rank
+    )
 
 
 def _total(parts: Sequence[Schedule], rank: int) -> int:
-    return sum(part.wire(rank) for part in parts)
+    return sum(part.max_chunks_sent(rank) for part in parts)
 
 
 def embed(part: Schedule, ranks: Sequence[int], places: Sequence[Sequence[int]], size: int, chunks: int) -> Schedule:
-    """``part``, carried out by ``ranks`` in a world of ``size`` ranks, whose buffer has ``chunks`` chunks; nobody
-    else takes part. Chunk c of ``part`` is the world's chunks ``places[c]``; where those are no neighbours, one
-    move becomes several, and where there are none it vanishes."""
+    """Return ``part``, run by ``ranks`` in a world of ``size`` ranks, whose buffer has ``chunks`` chunks. The other
+    ranks take no part. Chunk c of ``part`` is the world's chunks ``places[c]``: one move becomes several if those are
+    not neighbours, and none if there are none.
+    """
     seats = {rank: seat for seat, rank in enumerate(ranks)}
 
     def moved(moves: tuple[Move, ...]) -> tuple[Move, ...]:
@@ -67,7 +71,7 @@ def embed(part: Schedule, ranks: Sequence[int], places: Sequence[Sequence[int]],
         if rank not in seats:
             return 0
         if min(widths) == max(widths):
-            return widths[0] * part.wire(seats[rank])
+            return widths[0] * part.max_chunks_sent(seats[rank])
         # The bound counts chunks, and here one is wider than another: count what this rank is to send.
         return sum(m.stop - m.start for step in steps(rank) for m in step.sends if m.peer != rank)
 
@@ -75,8 +79,9 @@ def embed(part: Schedule, ranks: Sequence[int], places: Sequence[Sequence[int]],
 
 
 def _spans(move: Move, inner: int, places: Sequence[Sequence[Span]], chunks: int) -> list[Span]:
-    """Where the chunks of a part's move lie in the world, neighbours joined. ``inner`` and ``chunks``: how many
-    chunks the part and the world have; scratch stays the same number of buffers further on."""
+    """Return the spans of a move's chunks in the world, with neighbours joined. ``inner`` and ``chunks``: the number of
+    chunks of the part and of the world; scratch stays the same number of buffers further on.
+    """
     shift = move.start // inner * chunks
     spans: list[Span] = []
     for chunk in range(move.start, move.stop):

@@ -1,5 +1,6 @@
-"""The messages of a whole schedule: each send with the receive that it meets. For what looks at all ranks:
-verify, cost, draw, pipelining."""
+"""The messages of a whole schedule: each send with the receive that it matches. Used by the readers of all ranks:
+verify, cost, draw, pipelining.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ Steps = list[tuple[Step, ...]]  # by rank
 
 @dataclass(frozen=True, slots=True)
 class MatchedMessage:
-    """``send`` in step ``sent`` of rank ``source`` meets ``recv`` in step ``received`` of rank ``target``."""
+    """A message: ``send`` in step ``sent`` of rank ``source`` matches ``recv`` in step ``received`` of rank
+    ``target``.
+    """
 
     source: int
     target: int
@@ -28,12 +31,14 @@ class MatchedMessage:
 
 
 def all_steps(schedule: Schedule) -> Steps:
+    """Return the steps of every rank."""
     return [schedule.steps(rank) for rank in range(schedule.size)]
 
 
 def messages(schedule: Schedule, steps: Steps) -> list[MatchedMessage]:
-    """By pair of ranks, in the order in which they match. Raises ScheduleError where an end is missing, or where
-    two ends name other chunks."""
+    """Return the messages by pair of ranks, in the order in which they match. Raises ScheduleError if an end is
+    missing, or if two ends name different chunks.
+    """
     sends, recvs = defaultdict(list), defaultdict(list)
     for rank, own in enumerate(steps):
         for number, step in enumerate(own):
@@ -67,5 +72,5 @@ def span(move: Move) -> str:
 
 
 def is_local(step: Step, rank: int) -> bool:
-    """Whether the step is arithmetic alone: all of its moves are to the rank itself."""
+    """Whether all moves of the step are to the rank itself."""
     return all(move.peer == rank for move in (*step.sends, *step.recvs))

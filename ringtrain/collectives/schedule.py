@@ -1,15 +1,15 @@
-"""The vocabulary in which every collective is written: moves of chunks, in steps, for each rank.
+"""The vocabulary of all collectives: moves of chunks, in steps, for each rank.
 
-A schedule is data. It speaks of chunk indices, so that one schedule serves every length and dtype: a buffer
-of n elements is cut at ``floor(i · n / chunks)`` (:func:`bounds`), and a chunk may be empty.
+A schedule is data. It names chunks by index, so that one schedule serves every length and dtype: a buffer of n elements
+is cut at ``floor(i · n / chunks)`` (:func:`bounds`), and a chunk may be empty.
 
-A step is meaning, not timing. The moves of one step need nothing of one another; a move may start as soon as
-its spans are free, and every rank may pause between its steps without deadlocking the others. Moves between
-an ordered pair of ranks match first-in-first-out.
+A step is meaning, not timing. The moves of one step do not depend on one another; a move may start as soon as its spans
+are free, and every rank may pause between its steps without deadlocking the others. Moves between an ordered pair of
+ranks match first-in-first-out.
 
-A move to oneself is arithmetic, not a message: it adds one span of the rank's own to another, or copies it,
-both ends in one step. That is how contributions that wait in scratch are added in an order of one's choosing.
-A copy of a span onto itself is what a wire does to it: nothing; or it rounds, if messages travel in fewer bits.
+A move to oneself is arithmetic, not a message: it adds one span of the rank's own to another, or copies it, both ends
+in one step. Contributions that wait in scratch are added in a chosen order this way. A copy of a span onto itself does
+the same as the wire: it rounds if messages travel in fewer bits, and otherwise does nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,10 +20,10 @@ ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all-reduce", "reduce-scatter", "all-ga
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Chunks ``start:stop`` to or from ``peer``. Receivers add them into the span, or overwrite it.
+    """Chunks ``start:stop`` to or from ``peer``. The receiver adds them into the span, or overwrites it.
 
-    Chunk indices from ``Schedule.chunks`` on lie in scratch: room as large as the chunk ``index % chunks``. A
-    span lies in the buffer or in scratch, never across.
+    Chunk indices from ``Schedule.chunks`` on lie in scratch: each is as large as the chunk ``index % chunks``. A span
+    lies in the buffer or in scratch, never across.
     """
 
     peer: int
@@ -34,6 +34,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """The sends and receives of one step of one rank."""
+
     sends: tuple[Move, ...] = ()
     recvs: tuple[Move, ...] = ()
 
@@ -42,34 +44,34 @@ class Step:
 class Schedule:
     """``size`` ranks, ``chunks`` chunks, and a function that yields the steps of one rank.
 
-    Steps are made on demand: a rank makes its own; only verify, cost and draw look at all of them. ``wire``
-    is the bound that the schedule states, and that verify holds it to: how many chunks a rank sends at most
-    to others.
+    Steps are made on demand: a rank makes its own; only verify, cost and draw read all of them.
+    ``max_chunks_sent(rank)`` is the bound that the schedule states and verify checks: the largest number of chunks that
+    the rank sends to others.
 
-    ``goal`` is what the schedule does. After an all-reduce every rank holds every chunk's sum. After a
-    reduce-scatter ``owner(chunk)`` holds it, and what the others hold there means nothing; an all-gather
-    copies each chunk from its owner to everybody. One rank may own many chunks, or none: a reduction to one
-    root is a reduce-scatter, and a broadcast is an all-gather.
+    ``goal`` is the result of the schedule. After an all-reduce every rank holds every chunk's sum. After a
+    reduce-scatter ``owner(chunk)`` holds it, and that chunk means nothing on the other ranks; an all-gather copies each
+    chunk from its owner to all ranks. One rank may own many chunks, or none: a reduction to one root is a
+    reduce-scatter, and a broadcast is an all-gather.
 
-    ``lanes`` is how many arrays a rank brings to be added: the buffer, and so many others less that one, which lie in
-    the first scratch, each as long as the buffer. They are the rank's own to use; where it is None, each rank brings
-    the buffer alone.
+    ``inputs_per_rank(rank)`` is the number of arrays to add from that rank: the buffer, and further arrays in the first
+    scratch, each as long as the buffer. The schedule may overwrite them. None: each rank has the buffer only.
     """
 
     name: str
     size: int
     chunks: int
     make: Callable[[int], Iterable[Step]]
-    wire: Callable[[int], int]
+    max_chunks_sent: Callable[[int], int]
     goal: str = ALL_REDUCE
     owner: Callable[[int], int] | None = None
-    lanes: Callable[[int], int] | None = None
+    inputs_per_rank: Callable[[int], int] | None = None
 
     def inputs_of(self, rank: int) -> int:
-        """How many arrays the rank brings, the buffer among them."""
-        return 1 if self.lanes is None else self.lanes(rank)
+        """Return the number of arrays that the rank adds, the buffer included."""
+        return 1 if self.inputs_per_rank is None else self.inputs_per_rank(rank)
 
     def steps(self, rank: int) -> tuple[Step, ...]:
+        """Return the steps of ``rank``."""
         return tuple(self.make(rank))
 
     def __repr__(self) -> str:
@@ -77,5 +79,5 @@ class Schedule:
 
 
 def bounds(count: int, chunks: int) -> list[int]:
-    """Where the chunks of a buffer of ``count`` elements begin, and the end: ``chunks + 1`` positions."""
+    """Return the start of each chunk of a buffer of ``count`` elements, and the end: ``chunks + 1`` positions."""
     return [count * i // chunks for i in range(chunks + 1)]

@@ -1,7 +1,7 @@
-"""Sums as expressions, which are what proofs compute with: not numbers, but in which order they were added.
+"""Symbolic sums for proofs: expressions that record the order of additions instead of numbers.
 
-A leaf is something that is added; a node is a sum of two expressions. Equal expressions, up to the order of the two
-operands, are one number, so that comparing trees is comparing integers.
+A leaf is a contribution; a node is a sum of two expressions. Equal expressions, up to the order of the two operands,
+are one number, so that comparing trees is comparing integers.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ class SymbolicSums:
         self._rounded: dict[int, int] = {}
 
     def round(self, a: int) -> int:
-        """Q(a)."""
+        """Return Q(a), the expression rounded by the wire."""
         if a not in self._rounded:
             result = self._rounded[a] = len(self.leaves)
             self.leaves.append(self.leaves[a])
@@ -31,6 +31,7 @@ class SymbolicSums:
         return self._rounded[a]
 
     def add(self, a: int, b: int) -> int:
+        """Return the expression a + b."""
         key = (a, b) if a < b else (b, a)
         if key not in self._known:
             self._known[key] = len(self.leaves)
@@ -38,7 +39,7 @@ class SymbolicSums:
         return self._known[key]
 
     def say(self, value: int) -> str:
-        """ "(0 + 1) + 2", from the lowest leaf on; cut where that is long."""
+        """Return the expression as text, "(0 + 1) + 2", from the lowest leaf on; a long one is cut."""
         text = self._say(value, {made: parts for parts, made in self._known.items()})
         text = text[1:-1] if text.startswith("(") else text
         return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
@@ -52,12 +53,12 @@ class SymbolicSums:
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """What ranks begin with, and what is wanted of it.
+    """The inputs of the ranks, and the wanted sum.
 
     sums:  the expressions
-    lanes: ``lanes[rank][lane]``: of what the rank has in its buffer, and in its further lanes
+    lanes: ``lanes[rank][input]``: the expression in the rank's buffer, and in its further inputs
     name:  ``name(leaf)``, in words
-    total: the expression that every sum must be; None: any of each leaf once, the same everywhere
+    total: the wanted expression of every sum; None: any sum with each leaf once, the same on all ranks
     """
 
     sums: SymbolicSums
@@ -66,24 +67,26 @@ class Contributions:
     total: int | None = None
 
     def values(self, rank: int, chunks: int) -> dict[int, int]:
-        """What lies in each chunk of the rank's lanes."""
+        """Return the expression in each chunk of the rank's inputs."""
         return {lane * chunks + i: value for lane, value in enumerate(self.lanes[rank]) for i in range(chunks)}
 
     def miscount(self, value: int) -> str | None:
-        """The first leaf that is not in there once, in words."""
+        """Return the first leaf whose count is not one, in words."""
         held = self.sums.leaves[value]
         wrong = next((leaf for leaf in range(self.sums.count) if held[leaf] != 1), None)
         return None if wrong is None else texts.MISCOUNT(leaf=self.name(wrong), times=held[wrong])
 
     def disorder(self, value: int) -> str | None:
-        """What it is, in words, where that is not the total that is wanted."""
+        """Return the expression in words, if it is not the wanted total."""
         if self.total in (None, value):
             return None
         return texts.DISORDER(got=self.sums.say(value), wanted=self.sums.say(self.total))
 
 
 def contributions(brings: Sequence[int]) -> Contributions:
-    """Of ranks that bring so many arrays each: every array is a leaf, those of the buffers first."""
+    """Return the contributions of ranks with these numbers of input arrays: every array is a leaf, the buffers
+    first.
+    """
     names = [texts.CONTRIBUTION(rank=rank) for rank in range(len(brings))]
     lanes = [[rank] for rank in range(len(brings))]
     for rank, count in enumerate(brings):

@@ -1,4 +1,4 @@
-"""Which rank runs on which node: what a hierarchical schedule needs to know, and what a cost depends on."""
+"""The placement of ranks on nodes, which hierarchical schedules and costs depend on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from ringtrain.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """``nodes[i]`` are the ranks of node i, by local rank. Nodes may be uneven, and need not hold neighbours.
+    """Ranks by node: ``nodes[i]`` are the ranks of node i, by local rank. Nodes may be uneven, and may hold any ranks.
 
-    Raises UsageError where a node is empty, or where the ranks are not 0, 1, 2 and so on, each once.
+    Raises UsageError if a node is empty, or if the ranks are not 0, 1, 2 and so on, each once.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -32,17 +32,17 @@ class Topology:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Ranks on each node."""
+        """Return the number of ranks on each node."""
         return tuple(map(len, self.nodes))
 
     def node_of(self) -> list[int]:
-        """The node of each rank."""
+        """Return the node of each rank."""
         homes = {rank: number for number, ranks in enumerate(self.nodes) for rank in ranks}
         return [homes[rank] for rank in range(self.size)]
 
 
-def placed(node_of: Sequence[int]) -> Topology:
-    """From the node of each rank, nodes numbered from 0."""
+def topology_from_nodes(node_of: Sequence[int]) -> Topology:
+    """Return the topology for the node of each rank, nodes numbered from 0."""
     return Topology(tuple(_ranks_on(node, node_of) for node in range(max(node_of, default=-1) + 1)))
 
 
@@ -51,27 +51,28 @@ def _ranks_on(node: int, node_of: Sequence[int]) -> tuple[int, ...]:
 
 
 def filled(counts: Sequence[int]) -> Topology:
-    """``counts[i]`` ranks on node i, one node filled after the other."""
+    """Return the topology with ``counts[i]`` ranks on node i, one node filled after the other."""
     starts = [sum(counts[:node]) for node in range(len(counts))]
     return Topology(tuple(tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True)))
 
 
 def even(size: int, nodes: int = 1) -> Topology:
-    """``size`` ranks on ``nodes`` nodes, neighbours together, as even as can be.
+    """Return the topology of ``size`` ranks on ``nodes`` nodes, neighbours together, as even as possible.
 
-    Raises UsageError where there are fewer ranks than nodes.
+    Raises UsageError for fewer ranks than nodes.
     """
     if size < 1:
         raise UsageError(texts.NO_RANKS(size=size))
     if not 1 <= nodes <= size:
         raise UsageError(texts.TOO_MANY_NODES(size=size, nodes=nodes))
-    return placed([rank * nodes // size for rank in range(size)])
+    return topology_from_nodes([rank * nodes // size for rank in range(size)])
 
 
 def requested(ranks: int | None, nodes: Sequence[int] | None) -> Topology:
-    """From what a person asks for: so many ranks on so many nodes, or the ranks of each node, or both if they agree.
+    """Return the topology that a user asks for: a number of ranks on a number of nodes, or the ranks of each node, or
+    both if they agree.
 
-    Raises UsageError where they do not, and where there is no such topology.
+    Raises UsageError if they do not agree, and if no such topology exists.
     """
     if not nodes:
         return even(4 if ranks is None else ranks)

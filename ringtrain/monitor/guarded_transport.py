@@ -21,7 +21,7 @@ class GuardedTransport(Transport):
         self.rank, self.size, self.node, self.nodes = inner.rank, inner.size, inner.node, inner.nodes
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.neighbours, self.patience, self.links = inner.neighbours, inner.patience, inner.links
-        self.apart, self.before_closing = inner.apart, inner.before_closing
+        self.why_not_shared, self.before_closing = inner.why_not_shared, inner.before_closing
         self.before_leaving, self.why_not_fault_tolerant, self.activity = (
             inner.before_leaving,
             inner.why_not_fault_tolerant,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ringtrain.nn.base import Fill, Parameter
-from ringtrain.ops.keys import mix, name_key
+from ringtrain.ops.keys import additive_key, name_key
 
 
 def uniforms(key: int, count: int) -> np.ndarray:
@@ -43,7 +43,7 @@ def draw(fill: Fill, key: int, count: int) -> np.ndarray:
 def initial(parameter: Parameter, name: str, seed: int) -> np.ndarray:
     """The first value of a parameter of full name ``name``, in float64."""
     count = int(np.prod(parameter.shape))
-    return draw(parameter.fill, mix(seed, name_key(name)), count).reshape(parameter.shape)
+    return draw(parameter.fill, additive_key(seed, name_key(name)), count).reshape(parameter.shape)
 
 
 def initialise(arena, ops, seed: int) -> None:

@@ -1,1 +1,1 @@
-"""Bytes between ranks. ``mpi4py`` is imported here and nowhere else."""
+"""Transfer of bytes between ranks. ``mpi4py`` is imported only here."""

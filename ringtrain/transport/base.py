@@ -1,9 +1,9 @@
-"""What a transport offers: asynchronous moves of spans between ranks, and the few small collectives of a
-run's start.
+"""The interface of a transport: asynchronous moves of spans between ranks, and a few small collectives for the start of
+a run.
 
-Everything is asynchronous, so that overlap, servers, gossip, pipelines and watchdogs need no second way.
-Counts are 64-bit; a transport cuts messages at 1 GiB itself; receives are posted before sends. Tags are small
-integers from 0: messages match first-in-first-out per (ordered pair of ranks, tag).
+Everything is asynchronous, so that overlap, servers, gossip, pipelines and watchdogs use the same calls. Counts are
+64-bit; a transport cuts messages at 1 GiB itself; receives are posted before sends. Tags are small integers from 0:
+messages match first-in-first-out per (ordered pair of ranks, tag).
 """
 
 from abc import ABC, abstractmethod
@@ -18,29 +18,26 @@ from ringtrain.transport.waiting import Patience
 
 
 class Handle(ABC):
-    """Moves that can be started again and again on the same spans (a persistent request), one start at a
-    time."""
+    """Moves of fixed spans that can be started many times (a persistent request), one start at a time."""
 
     @abstractmethod
     def start(self) -> None:
-        """Post all of the moves. The spans belong to the transport until :meth:`test` says True."""
+        """Post all moves. The spans belong to the transport until :meth:`test` returns True."""
 
     @abstractmethod
     def test(self) -> bool:
-        """Whether all of it is done; makes progress. True when it was never started."""
+        """Make progress. Returns whether all moves are done; True if it was never started."""
 
     @abstractmethod
     def wait(self, deadline_s: float) -> None:
-        """Return when done. Raises StalledError, naming the peers that are awaited, ``deadline_s`` seconds
-        from now."""
+        """Return when done. Raises StalledError after ``deadline_s`` seconds, naming the awaited peers."""
 
     def free(self) -> None:  # noqa: B027
-        """Give back what is held for it; it is not started again. The end of the transport frees the rest."""
+        """Release its resources; it is not started again. The end of the transport frees the rest."""
 
 
 class Transport(ABC):
-    """One rank's end of a world of ``size`` ranks. ``local_rank`` of ``local_size`` counts within the
-    node."""
+    """One rank's end of a world of ``size`` ranks. ``local_rank`` of ``local_size`` counts within the node."""
 
     rank: int
     size: int
@@ -50,50 +47,50 @@ class Transport(ABC):
     local_size: int
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
     patience: Patience  # how to wait here
-    links: LinkTraffic  # what left the node
-    before_closing: list[
-        Callable[[], None]
-    ]  # called before it closes: of what was made with it and is closed by all ranks too
-    before_leaving: list[Callable[[], None]]  # called before it is left after a death, when nobody is met any more
-    why_not_fault_tolerant: str  # why the death of a rank cannot be survived here, and what to do; empty where it can
+    links: LinkTraffic  # bytes that left the node
+    before_closing: list[Callable[[], None]]  # collective close callbacks, run before the transport closes
+    before_leaving: list[Callable[[], None]]  # local callbacks, run before the transport is left after a rank's death
+    why_not_fault_tolerant: str  # why the death of a rank ends the run, and what to do; empty if ranks can survive it
     activity: Activity  # what this rank is doing
-    apart: str = ""  # why ranks of a node may lack twins here, in words, where that is known
+    why_not_shared: str = ""  # why ranks of a node may lack peer views here, in words, if it is known
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def allocate(self, count: int, dtype):
-        """Memory for an arena, zeroed: whatever this transport moves fastest. Collective over the node: all of its
-        ranks ask for the same."""
+        """Return zeroed memory for an arena, of the kind that this transport moves fastest. Collective over the node:
+        all of its ranks ask for the same amount.
+        """
 
     @abstractmethod
     def scratch(self, count: int, dtype):
-        """Memory of this rank alone, of the same kind: what messages arrive in before they are added."""
+        """Return memory of this rank alone, of the same kind: messages arrive in it before they are added."""
 
     @abstractmethod
     def sends(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        """A handle for sending each ``span`` of (peer, span)."""
+        """Return a handle that sends each ``span`` of (peer, span)."""
 
     @abstractmethod
     def recvs(self, moves: Sequence[tuple[int, object]], tag: int) -> Handle:
-        """A handle for receiving into each ``span`` of (peer, span)."""
+        """Return a handle that receives into each ``span`` of (peer, span)."""
 
     @abstractmethod
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        """The MPI's own all-reduce, blocking: op sum, max or min, of ``source`` into ``span``, or in place where
-        there is no source. For small sizes, and as a baseline."""
+        """Run the MPI's own all-reduce, blocking: op sum, max or min, of ``source`` into ``span``, or in place without
+        a source. For small sizes, and as a baseline.
+        """
 
     @abstractmethod
     def native_allreduce_start(self, span) -> Handle:
-        """A started, non-blocking :meth:`native_allreduce` (sum): wait for it before reading ``span``."""
+        """Start a non-blocking :meth:`native_allreduce` (sum): wait for the handle before reading ``span``."""
 
     @abstractmethod
     def broadcast(self, span, root: int = 0) -> None:
-        """The same bytes everywhere; blocking."""
+        """Copy the root's bytes to all ranks; blocking."""
 
     # ── small control messages: JSON-able values, never pickles ───────────────────────────────────────────
     @abstractmethod
     def gather_json(self, value) -> list:
-        """``value`` of every rank, in rank order, on every rank."""
+        """Return ``value`` of every rank, in rank order, on every rank."""
 
     @abstractmethod
     def barrier(self) -> None: ...
@@ -105,26 +102,31 @@ class Transport(ABC):
     # ── the node ──────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def node_window(self, nbytes: int):
-        """A writable NumPy uint8 array that the ranks of this node share, allocated once a node, zeroed;
-        collective over the node. None where shared memory is not to be had."""
+        """Return a writable NumPy uint8 array that the ranks of this node share, one for each node, zeroed; None
+        without shared memory. Collective over the node.
+        """
 
     @abstractmethod
     def peer_views(self, span) -> list | None:
-        """The elements of ``span`` in the memory of each of ``neighbours``, its own among them, for this rank to read
-        and write; None where ``span`` does not lie in memory of :meth:`allocate` that the node shares, or has gaps."""
+        """Return the elements of ``span`` in the memory of each of ``neighbours``, its own included, for this rank to
+        read and write; None if ``span`` does not lie in memory of :meth:`allocate` that the node shares, or has gaps.
+        """
 
     @abstractmethod
     def signal_counter(self, tag: int) -> SignalCounter | None:
-        """Counters by which the ranks of this node wait for one another, for the work of this tag; None where there is
-        no shared memory. Collective over the node."""
+        """Return counters by which the ranks of this node wait for one another, for the work of this tag; None without
+        shared memory. Collective over the node.
+        """
 
     @abstractmethod
     def board(self, nbytes: int) -> Rows:
-        """A zeroed row of ``nbytes``, a multiple of 8, for each rank of the world, which all ranks read; collective."""
+        """Return a zeroed row of ``nbytes``, a multiple of 8, for each rank of the world; all ranks read all rows.
+        Collective.
+        """
 
     @abstractmethod
     def counters(self, count: int) -> Counters:
-        """So many numbers on rank 0 that every rank adds to; collective."""
+        """Return ``count`` numbers on rank 0 that every rank adds to; collective."""
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -133,8 +135,8 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what this transport holds; collective."""
+        """Free the resources of this transport; collective."""
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for people: library and version, or what stands in for it."""
+        """Return one line for people: library and version, or its replacement."""

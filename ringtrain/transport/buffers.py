@@ -1,4 +1,4 @@
-"""Memory as messages see it: aligned, seen as bytes, cut; and bytes that are known by their address alone."""
+"""Memory for messages: aligned arrays, views as bytes, bounds of messages, and bytes known only by their address."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ MESSAGE_BYTES = 1 << 30  # counts of many MPIs are 32-bit; 1 GiB stays well insi
 
 
 def aligned_zeros(count: int, dtype) -> np.ndarray:
-    """``count`` zeros whose first byte lies on a cache line."""
+    """Return ``count`` zeros whose first byte lies on a cache line."""
     nbytes = count * np.dtype(dtype).itemsize
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     skip = -raw.ctypes.data % ALIGNMENT
@@ -19,8 +19,9 @@ def aligned_zeros(count: int, dtype) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """``size`` bytes at an address that an MPI may use and this process may not: memory of a device. ``owner`` keeps
-    them."""
+    """``size`` bytes at an address that an MPI may use and this process may not: memory of a device. ``owner`` keeps it
+    alive.
+    """
 
     address: int
     size: int
@@ -32,12 +33,13 @@ class Raw:
 
 
 def as_bytes(span):
-    """A contiguous span of any type, as unsigned bytes over the same memory."""
+    """Return a contiguous span of any type as unsigned bytes over the same memory."""
     return span if isinstance(span, Raw) else span.reshape(-1).view(np.uint8)
 
 
-def cut(nbytes: int, limit: int = MESSAGE_BYTES) -> Iterator[tuple[int, int]]:
-    """(start, stop) of the messages that carry ``nbytes``: each ``limit`` long but the last. None for no
-    bytes."""
+def message_bounds(nbytes: int, limit: int = MESSAGE_BYTES) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of the messages that carry ``nbytes``: each has ``limit`` bytes except the last. Yields none
+    for 0 bytes.
+    """
     for start in range(0, nbytes, limit):
         yield start, min(start + limit, nbytes)

@@ -1,4 +1,4 @@
-"""Numbers on rank 0 that every rank adds to, and takes tickets from, without rank 0's doing anything for it."""
+"""Counters on rank 0 that every rank adds to, without any action of rank 0."""
 
 from abc import ABC, abstractmethod
 
@@ -6,23 +6,25 @@ import numpy as np
 
 
 class Counters(ABC):
-    """float64 [count], zero at first. Whole numbers are exact up to 2**53."""
+    """``count`` numbers of type float64, zero at first. Integers are exact up to 2**53."""
 
     @abstractmethod
     def take(self, place: int, amount: float) -> float:
-        """Add to the number at ``place``; what it was before. Nobody else gets the same answer by the same amount."""
+        """Add to the number at ``place`` and return its former value. Each call with the same amount gets a different
+        value.
+        """
 
     @abstractmethod
     def add(self, start: int, values: np.ndarray) -> None:
-        """Add ``values``, float64, to the numbers from ``start`` on, each of them whole."""
+        """Add ``values``, float64, to the numbers from ``start`` on, each addition atomically."""
 
     @abstractmethod
     def read(self) -> np.ndarray:
-        """The numbers as they are now; after a barrier, with all that was added before it."""
+        """Return the numbers as they are now; after a barrier, with all earlier additions."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Make all of them zero; collective."""
+        """Set all numbers to zero; collective."""
 
     def free(self) -> None:  # noqa: B027
-        """Give the memory back; collective."""
+        """Free the memory; collective."""

@@ -1,9 +1,9 @@
-"""The child of a trial: device memory from rank to rank, staged and direct. Not for people.
+"""The child of a trial: moves device memory from rank to rank, staged and direct. Not for people.
 
     mpirun -n 2 python -m ringtrain.transport.cuda_probe MODULE:MAKER DEVICE[,DEVICE] SECONDS
 
-MAKER(DEVICE) makes the Runtime of a device. Rank 0 says where it is before each step, so that whoever reads the output
-of a crash knows in which one it was.
+MAKER(DEVICE) makes the Runtime of a device. Rank 0 prints each step before it begins, so that the output of a crash
+names its step.
 """
 
 import importlib
@@ -25,7 +25,8 @@ TIMES = 5
 TAG = 7
 
 
-def main(arguments: list[str]) -> int:
+def probe(arguments: list[str]) -> int:
+    """Run the trial. Returns the exit status."""
     maker, devices, seconds = arguments
     Deadline(float(seconds), -signal.SIGALRM).start()  # whatever becomes of mpirun
     numbers = [int(number) for number in devices.split(",")]
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _try(transport, runtime) -> dict:
-    """What rank 0 says at last."""
+    """Return the last line of rank 0."""
     from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 
     rates = {}
@@ -65,7 +66,9 @@ def _try(transport, runtime) -> dict:
 
 
 def _exchange(world, runtime, nbytes: int) -> tuple[bool, float]:
-    """Both ways at once: (whether what came is what was sent, seconds of the fastest of some)."""
+    """Exchange ``nbytes`` both ways at once. Returns (whether the bytes arrived as sent, seconds of the fastest of
+    some).
+    """
     peer, stream = 1 - world.rank, runtime.stream()
     out, into = world.allocate(nbytes, np.uint8), world.allocate(nbytes, np.uint8)
     runtime.upload(_pattern(world.rank, nbytes), out, stream)
@@ -95,4 +98,4 @@ def _say(record: dict) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(probe(sys.argv[1:]))

@@ -1,5 +1,6 @@
-"""Whether the death of a rank can be survived here, from what the launcher has left in the environment; and how a job
-is ended that the MPI's own abort does not end."""
+"""Fault tolerance as the launcher's environment allows it, and a way to end a job that the MPI's own abort does not
+end.
+"""
 
 import fcntl
 import os
@@ -20,16 +21,16 @@ LET_OUT_S = 2.0  # a launcher reads at once
 KILLED_S = 10.0  # by when a launcher that was told to end has ended its ranks
 
 
-def tolerant(environ: Mapping[str, str]) -> bool:
-    """Whether ranks were started so that the others are told of a death, and are not ended with it."""
+def is_fault_tolerant(environ: Mapping[str, str]) -> bool:
+    """Whether the launcher reports the death of a rank to the others instead of ending them."""
     return environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true", "yes", "enabled", "t", "y")
 
 
-def frailty(environ: Mapping[str, str], library: str) -> str:
-    """Why the death of a rank ends all of them here, and what to do; empty where it can be survived."""
+def why_not_fault_tolerant(environ: Mapping[str, str], library: str) -> str:
+    """Return the reason why the death of a rank ends all of them here, and a remedy; empty if ranks can survive it."""
     if "Open MPI" not in library:
         return texts.MPI_ENDS_ALL(library=library, start=texts.START_TOLERANT)
-    if not tolerant(environ):
+    if not is_fault_tolerant(environ):
         return texts.NOT_TOLERANT(start=texts.START_TOLERANT)
     if environ.get("OMPI_MCA_pml", "ob1") != "ob1":
         return texts.PML_NOT_TOLERANT(pml=environ["OMPI_MCA_pml"])
@@ -37,9 +38,12 @@ def frailty(environ: Mapping[str, str], library: str) -> str:
 
 
 def end_job() -> None:
-    """End every rank of a world that tolerates deaths, one that is stopped too. There MPI_Abort ends none, and a rank
-    that ends with a status of its own is waited for by the others: so the launcher is told to end. Does not return."""
-    let_out()
+    """End every rank of a fault-tolerant world, stopped ones too. Does not return.
+
+    MPI_Abort ends none of them there, and the others wait for a rank that ends with a status of its own: so the
+    launcher gets the signal to end.
+    """
+    wait_until_read()
     launcher = find_launcher(os.getppid())
     if launcher is not None:
         os.kill(launcher, signal.SIGTERM)
@@ -47,10 +51,11 @@ def end_job() -> None:
     os.kill(os.getpid(), signal.SIGKILL)  # a death by a signal is one that the others hear of
 
 
-def let_out(patience_s: float = LET_OUT_S) -> None:
-    """Return when all that this process has said is read, where that goes by a pipe, as to a launcher. It hears of the
-    job's end by another way, and what it says of it would come first: Open MPI's text ends in a zero byte, after which
-    no line begins."""
+def wait_until_read(patience_s: float = LET_OUT_S) -> None:
+    """Return when the launcher has read this process's output from its pipe. The launcher learns of the job's end in
+    another way, and its text about that would come first: Open MPI's text ends in a zero byte, after which no line
+    begins.
+    """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, RuntimeError):  # it is closed, or this interrupts a write
             stream.flush()
@@ -60,7 +65,7 @@ def let_out(patience_s: float = LET_OUT_S) -> None:
 
 
 def _unread(descriptor: int) -> int:
-    """Bytes in a pipe that have not been read; 0 where it is none."""
+    """Return the number of unread bytes in a pipe; 0 for other files."""
     count = struct.pack("i", 0)
     try:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
@@ -71,7 +76,7 @@ def _unread(descriptor: int) -> int:
 
 
 def find_launcher(number: int) -> int | None:
-    """The nearest of a process and those above it that is a launcher's."""
+    """Return the nearest ancestor of a process, itself included, that is a launcher."""
     while number > 1:
         name, parent = _process(number)
         if name in LAUNCHERS:
@@ -81,7 +86,7 @@ def find_launcher(number: int) -> int | None:
 
 
 def _process(number: int) -> tuple[str, int]:
-    """(name, number of the parent)"""
+    """Return (name, number of the parent)."""
     try:
         with open(f"/proc/{number}/stat") as file:
             text = file.read()

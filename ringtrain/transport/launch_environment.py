@@ -1,9 +1,8 @@
-"""What a launcher has told this process in its environment: pure functions of that environment.
+"""The launcher's variables in this process's environment: pure functions of that environment.
 
-Slurm's variables are to be read with care. ``SLURM_NTASKS`` is what an allocation was asked for: it is also
-set in a batch script or an salloc shell, where one plain process is meant to be alone. Only srun sets
-``SLURM_STEP_NUM_TASKS``; and an mpirun that starts its daemons by srun hands the daemons' own down to its
-ranks, so mpirun's word comes first.
+Slurm's variables need care. ``SLURM_NTASKS`` is the request of an allocation: it is also set in a batch script or an
+salloc shell, where one plain process should be alone. Only srun sets ``SLURM_STEP_NUM_TASKS``. An mpirun that starts
+its daemons by srun passes the daemons' variables on to its ranks, so mpirun's variables come first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,9 @@ from ringtrain.transport import texts
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Who started this process, and as which of how many ranks. ``by`` is empty where nobody says so."""
+    """The launcher of this process (``by``), its rank and the number of ranks. ``by`` is empty if no launcher is
+    known.
+    """
 
     by: str
     size: int
@@ -34,7 +35,7 @@ LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
 def read_launch(environ: Mapping[str, str]) -> Launch:
-    """The launch that the environment speaks of; :data:`ALONE` where it speaks of none."""
+    """Return the launch in the environment; :data:`ALONE` if there is none."""
     for by, size_name, rank_name in SOURCES:
         size, rank = _number(environ, size_name), _number(environ, rank_name)
         if size is not None and rank is not None and rank < size:  # else they are left over from something else
@@ -49,13 +50,13 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def check_without_mpi(launch: Launch, reason: str) -> None:
-    """Without an MPI there can be one rank alone. Raises UsageError where the launcher started more."""
+    """Check that this process is alone, because there is no MPI. Raises UsageError if the launcher started more."""
     if launch.size > 1:
         raise UsageError(texts.NO_MPI(launcher=launch.by, size=launch.size, reason=reason, install=texts.INSTALL))
 
 
 def check_world(launch: Launch, size: int, library: str) -> None:
-    """Raises UsageError where the launcher started several ranks and each found itself alone."""
+    """Raise UsageError if the launcher started several ranks and each found itself alone."""
     if size > 1 or launch.size <= 1:
         return
     found = texts.WORLDS_OF_ONE(launcher=launch.by, size=launch.size)
@@ -65,14 +66,14 @@ def check_world(launch: Launch, size: int, library: str) -> None:
 
 
 def local_claims(environ: Mapping[str, str]) -> dict[str, int]:
-    """What each known variable says about this process's rank within its node."""
+    """Return each known variable for this process's rank within its node."""
     claims = {name: _number(environ, name) for name in LOCAL_RANKS}
     return {name: value for name, value in claims.items() if value is not None}
 
 
 def choose_local_ranks(claims: Sequence[Mapping[str, int]], nodes: Sequence[int]) -> list[int]:
-    """The local rank of every rank, from one source for all: the first variable that numbers the ranks of
-    every node from 0 without a gap, else the order of ranks. ``claims`` and ``nodes`` are by rank.
+    """Return the local rank of every rank, from one source for all: the first variable that numbers the ranks of every
+    node from 0 without a gap, or else the order of ranks. ``claims`` and ``nodes`` are by rank.
 
     Under mpirun ``SLURM_LOCALID`` is the daemon's, 0 in every rank; it fails that test, and is asked last.
     """
@@ -83,7 +84,7 @@ def choose_local_ranks(claims: Sequence[Mapping[str, int]], nodes: Sequence[int]
 
 
 def local_rank_source(claims: Sequence[Mapping[str, int]], nodes: Sequence[int]) -> str | None:
-    """The variable that :func:`choose_local_ranks` goes by; None where it is the order of ranks."""
+    """Return the variable that :func:`choose_local_ranks` uses; None for the order of ranks."""
     return next((name for name in LOCAL_RANKS if _numbers_nodes([claim.get(name) for claim in claims], nodes)), None)
 
 
@@ -95,7 +96,8 @@ def _numbers_nodes(numbers: Sequence[int | None], nodes: Sequence[int]) -> bool:
 
 
 def number_nodes(leaders: Sequence[int]) -> list[int]:
-    """Nodes counted from 0 in the order of their lowest rank, where ``leaders`` names each rank's node
-    anyhow."""
+    """Return the node of each rank, counted from 0 in the order of their lowest ranks. ``leaders``: any one number for
+    the ranks of a node.
+    """
     order = list(dict.fromkeys(leaders))
     return [order.index(leader) for leader in leaders]

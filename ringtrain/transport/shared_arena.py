@@ -1,12 +1,13 @@
 """Memory that the ranks of a node map alike, and counters in it by which they wait for one another.
 
-An *arena* is one piece of memory for every rank of the node, each as long as the others, all in one shared window. A
-span of a rank's own piece has a twin in everybody else's: the same elements, that far from the beginning.
+An *arena* is one array for every rank of the node, all of the same length, all in one shared window. A span of a rank's
+own array has peer views in the others: the same elements, at the same offset.
 
-A *lane* is a counter for every rank, alone on its cache line. A rank advances its own, and looks whether the others
-have advanced as often. Each lane is used in one order on all ranks, so that equal counts mean equal positions.
+A *signal counter* has a number for every rank, alone on its cache line. A rank advances its own number, and checks
+whether the others have advanced as often. All ranks use a counter in one order, so that equal counts mean equal
+positions.
 
-Source: MPI 4.1, section 12.2.3, for windows of shared memory; 12.7 for what ``sync`` orders.
+Source: MPI 4.1, section 12.2.3, for windows of shared memory; 12.7 for the ordering by ``sync``.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,30 +15,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LINE_BYTES = 64  # a cache line: counters on one line would make their ranks take it from one another
+LINE_BYTES = 64  # a cache line: ranks with counters on one line would invalidate one another's caches
 LANES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SharedArena:
-    """pieces: uint8 arrays of one length, by place in the node. ``own`` is the place of this rank."""
+    """The arrays of the node's ranks: uint8, of one length, by place in the node. ``own`` is the place of this rank."""
 
-    pieces: Sequence[np.ndarray]
+    arrays: Sequence[np.ndarray]
     own: int
 
     def peer_views(self, span: np.ndarray) -> list[np.ndarray] | None:
-        """The span's elements in every piece, its own among them; None where the span is not in the own piece, or has
-        gaps: what lies in them is nobody's to touch."""
+        """Return the span's elements in every array, its own included; None if the span is not in this rank's array, or
+        has gaps, because no rank may touch the bytes in a gap.
+        """
         if not span.flags.c_contiguous:
             return None
-        start = span.ctypes.data - self.pieces[self.own].ctypes.data
-        if not 0 <= start <= self.pieces[self.own].nbytes - span.nbytes:
+        start = span.ctypes.data - self.arrays[self.own].ctypes.data
+        if not 0 <= start <= self.arrays[self.own].nbytes - span.nbytes:
             return None
-        return [piece[start : start + span.nbytes].view(span.dtype) for piece in self.pieces]
+        return [array[start : start + span.nbytes].view(span.dtype) for array in self.arrays]
 
 
-def twins(arenas: Sequence[SharedArena], span) -> list | None:
-    """The span's elements on every rank of the node, if it lies in one of the arenas."""
+def find_peer_views(arenas: Sequence[SharedArena], span) -> list | None:
+    """Return the span's elements on every rank of the node, if it lies in one of the arenas."""
     if not isinstance(span, np.ndarray):
         return None
     found = (arena.peer_views(span) for arena in arenas)
@@ -46,7 +48,8 @@ def twins(arenas: Sequence[SharedArena], span) -> list | None:
 
 class SignalCounter:
     """One counter for every rank of the node. ``sync`` orders this rank's reads and writes of shared memory before it
-    and after it."""
+    and after it.
+    """
 
     def __init__(self, counters: Sequence[np.ndarray], own: int, sync: Callable[[], None]):
         self._own = memoryview(counters[own])
@@ -56,11 +59,11 @@ class SignalCounter:
 
     @property
     def count(self) -> int:
-        """How often this rank has advanced; the same on all ranks at the same point of what they do on this lane."""
+        """How often this rank has advanced; the same on all ranks at the same point of their work on this counter."""
         return self._own[0]
 
     def advance(self) -> None:
-        """What this rank has written is there for whoever sees the new count."""
+        """Advance: a rank that sees the new count sees all earlier writes of this rank."""
         self._sync()
         self._own[0] += 1
 
@@ -74,20 +77,24 @@ class SignalCounter:
         return True
 
     def late(self) -> list[int]:
-        """The places of those that have not."""
+        """Return the places of the ranks that have not."""
         count = self._own[0]
         return [place for place, other in zip(self._places, self._others, strict=True) if other[0] < count]
 
 
 class SignalCounters:
-    """Lanes by tag, made in blocks. ``window(nbytes)`` is memory that the node shares, or None; collective."""
+    """Signal counters by tag, allocated several at a time. ``window(nbytes)`` returns memory that the node shares, or
+    None; collective.
+    """
 
     def __init__(self, window: Callable[[int], np.ndarray | None], own: int, size: int, sync: Callable[[], None]):
         self._window, self._own, self._size, self._sync = window, own, size, sync
         self._blocks: dict[int, np.ndarray | None] = {}
 
     def signal_counter(self, tag: int) -> SignalCounter | None:
-        """The lane of that tag; None where memory is not shared. Collective over the node when a block is new."""
+        """Return the counter of that tag; None without shared memory. Collective over the node if it must be
+        allocated.
+        """
         if self._size == 1:
             return SignalCounter([np.zeros(1, np.int64)], 0, self._sync)
         number, index = divmod(tag, LANES_AT_ONCE)

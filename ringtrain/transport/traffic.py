@@ -1,4 +1,4 @@
-"""What a rank's messages carry over the links between nodes."""
+"""A counter of the bytes of a rank's messages over the links between nodes."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -6,14 +6,16 @@ from ringtrain.transport.buffers import as_bytes
 
 
 class LinkTraffic:
-    """``between_bytes``: of all messages that were started so far, to ranks of other nodes than ``neighbours``."""
+    """The counter. ``between_bytes``: bytes of all started messages to ranks of other nodes than ``neighbours``."""
 
     def __init__(self, neighbours: Collection[int]):
         self._neighbours = neighbours
         self.between_bytes = 0
 
     def counting(self, start: Callable[[], None], moves: Sequence[tuple[int, object]]) -> Callable[[], None]:
-        """``start``, which starts the sends of these (peer, span), counted; itself where none leaves the node."""
+        """Return ``start``, which starts the sends of these (peer, span), with the counting added; ``start`` itself if
+        none leaves the node.
+        """
         nbytes = sum(as_bytes(span).size for peer, span in moves if peer not in self._neighbours)
         if not nbytes:
             return start

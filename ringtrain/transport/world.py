@@ -13,11 +13,11 @@ from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.buffers import aligned_zeros
 from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision, CudaTrial, Evidence, agree_on_way
-from ringtrain.transport.cuda_aware.visibility import sees, sight
+from ringtrain.transport.cuda_aware.visibility import device_names, visibility_evidence
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DeviceTransport
-from ringtrain.transport.fault_tolerance import MARK, tolerant
+from ringtrain.transport.fault_tolerance import MARK, is_fault_tolerant
 from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.mpi.openmpi import starting
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -44,16 +44,16 @@ def connect(allocate=None, comm=None) -> Transport:
     except (ImportError, RuntimeError) as error:
         check_without_mpi(launch, str(error).splitlines()[0])
         return LoopbackWorld(1).transport(0, allocate or aligned_zeros)
-    from ringtrain.transport.mpi.messages import Messages, library
-    from ringtrain.transport.mpi.requests import telling
+    from ringtrain.transport.mpi.messages import Messages, mpi_library
+    from ringtrain.transport.mpi.requests import naming_peers
 
-    check_world(launch, MPI.COMM_WORLD.size, library())
+    check_world(launch, MPI.COMM_WORLD.size, mpi_library())
     if comm is None:
         comm = MPI.COMM_WORLD
     elif not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         raise UsageError(texts.NOT_A_COMMUNICATOR(given=comm))
     try:
-        with telling(texts.MEETING, comm):
+        with naming_peers(texts.MEETING, comm):
             return Messages(comm, local_claims(os.environ), allocate)
     except RankLostError:
         raise RankLostError(texts.DIED_BEFORE_START(advice=texts.NOT_SURVIVED)) from None
@@ -65,7 +65,7 @@ def _start():
     errors. Raises ImportError, RuntimeError."""
     import mpi4py
 
-    if not tolerant(os.environ) or "mpi4py.MPI" in sys.modules:
+    if not is_fault_tolerant(os.environ) or "mpi4py.MPI" in sys.modules:
         from mpi4py import MPI
 
         return MPI
@@ -74,7 +74,7 @@ def _start():
 
     from ringtrain.transport.mpi import libmpi
 
-    if not libmpi.start():
+    if not libmpi.start_open_mpi():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
         comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -172,14 +172,14 @@ def look() -> list[Evidence]:
     """The evidence of this process's MPI on device memory."""
     from ringtrain.transport.mpi import libmpi
 
-    return libmpi.look()
+    return libmpi.mpi_evidence()
 
 
 def fault_tolerance() -> tuple[bool, bool]:
     """Whether the MPI of this process has ULFM, and whether it was started with it."""
     from ringtrain.transport.mpi import libmpi
 
-    return libmpi.fault_tolerance()
+    return libmpi.ulfm_support()
 
 
 def choose_way(transport: Transport, asked: str, device: int, maker: str) -> CudaDecision:
@@ -206,9 +206,11 @@ def find_way(transport: Transport, asked: str, device: int, maker: str) -> CudaD
 
         return trial.attempt(libmpi.launcher(), libmpi.vendor(), maker, beside)
 
-    told = transport.gather_json([transport.node, device, sees(os.environ)])
+    told = transport.gather_json([transport.node, device, device_names(os.environ)])
     beside = [number for node, number, _ in told if node == told[0][0]][:2]
-    return agree_on_way(transport, asked, look, sight([(node, words) for node, _, words in told]), attempt)
+    return agree_on_way(
+        transport, asked, look, visibility_evidence([(node, words) for node, _, words in told]), attempt
+    )
 
 
 def on_device(transport: Transport, runtime, choice: CudaDecision) -> Transport:

@@ -17,7 +17,7 @@ from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.choice import Unable
 from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
-from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_plan
+from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
 from ringtrain.ops.cuda.device import Device
 
 PRECISIONS = ("bfloat16", "float32")
@@ -44,7 +44,7 @@ def plans_of(model: str, batch: int) -> list[ConvolutionPlan]:
     for node in nodes:
         layer, x, y = node.layer, graph.shapes[node.inputs[0]], graph.shapes[node.name]
         weights = layer.kernel, layer.kernel, x[-1] // layer.groups, layer.channels
-        found.append(make_plan((batch, *x), weights, (batch, *y), layer.geometry))
+        found.append(make_convolution_plan((batch, *x), weights, (batch, *y), layer.geometry))
     return list(dict.fromkeys(found))
 
 

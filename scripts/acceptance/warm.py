@@ -7,7 +7,7 @@ from ringtrain.errors import RingtrainError
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.gemm import by_cores
 from ringtrain.ops.cuda.kernels import Kernels, whole_source
-from ringtrain.ops.cuda.signatures import parse
+from ringtrain.ops.cuda.signatures import parse_signatures
 from ringtrain.ops.cuda.tiles import able
 
 SOURCES, TYPES = ("convolution", "gemm"), ("bfloat16", "float32")
@@ -19,7 +19,7 @@ def jobs(runtime):
         kernels = Kernels(runtime, "float32", act)
         for tile in able(kernels.act.itemsize):
             defines = {**tile.defines, "CORES": int(by_cores(True, kernels.act))}
-            parameters = parse(whole_source(source), {"REAL": "float", "ACT": "float"})
+            parameters = parse_signatures(whole_source(source), {"REAL": "float", "ACT": "float"})
             yield kernels, source, next(iter(parameters)), defines
 
 

@@ -41,7 +41,7 @@ from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, plots, tables
 from ringtrain.bench.sweep.launches import markdown, merged
-from ringtrain.bench.sweep.sizes import choose, parse_bytes, swept
+from ringtrain.bench.sweep.sizes import parse_bytes, parse_names, swept
 from ringtrain.bench.sweep.sweep import Sweep, Watcher, sweep
 from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
@@ -99,11 +99,11 @@ def _watcher(rank: int) -> Watcher:
         return Watcher()
 
     def begun(header: dict) -> None:
-        columns[:] = tables.columns_of(header)
+        columns[:] = tables.table_columns(header)
         tell("\n".join([*tables.header_lines(header), *tables.titles(columns)]))
 
     columns: list = []
-    return Watcher(begun, lambda rows: tell("\n".join(tables.line(row, columns) for row in rows)))
+    return Watcher(begun, lambda rows: tell("\n".join(tables.row_line(row, columns) for row in rows)))
 
 
 # ── launches ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -150,7 +150,7 @@ def write(options, ranks: int, sweeps: list[dict]) -> None:
     tell(f"\n{text}")
     base.with_suffix(".md").write_text(text)
     files.write_json(base.with_suffix(".json"), found["header"], found["rows"])
-    plots.draw(found["header"], found["rows"], options.picture(ranks))
+    plots.plot_sweep(found["header"], found["rows"], options.picture(ranks))
     tell(f"{base}.md, {base}.json, {options.picture(ranks)}")
 
 
@@ -195,7 +195,7 @@ def read_options() -> argparse.Namespace:
     if options.iterations < 1 or options.warm_up < 0:
         parser.error("give -n of 1 or more, and -w of 0 or more")
     try:
-        options.algorithm = choose(options.algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
+        options.algorithm = parse_names(options.algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
         options.sizes = swept(parse_bytes(options.begin), parse_bytes(options.end), options.factor)
     except UsageError as error:
         parser.error(str(error))

@@ -7,13 +7,13 @@ import pytest
 
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Way
-from ringtrain.ops.cuda.convolution.plan import make_plan
+from ringtrain.ops.cuda.convolution.plan import make_convolution_plan
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import needs_compiler
 
 pytestmark = needs_compiler
-PLAN = make_plan((2, 5, 6, 8), (3, 3, 8, 16), (2, 3, 3, 16), ConvGeometry(3, 2, 1))
+PLAN = make_convolution_plan((2, 5, 6, 8), (3, 3, 8, 16), (2, 3, 3, 16), ConvGeometry(3, 2, 1))
 
 
 class Numpy:

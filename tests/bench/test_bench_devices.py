@@ -101,7 +101,7 @@ def test_text_files_and_pictures_say_what_device(result, tmp_path):
     (tmp_path / "old.json").write_text(json.dumps(before))
     assert {(row["device"], row["way"]) for row in files.read_json(tmp_path / "old.json")["rows"]} == {("cpu", "")}
     pytest.importorskip("matplotlib")
-    plots.draw(result.header, result.rows, tmp_path / "a.svg")
+    plots.plot_sweep(result.header, result.rows, tmp_path / "a.svg")
     assert "sum, in place, buffers on host, 3 ranks" in plots.title_of(result.header, ("float32", "sum", "in"))
 
 

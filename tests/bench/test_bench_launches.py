@@ -98,13 +98,13 @@ def test_files_and_pictures_of_launches(swept, tmp_path):
     files.write_json(tmp_path / "a.json", found["header"], found["rows"])
     assert files.read_json(tmp_path / "a.json")["rows"] == found["rows"]
     pytest.importorskip("matplotlib")
-    plots.draw(found["header"], found["rows"], tmp_path / "a.svg")
+    plots.plot_sweep(found["header"], found["rows"], tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
     assert "least to greatest of 2 launches" in drawn and "hollow: unreliable, by" in drawn
     place = f"here, a processor, {found['header']['at'][:10]}, before each call every rank writes its buffer"
     assert place in drawn
     quiet = launch(swept, 1e-6)
-    plots.draw(quiet["header"], quiet["rows"], tmp_path / "b.svg")
+    plots.plot_sweep(quiet["header"], quiet["rows"], tmp_path / "b.svg")
     drawn = (tmp_path / "b.svg").read_text()
     assert "hollow" not in drawn and "95 % interval" in drawn
 

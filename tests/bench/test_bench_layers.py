@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.layers.layer_rows import COLUMNS, cells, layer_rows, plain_lines, summary_lines, totals
+from ringtrain.bench.layers.layer_rows import COLUMNS, cells, layer_lines, layer_rows, summary_lines, totals
 from ringtrain.bench.layers.layers import (
     BACKWARD,
     BETWEEN,
@@ -16,7 +16,7 @@ from ringtrain.bench.layers.layers import (
     Stopwatch,
     TimedLayer,
     keys_of,
-    measure,
+    measure_layers,
 )
 from ringtrain.errors import ModelError
 from ringtrain.nn import spec
@@ -115,8 +115,8 @@ def test_the_slowest_rank_counts(graph):
             return {key: float(self.rank + 1) for key in keys_of(graph)} | {(LOSS, ""): 5.0 - self.rank}
 
     def run(transport):
-        assert measure(transport, Clockwork(transport.rank), keys_of(graph), 0)[LOSS, ""] == []  # no warm-up
-        return measure(transport, Clockwork(transport.rank), keys_of(graph), 2)
+        assert measure_layers(transport, Clockwork(transport.rank), keys_of(graph), 0)[LOSS, ""] == []  # no warm-up
+        return measure_layers(transport, Clockwork(transport.rank), keys_of(graph), 2)
 
     for samples in LoopbackWorld(3).run(run):
         assert samples["conv", FORWARD] == [3.0, 3.0]
@@ -160,7 +160,7 @@ def test_text_is_aligned_and_says_what_is_not_there(graph):
     samples = samples_of(graph, pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float32")
     total = totals(rows, samples, BATCH, 1)
-    lines = plain_lines(rows, total)
+    lines = layer_lines(rows, total)
     assert lines[0].split() == [title for title, _, _ in COLUMNS]
     assert lines[1].split() == ["ms", "ms", "%", "GFLOP/s", "GFLOP/s", "bytes"]
     assert len({len(line) for line in lines if line.startswith(("layer", "conv", "next", "norm", "out"))}) == 1

@@ -6,14 +6,14 @@ import socket
 import pytest
 
 from ringtrain.bench import texts as bench_texts
-from ringtrain.bench.header import crowded, ranges, relevant
+from ringtrain.bench.header import ranges, relevant, why_cores_are_shared
 from ringtrain.bench.measure.memory import available_bytes, check_memory
 from ringtrain.bench.model.bounds import bound_s
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass, LinkLayout
-from ringtrain.bench.sweep.pairs import sick, worst
+from ringtrain.bench.sweep.pairs import sick, worst_pairs
 from ringtrain.bench.sweep.sizes import UNKNOWN_BYTES, of_buckets, parse_bytes, scrub_bytes, swept, whole_elements
 from ringtrain.errors import UsageError
-from ringtrain.humanize import format_bytes, format_rate, format_seconds, percent, plural
+from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport.threads.loopback import LoopbackWorld
@@ -90,7 +90,7 @@ def test_layouts_name_pairs_and_neighbours():
 def test_the_worst_pair_and_the_sick_rank():
     rates = {(0, 1): 9, (0, 2): 2, (0, 3): 8, (1, 2): 1, (1, 3): 7, (2, 3): 3}
     rows = [{"first": a, "second": b, "latency_s": a + b, "bytes_per_s": rate} for (a, b), rate in rates.items()]
-    found = worst(rows)
+    found = worst_pairs(rows)
     assert (found["latency"]["first"], found["latency"]["second"]) == (2, 3)
     assert (found["bandwidth"]["first"], found["bandwidth"]["second"]) == (1, 2)
     assert sick(rows, ["a"] * 4) == [
@@ -116,9 +116,9 @@ def test_a_sick_host_is_named_by_its_links_to_others():
 
 def test_ranks_that_share_cores_are_counted_by_host():
     two = {"host": "a", "cores": [0, 1]}
-    assert crowded([two, two, {"host": "b", "cores": [0]}]) is None
-    assert crowded([two, two, two]) == "3 ranks on 2 cores"
-    assert crowded([{"host": "a", "cores": [0]}, {"host": "a", "cores": [0]}]) == "2 ranks on 1 core"
+    assert why_cores_are_shared([two, two, {"host": "b", "cores": [0]}]) is None
+    assert why_cores_are_shared([two, two, two]) == "3 ranks on 2 cores"
+    assert why_cores_are_shared([{"host": "a", "cores": [0]}, {"host": "a", "cores": [0]}]) == "2 ranks on 1 core"
 
 
 def test_the_environment_that_matters():
@@ -137,7 +137,7 @@ def test_the_largest_cache_is_emptied_twice_over(tmp_path):
 def test_numbers_for_people():
     assert ranges([8, 0, 1, 2, 5]) == "0-2,5,8" and ranges([]) == ""
     assert [format_bytes(n) for n in (3, 65536, 1.5 * 2**20, 2**31)] == ["3 B", "64 KiB", "1.5 MiB", "2 GiB"]
-    assert (format_seconds(1.234e-5), format_rate(2.5e9), percent(0.125)) == (
+    assert (format_seconds(1.234e-5), format_rate(2.5e9), format_percent(0.125)) == (
         "12.3 µs",
         "2.5 GB/s",
         "12.5 %",

@@ -60,7 +60,7 @@ def test_all_are_compared_with_the_mpi_in_the_memory_where_it_is_faster(mpi_take
     for ring, mpi in (result.rows[:2], result.rows[2:]):
         assert (mpi["memory"], mpi["median_s"], mpi["reason"], mpi["wrong"]) == (memory, 2.0, reason, 0)
         assert (ring["memory"], ring["median_s"], ring["speedup"]) == ("shared", 1.0, 2.0)
-        assert f" {memory} " in tables.line(mpi) and mpi["speedup"] is None
+        assert f" {memory} " in tables.row_line(mpi) and mpi["speedup"] is None
 
 
 def test_auto_chooses_by_what_the_mpi_does_where_gradients_lie(mpi_takes):

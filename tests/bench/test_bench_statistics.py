@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from ringtrain.bench.measure.statistics import ratio, summary
+from ringtrain.bench.measure.statistics import ratio, summarise
 
 
 def test_figures_of_known_samples():
-    found = summary(range(1, 102))
+    found = summarise(range(1, 102))
     assert found["median_s"] == 51 and found["min_s"] == 1
     assert (found["p5_s"], found["p95_s"], found["p99_s"]) == (6, 96, 100)
     assert found["cv"] == pytest.approx(np.std(range(1, 102)) / 51)
-    assert summary([2.0])["cv"] == 0
+    assert summarise([2.0])["cv"] == 0
 
 
 def test_the_ratio_of_medians_lies_in_its_interval():

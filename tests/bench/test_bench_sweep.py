@@ -106,7 +106,7 @@ def test_refusals_are_rows_with_a_reason():
     assert allreduce_texts.NO_BFLOAT16 in by(refused, dtype="bfloat16")[0]["reason"]
     assert by(refused, dtype="int32")[0]["reason"] == bench_texts.MEAN_OF_INTEGERS
     assert all(tuple(row) == COLUMNS and row["median_s"] is row["transport"] is None for row in refused)
-    assert tables.line(refused[0]).endswith("refused: " + refused[0]["reason"])
+    assert tables.row_line(refused[0]).endswith("refused: " + refused[0]["reason"])
     assert all(row["wrong"] == 0 for row in by(result.rows, status="ok"))
 
 
@@ -152,7 +152,7 @@ def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkey
     assert (shared["status"], shared["transport"], shared["wire_bytes"]) == ("ok", "shared", None)
     assert (windows["status"], windows["reason"]) == ("refused", "shared memory cannot be had here")
     assert result.header["fits"][0]["models"]["shared"]["work"]["sent"] == 1.5
-    assert " shared " in tables.line(shared) and " - " in tables.line(shared)
+    assert " shared " in tables.row_line(shared) and " - " in tables.row_line(shared)
 
 
 def test_a_rival_takes_part_in_the_same_run():
@@ -172,7 +172,7 @@ def test_a_late_rank_is_waited_for():
         assert row["late_median_s"] >= 0.02
         assert row["late_cost"] == (row["late_median_s"] - row["median_s"]) / 0.02
     assert any(bench_texts.LATE(time="20 ms", rank=1) in text for text in tables.header_lines(result.header))
-    titles = tables.titles(tables.columns_of(result.header))[0]
+    titles = tables.titles(tables.table_columns(result.header))[0]
     assert " late " in titles and " slow " not in titles
 
 
@@ -184,7 +184,9 @@ def test_a_spent_budget_leaves_three_repetitions_and_cold_buffers_are_measured_t
 def test_unchecked_rows_say_so():
     rows = swept(2, checked=False, sizes=(64,)).rows
     assert {row["wrong"] for row in rows} == {row["same_on_ranks"] for row in rows} == {None}
-    assert tables.line(rows[0], [column for column in tables.COLUMNS if column[0] == "#wrong"]).strip().startswith("-")
+    assert (
+        tables.row_line(rows[0], [column for column in tables.COLUMNS if column[0] == "#wrong"]).strip().startswith("-")
+    )
 
 
 def test_rows_are_told_as_they_come():
@@ -303,12 +305,12 @@ def test_a_plot(result, tmp_path, ending):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"a.{ending}"
     plots.check_plot(path)
-    plots.draw(result.header, result.rows, path)
+    plots.plot_sweep(result.header, result.rows, path)
     assert path.stat().st_size > 5000
     with pytest.raises(UsageError, match=bench_texts.NO_PICTURE_KIND.pattern(ending="pmg") + r"did you mean 'png'\?"):
         plots.check_plot(tmp_path / "a.pmg")
-    plots.draw(result.header, [], path)
-    plots.draw(result.header, by(result.rows, algorithm="ring") + by(result.rows, algorithm="tree"), path)
+    plots.plot_sweep(result.header, [], path)
+    plots.plot_sweep(result.header, by(result.rows, algorithm="ring") + by(result.rows, algorithm="tree"), path)
 
 
 def slower(rows, factor):

@@ -4,7 +4,7 @@ import pytest
 
 from ringtrain.allreduce import texts as allreduce_texts
 from ringtrain.allreduce.auto import Candidates
-from ringtrain.allreduce.catalogue import anywhere
+from ringtrain.allreduce.catalogue import static_candidates
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, TuningRow, predict_s
 from ringtrain.bench import texts as bench_texts
@@ -67,7 +67,7 @@ def test_a_wrong_algorithm_does_not_win(monkeypatch):
 
     monkeypatch.setattr("ringtrain.transport.threads.loopback.Loopback.native_allreduce", silent)
     table = tune.table_from(swept(algorithms=("mpi", "ring")), PAIR)
-    lines = tune.choice_lines(table, anywhere(PAIR, "float32"), [64, 4096], "float32", "sum", whole=True)
+    lines = tune.choice_lines(table, static_candidates(PAIR, "float32"), [64, 4096], "float32", "sum", whole=True)
     assert "mpi" not in "".join(lines)
     assert tune.barred(table) == [bench_texts.BARRED(algorithm="mpi", size="64 B", dtype="float32", op="sum")]
 
@@ -169,7 +169,7 @@ def test_choices_of_one_sweep_are_one_curve_and_one_limit(tmp_path):
     complaints = gates.too_slow(found.rows, 1e99)
     assert [line.partition(":")[0] for line in complaints] == ["mpi", "auto"]
     pytest.importorskip("matplotlib")
-    plots.draw(found.header, found.rows, tmp_path / "a.svg")
+    plots.plot_sweep(found.header, found.rows, tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
     assert "<!-- auto -->" in drawn and "auto:" not in drawn
 

@@ -145,11 +145,11 @@ def test_without_a_wire_nothing_more_is_allowed():
 
 
 def test_tables_and_pictures_tell_them_apart(result, tmp_path):
-    columns = tables.columns_of(result.header)
+    columns = tables.table_columns(result.header)
     assert "on wire" in tables.titles(columns)[0]
-    assert "on wire" not in tables.titles(tables.columns_of(swept(2, wires=("none",), sizes=(64,)).header))[0]
+    assert "on wire" not in tables.titles(tables.table_columns(swept(2, wires=("none",), sizes=(64,)).header))[0]
     (refused,) = by(result.rows, algorithm="mpi", bytes=100, wire_dtype="bfloat16")
-    text = tables.line(refused, columns)
+    text = tables.row_line(refused, columns)
     assert text.split()[5:9] == ["bfloat16", "mpi", "-", "refused:"]
     fits = tables.fit_lines(result.header["fits"])
     assert any(
@@ -161,7 +161,7 @@ def test_tables_and_pictures_tell_them_apart(result, tmp_path):
         "tree (bfloat16)",
     ]
     pytest.importorskip("matplotlib")
-    plots.draw(result.header, result.rows, tmp_path / "a.svg")
+    plots.plot_sweep(result.header, result.rows, tmp_path / "a.svg")
     assert "ring (bfloat16)" in (tmp_path / "a.svg").read_text()
 
 

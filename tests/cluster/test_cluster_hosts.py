@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.inspect.cost import Fabric, cost
+from ringtrain.collectives.inspect.cost import Fabric, schedule_cost
 from ringtrain.collectives.topology import filled
 from tests.cluster.conftest import PATIENCE_S
 from tests.tiers import thorough
@@ -52,7 +52,7 @@ def test_bytes_at_the_interface_are_the_schedules(cluster, ranks, algorithm):
     ran = cluster(ranks, ["allreduces.py", algorithm, nbytes, times])
     assert ran.returncode == 0, ran.stderr
     topology = filled(ranks)
-    predicted = cost(make_schedule(algorithm, topology), topology, nbytes, Fabric()).interface
+    predicted = schedule_cost(make_schedule(algorithm, topology), topology, nbytes, Fabric()).interface
     assert [sent / times for sent in ran.sent] == pytest.approx(predicted, rel=0.05)
     assert sum(ran.received) == pytest.approx(sum(ran.sent), rel=0.01)
 

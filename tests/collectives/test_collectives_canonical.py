@@ -13,14 +13,14 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import ring
 from ringtrain.collectives.algorithms.canonical import canonical, reduce_scatter
 from ringtrain.collectives.algorithms.pipelined import pipelined
-from ringtrain.collectives.algorithms.shards import add_up, are_siblings, folds, partials, share, slots
+from ringtrain.collectives.algorithms.shards import add_up, are_siblings, folds, partials, shard_range, slots
 from ringtrain.collectives.catalogue import FLAT, make_schedule
 from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import ChunkOperation, plan
-from ringtrain.collectives.execution.mapped import Mapped, launches
+from ringtrain.collectives.execution.fused_plan import ChunkOperation, canonical_plan
+from ringtrain.collectives.execution.mapped import Mapped, device_operations
 from ringtrain.collectives.proof.addition_order import prove, prove_fused, qualifies, qualifying
-from ringtrain.collectives.proof.verify import verify
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Step
 from ringtrain.collectives.topology import even
 from ringtrain.errors import ScheduleError, UsageError
@@ -71,12 +71,14 @@ def test_a_rank_is_left_with_its_maximal_subtrees(shards):
     nodes = nodes_of(shards)
     for size in range(1, shards + 1):
         for rank in range(size):
-            start, stop = share(rank, size, shards)
+            start, stop = shard_range(rank, size, shards)
             within = {node for node in nodes if start <= node[0] and node[1] <= stop}
             maximal = {a for a in within if not any(b != a and b[0] <= a[0] and a[1] <= b[1] for b in within)}
             assert partials(rank, size, shards) == sorted(maximal)
             assert slots(start, stop, shards) <= max(math.log2(shards), 1)
-        assert {share(rank, size, shards)[0] for rank in range(size)} == {rank * shards // size for rank in range(size)}
+        assert {shard_range(rank, size, shards)[0] for rank in range(size)} == {
+            rank * shards // size for rank in range(size)
+        }
 
 
 def test_shards_are_added_as_a_binary_counter_carries():
@@ -94,12 +96,12 @@ def test_every_number_of_ranks_is_proved():
         assert proof.rounds == (2 if size > 1 else 0)
         brought = [len(partials(rank, size, shards)) for rank in range(size)]
         assert proof.sent == tuple((size - 1) * (count + 1) for count in brought)
-        prove_fused(plan(size, shards), shards)
+        prove_fused(canonical_plan(size, shards), shards)
 
 
 def test_pipelined_too_and_as_contributions_of_ranks():
     prove(pipelined(canonical(5, 8), 3), 8)
-    assert verify(canonical(6, 11)).rounds == 2
+    assert verify_schedule(canonical(6, 11)).rounds == 2
     assert reduce_scatter(3, 8).inputs_of(1) == 2 and ring.ring(3).inputs_of(1) == 1
 
 
@@ -160,7 +162,7 @@ def test_additions_in_another_order_are_seen_though_every_rank_agrees():
     prove(with_additions(four, 0, [(12, 8), (0, 4), (0, 12)]), 8)  # 67 + 45
     for pairs in ([(0, 4), (0, 8), (0, 12)], [(0, 8), (4, 12), (0, 4)], [(8, 12), (4, 8), (0, 4)]):
         wrong = with_additions(four, 0, pairs)
-        verify(wrong)  # an all-reduce it is
+        verify_schedule(wrong)  # an all-reduce it is
         rejected(wrong, 8, r"rank 0, chunk 0 is added as .*; wanted \(\(0 \+ 1\) \+ \(2 \+ 3\)\) \+ ")
 
 
@@ -194,7 +196,7 @@ def test_a_wrong_owner_is_seen():
 
 def test_mutants_of_the_plan_in_shared_memory_are_rejected():
     for size, shards in ((3, 8), (4, 8), (5, 7)):
-        fused = plan(size, shards)
+        fused = canonical_plan(size, shards)
         for rank, own in enumerate(fused.tasks):
             for i, task in enumerate(own):
                 lane = replace(task, source=(task.source[0], (task.source[1] + size) % (2 * size)))
@@ -208,14 +210,14 @@ def test_mutants_of_the_plan_in_shared_memory_are_rejected():
 
 
 def test_a_lane_that_is_not_there_is_named():
-    fused = plan(3, 8)
+    fused = canonical_plan(3, 8)
     tasks = (replace(fused.tasks[0][0], source=(0, 3)), *fused.tasks[0][1:])
     with pytest.raises(ScheduleError, match=texts.OUTSIDE_BUFFER.pattern(rank=0, chunk=3, owner=0, brings=1, chunks=3)):
         prove_fused(replace(fused, tasks=(tasks, *fused.tasks[1:])), 8)
 
 
 def test_an_order_that_is_not_the_trees_is_seen_in_shared_memory():
-    fused = plan(4, 8)
+    fused = canonical_plan(4, 8)
     chain = [ChunkOperation((0, 0), (source, 0), add=True) for source in (1, 2, 3)]
     wrong = replace(fused, tasks=((*chain, *fused.tasks[0][3:]), *fused.tasks[1:]))
     in_order = texts.DISORDER.pattern(got="(((0 + 1) + (2 + 3)) + (4 + 5)) + (6 + 7)")
@@ -247,10 +249,16 @@ def test_the_same_bits_over_messages_and_in_shared_memory(size, shards):
             arrays = [t.allocate(count, "f4") for _ in range(most)]
             lanes = [t.peer_views(array) for array in arrays]
             shared = Mapped(
-                plan(size, shards), t, lanes[0], t.signal_counter(tag), add, piece_bytes=64, lanes=lanes[1:]
+                canonical_plan(size, shards),
+                t,
+                lanes[0],
+                t.signal_counter(tag),
+                add,
+                segment_bytes=64,
+                inputs=lanes[1:],
             )
             own = [np.zeros(count, "f4") for _ in partials(t.rank, size, shards)]
-            sent = Execution(canonical(size, shards), t, own[0], add, tag, segment_bytes=24, lanes=own[1:])
+            sent = Execution(canonical(size, shards), t, own[0], add, tag, segment_bytes=24, inputs=own[1:])
             for _ in range(2):
                 for array, mine, value in zip(arrays, own, left(t.rank, size, shards, count), strict=False):
                     array[:] = mine[:] = value
@@ -276,7 +284,7 @@ def test_on_a_device_each_sum_is_one_operation_and_the_last_goes_to_all(size, sh
             for target in targets:
                 target[:] = total
 
-    fused, made = plan(size, shards), []
+    fused, made = canonical_plan(size, shards), []
     most = max(fused.inputs_of)
     arrays = [[np.zeros(8, "f4") for _ in range(size)] for _ in range(most)]
     for rank in range(size):
@@ -285,7 +293,10 @@ def test_on_a_device_each_sum_is_one_operation_and_the_last_goes_to_all(size, sh
     edges = [8 * i // size for i in range(size + 1)]
     for rank in range(size):
         a, b = edges[rank], edges[rank + 1]
-        for function, arguments in launches(Device(), fused, rank, lambda at: arrays[at[1] // size][at[0]][a:b]):  # noqa: B023
+        views = [[array[a:b] for array in own] for own in arrays]
+        for function, arguments in device_operations(
+            Device(), fused, rank, lambda at, v=views: v[at[1] // size][at[0]]
+        ):
             function(*arguments)
     want = add_up([gradient(shard, 8) for shard in range(shards)], np.add)
     assert all(array.tobytes() == want.tobytes() for array in arrays[0])

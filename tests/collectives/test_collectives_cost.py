@@ -7,7 +7,7 @@ import pytest
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-from ringtrain.collectives.inspect.cost import Cost, Fabric, cost, least_s
+from ringtrain.collectives.inspect.cost import Cost, Fabric, least_s, schedule_cost
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import even, filled
 from ringtrain.errors import ScheduleError, UsageError
@@ -18,7 +18,7 @@ WIRE = Fabric(0.0, 1.0, 0.0, 0.0, 0.0, 0.0)  # nothing but the interfaces takes 
 
 
 def seconds(name, topology, nbytes, fabric=FABRIC):
-    return cost(make_schedule(name, topology), topology, nbytes, fabric).seconds
+    return schedule_cost(make_schedule(name, topology), topology, nbytes, fabric).seconds
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 5, 8])
@@ -57,7 +57,7 @@ def test_ranks_share_their_nodes_interface(nodes, ranks):
     topology, n = even(nodes * ranks, nodes), 48.0 * nodes * ranks
     for name in ("hierarchical", "hierarchical-leader"):
         made = make_schedule(name, topology)
-        told = cost(made, topology, n, WIRE)
+        told = schedule_cost(made, topology, n, WIRE)
         assert told.seconds == least_s(made, topology, n, WIRE) == 2 * (nodes - 1) / nodes * n
         assert told.interface == (2 * (nodes - 1) / nodes * n,) * nodes
     # Every rank of a node exchanges whole buffers with another node at once: they queue.
@@ -75,21 +75,23 @@ def test_pieces_overlap_what_steps_keep_apart():
     """A tree of 8 whose levels wait for one another: in pieces, they work at once."""
     alone, n = even(8, 8), 4096.0
     whole = make_schedule("tree", alone)
-    assert cost(pipelined(whole, 16), alone, n, WIRE).seconds < 0.8 * cost(whole, alone, n, WIRE).seconds
+    assert (
+        schedule_cost(pipelined(whole, 16), alone, n, WIRE).seconds < 0.8 * schedule_cost(whole, alone, n, WIRE).seconds
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_no_schedule_beats_the_bound(name):
     for topology in (even(4), even(4, 4), even(8, 2), filled((4, 2, 3))):
         made = make_schedule(name, topology)
-        told = cost(made, topology, 1 << 20, Fabric(gamma_s=0.0))
+        told = schedule_cost(made, topology, 1 << 20, Fabric(gamma_s=0.0))
         assert told.seconds >= least_s(made, topology, 1 << 20, Fabric())
         assert min(told.sent) > 0
 
 
 def test_one_rank_costs_nothing():
     alone = make_schedule("ring", 1)
-    assert cost(alone, even(1), 100, FABRIC) == Cost(0.0, (0.0,), (0.0,))
+    assert schedule_cost(alone, even(1), 100, FABRIC) == Cost(0.0, (0.0,), (0.0,))
     assert least_s(alone, even(1), 100, FABRIC) == 0
 
 
@@ -97,14 +99,14 @@ def test_one_rank_costs_nothing():
 @pytest.mark.parametrize("name", ["ring", "sliced", "circulant"])
 def test_half_of_it_takes_half_the_time(name, goal):
     made = make_schedule(name, even(4, 4), goal)
-    assert cost(made, even(4, 4), 400.0, WIRE).seconds == least_s(made, even(4, 4), 400.0, WIRE) == 300.0
+    assert schedule_cost(made, even(4, 4), 400.0, WIRE).seconds == least_s(made, even(4, 4), 400.0, WIRE) == 300.0
 
 
 def test_deadlocks_and_times_that_cannot_be():
     steps = [[Step(recvs=(Move(1 - rank, 0, 1),)), Step(sends=(Move(1 - rank, 0, 1),))] for rank in range(2)]
     stuck = Schedule("stuck", 2, 1, lambda rank: steps[rank], lambda rank: 1)
     with pytest.raises(ScheduleError, match=texts.COST_DEADLOCK.pattern(schedule=stuck)):
-        cost(stuck, even(2), 8, FABRIC)
+        schedule_cost(stuck, even(2), 8, FABRIC)
     with pytest.raises(UsageError, match=texts.NOT_A_TIME.pattern(name="beta_s", value=-1.0)):
         replace(FABRIC, beta_s=-1.0)
     with pytest.raises(UsageError, match=texts.NOT_A_TIME.pattern(name="alpha_s", value="nan")):

@@ -8,14 +8,14 @@ import pytest
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-from ringtrain.collectives.inspect.draw import in_rounds, line, picture, table
-from ringtrain.collectives.proof.verify import verify
+from ringtrain.collectives.inspect.draw import in_rounds, picture, schedule_table, step_text
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.topology import even, filled
 from ringtrain.errors import UsageError
 
 
 def test_the_ring_of_three():
-    assert table(make_schedule("ring", 3)) == [
+    assert schedule_table(make_schedule("ring", 3)) == [
         ["→1 0:1\n←2 +2:3", "←0 +0:1\n→2 1:2", "←1 +1:2\n→0 2:3"],
         ["→1 2:3\n←2 +1:2", "←0 +2:3\n→2 0:1", "←1 +0:1\n→0 1:2"],
         ["→1 1:2\n←2 0:1", "←0 1:2\n→2 2:3", "←1 2:3\n→0 0:1"],
@@ -24,20 +24,20 @@ def test_the_ring_of_three():
 
 
 def test_arithmetic_within_a_rank_stands_in_the_round_before_it():
-    assert table(make_schedule("sliced", 2)) == [
+    assert schedule_table(make_schedule("sliced", 2)) == [
         ["→1 1:2\n←1 4:5\n0:1 += 4:5", "←0 3:4\n→0 0:1\n1:2 += 3:4"],
         ["→1 0:1\n←1 1:2", "←0 0:1\n→0 1:2"],
     ]
     schedule = make_schedule("sliced", 2)
-    assert [line(step, 0) for step in schedule.steps(0)] == ["→1 1:2  ←1 4:5", "0:1 += 4:5", "→1 0:1  ←1 1:2"]
+    assert [step_text(step, 0) for step in schedule.steps(0)] == ["→1 1:2  ←1 4:5", "0:1 += 4:5", "→1 0:1  ←1 1:2"]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_table_has_a_row_for_each_round(name):
     for counts in ((1,), (3,), (5,), (2, 2), (3, 1)):
         schedule = make_schedule(name, filled(counts))
-        rows = table(schedule)
-        assert len(rows) == verify(schedule).rounds and all(len(row) == sum(counts) for row in rows)
+        rows = schedule_table(schedule)
+        assert len(rows) == verify_schedule(schedule).rounds and all(len(row) == sum(counts) for row in rows)
 
 
 def arrows(path):

@@ -25,7 +25,7 @@ def run(schedule, transport, buffer, edges, segment_bytes=64):
         buffer,
         lambda a, b, y: np.add(a, b, out=y),
         segment_bytes=segment_bytes,
-        edges=edges,
+        chunk_bounds=edges,
     )
     execution.start()
     execution.wait(DEADLINE_S)
@@ -86,5 +86,5 @@ def test_ends_that_do_not_agree_are_told():
 
 def test_what_the_schedule_says_of_itself():
     schedule = all_to_all(4)
-    assert (schedule.goal, schedule.chunks, schedule.wire(0)) == (ALL_TO_ALL, 8, 3)
+    assert (schedule.goal, schedule.chunks, schedule.max_chunks_sent(0)) == (ALL_TO_ALL, 8, 3)
     assert [move.peer for move in schedule.steps(2)[0].sends] == [3, 0, 1]

@@ -7,7 +7,7 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.proof.verify import verify
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import StalledError, TransportError
@@ -111,7 +111,7 @@ def test_a_copy_within_a_rank():
         yield Step((Move(rank, 2, 3),), (Move(rank, 0, 1, add=True),))
 
     schedule = Schedule("aside", 2, 1, steps, lambda rank: 1)
-    verify(schedule)
+    verify_schedule(schedule)
     for buffer in executed(schedule, [exact(rank, 77, "f4") for rank in range(2)], segment_bytes=40):
         np.testing.assert_array_equal(buffer, total(2, 77, "f4"))
 

@@ -6,7 +6,13 @@ import pytest
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import butterfly, ring, sliced, star
-from ringtrain.collectives.execution.fused_plan import ChunkOperation, TwoShotPlan, fuse, one_after_another, order_of
+from ringtrain.collectives.execution.fused_plan import (
+    ChunkOperation,
+    TwoShotPlan,
+    addition_order,
+    one_pass_plan,
+    two_shot_plan,
+)
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
 from ringtrain.errors import ScheduleError
 
@@ -14,7 +20,7 @@ RANKS = [*range(1, 18), 24, 32]
 
 
 def plan(size):
-    return fuse("sliced", sliced.reduce_scatter(size), sliced.all_gather(size))
+    return two_shot_plan("sliced", sliced.reduce_scatter(size), sliced.all_gather(size))
 
 
 @pytest.mark.parametrize("size", RANKS)
@@ -40,22 +46,22 @@ def test_additions_keep_the_order_of_the_schedule():
 
 @pytest.mark.parametrize("size", RANKS)
 def test_one_after_another_is_proved_and_done_in_one_pass(size):
-    fused = one_after_another(size)
+    fused = one_pass_plan(size)
     verify_fused(fused)
-    assert [order_of(fused, rank) for rank in range(size)] == [list(range(size))] * size if size > 1 else [[0]]
+    assert [addition_order(fused, rank) for rank in range(size)] == [list(range(size))] * size if size > 1 else [[0]]
 
 
 @pytest.mark.parametrize("fused", [plan(4), plan(8)], ids=["four", "eight"])
 def test_sums_of_sums_are_not_one_pass(fused):
     with pytest.raises(ScheduleError, match=texts.NOT_ONE_PASS.pattern(plan="sliced", rank=1)):
-        order_of(fused, 1)
+        addition_order(fused, 1)
 
 
 def test_a_sum_that_not_all_are_given_is_not_one_pass():
-    fused = one_after_another(3)
+    fused = one_pass_plan(3)
     short = replace(fused, tasks=(fused.tasks[0][:-1], *fused.tasks[1:]))
     with pytest.raises(ScheduleError, match=texts.NOT_ONE_PASS.pattern(rank=0)):
-        order_of(short, 0)
+        addition_order(short, 0)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,7 @@ def test_a_sum_that_not_all_are_given_is_not_one_pass():
 )
 def test_what_forwards_or_adds_on_arrival_is_not_fused(halves):
     with pytest.raises(ScheduleError, match=texts.NOT_FUSED.pattern()):
-        fuse("made", *halves)
+        two_shot_plan("made", *halves)
 
 
 def mutants(fused: TwoShotPlan):

@@ -12,8 +12,8 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import fuse
-from ringtrain.collectives.execution.mapped import COMING, FINAL, LEAVING, WORKING, Mapped, piece_bytes_for
+from ringtrain.collectives.execution.fused_plan import two_shot_plan
+from ringtrain.collectives.execution.mapped import COMING, FINAL, LEAVING, WORKING, Mapped, segment_bytes_for
 from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts as transport_texts
@@ -26,7 +26,7 @@ def add(a, b, y):
 
 
 def mapped(transport, buffer, combine=add, tag=0, device=HOST, piece_bytes=128):
-    fused = fuse("sliced", sliced.reduce_scatter(transport.size), sliced.all_gather(transport.size))
+    fused = two_shot_plan("sliced", sliced.reduce_scatter(transport.size), sliced.all_gather(transport.size))
     twins, lane = transport.peer_views(buffer), transport.signal_counter(tag)
     return Mapped(fused, transport, twins, lane, combine, device, piece_bytes)
 
@@ -64,7 +64,7 @@ def test_the_same_bits_as_the_schedule_over_messages(size, dtype):
 
 def test_pieces_stay_in_the_cache_and_are_worth_a_call():
     """Of 64 ranks' twins, more than a 64th part of the cache: a call costs as much as to move some KiB."""
-    assert [piece_bytes_for(ranks) >> 10 for ranks in (1, 2, 16, 17, 64, 1000)] == [256, 128, 16, 16, 16, 16]
+    assert [segment_bytes_for(ranks) >> 10 for ranks in (1, 2, 16, 17, 64, 1000)] == [256, 128, 16, 16, 16, 16]
     added = []
 
     def body(t):

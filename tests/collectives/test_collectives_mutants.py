@@ -6,7 +6,7 @@ from mutants import KINDS, all_steps, judge, merge, mutant, reorder
 
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, SCHEDULES, make_schedule
-from ringtrain.collectives.proof.verify import verify
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import ScheduleError
 
@@ -25,7 +25,7 @@ def rejections(kind, schedules, seeds):
             if all_steps(wrong) == all_steps(original):
                 continue
             try:
-                verify(wrong)
+                verify_schedule(wrong)
             except ScheduleError:
                 rejected += 1
             else:

@@ -7,7 +7,7 @@ from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.algorithms.timetable import TimedMessage, rounds, timed_steps
 from ringtrain.collectives.catalogue import HALVES, SCHEDULES, make_schedule
 from ringtrain.collectives.matching import all_steps, messages
-from ringtrain.collectives.proof.verify import verify
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import ScheduleError, UsageError
@@ -17,10 +17,10 @@ from ringtrain.errors import ScheduleError, UsageError
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_pipelined_schedules_are_proved_and_a_round_longer_for_each_piece(name, counts):
     original = make_schedule(name, filled(counts))
-    before = verify(original)
+    before = verify_schedule(original)
     for pieces in (1, 2, 5):
         made = pipelined(original, pieces)
-        proof = verify(made)
+        proof = verify_schedule(made)
         assert made.chunks == pieces * original.chunks
         assert proof.sent == tuple(pieces * sent for sent in before.sent)
         assert proof.rounds <= before.rounds + pieces - 1
@@ -29,7 +29,7 @@ def test_pipelined_schedules_are_proved_and_a_round_longer_for_each_piece(name, 
 @pytest.mark.parametrize("name", HALVES)
 def test_halves_and_pipelined_schedules_are_pipelined_alike(name):
     for goal in ("reduce-scatter", "all-gather"):
-        verify(pipelined(pipelined(make_schedule(name, 5, goal), 2), 3))
+        verify_schedule(pipelined(pipelined(make_schedule(name, 5, goal), 2), 3))
 
 
 def test_a_chain_keeps_all_of_its_ranks_busy():
@@ -41,7 +41,7 @@ def test_a_chain_keeps_all_of_its_ranks_busy():
     ]
     chain = Schedule("chain", 3, 1, lambda rank: steps[rank], lambda rank: rank < 2, "all-gather", lambda chunk: 0)
     made = pipelined(chain, 3)
-    assert verify(made).rounds == 4
+    assert verify_schedule(made).rounds == 4
     assert made.steps(1)[1] == Step(sends=(Move(2, 0, 1),), recvs=(Move(0, 1, 2),))
 
 

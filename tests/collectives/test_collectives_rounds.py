@@ -8,9 +8,9 @@ from mutants import KINDS, all_steps, edit, judge, merge, mutant, numbered, reor
 from ringtrain.collectives import compose, texts
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule
-from ringtrain.collectives.inspect.cost import Fabric, cost
-from ringtrain.collectives.inspect.draw import line
-from ringtrain.collectives.proof.verify import verify
+from ringtrain.collectives.inspect.cost import Fabric, schedule_cost
+from ringtrain.collectives.inspect.draw import step_text
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import even, filled
 from ringtrain.errors import ScheduleError, UsageError
@@ -18,7 +18,7 @@ from ringtrain.errors import ScheduleError, UsageError
 SIZES = [*range(1, 18), 24, 32]
 UNEVEN = [(4, 2, 3), (1, 5), (5, 1), (1, 1, 1), (2, 1, 4, 1), (7, 3, 2), (3, 3), (2, 2, 2), (5,), (8, 8, 8, 8)]
 OWNED = [name for name in SCHEDULES if name != "recursive-doubling"]
-proved = partial(verify, rounds=True)
+proved = partial(verify_schedule, rounds=True)
 OTHER_ORDER = texts.OTHER_ORDER.pattern(where="", done=texts.ADDED_OR_ROUNDED, first=0)
 
 
@@ -26,7 +26,7 @@ OTHER_ORDER = texts.OTHER_ORDER.pattern(where="", done=texts.ADDED_OR_ROUNDED, f
 @pytest.mark.parametrize("name", OWNED)
 def test_proved_at_every_size_and_refused_without_the_owners_rounding(name, size):
     with_it, without = make_schedule(name, size, rounded=True), make_schedule(name, size)
-    assert proved(with_it) == verify(with_it) == verify(without)  # neither a message nor a round more
+    assert proved(with_it) == verify_schedule(with_it) == verify_schedule(without)  # neither a message nor a round more
     if size > 1:
         with pytest.raises(ScheduleError, match=OTHER_ORDER):
             proved(without)
@@ -56,7 +56,7 @@ def test_pairs_that_would_differ_are_seen(inner):
 @pytest.mark.parametrize("name", HALVES)
 def test_halves(name, size):
     scatter, gather = (make_schedule(name, size, goal, rounded=True) for goal in ("reduce-scatter", "all-gather"))
-    assert proved(gather) == verify(make_schedule(name, size, "all-gather"))
+    assert proved(gather) == verify_schedule(make_schedule(name, size, "all-gather"))
     assert all_steps(scatter) == all_steps(make_schedule(name, size, "reduce-scatter"))
     proved(scatter)
     if size > 1:
@@ -80,7 +80,7 @@ def test_the_rounding_stands_between_the_halves():
     first, second = make_schedule("ring", 2, rounded=True).steps(1), make_schedule("star", 3, rounded=True).steps(0)
     assert [step.sends == step.recvs == (Move(1, 0, 1),) for step in first] == [False, True, False]
     assert [step.sends == step.recvs == (Move(0, 0, 1),) for step in second] == [False, False, True, False]
-    assert [line(step, 0) for step in second][2] == "0:1 = 0:1"
+    assert [step_text(step, 0) for step in second][2] == "0:1 = 0:1"
 
 
 def made(name):
@@ -138,7 +138,7 @@ def test_other_moves_within_a_rank_do_not_round():
         return [Step((), (Move(1, 0, 1, True),)), *aside, Step((Move(1, 0, 1),))]
 
     schedule = Schedule("aside", 2, 1, steps, lambda rank: 1)
-    verify(schedule)
+    verify_schedule(schedule)
     with pytest.raises(ScheduleError, match=texts.AT_CHUNK.pattern(rank=1, chunk=0) + OTHER_ORDER):
         proved(schedule)
 
@@ -175,6 +175,10 @@ def test_a_rounded_gather_is_composed_of_any_gather():
 def test_half_the_bytes_take_half_the_time_and_are_added_at_full_length():
     links, adding = Fabric(0.0, 1.0, 0.0, 0.0, 0.0, 0.0), Fabric(0.0, 0.0, 0.0, 0.0, 3.0, 0.0)
     alone, made = even(4, 4), make_schedule("ring", 4)
-    whole, half = (cost(made, alone, 400.0, links, wire=share) for share in (1.0, 0.5))
+    whole, half = (schedule_cost(made, alone, 400.0, links, wire=share) for share in (1.0, 0.5))
     assert (half.seconds, half.sent[0], half.interface[0]) == (whole.seconds / 2, whole.sent[0] / 2, 300.0)
-    assert cost(made, alone, 400.0, adding, wire=0.5).seconds == cost(made, alone, 400.0, adding).seconds == 900.0
+    assert (
+        schedule_cost(made, alone, 400.0, adding, wire=0.5).seconds
+        == schedule_cost(made, alone, 400.0, adding).seconds
+        == 900.0
+    )

@@ -13,8 +13,8 @@ from ringtrain.allreduce.wire_formats import make_wire
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution import routed
 from ringtrain.collectives.execution.mapped import COMING
-from ringtrain.collectives.execution.routed import portions
-from ringtrain.collectives.topology import placed
+from ringtrain.collectives.execution.routed import slice_segments
+from ringtrain.collectives.topology import topology_from_nodes
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport import texts as transport_texts
@@ -31,8 +31,8 @@ def add(a, b, y):
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("count", [0, 1, 5, 997])
 def test_every_slice_is_carried_once_on_every_node_in_pieces_of_its_own_tag(layout, count):
-    topology, size = placed(layout), len(layout)
-    own = [list(portions(topology, rank, count, least=10, tag=3)) for rank in range(size)]
+    topology, size = topology_from_nodes(layout), len(layout)
+    own = [list(slice_segments(topology, rank, count, least=10, tag=3)) for rank in range(size)]
     for ranks in topology.nodes:
         carried = sorted((p.start, p.stop) for rank in ranks for p in own[rank])
         assert [start for start, _ in carried] == [0, *(stop for _, stop in carried)][: len(carried)]
@@ -46,15 +46,15 @@ def test_every_slice_is_carried_once_on_every_node_in_pieces_of_its_own_tag(layo
             tags = Counter(p.tag for p in own[rank] if other in p.carriers)
             assert not tags or max(tags.values()) == 1
     assert not {p.tag for each in own for p in each} & {
-        p.tag for rank in range(size) for p in portions(topology, rank, count, least=10, tag=4)
+        p.tag for rank in range(size) for p in slice_segments(topology, rank, count, least=10, tag=4)
     }
 
 
 def test_pieces_are_few_and_not_small():
-    topology = placed([0, 0, 1, 1])
-    assert len(list(portions(topology, 0, 1600, least=10, tag=0))) == routed.PIECES
-    assert [p.stop - p.start for p in portions(topology, 0, 50, least=10, tag=0)] == [10, 10, 5]
-    assert list(portions(topology, 0, 0, least=10, tag=0)) == []
+    topology = topology_from_nodes([0, 0, 1, 1])
+    assert len(list(slice_segments(topology, 0, 1600, least=10, tag=0))) == routed.SEGMENTS
+    assert [p.stop - p.start for p in slice_segments(topology, 0, 50, least=10, tag=0)] == [10, 10, 5]
+    assert list(slice_segments(topology, 0, 0, least=10, tag=0)) == []
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

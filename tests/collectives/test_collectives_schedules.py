@@ -8,9 +8,9 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import double_tree
 from ringtrain.collectives.algorithms.sliced import sliced
 from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule, needs_nodes
-from ringtrain.collectives.proof.verify import Proof, verify
+from ringtrain.collectives.proof.verify import Proof, verify_schedule
 from ringtrain.collectives.schedule import Move, Step
-from ringtrain.collectives.topology import Topology, even, filled, placed
+from ringtrain.collectives.topology import Topology, even, filled, topology_from_nodes
 from ringtrain.errors import UsageError
 
 SIZES = [*range(1, 18), 24, 32]
@@ -33,8 +33,8 @@ def share(proof: Proof, schedule, rank=None) -> float:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_proved_at_every_size(name, size):
-    proof, schedule = verify(make_schedule(name, size)), make_schedule(name, size)
-    assert all(proof.sent[rank] <= schedule.wire(rank) for rank in range(size))
+    proof, schedule = verify_schedule(make_schedule(name, size)), make_schedule(name, size)
+    assert all(proof.sent[rank] <= schedule.max_chunks_sent(rank) for rank in range(size))
     if size == 1:
         assert proof == Proof(0, (0,), (0,))
 
@@ -44,7 +44,7 @@ def test_proved_at_every_size(name, size):
 def test_halves_are_proved_alone(name, goal):
     for size in SIZES:
         schedule = make_schedule(name, size, goal)
-        verify(schedule)
+        verify_schedule(schedule)
         assert schedule.goal == goal and {schedule.owner(chunk) for chunk in range(schedule.chunks)} <= set(range(size))
 
 
@@ -59,27 +59,27 @@ def test_the_halves_of_a_schedule_have_the_same_owners(size):
 @pytest.mark.parametrize("outer", FLAT)
 @pytest.mark.parametrize("inner", HALVES)
 def test_hierarchical_over_any_pair_on_any_nodes(inner, outer, counts):
-    verify(make_schedule(f"hierarchical:{inner}:{outer}", filled(counts)))
+    verify_schedule(make_schedule(f"hierarchical:{inner}:{outer}", filled(counts)))
 
 
 # ── rounds and bytes ──────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("size", SIZES)
 def test_ring_sends_the_least_in_many_rounds(size):
-    proof = verify(make_schedule("ring", size))
+    proof = verify_schedule(make_schedule("ring", size))
     assert proof.rounds == 2 * (size - 1)
     assert proof.sent == proof.messages == (2 * (size - 1),) * size
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_root_of_the_star_carries_all(size):
-    proof = verify(make_schedule("star", size))
+    proof = verify_schedule(make_schedule("star", size))
     assert proof.rounds == (size if size > 1 else 0)
     assert proof.sent == (size - 1,) + (1,) * (size - 1)
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_tree_climbs_and_descends(size):
-    proof = verify(make_schedule("tree", size))
+    proof = verify_schedule(make_schedule("tree", size))
     assert proof.rounds == 2 * levels(size)
     assert proof.sent[0] == levels(size)
     assert all(proof.sent[leaf] == 1 for leaf in range(1, size, 2))
@@ -90,7 +90,7 @@ def test_tree_climbs_and_descends(size):
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_double_tree_sends_two_buffers_at_most(size, pieces):
     schedule = double_tree.double_tree(size, pieces)
-    proof = verify(schedule)
+    proof = verify_schedule(schedule)
     assert proof.rounds <= 4 * (pieces + power_below(size).bit_length() - 2)
     assert share(proof, schedule) <= 2
 
@@ -111,7 +111,7 @@ def test_nobody_is_within_both_trees_nor_receives_two_pieces_at_once(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_butterfly_folds_what_is_no_power_of_two(size):
     schedule, core = make_schedule("butterfly", size), power_below(size)
-    proof = verify(schedule)
+    proof = verify_schedule(schedule)
     assert proof.rounds == 2 * core.bit_length() - 2 + 2 * (size != core)
     least = 2 * (core - 1) / core
     assert share(proof, schedule) == least + (size != core)
@@ -121,7 +121,7 @@ def test_butterfly_folds_what_is_no_power_of_two(size):
 
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_circulant_has_the_fewest_rounds_and_bytes(size):
-    proof = verify(make_schedule("circulant", size))
+    proof = verify_schedule(make_schedule("circulant", size))
     assert proof.rounds == 2 * levels(size)
     assert proof.sent == (2 * (size - 1),) * size
 
@@ -129,14 +129,14 @@ def test_circulant_has_the_fewest_rounds_and_bytes(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_recursive_doubling_has_the_fewest_rounds_of_all(size):
     core = power_below(size)
-    proof = verify(make_schedule("recursive-doubling", size))
+    proof = verify_schedule(make_schedule("recursive-doubling", size))
     assert proof.rounds == core.bit_length() - 1 + 2 * (size != core)
     assert proof.sent[0] == core.bit_length() - 1 + (size != core)
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_sliced_is_done_in_two_rounds(size):
-    proof = verify(make_schedule("sliced", size))
+    proof = verify_schedule(make_schedule("sliced", size))
     assert proof.rounds == 2
     assert proof.sent == proof.messages == (2 * (size - 1),) * size
 
@@ -185,9 +185,9 @@ def test_every_local_rank_carries_its_slice_and_the_leader_all():
 
 
 def test_ranks_of_a_node_need_not_be_neighbours():
-    topology = placed([0, 1, 0, 2, 1, 0, 2, 2, 0])
+    topology = topology_from_nodes([0, 1, 0, 2, 1, 0, 2, 2, 0])
     assert topology.nodes == ((0, 2, 5, 8), (1, 4), (3, 6, 7)) and topology.counts == (4, 2, 3)
-    verify(make_schedule("hierarchical", topology))
+    verify_schedule(make_schedule("hierarchical", topology))
 
 
 def unknown(name, near):
@@ -236,7 +236,7 @@ def test_what_has_no_halves_says_so():
         (lambda: even(3, 0), texts.TOO_MANY_NODES.pattern(size=3, nodes=0)),
         (lambda: filled((2, 0, 1)), texts.EMPTY_NODE.pattern(node=1)),
         (lambda: filled(()), texts.NO_RANKS.pattern(size=0)),
-        (lambda: placed([0, 2]), texts.EMPTY_NODE.pattern(node=1)),
+        (lambda: topology_from_nodes([0, 2]), texts.EMPTY_NODE.pattern(node=1)),
     ],
 )
 def test_nodes_that_cannot_be(make, message):

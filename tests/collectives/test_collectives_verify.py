@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.proof.verify import verify
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.errors import ScheduleError
 
@@ -67,7 +67,7 @@ def waits(rank, peer):
 
 def rejected(schedule, message):
     with pytest.raises(ScheduleError, match=message):
-        verify(schedule)
+        verify_schedule(schedule)
 
 
 def test_a_contribution_added_twice_in_two_steps_is_seen():
@@ -87,7 +87,7 @@ def test_sends_before_receives_deadlock_when_sends_are_synchronous():
         [send(0, *here), add(0, *there), send(0, *there), take(0, *here)],
     ]
     listening = [[both(a, b), both(c, d)] for a, b, c, d in head_on]
-    verify(made(2, 2, *listening))
+    verify_schedule(made(2, 2, *listening))
     head_on = made(2, 2, *head_on)
     rejected(head_on, stuck(waits(0, 1), waits(1, 0)))
 
@@ -134,11 +134,11 @@ def through_scratch():
 
 
 def test_scratch_frees_of_hazards():
-    assert verify(through_scratch()).sent == (1, 1)
+    assert verify_schedule(through_scratch()).sent == (1, 1)
 
 
 def test_a_move_to_oneself_costs_no_message_and_no_round():
-    proof = verify(through_scratch())
+    proof = verify_schedule(through_scratch())
     assert proof.messages == (1, 1) and proof.rounds == 1
 
 
@@ -173,14 +173,14 @@ def half(goal, *steps, size=2, chunks=1):
 
 
 def test_a_reduce_scatter_needs_the_sum_on_its_owner_alone():
-    verify(half("reduce-scatter", [add(1)], [send(0)]))
+    verify_schedule(half("reduce-scatter", [add(1)], [send(0)]))
     rejected(half("reduce-scatter", [send(1)], [add(0)]), miscounted(0, 0, 1, 0))
     doubled = half("reduce-scatter", [add(1), add(1)], [send(0), send(0)])
     rejected(doubled, miscounted(0, 0, 1, 2))
 
 
 def test_an_all_gather_needs_the_owners_value_and_nothing_else():
-    verify(half("all-gather", [send(1)], [take(0)]))
+    verify_schedule(half("all-gather", [send(1)], [take(0)]))
     rejected(half("all-gather", [send(1)], [add(0)]), at(1, 0) + not_the_owners("rank 0's + rank 1's"))
     rejected(half("all-gather", [take(1)], [send(0)]), at(0, 0) + not_the_owners("rank 1's"))
 

@@ -9,7 +9,7 @@ from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.plan import ADD, LOCAL, ROUND, SEND, STAGES, TAKE, make_plan
+from ringtrain.collectives.execution.plan import ADD, LOCAL, ROUND, SEND, SLOTS, TAKE, make_task_graph
 from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
@@ -276,43 +276,43 @@ def waiting_for(plan, i):
 def test_every_message_has_a_place_and_memory_is_bounded(name):
     for size in (2, 3, 8):
         for rank in range(size):
-            plan = make_plan(make_schedule(name, size, rounded=True), rank, 10**5, 1000, packed=True)
-            channels = {(p.kind == SEND, p.peer) for p in plan.pieces if p.kind not in LOCAL or p.kind == ROUND}
-            assert all((p.stage >= 0) == (p.kind in (SEND, TAKE, ADD, ROUND)) for p in plan.pieces)
-            assert plan.stages <= STAGES * len(channels) and plan.segment == 1000
-            holders = [{(p.kind == SEND, p.peer) for p in plan.pieces if p.stage == k} for k in range(plan.stages)]
+            plan = make_task_graph(make_schedule(name, size, rounded=True), rank, 10**5, 1000, packed=True)
+            channels = {(p.kind == SEND, p.peer) for p in plan.tasks if p.kind not in LOCAL or p.kind == ROUND}
+            assert all((p.slot >= 0) == (p.kind in (SEND, TAKE, ADD, ROUND)) for p in plan.tasks)
+            assert plan.slots <= SLOTS * len(channels) and plan.segment == 1000
+            holders = [{(p.kind == SEND, p.peer) for p in plan.tasks if p.slot == k} for k in range(plan.slots)]
             assert all(len(own) == 1 for own in holders)
 
 
 def test_a_place_is_packed_into_again_only_when_what_it_held_is_sent():
-    plan = make_plan(make_schedule("star", 2, rounded=True), 1, count=100, segment=10, packed=True)
-    sends = [i for i, piece in enumerate(plan.pieces) if piece.kind == SEND]
-    assert [plan.pieces[i].stage for i in sends[:5]] == [*range(4), 0]
-    for before, i in zip(sends, sends[STAGES:], strict=False):
+    plan = make_task_graph(make_schedule("star", 2, rounded=True), 1, count=100, segment=10, packed=True)
+    sends = [i for i, piece in enumerate(plan.tasks) if piece.kind == SEND]
+    assert [plan.tasks[i].slot for i in sends[:5]] == [*range(4), 0]
+    for before, i in zip(sends, sends[SLOTS:], strict=False):
         assert before in waiting_for(plan, i)[0]
 
 
 def test_an_overwriting_arrives_at_once_and_waits_to_be_unpacked():
     schedules = make_schedule("ring", 3), make_schedule("ring", 3, rounded=True)
     plain, packed = (
-        make_plan(s, 0, count=3, segment=1, packed=wired) for s, wired in zip(schedules, (0, 1), strict=True)
+        make_task_graph(s, 0, count=3, segment=1, packed=wired) for s, wired in zip(schedules, (0, 1), strict=True)
     )
     for plan, at_start in ((plain, True), (packed, False)):
-        (sent,) = [i for i, p in enumerate(plan.pieces) if p.kind == SEND and p.step == 0]
-        (taken,) = [i for i, p in enumerate(plan.pieces) if p.kind == TAKE and p.start == plan.pieces[sent].start]
+        (sent,) = [i for i, p in enumerate(plan.tasks) if p.kind == SEND and p.step == 0]
+        (taken,) = [i for i, p in enumerate(plan.tasks) if p.kind == TAKE and p.start == plan.tasks[sent].start]
         to_start, to_unpack = waiting_for(plan, taken)
         assert (sent in to_start, sent in to_unpack) == (at_start, not at_start)
 
 
 def test_the_owner_rounds_between_its_last_addition_and_its_first_sending():
-    plan = make_plan(make_schedule("ring", 3, rounded=True), 0, count=12, segment=2, packed=True)
-    roundings = [i for i, p in enumerate(plan.pieces) if p.kind == ROUND]
-    assert [(plan.pieces[i].start, plan.pieces[i].stop) for i in roundings] == [(4, 6), (6, 8)]
+    plan = make_task_graph(make_schedule("ring", 3, rounded=True), 0, count=12, segment=2, packed=True)
+    roundings = [i for i, p in enumerate(plan.tasks) if p.kind == ROUND]
+    assert [(plan.tasks[i].start, plan.tasks[i].stop) for i in roundings] == [(4, 6), (6, 8)]
     for i in roundings:
-        before = [plan.pieces[j] for j in waiting_for(plan, i)[0] if plan.pieces[j].kind != ROUND]
-        after = [p for j, p in enumerate(plan.pieces) if i in waiting_for(plan, j)[0] and p.kind != ROUND]
-        assert [(p.kind, p.start) for p in before] == [(ADD, plan.pieces[i].start)]
-        assert [(p.kind, p.start) for p in after] == [(SEND, plan.pieces[i].start)]
+        before = [plan.tasks[j] for j in waiting_for(plan, i)[0] if plan.tasks[j].kind != ROUND]
+        after = [p for j, p in enumerate(plan.tasks) if i in waiting_for(plan, j)[0] and p.kind != ROUND]
+        assert [(p.kind, p.start) for p in before] == [(ADD, plan.tasks[i].start)]
+        assert [(p.kind, p.start) for p in after] == [(SEND, plan.tasks[i].start)]
 
 
 def test_a_copy_elsewhere_is_not_rounded():

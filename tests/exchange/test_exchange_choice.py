@@ -8,11 +8,18 @@ import pytest
 
 from ringtrain.allreduce import machine as machines
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.auto import NEAR, SMALL_BYTES, Candidates, estimate, take
-from ringtrain.allreduce.catalogue import ALGORITHMS, anywhere, check_algorithm, consider, decide, make_allreduce
-from ringtrain.allreduce.machine import RankLayout, cpu_model, differences, digest, layout_of, look
-from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, place_of, read
-from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow, parse
+from ringtrain.allreduce.auto import NEAR, SMALL_BYTES, Candidates, estimate, select_algorithm
+from ringtrain.allreduce.catalogue import (
+    ALGORITHMS,
+    agree_on_algorithm,
+    check_algorithm,
+    find_candidates,
+    make_allreduce,
+    static_candidates,
+)
+from ringtrain.allreduce.machine import RankLayout, cpu_model, differences, inspect_machine, machine_digest, rank_layout
+from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, read_tuning, tuning_source
+from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow, parse_tuning
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_seconds
@@ -46,7 +53,7 @@ MEASURED = table(
 
 
 def taken(nbytes, known=MEASURED, here=HERE, dtype="float32", op="sum"):
-    return take(nbytes, dtype, op, here, known)
+    return select_algorithm(nbytes, dtype, op, here, known)
 
 
 def chosen(basis, time, *other):
@@ -123,7 +130,9 @@ def test_other_types_and_operations_go_by_the_nearest_measured():
 
 def test_without_a_tuning_file_a_stated_order():
     def usual(nbytes, nodes, *candidates):
-        return take(nbytes, "float32", "sum", Candidates(RankLayout("", 4, nodes), candidates, {}), None).algorithm
+        return select_algorithm(
+            nbytes, "float32", "sum", Candidates(RankLayout("", 4, nodes), candidates, {}), None
+        ).algorithm
 
     everything = ("star", "ring", "hierarchical", "mpi", "mapped", "routed")
     assert usual(SMALL_BYTES, 1, *everything) == usual(SMALL_BYTES, 2, *everything) == "mpi"
@@ -137,7 +146,7 @@ def test_without_a_tuning_file_a_stated_order():
 
 
 def test_one_rank_has_nothing_to_choose():
-    choice = take(MIB, "float32", "sum", Candidates(RankLayout("1x1", 1, 1), ("ring",), {}), MEASURED)
+    choice = select_algorithm(MIB, "float32", "sum", Candidates(RankLayout("1x1", 1, 1), ("ring",), {}), MEASURED)
     assert (choice.algorithm, choice.why) == ("ring", texts.ONE_RANK)
 
 
@@ -152,7 +161,7 @@ def test_rank_0_decides_for_all():
     other = table(rows("star", {MIB: 1e-9}))
 
     def body(t):
-        return decide(t, np.zeros(1, "f4"), MIB, "float32", "sum", [MEASURED, None, other][t.rank])
+        return agree_on_algorithm(t, np.zeros(1, "f4"), MIB, "float32", "sum", [MEASURED, None, other][t.rank])
 
     choices = LoopbackWorld(3).run(body)
     assert [choice.algorithm for choice in choices] == ["ring"] * 3 and choices[0] == choices[2]
@@ -202,7 +211,7 @@ def test_training_says_which_buckets_were_given_what():
 
 
 def considered(size, nodes=1, allocate=lambda t: t.allocate(1, "float32"), **more):
-    return LoopbackWorld(size, nodes).run(lambda t: consider(t, allocate(t), "float32", **more))[0]
+    return LoopbackWorld(size, nodes).run(lambda t: find_candidates(t, allocate(t), "float32", **more))[0]
 
 
 def test_nodes_decide_what_is_considered():
@@ -212,7 +221,7 @@ def test_nodes_decide_what_is_considered():
     assert deep.refused == {"mapped": texts.SEVERAL_NODES(nodes=2)} and "routed" in deep.candidates
     assert {alone.refused[name] for name in ("mpi", "mapped", "routed")} == {texts.SINGLE_RANK}
     for here in (flat, deep, alone):
-        assert anywhere(here.layout, "float32") == here
+        assert static_candidates(here.layout, "float32") == here
         assert {*here.candidates, *here.refused} == set(ALGORITHMS)
 
 
@@ -234,12 +243,14 @@ def test_a_devices_memory_has_an_order_of_its_own_and_no_table():
     """The MPI is not taken, however small the buffer; what was measured in host memory says nothing of it."""
     known = table(rows("ring", {MIB: 1e-9, 64: 1e-9}))
     here = Candidates(PAIR, ("mpi", "mapped", "ring"), {}, on_device=True)
-    small, large = (take(nbytes, "float32", "sum", here, known) for nbytes in (4, MIB))
+    small, large = (select_algorithm(nbytes, "float32", "sum", here, known) for nbytes in (4, MIB))
     assert (small.algorithm, large.algorithm) == ("mapped", "mapped") and small.basis == large.basis == "usual"
     assert small.why.startswith(texts.USUAL(reason=texts.HOST_TUNING, layout="2 ranks on 1 node"))
     apart = Candidates(PAIR, ("mpi", "sliced", "ring"), {"mapped": "apart"}, on_device=True)
-    assert take(64, "float32", "sum", apart, None).algorithm == "sliced"
-    assert take(64, "float32", "sum", apart, None).why.endswith(texts.PASSED_OVER(name="mapped", why="apart"))
+    assert select_algorithm(64, "float32", "sum", apart, None).algorithm == "sliced"
+    assert select_algorithm(64, "float32", "sum", apart, None).why.endswith(
+        texts.PASSED_OVER(name="mapped", why="apart")
+    )
     assert not considered(2).on_device
 
 
@@ -256,19 +267,19 @@ def test_unknown_algorithms():
 
 # ── the machine ───────────────────────────────────────────────────────────────────────────────────────────────
 def test_layouts():
-    names = [layout_of(nodes).name for nodes in ([0], [0, 0], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1, 1])]
+    names = [rank_layout(nodes).name for nodes in ([0], [0, 0], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1, 1])]
     assert names == ["1x1", "1x2", "2x2", "2x2 scattered", "3+2"]
-    assert layout_of([0, 0, 1, 1]).words() == "4 ranks on 2 nodes"
+    assert rank_layout([0, 0, 1, 1]).words() == "4 ranks on 2 nodes"
 
 
 def test_a_look_is_the_same_on_all_ranks():
-    looks = LoopbackWorld(4, nodes=2).run(look)
+    looks = LoopbackWorld(4, nodes=2).run(inspect_machine)
     assert all(own == looks[0] for own in looks)
     machine, layout = looks[0]
     assert (
         tuple(machine) == machines.FIELDS and machine["transport"] == "loopback" and layout == RankLayout("2x2", 4, 2)
     )
-    assert len(digest(machine)) == 8 and digest(machine) != digest(machine | {"cores": "0"})
+    assert len(machine_digest(machine)) == 8 and machine_digest(machine) != machine_digest(machine | {"cores": "0"})
     assert differences(machine, machine) == []
 
 
@@ -285,7 +296,7 @@ MACHINE = {"cpu": "A", "cores": "2", "library": "Some MPI 1", "transport": "loop
 def test_a_file_reads_back_and_keeps_other_layouts():
     four = table(rows("ring", {KIB: 1.0}), layout=RankLayout("1x4", 4, 1))
     tuning = Tuning(MACHINE).with_table(MEASURED).with_table(four)
-    assert parse("x", json.loads(tuning.text())) == tuning
+    assert parse_tuning("x", json.loads(tuning.text())) == tuning
     fresh = table(rows("star", {KIB: 2.0}), rows("ring", {KIB: 1.0}, op="max"), models=[model("star", 1.0, 1.0)])
     merged = tuning.with_table(fresh)
     assert merged.tables["1x2"] == fresh and merged.tables["1x4"] == four
@@ -354,17 +365,17 @@ def wrong(name, value, wanted):
 def test_malformed_files_say_what_is_wrong_in_them(tmp_path, text, message):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(UsageError, match=message) as error:
-        read(place_of(str(tmp_path / "t.json"), {}))
+        read_tuning(tuning_source(str(tmp_path / "t.json"), {}))
     assert str(error.value).startswith(texts.TUNING_FILE(path=f"{tmp_path}/t.json"))
 
 
 def test_where_the_file_is_looked_for(tmp_path):
     home = {"HOME": "/home/me"}
-    assert str(place_of(None, home).path) == "/home/me/.config/ringtrain/tuning.json"
-    assert place_of(None, home).asked_by == ""
-    assert str(place_of(None, home | {"XDG_CONFIG_HOME": "/x"}).path) == "/x/ringtrain/tuning.json"
-    assert place_of(None, home | {VARIABLE: "v.json"}).asked_by == VARIABLE
-    assert str(place_of("f.json", home | {VARIABLE: "v.json"}).path) == "f.json"
+    assert str(tuning_source(None, home).path) == "/home/me/.config/ringtrain/tuning.json"
+    assert tuning_source(None, home).asked_by == ""
+    assert str(tuning_source(None, home | {"XDG_CONFIG_HOME": "/x"}).path) == "/x/ringtrain/tuning.json"
+    assert tuning_source(None, home | {VARIABLE: "v.json"}).asked_by == VARIABLE
+    assert str(tuning_source("f.json", home | {VARIABLE: "v.json"}).path) == "f.json"
 
 
 @pytest.fixture
@@ -387,7 +398,7 @@ def found(size=2, given=None):
 
 
 def own_machine(size=2):
-    return LoopbackWorld(size).run(look)[0][0]
+    return LoopbackWorld(size).run(inspect_machine)[0][0]
 
 
 def test_the_usual_file_is_used_where_it_fits(here):

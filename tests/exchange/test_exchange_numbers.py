@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce.dtypes import OPS, TYPES
-from ringtrain.bench.sweep.sizes import choose
+from ringtrain.bench.sweep.sizes import parse_names
 from ringtrain.errors import UsageError
 
 
@@ -30,7 +30,7 @@ def test_whole_numbers_are_exact_up_to_the_stated_one():
 
 
 def test_names_are_chosen_or_named():
-    assert choose("all", TYPES, "type") == list(TYPES)
-    assert choose("int32, float32,int32", TYPES, "type") == ["int32", "float32"]
+    assert parse_names("all", TYPES, "type") == list(TYPES)
+    assert parse_names("int32, float32,int32", TYPES, "type") == ["int32", "float32"]
     with pytest.raises(UsageError, match=r"unknown type 'float23': did you mean 'float32'\? known: .*, or all"):
-        choose("float23", TYPES, "type")
+        parse_names("float23", TYPES, "type")

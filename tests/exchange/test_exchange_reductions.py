@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce import texts as texts
-from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, choose, make_allreduce
+from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, make_allreduce, parse_algorithms
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
-from ringtrain.collectives.shared_memory import Unavailable, fused_plan, or_messages
+from ringtrain.collectives.shared_memory import Unavailable, fused_plan, or_nearest_over_messages
 from ringtrain.errors import UsageError
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from tests.fakes.transports import recording
@@ -62,10 +62,10 @@ def test_a_name_that_is_not_there(name, message):
 
 
 def test_lists_of_names():
-    assert choose("all") == list(ALGORITHMS)
-    assert choose("ring, mpi,ring,routed:tree") == ["ring", "mpi", "routed:tree"]
+    assert parse_algorithms("all") == list(ALGORITHMS)
+    assert parse_algorithms("ring, mpi,ring,routed:tree") == ["ring", "mpi", "routed:tree"]
     with pytest.raises(UsageError, match=texts.UNKNOWN_ALGORITHM.pattern(name="mappe") + "did you mean 'mapped'"):
-        choose("ring,mappe")
+        parse_algorithms("ring,mappe")
 
 
 def cannot(algorithm, why):
@@ -98,7 +98,7 @@ def test_what_cannot_run_here_is_refused_with_the_reason():
 def test_messages_stand_in_and_say_so():
     def body(t):
         buffer = t.allocate(9, "f8")
-        return [or_messages(t, buffer, name, [0]) for name in ("mapped", "routed:star", "tree")]
+        return [or_nearest_over_messages(t, buffer, name, [0]) for name in ("mapped", "routed:star", "tree")]
 
     mapped, routed, tree = LoopbackWorld(2, shares=False).run(body)[1]
     assert mapped[0] == "sliced" and routed[0] == "hierarchical" and tree == ("tree", None)
@@ -123,8 +123,8 @@ def test_counters_are_needed_too():
         with pytest.raises(Unavailable) as error:
             make_allreduce(t, buffer, "routed", add, tag=64)
         assert make_allreduce(t, buffer, "routed", add, tag=63).algorithm == "routed"
-        told = or_messages(t, buffer, "routed", range(65))
-        assert or_messages(t, buffer, "routed", range(64)) == ("routed", None)
+        told = or_nearest_over_messages(t, buffer, "routed", range(65))
+        assert or_nearest_over_messages(t, buffer, "routed", range(64)) == ("routed", None)
         return str(error.value), *told
 
     ((refusal, instead, note),) = set(world.run(body))

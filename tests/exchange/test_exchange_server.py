@@ -8,7 +8,7 @@ from test_exchange_strategies import TABLE, bound, iterate, run
 
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.algorithms import rooted
-from ringtrain.collectives.proof.verify import verify
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import ConfigError, StalledError
 from ringtrain.exchange import texts
@@ -49,14 +49,14 @@ def one_iteration(exchange, arena, seed, iteration, announce=True):
 
 
 # ── trees ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("half", [rooted.reduce, rooted.spread])
+@pytest.mark.parametrize("half", [rooted.reduce, rooted.broadcast])
 @pytest.mark.parametrize("counts", [(1,), (2,), (5,), (2, 1), (1, 4), (3, 2, 2), (1, 1, 1)])
 def test_trees_are_proved_for_every_root(half, counts):
     node_of = filled(counts).node_of()
     everybody = range(len(node_of))
     for root in everybody:
-        verify(half(rooted.straight(root, everybody, len(node_of))))
-        verify(half(rooted.by_nodes(root, everybody, node_of)))
+        verify_schedule(half(rooted.straight(root, everybody, len(node_of))))
+        verify_schedule(half(rooted.by_nodes(root, everybody, node_of)))
 
 
 def test_a_node_sends_and_receives_one_buffer_whatever_its_ranks():

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops.cuda.signatures import parse
+from ringtrain.ops.cuda.signatures import parse_signatures
 
 SHIM = Path(__file__).parent / "cuda_shim.h"
 FLAGS = ("-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w")
@@ -44,7 +44,9 @@ def build(source: str, name: str, options) -> tuple[dict, dict, bool]:
 
     Raises: DeviceError with the compiler's words.
     """
-    parameters = parse(source, dict(option[2:].split("=", 1) for option in options if option.startswith("-D")))
+    parameters = parse_signatures(
+        source, dict(option[2:].split("=", 1) for option in options if option.startswith("-D"))
+    )
     text = _whole(source, parameters)
     digest = hashlib.sha256("\0".join((text, _headers(), *FLAGS, *options)).encode()).hexdigest()
     path = folder() / f"{Path(name).stem}-{digest[:32]}.so"

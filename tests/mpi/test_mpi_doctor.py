@@ -25,7 +25,7 @@ def test_two_ranks_are_looked_at_together(mpirun, tmp_path):
 def test_ulfm_that_is_on_is_seen(mpirun_command, alone, tmp_path):
     from ringtrain.transport.mpi import libmpi
 
-    if libmpi.vendor() != "Open MPI" or not libmpi.fault_tolerance()[0]:
+    if libmpi.vendor() != "Open MPI" or not libmpi.ulfm_support()[0]:
         pytest.skip("this MPI has no ULFM")
     program = "from ringtrain.transport.world import fault_tolerance; print(fault_tolerance())"
     line = mpirun_command(1, ["-c", program])

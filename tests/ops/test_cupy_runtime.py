@@ -11,7 +11,7 @@ import pytest
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
 from ringtrain.ops.cuda import checks, identity
-from ringtrain.ops.cuda.checks import check_device
+from ringtrain.ops.cuda.checks import check_usable
 from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes import fake_cupy
@@ -336,7 +336,7 @@ UNUSABLE = {
 def test_why_a_device_cannot_be_used(cupy, index, words, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(DeviceError) as raised:
-        check_device(cupy, index)
+        check_usable(cupy, index)
     assert str(raised.value) == words
 
 
@@ -364,7 +364,7 @@ def test_what_the_driver_says_of_a_device(cupy, call, text, words, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     cupy.faults[call] = fake_cupy.CUDARuntimeError(text)
     with pytest.raises(DeviceError) as raised:
-        check_device(cupy, 0)
+        check_usable(cupy, 0)
     assert str(raised.value) == words
 
 

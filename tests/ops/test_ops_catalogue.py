@@ -25,15 +25,15 @@ def test_unknown_names_and_types_are_explained():
 
 def test_mix_is_splitmix64():
     # The published first outputs of splitmix64 from seed 0 and from 1234567.
-    assert keys.mix(0) == 0xE220A8397B1DCDAF
-    assert keys.mix(1234567) == 6457827717110365317
+    assert keys.additive_key(0) == 0xE220A8397B1DCDAF
+    assert keys.additive_key(1234567) == 6457827717110365317
 
 
 def test_keys_depend_on_every_number_and_their_order():
-    made = [keys.mix(*numbers) for numbers in ((), (0,), (1,), (1, 2), (2, 1), (1, 2, 0), (-1,), (0, 0))]
+    made = [keys.additive_key(*numbers) for numbers in ((), (0,), (1,), (1, 2), (2, 1), (1, 2, 0), (-1,), (0, 0))]
     assert len(set(made)) == len(made)
     assert all(0 <= key < 2**64 for key in made)
-    assert keys.mix(-1) == keys.mix(2**64 - 1)
+    assert keys.additive_key(-1) == keys.additive_key(2**64 - 1)
 
 
 def test_name_keys_are_those_of_sha256():

@@ -11,7 +11,7 @@ import pytest
 
 from ringtrain.ops import cuda
 from ringtrain.ops.cuda.kernels import SOURCES, whole_source
-from ringtrain.ops.cuda.signatures import parse
+from ringtrain.ops.cuda.signatures import parse_signatures
 from ringtrain.ops.cuda.strips import UNITS
 from ringtrain.ops.cuda.tiles import TILES, able
 from tests.fakes import nvrtc
@@ -79,7 +79,7 @@ def test_a_source_compiles_and_keeps_its_numbers_in_registers(name, defines, arc
     options = [f"-D{key}={value}" for key, value in defines.items()]
     binary, uses = nvrtc.compile_for(architecture, whole_source(name), options)
     assert binary.startswith(b"\x7fELF")
-    assert uses.keys() == parse(whole_source(name), defines).keys()
+    assert uses.keys() == parse_signatures(whole_source(name), defines).keys()
     for kernel, use in uses.items():
         assert use.spilled == 0, f"{kernel} spills {use.spilled} bytes"
         assert use.registers <= 255, kernel

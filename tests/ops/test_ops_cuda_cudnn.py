@@ -13,7 +13,7 @@ from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import CudaConvolution
 from ringtrain.ops.cuda.convolution.cudnn import IO, Cudnn, CudnnRequest, is_installed, make_graph, unwanted
-from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_plan
+from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.precision import active_dtype
@@ -43,7 +43,7 @@ RESNET50 = sorted(
 def plan_of(size, c, k, kernel, stride):
     geometry = ConvGeometry(kernel, stride, kernel // 2)
     out = geometry.output(size)
-    return make_plan((128, size, size, c), (kernel, kernel, c, k), (128, out, out, k), geometry)
+    return make_convolution_plan((128, size, size, c), (kernel, kernel, c, k), (128, out, out, k), geometry)
 
 
 def requests(plan):
@@ -145,7 +145,7 @@ def test_passes_as_the_reference(precision, name, all_float):
     x, dy = (random.integers(-3, 4, shape).astype(device.active) for shape in ((2, h, w, c), (2, p, q, k)))
     weight = random.integers(-3, 4, (geometry.kernel, geometry.kernel, c // geometry.groups, k)).astype("float32")
     b, dw = random.integers(-3, 4, k).astype("float32"), np.ones(weight.shape, "float32")
-    plan, passes = make_plan(x.shape, weight.shape, dy.shape, geometry), Cudnn(device, library)
+    plan, passes = make_convolution_plan(x.shape, weight.shape, dy.shape, geometry), Cudnn(device, library)
     assert passes.able(plan)
     given = [put(device, each) for each in (x, weight, b, dy, dw)]
     y, dx = device.runtime.empty(dy.shape, dy.dtype), device.runtime.empty(x.shape, x.dtype)

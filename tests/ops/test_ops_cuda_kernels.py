@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.cuda.kernels import SOURCES, Kernels, whole_source
-from ringtrain.ops.cuda.signatures import C_TYPES, KernelParameter, convert, parse
+from ringtrain.ops.cuda.signatures import C_TYPES, KernelParameter, convert, parse_signatures
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import device_runtime, needs_compiler
 
@@ -20,7 +20,7 @@ __global__ void not_ours(int n) {}
 
 
 def test_parameters_are_read_from_the_source():
-    found = parse(SOURCE, TYPES)
+    found = parse_signatures(SOURCE, TYPES)
     assert found == {
         "one": (
             KernelParameter("x", "__half", True, True),
@@ -37,7 +37,7 @@ def test_parameters_are_read_from_the_source():
 @pytest.mark.parametrize("text", ["float4 *x", "float **x", "void n", "int x[]", "std::vector<int> x"])
 def test_parameters_that_a_launch_cannot_check(text):
     with pytest.raises(ValueError, match=r"kernel f: parameter '.*'; use a pointer or a number of float, double"):
-        parse(f'extern "C" __global__ void f({text}) {{}}', {})
+        parse_signatures(f'extern "C" __global__ void f({text}) {{}}', {})
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def arrays():
 
 def test_arguments_become_what_the_parameters_are(arrays):
     x, y, some = arrays
-    got = convert("one", parse(SOURCE, TYPES)["one"], (x, y, 7, True, some))
+    got = convert("one", parse_signatures(SOURCE, TYPES)["one"], (x, y, 7, True, some))
     assert got[:2] == [x, y] or (got[0] is x and got[1] is y)
     assert [type(each) for each in got[2:4]] == [np.int64, np.uint8] and got[4] is some
-    assert convert("one", parse(SOURCE, TYPES)["one"], (None, y, 7, 1, None))[0] is None
-    number = parse('extern "C" __global__ void f(float x, double y, unsigned long long n) {}', {})["f"]
+    assert convert("one", parse_signatures(SOURCE, TYPES)["one"], (None, y, 7, 1, None))[0] is None
+    number = parse_signatures('extern "C" __global__ void f(float x, double y, unsigned long long n) {}', {})["f"]
     assert [type(each) for each in convert("f", number, (1, 2.5, 2**64 - 1))] == [np.float32, np.float64, np.uint64]
 
 
@@ -76,14 +76,14 @@ WRONG = {
 @pytest.mark.parametrize("make, error, words", WRONG.values(), ids=WRONG)
 def test_arguments_that_are_not_what_the_parameters_are(arrays, make, error, words):
     with pytest.raises(error, match=f"kernel one.*{words}"):
-        convert("one", parse(SOURCE, TYPES)["one"], make(*arrays))
+        convert("one", parse_signatures(SOURCE, TYPES)["one"], make(*arrays))
 
 
 def test_every_parameter_of_every_source_can_be_checked():
     for path in SOURCES.iterdir():
         if path.name.endswith(".cu"):
             types = {**TYPES, "T": "float", "FROM": "float", "TO": "float"}
-            assert parse(whole_source(path.name.removesuffix(".cu")), types), path.name
+            assert parse_signatures(whole_source(path.name.removesuffix(".cu")), types), path.name
 
 
 def test_headers_are_put_in_place_once_and_lines_are_told():

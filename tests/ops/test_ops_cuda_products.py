@@ -13,7 +13,7 @@ from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.gemm import BlasProduct, OwnProduct, by_cores, matrix, products_of, turned
 from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.cuda.products import Products
-from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose, shares, worth
+from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose_tile, split_depth, worth
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes import nvrtc
@@ -145,7 +145,7 @@ def test_gradients_of_rounded_activations(precision):
 def test_long_sums_in_parts(precision):
     device, random = device_of(precision), np.random.default_rng(8)
     depth = 1600
-    assert shares(1, depth, device.active.itemsize)[0] == 3
+    assert split_depth(1, depth, device.active.itemsize)[0] == 3
     x, w = (
         random.standard_normal((5, depth)).astype(device.active),
         random.standard_normal((depth, 9)).astype("float32"),
@@ -166,18 +166,18 @@ def test_parts_cover_the_sum():
     for tiles in (0, 1, 7, 127, 128, 4000):
         for depth in (0, 1, 511, 512, 1024, 5000, 10**6):
             for itemsize in (2, 4, 8):
-                count, each = shares(tiles, depth, itemsize)
+                count, each = split_depth(tiles, depth, itemsize)
                 assert count * each >= depth > (count - 1) * each or (depth == 0 and count == 1)
                 assert each % (64 // itemsize) == 0 and (count == 1 or each >= 512 - 64)
-    assert shares(200, 10**6, 2)[0] == 1
-    assert shares(1, 10**6, 2)[0] in range(250, 257)
+    assert split_depth(200, 10**6, 2)[0] == 1
+    assert split_depth(1, 10**6, 2)[0] in range(250, 257)
 
 
 def test_tiles_suit_the_size():
-    assert choose(100_000, 512, 2) == Tile(128, 128)
-    assert choose(100_000, 64, 2) == Tile(128, 64)
-    assert choose(100_000, 32, 2) == choose(100, 100, 4) == choose(100_000, 512, 8) == SMALL
-    assert choose(1000, 512, 2, others=9) == Tile(128, 128)
+    assert choose_tile(100_000, 512, 2) == Tile(128, 128)
+    assert choose_tile(100_000, 64, 2) == Tile(128, 64)
+    assert choose_tile(100_000, 32, 2) == choose_tile(100, 100, 4) == choose_tile(100_000, 512, 8) == SMALL
+    assert choose_tile(1000, 512, 2, others=9) == Tile(128, 128)
     assert worth(100_000, 64, 2) == TILES[1:] and worth(3, 3, 2) == (SMALL,) == worth(1000, 1000, 8)
     assert max(tile.shared_bytes for tile in TILES) <= 160 * 1024
 

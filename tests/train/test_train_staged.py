@@ -13,7 +13,7 @@ from tests.ops.cuda_support import REAL, device_runtime, needs_compiler
 
 def on_device(transport, **flags):
     runtime = device_runtime()
-    staged = DeviceTransport(transport, runtime, STAGED, piece_bytes=256)
+    staged = DeviceTransport(transport, runtime, STAGED, segment_bytes=256)
     return trained(staged, DROPOUT_NET, 4, ops=CudaOps(runtime, "float32", "float32"), **flags)
 
 

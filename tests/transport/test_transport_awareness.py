@@ -14,11 +14,11 @@ from ringtrain.transport.cuda_aware.decision import (
     CudaTrial,
     Evidence,
     agree_on_way,
-    choose,
-    merge,
+    decide_way,
+    merge_evidence,
     worth_trying,
 )
-from ringtrain.transport.cuda_aware.visibility import sees, sight
+from ringtrain.transport.cuda_aware.visibility import device_names, visibility_evidence
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.world import choose_way
 
@@ -84,7 +84,7 @@ def test_a_child_is_asked_where_something_speaks_for_it(asked, found, worth):
     ],
 )
 def test_what_is_chosen_and_why(asked, trial, way, why):
-    choice = choose(asked, rungs(), trial)
+    choice = decide_way(asked, rungs(), trial)
     assert (choice.way, choice.why) == (way, why)
     assert [rung.name for rung in choice.rungs] == ["kinds", "query", "ucx", "sight"] + ["trial"] * (trial is not None)
     assert choice.words == (texts.DIRECT_IN_USE if way == DIRECT else texts.STAGED_IN_USE)(why=why)
@@ -92,7 +92,7 @@ def test_what_is_chosen_and_why(asked, trial, way, why):
 
 def test_direct_where_it_does_not_work_is_refused():
     with pytest.raises(DeviceError) as caught:
-        choose(DIRECT, rungs(), CRASH)
+        decide_way(DIRECT, rungs(), CRASH)
     assert caught.value.exit_code == 2
     assert str(caught.value) == texts.DIRECT_REFUSED(why=CRASH.why)
 
@@ -107,7 +107,7 @@ def test_direct_where_it_does_not_work_is_refused():
     ],
 )
 def test_ranks_that_differ_are_a_no(answers, merged):
-    assert merge([Evidence("query", answer, f"of {rank}") for rank, answer in enumerate(answers)]) == merged
+    assert merge_evidence([Evidence("query", answer, f"of {rank}") for rank, answer in enumerate(answers)]) == merged
 
 
 def test_all_ranks_choose_alike_and_one_tries():
@@ -175,11 +175,11 @@ MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
     ],
 )
 def test_what_a_process_is_shown(environ, words):
-    assert sees(environ) == words
+    assert device_names(environ) == words
 
 
 def test_ranks_of_one_node_that_are_shown_different_devices():
-    assert sight([(0, "a"), (0, "a"), (1, "b"), (1, "b")]) == SAME
-    assert sight([(0, "a"), (1, "b"), (1, "c"), (1, "b")]) == Evidence(
+    assert visibility_evidence([(0, "a"), (0, "a"), (1, "b"), (1, "b")]) == SAME
+    assert visibility_evidence([(0, "a"), (1, "b"), (1, "c"), (1, "b")]) == Evidence(
         "sight", NO, texts.DEVICES_DIFFER(node=1, first="b", second="c")
     )

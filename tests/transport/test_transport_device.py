@@ -9,7 +9,7 @@ from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.device.direct import Direct
 from ringtrain.transport.device.pinned import Pinned
-from ringtrain.transport.device.staging import BERTHS
+from ringtrain.transport.device.staging import BUFFERS
 from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from ringtrain.transport.threads.loopback import LoopbackWorld
 from ringtrain.transport.waiting import wait_for
@@ -22,9 +22,9 @@ PIECE = 64
 class Rank:
     """One rank with a device of its own."""
 
-    def __init__(self, inner, hasty=False, piece_bytes=PIECE):
+    def __init__(self, inner, hasty=False, segment_bytes=PIECE):
         self.inner, self.runtime = inner, HostRuntime(hasty=hasty)
-        self.t = DeviceTransport(inner, self.runtime, STAGED, piece_bytes)
+        self.t = DeviceTransport(inner, self.runtime, STAGED, segment_bytes)
         self.stream = self.runtime.stream()
         self.rank, self.size = inner.rank, inner.size
 
@@ -71,7 +71,7 @@ def test_memory_is_the_devices_and_zero():
 
 @pytest.mark.parametrize("hasty", [False, True])
 @pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("count", [0, 1, 7, 16, 17, 16 * 2 + 1, 16 * BERTHS, 16 * 11 + 3])
+@pytest.mark.parametrize("count", [0, 1, 7, 16, 17, 16 * 2 + 1, 16 * BUFFERS, 16 * 11 + 3])
 def test_a_ring_moves_spans_of_any_length_again_and_again(size, count, hasty):
     def body(r):
         right, left = (r.rank + 1) % size, (r.rank - 1) % size
@@ -101,7 +101,7 @@ def test_start_does_nothing_that_takes_time():
         if r.rank == 0:
             names = [name for name, _ in r.t._engine.down.work]
             assert (
-                names.count("download") == BERTHS - 1
+                names.count("download") == BUFFERS - 1
             )  # of 7 pieces; this device does one thing each time it is asked
         assert not handle.test()
         handle.wait(10)
@@ -109,7 +109,7 @@ def test_start_does_nothing_that_takes_time():
     on_ranks(2, body)
 
 
-def test_long_spans_take_few_berths():
+def test_long_spans_take_few_host_buffers():
     """The memory of a channel does not grow with what passes through it."""
 
     def body(r):
@@ -119,7 +119,7 @@ def test_long_spans_take_few_berths():
         r.t._engine.pinned.take = lambda n, take=r.t._engine.pinned.take: taken.append(n) or take(n)
         prepare = r.t.sends if r.rank == 0 else r.t.recvs
         handles = [prepare([(1 - r.rank, half)], 0) for half in halves]
-        assert taken == [PIECE] * BERTHS
+        assert taken == [PIECE] * BUFFERS
         for handle in handles:
             handle.start()
         r.finish(*handles)
@@ -148,7 +148,7 @@ def test_handles_of_one_tag_arrive_in_the_order_they_were_started():
 
 
 def test_sends_do_not_wait_for_ever_for_receives_that_nobody_looks_at():
-    """Both ranks wait for their sends first; each send needs berths of the other's receive."""
+    """Both ranks wait for their sends first; each send needs host buffers of the other's receive."""
 
     def body(r):
         peer = 1 - r.rank
@@ -165,7 +165,7 @@ def test_sends_do_not_wait_for_ever_for_receives_that_nobody_looks_at():
 def test_what_was_started_goes_on_while_its_rank_is_in_a_collective():
     def body(r):
         peer = 1 - r.rank
-        array = r.put(np.full(BERTHS * PIECE, r.rank, "u1"))
+        array = r.put(np.full(BUFFERS * PIECE, r.rank, "u1"))
         handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(peer, array)], 0)
         handle.start()
         if r.rank == 0:
@@ -193,10 +193,10 @@ COLLECTIVES = {
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_a_rank_in_a_collective_moves_on_what_another_waits_for_before_it_comes(name):
-    """More pieces than there are berths: most are still to be handed over when rank 0 comes to the collective."""
+    """More segments than host buffers: most are still to be handed over when rank 0 comes to the collective."""
 
     def body(r):
-        array = r.put(np.full(5 * BERTHS * PIECE + 3, r.rank, "u1"))
+        array = r.put(np.full(5 * BUFFERS * PIECE + 3, r.rank, "u1"))
         handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(1 - r.rank, array)], 0)
         handle.start()
         if r.rank == 1:

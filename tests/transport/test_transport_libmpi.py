@@ -47,23 +47,23 @@ def test_the_loaded_mpi_is_found(libmpi, path):
     ],
 )
 def test_kinds(libmpi, told, answer):
-    rung = libmpi.kinds_rung(told)
+    rung = libmpi.kinds_evidence(told)
     assert rung.answer == answer
     assert rung.why == (texts.KINDS(kinds=told) if told else texts.NO_KINDS)
 
 
 def test_ucx(libmpi, tmp_path):
     path = tmp_path / "libucp.so.0"
-    assert libmpi.ucx_rung(None) == Evidence("ucx", NO, texts.NO_UCX)
-    assert libmpi.ucx_rung(path) == Evidence("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
+    assert libmpi.ucx_evidence(None) == Evidence("ucx", NO, texts.NO_UCX)
+    assert libmpi.ucx_evidence(path) == Evidence("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
     (tmp_path / "ucx").mkdir()
     (tmp_path / "ucx" / "libuct_cuda.so.0").touch()
-    assert libmpi.ucx_rung(path) == Evidence("ucx", YES, texts.UCX_WITH_CUDA(library=path))
+    assert libmpi.ucx_evidence(path) == Evidence("ucx", YES, texts.UCX_WITH_CUDA(library=path))
 
 
 def test_this_mpi(libmpi):
     """Whatever it is, it is found, and it can be asked."""
-    names = [rung.name for rung in libmpi.look()]
+    names = [rung.name for rung in libmpi.mpi_evidence()]
     assert names == ["kinds", "query", "ucx"]
     path = libmpi.loaded(libmpi.LIBMPI)
     assert path is not None and path.is_file()

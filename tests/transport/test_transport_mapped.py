@@ -9,7 +9,7 @@ from ringtrain.transport.shared_arena import (
     SharedArena,
     SignalCounter,
     SignalCounters,
-    twins,
+    find_peer_views,
 )
 from ringtrain.transport.threads.loopback import LoopbackWorld
 
@@ -20,34 +20,34 @@ def arena(own=1, nbytes=64):
 
 def test_a_span_has_a_twin_on_every_rank():
     shared = arena()
-    views = shared.peer_views(shared.pieces[1].view("f4")[3:7])
+    views = shared.peer_views(shared.arrays[1].view("f4")[3:7])
     views[2][:] = 1.5
     assert [view.dtype for view in views] == [np.float32] * 3
-    assert (shared.pieces[2].view("f4")[3:7] == 1.5).all() and (shared.pieces[2][:12] == 2).all()
-    assert (shared.pieces[2][28:] == 2).all() and (shared.pieces[0] == 0).all()
+    assert (shared.arrays[2].view("f4")[3:7] == 1.5).all() and (shared.arrays[2][:12] == 2).all()
+    assert (shared.arrays[2][28:] == 2).all() and (shared.arrays[0] == 0).all()
 
 
 @pytest.mark.parametrize("start, stop", [(0, 64), (0, 0), (60, 64), (64, 64)])
 def test_the_whole_and_the_ends_have_twins(start, stop):
     shared = arena()
-    assert [view.size for view in shared.peer_views(shared.pieces[1][start:stop])] == [stop - start] * 3
+    assert [view.size for view in shared.peer_views(shared.arrays[1][start:stop])] == [stop - start] * 3
 
 
 def test_a_span_elsewhere_has_none():
     shared, other = arena(), arena(own=0)
     assert shared.peer_views(np.zeros(4, "f4")) is None
-    assert shared.peer_views(shared.pieces[0][:8]) is None  # another rank's piece is not this rank's to name
+    assert shared.peer_views(shared.arrays[0][:8]) is None  # another rank's piece is not this rank's to name
     long = np.zeros(256, np.uint8)
     assert SharedArena([long[:64], long[64:128]], 0).peer_views(long[60:68]) is None  # across the end
-    assert twins([shared, other], other.pieces[0][8:16])[1].tolist() == [1] * 8
-    assert twins([shared], np.zeros(4)) is None and twins([], np.zeros(4)) is None
-    assert twins([shared], memoryview(b"no array")) is None
+    assert find_peer_views([shared, other], other.arrays[0][8:16])[1].tolist() == [1] * 8
+    assert find_peer_views([shared], np.zeros(4)) is None and find_peer_views([], np.zeros(4)) is None
+    assert find_peer_views([shared], memoryview(b"no array")) is None
 
 
 def test_a_span_with_gaps_has_none():
     """Every second element: as many as are asked for, and they are others."""
     shared = arena()
-    assert shared.peer_views(shared.pieces[1][:20:2]) is None and shared.peer_views(shared.pieces[1][20::-1]) is None
+    assert shared.peer_views(shared.arrays[1][:20:2]) is None and shared.peer_views(shared.arrays[1][20::-1]) is None
 
 
 def lane(counts, own, log):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.transport.buffers import ALIGNMENT, MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
+from ringtrain.transport.buffers import ALIGNMENT, MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, message_bounds
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f4", "f8"])
@@ -22,7 +22,7 @@ def test_bytes_are_the_same_memory():
 
 @pytest.mark.parametrize("nbytes", [0, 1, 9, 10, 11, 30, 31])
 def test_messages_are_cut_at_the_limit(nbytes):
-    parts = list(cut(nbytes, limit=10))
+    parts = list(message_bounds(nbytes, limit=10))
     assert [a for a, _ in parts] == [10 * i for i in range(len(parts))]
     assert sum(b - a for a, b in parts) == nbytes
     assert all(0 < b - a <= 10 for a, b in parts)
@@ -30,7 +30,7 @@ def test_messages_are_cut_at_the_limit(nbytes):
 
 def test_counts_beyond_32_bits_are_cut_at_1_gib():
     nbytes = 4 * (2**31 + 10)
-    parts = list(cut(nbytes))
+    parts = list(message_bounds(nbytes))
     assert len(parts) == 9 and parts[-1] == (8 * MESSAGE_BYTES, nbytes)
     assert max(b - a for a, b in parts) == 2**30
 
@@ -39,7 +39,7 @@ def test_bytes_that_are_known_by_their_address_are_cut_like_others():
     owner = object()
     raw = Raw(1000, 50, owner)
     assert as_bytes(raw) is raw and raw.owner is owner
-    assert [raw[a:b] for a, b in cut(raw.size, 20)] == [
+    assert [raw[a:b] for a, b in message_bounds(raw.size, 20)] == [
         Raw(1000, 20, owner),
         Raw(1020, 20, owner),
         Raw(1040, 10, owner),

@@ -4,12 +4,12 @@ import os
 from types import SimpleNamespace
 
 from ringtrain.transport.mpi import memfd
-from ringtrain.transport.mpi.memfd import TOKEN_BYTES, Fence, make, open_at
+from ringtrain.transport.mpi.memfd import TOKEN_BYTES, Fence, create_memfd, open_memfd
 
 
 def test_what_one_writes_the_other_reads():
-    made = make(10_000)
-    opened = open_at(made.address, 10_000)
+    made = create_memfd(10_000)
+    opened = open_memfd(made.address, 10_000)
     made.memory[5000:5003] = b"abc"
     assert opened.memory[5000:5003] == b"abc" and not any(made.memory[TOKEN_BYTES:4096])
     made.close()
@@ -20,17 +20,17 @@ def test_what_one_writes_the_other_reads():
 
 def test_it_is_not_in_the_file_system():
     before = set(os.listdir("/dev/shm"))
-    made = make(1 << 20)
+    made = create_memfd(1 << 20)
     assert not any("ringtrain" in name for name in set(os.listdir("/dev/shm")) - before)
     made.close()
-    assert open_at(made.address, 1 << 20) is None
+    assert open_memfd(made.address, 1 << 20) is None
 
 
 def test_another_process_of_that_number_is_not_taken_for_the_one_that_made_it():
-    made, other = make(100), make(100)
+    made, other = create_memfd(100), create_memfd(100)
     path, token = made.address.split()
-    assert open_at(f"{other.address.split()[0]} {token}", 100) is None
-    assert open_at(f"{path} {token}", 1 << 30) is None  # smaller than it was said to be
+    assert open_memfd(f"{other.address.split()[0]} {token}", 100) is None
+    assert open_memfd(f"{path} {token}", 1 << 30) is None  # smaller than it was said to be
     for each in (made, other):
         each.close()
 
@@ -41,9 +41,9 @@ def test_no_memory_is_none(monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     descriptors = len(os.listdir("/proc/self/fd"))
-    assert make(100) is None and len(os.listdir("/proc/self/fd")) == descriptors
+    assert create_memfd(100) is None and len(os.listdir("/proc/self/fd")) == descriptors
     monkeypatch.setattr(os, "memfd_create", full)
-    assert make(100) is None
+    assert create_memfd(100) is None
 
 
 def test_a_fence_releases_first_and_then_acquires(monkeypatch):

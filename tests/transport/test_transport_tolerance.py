@@ -5,23 +5,31 @@ import os
 import pytest
 
 from ringtrain.transport import fault_tolerance, texts
-from ringtrain.transport.fault_tolerance import LET_OUT_S, _unread, find_launcher, frailty, tolerant
+from ringtrain.transport.fault_tolerance import (
+    LET_OUT_S,
+    _unread,
+    find_launcher,
+    is_fault_tolerant,
+    why_not_fault_tolerant,
+)
 
 FT = {"OMPI_MCA_mpi_ft_enable": "1"}
 
 
 @pytest.mark.parametrize(("environ", "found"), [({}, False), (FT, True), ({"OMPI_MCA_mpi_ft_enable": "0"}, False)])
 def test_tolerance_is_what_the_launcher_has_enabled(environ, found):
-    assert tolerant(environ) is found
+    assert is_fault_tolerant(environ) is found
 
 
 def test_each_reason_says_what_to_do():
-    assert frailty(FT, "Open MPI v5.0.11") == ""
+    assert why_not_fault_tolerant(FT, "Open MPI v5.0.11") == ""
     start = texts.START_TOLERANT
-    assert frailty({}, "Open MPI v5.0.11") == texts.NOT_TOLERANT(start=start)
-    assert frailty(FT, "MPICH Version: 4.3") == texts.MPI_ENDS_ALL(library="MPICH Version: 4.3", start=start)
-    assert frailty(FT | {"OMPI_MCA_pml": "ucx"}, "Open MPI v5.0.11") == texts.PML_NOT_TOLERANT(pml="ucx")
-    assert frailty(FT | {"OMPI_MCA_pml": "ob1"}, "Open MPI v5.0.11") == ""
+    assert why_not_fault_tolerant({}, "Open MPI v5.0.11") == texts.NOT_TOLERANT(start=start)
+    assert why_not_fault_tolerant(FT, "MPICH Version: 4.3") == texts.MPI_ENDS_ALL(
+        library="MPICH Version: 4.3", start=start
+    )
+    assert why_not_fault_tolerant(FT | {"OMPI_MCA_pml": "ucx"}, "Open MPI v5.0.11") == texts.PML_NOT_TOLERANT(pml="ucx")
+    assert why_not_fault_tolerant(FT | {"OMPI_MCA_pml": "ob1"}, "Open MPI v5.0.11") == ""
 
 
 def test_a_launcher_is_found_among_the_processes_above(monkeypatch):
@@ -60,5 +68,5 @@ def test_an_end_waits_until_all_is_read_but_not_for_ever(monkeypatch, left, slep
     monkeypatch.setattr(fault_tolerance, "_unread", lambda descriptor: next(said))
     monkeypatch.setattr(fault_tolerance.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(fault_tolerance.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    fault_tolerance.let_out()
+    fault_tolerance.wait_until_read()
     assert now[0] - 50 == pytest.approx(slept_s, abs=1e-3)

@@ -11,7 +11,15 @@ import pytest
 from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware import trial
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, CudaTrial
-from ringtrain.transport.cuda_aware.trial import MARK, ChildOutcome, attempt, clean, command, read, run
+from ringtrain.transport.cuda_aware.trial import (
+    MARK,
+    ChildOutcome,
+    attempt,
+    clean_environment,
+    command,
+    read_outcome,
+    run_child,
+)
 
 pytestmark = pytest.mark.timing
 
@@ -31,7 +39,7 @@ SETTINGS = {
 
 
 def test_what_launchers_say_is_taken_out_and_what_users_set_stays():
-    assert clean(LAUNCHERS | SETTINGS) == SETTINGS
+    assert clean_environment(LAUNCHERS | SETTINGS) == SETTINGS
 
 
 def test_how_each_mpi_is_told_to_start_two_here():
@@ -43,7 +51,7 @@ def test_how_each_mpi_is_told_to_start_two_here():
 
 
 def python(text, limit_s=120.0):
-    return run([sys.executable, "-c", text], {}, limit_s)
+    return run_child([sys.executable, "-c", text], {}, limit_s)
 
 
 SAY = f"import json; say = lambda **r: print({MARK!r} + json.dumps(r), flush=True)\n"
@@ -113,7 +121,7 @@ def early(ending):
     ],
 )  # fmt: skip
 def test_how_children_end(text, found):
-    assert read(python(text), 20.0) == found
+    assert read_outcome(python(text), 20.0) == found
 
 
 @pytest.fixture
@@ -139,7 +147,7 @@ def ready(monkeypatch):
 def test_a_child_that_hangs_is_ended(monkeypatch, ready, stubborn):
     monkeypatch.setattr(trial, "GRACE_S", 0.2)
     outcome = python(stubborn + SAY + AT + ready + "import threading; threading.Event().wait()", limit_s=0.1)
-    found = read(outcome, 1.0)
+    found = read_outcome(outcome, 1.0)
     assert found == CudaTrial(NO, in_direct(texts.TRIAL_HUNG(seconds=1)))
 
 
@@ -152,7 +160,7 @@ def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
 
 
 def test_an_mpirun_that_is_not_there():
-    outcome = run(["/nonexistent/mpirun"], {}, 1.0)
+    outcome = run_child(["/nonexistent/mpirun"], {}, 1.0)
     assert outcome == ChildOutcome(127, "", "/nonexistent/mpirun: No such file or directory")
     assert attempt(None, "Open MPI", "a:b", [0]).why == texts.NO_MPIRUN
     found = attempt(Path("/nonexistent/mpirun"), "Open MPI", "a:b", [0])

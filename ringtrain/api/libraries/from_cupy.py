@@ -1,4 +1,4 @@
-"""Arrays of CuPy, by way of the host: a copy there, and a copy back."""
+"""Arrays of CuPy, by way of the host: one copy to it, and one copy back."""
 
 import sys
 
@@ -7,7 +7,7 @@ from ringtrain.api.libraries import from_numpy
 
 
 def lend(array) -> BorrowedArray:
-    """A copy of the device's memory."""
+    """Return a copy of the device's memory."""
     cupy = sys.modules["cupy"]  # it has made the array
     device, host = array.device, array.get()
     loan = from_numpy.lend(host)

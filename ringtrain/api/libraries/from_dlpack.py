@@ -1,4 +1,4 @@
-"""Arrays of any other library that speaks DLPack, in the host's memory. What is made of them is NumPy's."""
+"""Arrays of any other library that speaks DLPack, in host memory. Results are NumPy's."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ CPU = 1  # kDLCPU among DLPack's kinds of devices
 
 
 def lend(array) -> BorrowedArray:
-    """The array's own memory.
+    """Return the array's own memory.
 
-    Raises UsageError where it lies on a device, or shows nothing.
+    Raises UsageError if it lies on a device, or cannot be read.
     Source: the Python specification of DLPack, data-apis.org/array-api.
     """
     kind, index = array.__dlpack_device__()

@@ -1,4 +1,4 @@
-"""Arrays of JAX. They cannot be written to, so that a result is always a new one."""
+"""Arrays of JAX. They are read-only, so that a result is always a new array."""
 
 import sys
 
@@ -10,7 +10,7 @@ from ringtrain.api.libraries import from_numpy
 
 
 def lend(array) -> BorrowedArray:
-    """The memory of a CPU array, read-only; a copy of a device's.
+    """Return the memory of a CPU array, read-only; a copy of a device's.
 
     Raises UsageError inside a transformed function.
     """

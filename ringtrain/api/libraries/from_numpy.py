@@ -8,7 +8,7 @@ from ringtrain.api.borrow import BorrowedArray
 
 
 def lend(array: np.ndarray) -> BorrowedArray:
-    """An array's own memory."""
+    """Return an array's own memory."""
     dtype = array.dtype
     name = _name(dtype)
     if name == "bfloat16":
@@ -26,7 +26,7 @@ def _itself(host: np.ndarray) -> np.ndarray:
 
 
 def lend_scalar(scalar: np.generic) -> BorrowedArray:
-    """A copy that nobody can write to: a scalar has no memory of its own."""
+    """Return a read-only copy: a scalar has no memory of its own."""
     copy = np.array(scalar)
     copy.flags.writeable = False
     loan = lend(copy)

@@ -10,7 +10,7 @@ from ringtrain.errors import UsageError
 
 
 def lend(tensor) -> BorrowedArray:
-    """The memory of a CPU tensor; a copy of a device's.
+    """Return the memory of a CPU tensor; a copy of a device's.
 
     Raises UsageError for a tensor that autograd watches, and for one that is not plain memory.
     """

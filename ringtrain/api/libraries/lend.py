@@ -1,4 +1,4 @@
-"""Whose array it is: the one place that knows which libraries there are. None of them is imported here."""
+"""Dispatch of an array to its library. None of the libraries is imported here."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ BY_LIBRARY = {"torch": from_torch.lend, "cupy": from_cupy.lend, "jax": from_jax.
 
 
 def lend(array) -> BorrowedArray:
-    """The array as the host sees it. Raises UsageError for what is no array."""
+    """Return the array as host memory. Raises UsageError for objects that are no arrays."""
     if isinstance(array, np.ndarray):
         return from_numpy.lend(array)
     if isinstance(array, np.generic):

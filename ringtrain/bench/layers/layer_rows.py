@@ -114,7 +114,7 @@ def cells(rows: Sequence[dict], total: dict) -> list[list[str]]:
     return [*shown, [*bottom, f"{total['exchange_bytes']:,}"]]
 
 
-def plain_lines(rows: Sequence[dict], total: dict) -> list[str]:
+def layer_lines(rows: Sequence[dict], total: dict) -> list[str]:
     """Columns of one width each, for files and pipes."""
     table = [[title for title, _, _ in COLUMNS], [unit for _, unit, _ in COLUMNS], *cells(rows, total)]
     widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]

@@ -140,7 +140,7 @@ def keys_of(graph: Graph) -> list[Key]:
     return [*layers, *((name, "") for name in WITHOUT_LAYER)]
 
 
-def measure(transport: Transport, rig: Rig, keys: list[Key], iterations: int) -> dict[Key, list[float]]:
+def measure_layers(transport: Transport, rig: Rig, keys: list[Key], iterations: int) -> dict[Key, list[float]]:
     """Seconds of each iteration by key, each the slowest rank's. Ranks are started together by a barrier. A layer whose
     backward is never run, since nothing before it is trained, has 0 there. Collective."""
     samples = []

@@ -218,7 +218,7 @@ class DeviceBuffers(Buffers):
         facts = self.transport.gather_json([self.runtime.facts.name, self.runtime.facts.uuid])
         names, devices = ([each[i] for each in facts] for i in (0, 1))
         told = {"name": " | ".join(dict.fromkeys(names)), "devices": len(set(devices)), "ways": list(self.ways)}
-        return {"device": told | {"apart": self.transport.apart}}
+        return {"device": told | {"apart": self.transport.why_not_shared}}
 
     def host_of(self, span) -> np.ndarray:
         return np.empty(span.shape, span.dtype)

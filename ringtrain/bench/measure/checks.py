@@ -103,7 +103,7 @@ def _allowed(kind: str, numbers: NumberType, op: str, wide: list, wire: NumberTy
     return of_sum
 
 
-def blocks(span, pattern: np.ndarray) -> Iterator[tuple]:
+def slices_with_pattern(span, pattern: np.ndarray) -> Iterator[tuple]:
     """Parts of ``span`` beside the repeated pattern, small enough to stay in memory."""
     repeated = np.tile(pattern, BLOCK // PERIOD) if span.size > PERIOD else pattern
     for start in range(0, span.size, BLOCK):
@@ -112,13 +112,13 @@ def blocks(span, pattern: np.ndarray) -> Iterator[tuple]:
 
 
 def fill(span, pattern: Pattern) -> None:
-    for part, values in blocks(span, pattern.own):
+    for part, values in slices_with_pattern(span, pattern.own):
         part[...] = values
 
 
 def count_wrong(numbers: NumberType, span, pattern: Pattern) -> int:
     """How many elements of a result are not what they may be. A NaN is wrong."""
-    pairs = zip(blocks(span, pattern.expected), blocks(span, pattern.allowed), strict=True)
+    pairs = zip(slices_with_pattern(span, pattern.expected), slices_with_pattern(span, pattern.allowed), strict=True)
     return sum(_wrong(numbers, part, expected, allowed) for (part, expected), (_, allowed) in pairs)
 
 
@@ -134,13 +134,13 @@ def judge(job: MeasuredAllReduce, trial: PreparedTrial, otherwise: PreparedTrial
     """Run the trial on both kinds of input, and again, and with other segments. Collective; the same everywhere."""
     exact, random = (pattern_of(job, kind, seed, trial.wire) for kind in KINDS)
     wrong = _run_on(job, trial, exact) + _run_on(job, trial, random)
-    first = digest(job.buffers.read(job.target))
+    first = result_digest(job.buffers.read(job.target))
     wrong += _run_on(job, trial, random)
-    again = digest(job.buffers.read(job.target))
+    again = result_digest(job.buffers.read(job.target))
     other = None
     if otherwise is not None:
         wrong += _run_on(job, otherwise, random)
-        other = digest(job.buffers.read(job.target))
+        other = result_digest(job.buffers.read(job.target))
     return verdict_of(job.transport.gather_json([wrong, first, again, other]))
 
 
@@ -167,7 +167,7 @@ def _run_on(job: MeasuredAllReduce, trial: PreparedTrial, pattern: Pattern) -> i
     return count_wrong(job.numbers, job.buffers.read(job.target), pattern)
 
 
-def digest(span) -> str:
+def result_digest(span) -> str:
     return hashlib.sha256(span.view(np.uint8)).hexdigest()
 
 

@@ -13,7 +13,7 @@ from ringtrain.transport.base import Transport
 MEMINFO = Path("/proc/meminfo")
 
 
-def told_bytes(name: str, meminfo: Path = MEMINFO) -> int | None:
+def kernel_bytes(name: str, meminfo: Path = MEMINFO) -> int | None:
     """What the kernel tells of this host's memory; None where it does not."""
     found = re.search(rf"^{name}:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE) if meminfo.is_file() else None
     return int(found[1]) << 10 if found else None
@@ -21,7 +21,7 @@ def told_bytes(name: str, meminfo: Path = MEMINFO) -> int | None:
 
 def available_bytes(meminfo: Path = MEMINFO) -> int | None:
     """What this host can still hand out; None where it does not say."""
-    return told_bytes("MemAvailable", meminfo)
+    return kernel_bytes("MemAvailable", meminfo)
 
 
 def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> None:

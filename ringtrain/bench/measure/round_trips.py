@@ -17,7 +17,7 @@ STREAM_REPEATS = 5
 MOST_MESSAGES = 1 << 14
 
 
-def room(buffers: Buffers, nbytes: int) -> tuple:
+def message_buffers(buffers: Buffers, nbytes: int) -> tuple:
     """Two buffers of bytes, to send from and to receive into, whose pages are there."""
     pair = buffers.allocate(nbytes), buffers.allocate(nbytes)
     for span in pair:
@@ -25,14 +25,14 @@ def room(buffers: Buffers, nbytes: int) -> tuple:
     return pair
 
 
-def nothing() -> None:
+def idle() -> None:
     """What a rank plays that has no part."""
 
 
 def ping_pong(transport: Transport, first: int, second: int, out, into, tag: int) -> Callable[[], None]:
     """``first`` sends to ``second``, who sends back; the others have nothing to do."""
     if transport.rank not in (first, second):
-        return nothing
+        return idle
     peer = second if transport.rank == first else first
     send, recv = transport.sends([(peer, out)], tag), transport.recvs([(peer, into)], tag)
     handles = (send, recv) if transport.rank == first else (recv, send)
@@ -45,7 +45,7 @@ def ping_pong(transport: Transport, first: int, second: int, out, into, tag: int
     return play
 
 
-def exchange(transport: Transport, to: int | None, source: int | None, out, into, tag: int) -> Callable[[], None]:
+def shift(transport: Transport, to: int | None, source: int | None, out, into, tag: int) -> Callable[[], None]:
     """Send to one rank while receiving from one; None for ranks that have no such peer."""
     handles = [] if source is None else [transport.recvs([(source, into)], tag)]
     handles += [] if to is None else [transport.sends([(to, out)], tag)]

@@ -11,9 +11,9 @@ from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import NO_WAY
 from ringtrain.bench.measure.checks import Verdict
-from ringtrain.bench.measure.statistics import ratio, summary
+from ringtrain.bench.measure.statistics import ratio, summarise
 from ringtrain.bench.measure.timing import Protocol, Samples
-from ringtrain.bench.measure.trials import MeasuredAllReduce, name_of
+from ringtrain.bench.measure.trials import MeasuredAllReduce, trial_name
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10
@@ -64,12 +64,12 @@ def measured(
     named: dict, samples: Samples, wire_bytes: int | None, bound_s: float, crowded: str | None, why: str | None = None
 ) -> dict:
     """``wire_bytes``: what the busiest rank sends. ``crowded``: why ranks share cores, or None. ``why``: a choice's."""
-    figures = summary(samples.slowest)
+    figures = summarise(samples.slowest)
     noisy = f"cv {figures['cv']:.0%}" if figures["cv"] > NOISY_CV else None
     facts = {
         **figures,
         "repeats": len(samples.plain),
-        "skew_s": summary([max(times) - min(times) for times in samples.plain])["median_s"],
+        "skew_s": summarise([max(times) - min(times) for times in samples.plain])["median_s"],
         **rates(named, figures["median_s"], bound_s),
         "wire_bytes": wire_bytes,
         "bound_s": bound_s,
@@ -103,7 +103,7 @@ def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
 
 def _median_s(iterations: list[list[float]]) -> float:
     """Of the slowest rank's times."""
-    return summary([max(ranks) for ranks in iterations])["median_s"]
+    return summarise([max(ranks) for ranks in iterations])["median_s"]
 
 
 def with_verdict(row: dict, verdict: Verdict | None) -> dict:
@@ -149,4 +149,4 @@ def asked_name(row: dict) -> str:
 
 def label(row: dict) -> str:
     """The algorithm, its wire if that rounds, and its way if there are several."""
-    return name_of(row["algorithm"], NONE if row["wire_dtype"] == row["dtype"] else row["wire_dtype"], row["way"])
+    return trial_name(row["algorithm"], NONE if row["wire_dtype"] == row["dtype"] else row["wire_dtype"], row["way"])

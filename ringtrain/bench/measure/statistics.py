@@ -8,7 +8,7 @@ RESAMPLES = 1000
 CONFIDENCE = 0.95
 
 
-def summary(samples_s: Sequence[float]) -> dict:
+def summarise(samples_s: Sequence[float]) -> dict:
     """Median, extremes and spread of iterations' times, each the slowest rank's. Units: seconds; cv is a share."""
     x = np.asarray(samples_s)
     p5, median, p95, p99 = np.percentile(x, [5, 50, 95, 99])

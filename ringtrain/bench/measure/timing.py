@@ -58,7 +58,7 @@ class Samples:
         return [max(ranks) for ranks in self.plain]
 
 
-def measure(
+def measure_trials(
     transport: Transport, entries: Sequence[ContenderTrial], protocol: Protocol, progress: Callable[[int, int], None]
 ) -> list[Samples]:
     """Samples of each entry; collective, the same on all ranks. ``progress(repetition, of)`` is told where it is."""

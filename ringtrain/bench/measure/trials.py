@@ -80,10 +80,10 @@ class PreparedTrial:
 
     @property
     def name(self) -> str:
-        return name_of(self.algorithm, self.wire, self.way)
+        return trial_name(self.algorithm, self.wire, self.way)
 
 
-def name_of(algorithm: str, wire: str, way: str = NO_WAY) -> str:
+def trial_name(algorithm: str, wire: str, way: str = NO_WAY) -> str:
     """An algorithm with its wire and its way, for people: "ring", "ring (bfloat16)", "ring (staged)"."""
     told = [word for word in (wire if wire != NONE else "", way) if word]
     return f"{algorithm} ({', '.join(told)})" if told else algorithm
@@ -126,7 +126,7 @@ def prepare(
         raise Refusal(lacking)
     if algorithm == AUTO:
         what = (job.target, job.nbytes, job.numbers.name, _summed(job.op))
-        choice = catalogue.decide(job.transport, *what, tuning, wire is not None)
+        choice = catalogue.agree_on_algorithm(job.transport, *what, tuning, wire is not None)
         chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:

@@ -18,7 +18,15 @@ from dataclasses import asdict, dataclass
 
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench.measure.buffers import Buffers
-from ringtrain.bench.measure.round_trips import exchange, ping_pong, repeated, room, slowest_s, stream, sustained_s
+from ringtrain.bench.measure.round_trips import (
+    message_buffers,
+    ping_pong,
+    repeated,
+    shift,
+    slowest_s,
+    stream,
+    sustained_s,
+)
 from ringtrain.transport.base import Transport
 
 ALPHA_BYTES = 8
@@ -95,7 +103,7 @@ def _around(circle: tuple[int, ...], place: int) -> tuple[int | None, int | None
     return circle[(place + 1) % len(circle)], circle[place - 1]
 
 
-def layout_of(transport: Transport) -> LinkLayout:
+def link_layout(transport: Transport) -> LinkLayout:
     """Collective."""
     nodes = transport.gather_json(transport.node)
     return LinkLayout(tuple(tuple(r for r, own in enumerate(nodes) if own == node) for node in range(transport.nodes)))
@@ -104,8 +112,8 @@ def layout_of(transport: Transport) -> LinkLayout:
 def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
     """Collective; the same on all ranks. ``transport``: of one of the ways of ``buffers``, whose memory is moved, and
     added as float32."""
-    layout = layout_of(transport)
-    memory = room(buffers, max(*RATE_BYTES, *STREAM_BYTES))
+    layout = link_layout(transport)
+    memory = message_buffers(buffers, max(*RATE_BYTES, *STREAM_BYTES))
     rates = {INSIDE: _message_rates, BETWEEN: _stream_rates}
     links = {
         kind: LinkClass(_alpha_s(transport, layout, kind, memory, tag), *rates[kind](transport, layout, memory, tag))
@@ -127,8 +135,8 @@ def _message_rates(transport: Transport, layout: LinkLayout, memory: tuple, tag:
     peer = dict((pair, pair[::-1])).get(transport.rank)
     prepared = (
         (2, lambda parts: ping_pong(transport, *pair, *parts, tag)),  # two messages that follow one another
-        (1, lambda parts: exchange(transport, peer, peer, *parts, tag)),
-        (1, lambda parts: exchange(transport, *layout.neighbours(INSIDE, transport.rank), *parts, tag)),
+        (1, lambda parts: shift(transport, peer, peer, *parts, tag)),
+        (1, lambda parts: shift(transport, *layout.neighbours(INSIDE, transport.rank), *parts, tag)),
     )
 
     def rate(moves: int, prepare: Callable, nbytes: int) -> float:

@@ -206,7 +206,7 @@ def measured_crossings(a: dict[int, float], b: dict[int, float]) -> list[tuple[i
 GROUP = ("dtype", "wire_dtype", "op", "placement")
 
 
-def fits(made: Sequence[dict], calibration: Calibration, topology: Topology) -> list[dict]:
+def fit_sweep(made: Sequence[dict], calibration: Calibration, topology: Topology) -> list[dict]:
     """For every type, wire, operation and placement: each algorithm's model, and where they cross. An algorithm of less
     than two sizes has none, nor has a single rank, nor have more ranks than steps are counted of."""
     groups: dict[tuple, list[dict]] = {}

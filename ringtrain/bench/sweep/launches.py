@@ -14,7 +14,7 @@ from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
-from ringtrain.bench.measure.statistics import summary
+from ringtrain.bench.measure.statistics import summarise
 from ringtrain.humanize import format_bytes, plural
 
 DOUBT = "†"
@@ -41,7 +41,7 @@ def _merged(own: list[dict]) -> dict:
         return {**(wrong or own[0]), "launches": None}
     names = {row["algorithm"] for row in good}
     samples = [sample for row in good for sample in row["samples_s"]]
-    row = {**good[0], **summary(samples), "repeats": len(samples), "samples_s": samples}
+    row = {**good[0], **summarise(samples), "repeats": len(samples), "samples_s": samples}
     for name in ("median_s", "bound_s", "skew_s"):
         row[name] = median(each[name] for each in good)
     row |= rates(row, row["median_s"], row["bound_s"])

@@ -6,7 +6,7 @@ from itertools import combinations
 
 from ringtrain.bench import texts
 from ringtrain.bench.measure.buffers import Buffers
-from ringtrain.bench.measure.round_trips import ping_pong, repeated, room, slowest_s
+from ringtrain.bench.measure.round_trips import message_buffers, ping_pong, repeated, slowest_s
 from ringtrain.bench.model.calibration import ALPHA_BYTES, ALPHA_ROUNDS
 
 RATE_BYTES = 1 << 22  # well beyond what a network takes at once before it slows down
@@ -22,7 +22,7 @@ def measure_pairs(
 ) -> list[dict]:
     """One row a pair, ``latency_s`` and ``bytes_per_s`` of one direction; collective, the same on all ranks. All other
     ranks wait meanwhile, so that p ranks take p(p-1)/2 turns. ``pairs``: those to measure; all by default."""
-    transport, (out, into) = buffers.transport, room(buffers, RATE_BYTES)
+    transport, (out, into) = buffers.transport, message_buffers(buffers, RATE_BYTES)
     pairs = list(combinations(range(transport.size), 2)) if pairs is None else pairs
     rows = []
     for done, (first, second) in enumerate(pairs):
@@ -34,7 +34,7 @@ def measure_pairs(
     return rows
 
 
-def worst(rows: list[dict]) -> dict[str, dict]:
+def worst_pairs(rows: list[dict]) -> dict[str, dict]:
     """The pair of the highest latency, and that of the lowest bandwidth."""
     return {
         "latency": max(rows, key=lambda row: row["latency_s"]),

@@ -35,7 +35,7 @@ def check_plot(path) -> None:
         raise UsageError(texts.NO_PICTURE_KIND(path=path, ending=ending, hint=nearest(ending, known)))
 
 
-def draw(header: dict, rows: list[dict], path) -> None:
+def plot_sweep(header: dict, rows: list[dict], path) -> None:
     """The first (type, operation, placement) of the rows. PNG, SVG or PDF by the path's ending. Needs matplotlib."""
     from matplotlib.figure import Figure
 

@@ -64,7 +64,7 @@ def scrub_bytes(folder: Path = CACHES) -> int:
     return 2 * max(sizes, default=UNKNOWN_BYTES // 2)
 
 
-def choose(names: str, known, what: str) -> list[str]:
+def parse_names(names: str, known, what: str) -> list[str]:
     """The names of a list like "ring,mpi", or every known one for "all". Raises UsageError for another name."""
     chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
     for name in chosen:

@@ -13,15 +13,15 @@ from ringtrain.bench import texts
 from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
 from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
-from ringtrain.bench.measure.timing import START, Protocol, Samples, measure
+from ringtrain.bench.measure.timing import START, Protocol, Samples, measure_trials
 from ringtrain.bench.measure.trials import ContenderTrial, MeasuredAllReduce, PreparedTrial, Refusal, Rival, prepare
 from ringtrain.bench.model.bounds import Bounds
-from ringtrain.bench.model.fit import fits
+from ringtrain.bench.model.fit import fit_sweep
 from ringtrain.bench.sweep.pairs import measure_pairs
 from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execution.execute import segment_for
 from ringtrain.collectives.execution.reduction import WireFormat
-from ringtrain.collectives.topology import Topology, placed
+from ringtrain.collectives.topology import Topology, topology_from_nodes
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
@@ -122,7 +122,7 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
         result.rows = [rows.quieter(*pair) for pair in zip(result.rows, again, strict=True)]
     for ready in held:
         ready.free()
-    topology = placed(transport.gather_json(transport.node))
+    topology = topology_from_nodes(transport.gather_json(transport.node))
     result.header |= {"fits": _fits(result.rows, bounds, topology), "finished": True}
     return result
 
@@ -141,7 +141,7 @@ def _fits(made: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:
     """Of host memory: the models know messages alone, and a device's time has more in it. A choice of auto is none of
     its own."""
     own = [row for row in made if rows.asked_name(row) != AUTO and row["device"] == CPU]
-    return fits(own, bounds.calibration, topology)
+    return fit_sweep(own, bounds.calibration, topology)
 
 
 def _map(buffers: Buffers, asked: Sweep, tag: int, watcher: Watcher) -> list[dict] | None:
@@ -234,7 +234,7 @@ class _Bench:
         entries = list(chain.from_iterable(ready.entries.values()))
         what = texts.MEASURING(nbytes=ready.job.nbytes, dtype=ready.job.numbers.name)
         told = partial(self._watcher.progress, what)
-        samples = measure(self._transport, entries, self._asked.protocol, told)
+        samples = measure_trials(self._transport, entries, self._asked.protocol, told)
         sent = zip(*self._transport.gather_json([trial.bytes_sent for _, trial in entries]), strict=True)
         found = zip(entries, samples, ready.verdicts, map(_busiest, sent), strict=True)
         own_rows = iter([self._row(*each) for each in found])

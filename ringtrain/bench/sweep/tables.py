@@ -7,8 +7,8 @@ from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench import texts
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import REFUSED
-from ringtrain.bench.sweep.pairs import sick, worst
-from ringtrain.humanize import format_bytes, format_rate, format_seconds, percent, plural
+from ringtrain.bench.sweep.pairs import sick, worst_pairs
+from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 
 # Title, width, and what a row shows there; the first seven are those of nccl-tests, whose time is in µs.
 COLUMNS = (
@@ -55,7 +55,7 @@ def _same(row: dict) -> str:
     return "".join("-" if row[name] is None else mark if row[name] else "." for mark, name in marks)
 
 
-def columns_of(header: dict) -> tuple:
+def table_columns(header: dict) -> tuple:
     """All, but for what was not asked for."""
     protocol = header["protocol"]
     asked = {"late": protocol["late_rank"] is not None, "on wire": protocol["wires"] != [NONE]}
@@ -68,7 +68,7 @@ def titles(columns=COLUMNS) -> list[str]:
     return [f"# {names}", f"# {units.rstrip()}"]
 
 
-def line(row: dict, columns=COLUMNS) -> str:
+def row_line(row: dict, columns=COLUMNS) -> str:
     """A row's line; what makes it unreliable is at its end, and the reason of a refusal in place of figures."""
     if row["status"] == REFUSED:
         named = 1 + [title for title, _, _ in columns].index(LAST_NAMED)
@@ -127,7 +127,7 @@ def _links(header: dict) -> list[str]:
     copies, ways = header["copies"], header["calibration_by_way"]
     peer = copies["peer_bytes_per_s"]
     from_peer = "" if peer is None else texts.PEER_COPIES(rate=format_rate(peer))
-    lines = [f"{way} {line}" for way, calibration in ways.items() for line in _calibration(calibration)]
+    lines = [f"{way} {row_line}" for way, calibration in ways.items() for row_line in _calibration(calibration)]
     return [
         *lines,
         texts.COPIES(rate=format_rate(copies["own_bytes_per_s"]), peer=from_peer),
@@ -156,7 +156,7 @@ def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
         f"{format_rate(row['bytes_per_s']):>10}"
         for row in rows
     ]
-    found = worst(rows)
+    found = worst_pairs(rows)
     slow, thin = ((found[kind]["first"], found[kind]["second"]) for kind in ("latency", "bandwidth"))
     return [
         *lines,
@@ -185,8 +185,8 @@ def _model(name: str, model: dict) -> str:
     return texts.JUDGED(
         text=text,
         sizes=plural(len(model["held_out"]), "size"),
-        median=percent(model["median_error"]),
-        worst=percent(model["worst_error"]),
+        median=format_percent(model["median_error"]),
+        worst=format_percent(model["worst_error"]),
     )
 
 

@@ -8,19 +8,19 @@ The buffer is cut into p chunks. Every rank begins with all of them as its range
 
 1.  Reduce-scatter, log2 p steps with d = 1, 2, 4, ...: vector halving. Ranks r and r xor d have the same range. The
     one whose bit d is 0 keeps the lower half, the other the upper half; each sends the half that it gives up, and
-    adds what arrives to the half that it keeps. At the end a range is one chunk, summed over all ranks: rank r owns
-    the chunk whose number is r with its bits reversed.
+    adds the half that arrives to the half that it keeps. At the end a range is one chunk, summed over all ranks: rank
+    r owns the chunk whose number is r with its bits reversed.
 2.  All-gather, log2 p steps with d = p/2, ..., 2, 1: vector doubling, the same exchanges back. Each sends the half
     that it kept and overwrites the one that it gave up.
 
-Four ranks, chunks a b c d; what a rank adds up stands in capitals, what it has given up is a dot::
+Four ranks, chunks a b c d; a capital is a chunk that the rank adds up, a dot is a chunk that it has given up::
 
                  rank 0     rank 1     rank 2     rank 3
     d = 1       A B . .    . . C D    A B . .    . . C D       0 with 1, 2 with 3
     d = 2       A . . .    . . C .    . B . .    . . . D       0 with 2, 1 with 3
 
-Distances double while vectors halve: neighbours, which may share a node, exchange the long halves; and contributions
-are added in the binary tree over ranks, neighbours first, ((0+1)+(2+3))+..., whichever rank owns the chunk.
+Distances double while vectors halve: neighbours, which may share a node, exchange the long halves. Contributions are
+added in the binary tree over ranks, neighbours first, ((0+1)+(2+3))+..., on any owner of the chunk.
 
 Each chunk's sum is made once, on one rank, and then copied, so that all ranks hold the same bits.
 
@@ -35,17 +35,17 @@ from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Sch
 
 
 def butterfly(size: int) -> Schedule:
-    """All-reduce by vector halving and vector doubling."""
+    """Return an all-reduce by vector halving and vector doubling."""
     return in_halves("butterfly", reduce_scatter(size), all_gather(size))
 
 
 def reduce_scatter(size: int) -> Schedule:
-    """The first half; ranks that fold own no chunk."""
+    """Return the first half of the all-reduce. Ranks that fold own no chunk."""
     return folded_reduce_scatter("butterfly-reduce-scatter", _halving, size)
 
 
 def all_gather(size: int) -> Schedule:
-    """The second half."""
+    """Return the second half of the all-reduce."""
     return folded_all_gather("butterfly-all-gather", _doubling, size)
 
 
@@ -70,7 +70,7 @@ def _half(name: str, size: int, steps, goal: str) -> Schedule:
 
 
 def _ranges(rank: int, size: int) -> list[tuple[int, tuple[int, int], tuple[int, int]]]:
-    """(peer, chunks that the rank keeps, chunks that it gives up), for d = 1, 2, 4, ..."""
+    """Yield (peer, chunks that the rank keeps, chunks that it gives up), for d = 1, 2, 4, ..."""
     ranges, low, high = [], 0, size
     for k in range(size.bit_length() - 1):
         middle = (low + high) // 2
@@ -82,6 +82,6 @@ def _ranges(rank: int, size: int) -> list[tuple[int, tuple[int, int], tuple[int,
 
 
 def _reversed(chunk: int, size: int) -> int:
-    """``chunk`` with its log2(size) bits in the other order."""
+    """Return ``chunk`` with the order of its log2(size) bits reversed."""
     bits = size.bit_length() - 1
     return sum((chunk >> k & 1) << (bits - 1 - k) for k in range(bits))

@@ -1,15 +1,15 @@
 """The canonical all-reduce: sums of shards in one tree (:mod:`ringtrain.collectives.algorithms.shards`), at any number
 of ranks.
 
-Steps: 2, for any p. Bytes: a rank with l partials sends (l + 1)(p - 1)/p · n; with one, as few as can be. That is the
-sliced all-reduce (:mod:`ringtrain.collectives.algorithms.sliced`) of all partials of a rank in place of one
+Steps: 2, for any p. Bytes: a rank with l partials sends (l + 1)(p - 1)/p · n; with one partial, that is the minimum. It
+is the sliced all-reduce (:mod:`ringtrain.collectives.algorithms.sliced`) with all partials of a rank in place of one
 contribution.
 
-The buffer is cut into p slices, and rank r owns slice r. A rank's last partial lies in the buffer, where the sum is
-wanted; those before lie in arrays of their own, its further lanes.
+The buffer is cut into p slices, and rank r owns slice r. The buffer holds a rank's last partial, and later the sum;
+further input arrays hold the earlier partials.
 
-1.  Every rank sends to each other rank that one's slice of all of its partials, raw, to rank r + 1 first.
-2.  Each owner adds the partials of all to its slice as the tree has it. No message is waited for.
+1.  Every rank sends to each other rank that rank's slice of all of its partials, raw, to rank r + 1 first.
+2.  Each owner adds the partials of all ranks to its slice in the order of the tree. No message is waited for.
 3.  Every rank sends its slice, which is now whole, to each other rank, from r + 1 on.
 
 Three ranks, eight shards; b is the slice of rank 1::
@@ -18,8 +18,8 @@ Three ranks, eight shards; b is the slice of rank 1::
     rank 1    23   4          arrived b01 and b5 b67:  (b01 + b23) + ((b4 + b5) + b67)
     rank 2    5    67         b5 and b67 to 1
 
-Every addition is one of the tree's, on one rank, and its operands are what the tree has below it: so the bits of a sum
-depend neither on p, nor on who owns a slice or where it begins.
+Each addition is one node of the tree, on one rank, and its operands are the children of that node. So the bits of a sum
+depend neither on p, nor on the owner or the bounds of a slice.
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ NAME = "canonical"
 
 
 def canonical(size: int, shards: int) -> Schedule:
-    """All-reduce of the sums of so many shards. Raises UsageError for more ranks than those."""
+    """Return an all-reduce of the sums of ``shards`` shards. Raises UsageError for more ranks than shards."""
     if size > shards:
         raise UsageError(texts.TOO_FEW_SHARDS(size=size, shards=shards))
     return all_reduce(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
 
 
 def reduce_scatter(size: int, shards: int) -> Schedule:
-    """The first half: rank r ends with the sum of slice r."""
+    """Return the first half of the all-reduce: rank r ends with the sum of slice r."""
     brought = [partials(rank, size, shards) for rank in range(size)]
 
     def steps(rank: int) -> Iterator[Step]:
@@ -70,13 +70,14 @@ def _one(peer: int, chunk: int, add: bool = False) -> Move:
 
 
 def _lanes(own: list[Node]) -> list[int]:
-    """In which lane each of a rank's partials lies: the last in the buffer, which is lane 0."""
+    """Return the input array of each of a rank's partials: the last partial lies in the buffer, which is input 0."""
     return [*range(1, len(own)), 0]
 
 
 def _places(rank: int, brought: list[list[Node]]) -> list[list[int]]:
-    """The chunks in which ``rank`` has the partials of everybody, its slice of them: its own in its lanes, those of
-    others in scratch behind."""
+    """Return the chunks that hold the partials of all ranks on ``rank``, for its own slice: its own partials in its
+    input arrays, those of others behind them in scratch.
+    """
     size, at, places = len(brought), len(brought[rank]), []
     for source, own in enumerate(brought):
         if source == rank:
@@ -88,8 +89,9 @@ def _places(rank: int, brought: list[list[Node]]) -> list[list[int]]:
 
 
 def _additions(rank: int, brought: list[list[Node]], places: list[list[int]], shards: int) -> Iterator[Step]:
-    """One after another, from the first shard on, each as soon as the tree has it. A sum lies where its left half lay;
-    or in the buffer, if that is in it."""
+    """Yield the additions one after another, from the first shard on, each as soon as the tree allows it. A sum lies in
+    the chunk of its left half, or in the buffer, if one half lies there.
+    """
     held: list[tuple[Node, int]] = []
     for node, at in zip(chain(*brought), chain(*places), strict=True):
         while held and are_siblings(held[-1][0], node, shards):

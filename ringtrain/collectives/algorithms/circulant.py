@@ -6,13 +6,14 @@ and all ranks do the same.
 Let s0 = p, and each next s the half of the one before, rounded up, until it is 1: for 5 ranks 5, 3, 2, 1. The buffer
 is cut into p chunks; rank r counts them from its own, so that its i-th chunk is chunk r + i (mod p).
 
-1.  Reduce-scatter, a step for each s after s0, with s' the one before it. Rank r sends its chunks s to s' - 1 to rank
-    r + s, whose chunks 0 to s' - s - 1 they are, and adds there what arrives from rank r - s. It is done with the
-    chunks it has sent: s of them are left. At last one is left, chunk r, summed over all ranks.
+1.  Reduce-scatter, one step for each s after s0, with s' the s before it. Rank r sends its chunks s to s' - 1 to rank
+    r + s, where they are chunks 0 to s' - s - 1, and adds the chunks from rank r - s to its own chunks 0 to
+    s' - s - 1. It is done with the chunks that it has sent: s chunks are left. At the end one chunk is left, chunk r,
+    summed over all ranks.
 2.  All-gather, the same steps back, s = 1 first: rank r sends its chunks 0 to s' - s - 1, which are final, to rank
     r - s, and overwrites its chunks s to s' - 1 by those of rank r + s.
 
-Five ranks, what rank 0 does in the reduce-scatter::
+Five ranks, the reduce-scatter on rank 0::
 
     s' s    its chunks      sends      to    adds to    from
     5  3    0 1 2 3 4       3 4        3     0 1        2
@@ -34,12 +35,12 @@ from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Sch
 
 
 def circulant(size: int) -> Schedule:
-    """All-reduce on a circulant graph of ``size`` ranks."""
+    """Return an all-reduce on a circulant graph of ``size`` ranks."""
     return all_reduce("circulant", reduce_scatter(size), all_gather(size))
 
 
 def reduce_scatter(size: int) -> Schedule:
-    """The first half: rank r ends with the sum of chunk r."""
+    """Return the first half of the all-reduce: rank r ends with the sum of chunk r."""
 
     def steps(rank: int) -> Iterator[Step]:
         for wide, skip in pairwise(skips(size)):
@@ -50,7 +51,7 @@ def reduce_scatter(size: int) -> Schedule:
 
 
 def all_gather(size: int) -> Schedule:
-    """The second half: rank r begins with chunk r."""
+    """Return the second half of the all-reduce: rank r begins with chunk r."""
 
     def steps(rank: int) -> Iterator[Step]:
         for skip, wide in pairwise(reversed(skips(size))):
@@ -65,7 +66,7 @@ def _half(name: str, size: int, steps, goal: str) -> Schedule:
 
 
 def skips(size: int) -> list[int]:
-    """``size``, and its halves, rounded up, down to 1."""
+    """Return ``size`` and its halves, rounded up, down to 1."""
     found = [size]
     while found[-1] > 1:
         found.append((found[-1] + 1) // 2)
@@ -73,7 +74,9 @@ def skips(size: int) -> list[int]:
 
 
 def _moves(peer: int, first: int, count: int, size: int, add: bool = False) -> tuple[Move, ...]:
-    """``count`` chunks from ``first`` on, around the end of the buffer if need be."""
+    """Return the moves of ``count`` chunks from ``first`` on: two moves where they wrap around the end of the
+    buffer.
+    """
     stop = first + count
     if stop <= size:
         return (Move(peer, first, stop, add),)

@@ -1,31 +1,31 @@
-"""The double binary tree all-reduce: two trees at once, each for half of the buffer, in pieces. Few steps, like a
-tree, and about as few bytes as the ring.
+r"""The double binary tree all-reduce: two trees at once, each for half of the buffer, in segments. It takes few steps,
+like a tree, and about as few bytes as the ring.
 
-Steps: at most 4(k + h - 1) for p ranks, with k pieces a tree and height h = floor(log2 p). Bytes: a rank sends at
-most 2n over both trees. In one binary tree the leaves, half of all ranks, would send little and receive all; so there
-are two, and who is a leaf in one is within the other.
+Steps: at most 4(k + h - 1) for p ranks, with k segments a tree and height h = floor(log2 p). Bytes: a rank sends at
+most 2n over both trees. In one binary tree the leaves, half of all ranks, would send little and receive all. So there
+are two trees, and a leaf of one is an inner rank of the other.
 
 Both trees are binary trees in order: of positions 1 to p the odd ones are leaves, and a position whose lowest set bit
-is b has its children b/2 below and b/2 above it, or as near above it as there still are positions. Rank r has position
-r + 1 in the first tree. In the second the ranks stand the other way round if p is even, and one further if p is odd.
+is b has its children b/2 below and b/2 above it, or as near above it as positions exist. Rank r has position r + 1 in
+the first tree. In the second tree the ranks stand in reverse order if p is even, and one further if p is odd.
 
 1.  Reduce. The first tree reduces the first half of the buffer to its root, the second tree the second half to its
-    own, each half in k pieces, one behind the other.
+    own, each half in k segments, one behind the other.
 2.  Broadcast. Each tree sends its half back down.
 
 Six ranks::
 
          3                 2             positions       4
-       /   \\             /   \\                         /   \\
+       /   \             /   \                         /   \
       1     5           4     0                       2     6
-     / \\   /           / \\     \\                     / \\   /
+     / \   /           / \     \                     / \   /
     0   2 4           5   3     1                   1   3 5
 
-When does which edge carry a piece? Edges have two colours, so that the two edges from a rank's children differ, and
-the two to its parents differ; such a colouring exists, since at most two edges meet on each side. Edges of one colour
-are used in even steps, those of the other in odd steps: a rank never receives two pieces at once, nor sends two.
+Which step does an edge use? Edges have two colours, so that the two edges from a rank's children differ, and the two to
+its parents differ; such a colouring exists, since at most two edges meet on each side. Edges of one colour are used in
+even steps, those of the other in odd steps: a rank never receives two segments at once, nor sends two.
 
-Each piece's sum is made once, on a root, and then copied, so that all ranks hold the same bits.
+Each segment's sum is made once, on a root, and then copied, so that all ranks hold the same bits.
 
 Source: Sanders, Speck & Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel
 Computing 2009; Jeaugey, Massively scale your deep learning training with NCCL 2.4, NVIDIA 2019.
@@ -39,65 +39,71 @@ from ringtrain.collectives.algorithms.timetable import TimedMessage, timed_steps
 from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 
-PIECES = 4  # a tree; execution cuts them further
+SEGMENTS = 4  # a tree; execution cuts them further
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
+    """An edge of one of the two trees."""
+
     tree: int
     parent: int
     child: int
 
 
-def double_tree(size: int, pieces: int = PIECES) -> Schedule:
-    """All-reduce by two trees of ``size`` ranks, half of the buffer each, in ``pieces`` pieces a half."""
-    return all_reduce("double-tree", reduce(size, pieces), broadcast(size, pieces))
+def double_tree(size: int, segments: int = SEGMENTS) -> Schedule:
+    """Return an all-reduce by two trees of ``size`` ranks, half of the buffer each, in ``segments`` segments a half."""
+    return all_reduce("double-tree", reduce(size, segments), broadcast(size, segments))
 
 
-def reduce(size: int, pieces: int = PIECES) -> Schedule:
-    """The first half: each root ends with the sum of its tree's pieces. A broadcast backwards in time."""
+def reduce(size: int, segments: int = SEGMENTS) -> Schedule:
+    """Return the first half of the all-reduce: each root ends with the sum of its tree's segments. It is a broadcast
+    backwards in time.
+    """
     times = timetable(size)
     last = max(times.values(), default=0)
     touching = _by_rank(times)
 
     def steps(rank: int) -> Iterator[Step]:
-        return timed_steps(rank, [_up(e, last - times[e], j, pieces) for e in touching[rank] for j in range(pieces)])
+        return timed_steps(
+            rank, [_up(e, last - times[e], j, segments) for e in touching[rank] for j in range(segments)]
+        )
 
     def wire(rank: int) -> int:
-        return pieces * sum(edge.child == rank for edge in touching[rank])
+        return segments * sum(edge.child == rank for edge in touching[rank])
 
-    return Schedule("double-tree-reduce", size, 2 * pieces, steps, wire, REDUCE_SCATTER, _owner(size, pieces))
+    return Schedule("double-tree-reduce", size, 2 * segments, steps, wire, REDUCE_SCATTER, _owner(size, segments))
 
 
-def broadcast(size: int, pieces: int = PIECES) -> Schedule:
-    """The second half: everybody ends with what the roots began with."""
+def broadcast(size: int, segments: int = SEGMENTS) -> Schedule:
+    """Return the second half of the all-reduce: all ranks end with the segments of the roots."""
     times = timetable(size)
     touching = _by_rank(times)
 
     def steps(rank: int) -> Iterator[Step]:
-        return timed_steps(rank, [_down(e, times[e], j, pieces) for e in touching[rank] for j in range(pieces)])
+        return timed_steps(rank, [_down(e, times[e], j, segments) for e in touching[rank] for j in range(segments)])
 
     def wire(rank: int) -> int:
-        return pieces * sum(edge.parent == rank for edge in touching[rank])
+        return segments * sum(edge.parent == rank for edge in touching[rank])
 
-    return Schedule("double-tree-broadcast", size, 2 * pieces, steps, wire, ALL_GATHER, _owner(size, pieces))
+    return Schedule("double-tree-broadcast", size, 2 * segments, steps, wire, ALL_GATHER, _owner(size, segments))
 
 
-def _up(edge: Edge, time: int, piece: int, pieces: int) -> TimedMessage:
-    at = edge.tree * pieces + piece
+def _up(edge: Edge, time: int, segment: int, segments: int) -> TimedMessage:
+    at = edge.tree * segments + segment
     send, recv = Move(edge.parent, at, at + 1), Move(edge.child, at, at + 1, add=True)
-    return TimedMessage((time + 2 * piece, 0), edge.child, edge.parent, send, recv)
+    return TimedMessage((time + 2 * segment, 0), edge.child, edge.parent, send, recv)
 
 
-def _down(edge: Edge, time: int, piece: int, pieces: int) -> TimedMessage:
-    at = edge.tree * pieces + piece
+def _down(edge: Edge, time: int, segment: int, segments: int) -> TimedMessage:
+    at = edge.tree * segments + segment
     send, recv = Move(edge.child, at, at + 1), Move(edge.parent, at, at + 1)
-    return TimedMessage((time + 2 * piece, 0), edge.parent, edge.child, send, recv)
+    return TimedMessage((time + 2 * segment, 0), edge.parent, edge.child, send, recv)
 
 
-def _owner(size: int, pieces: int):
+def _owner(size: int, segments: int):
     roots = [_rank(1 << (size.bit_length() - 1), tree, size) for tree in (0, 1)]
-    return lambda chunk: roots[chunk // pieces]
+    return lambda chunk: roots[chunk // segments]
 
 
 def _by_rank(edges) -> dict[int, list[Edge]]:
@@ -109,12 +115,13 @@ def _by_rank(edges) -> dict[int, list[Edge]]:
 
 
 def timetable(size: int) -> dict[Edge, int]:
-    """For each edge of both trees the time at which it carries the first piece of a broadcast: the first of its
-    colour after its parent has the piece."""
+    """Return, for each edge of both trees, the time at which it carries the first segment of a broadcast: the first
+    time of its colour after its parent has the segment.
+    """
     edges = [edge for tree in (0, 1) for edge in edges_of(tree, size)]
     colours = _coloured(edges)
     times: dict[Edge, int] = {}
-    had = {}  # (tree, rank) → when the first piece arrives
+    had = {}  # (tree, rank) → when the first segment arrives
     for edge in edges:  # parents come before children
         earliest = had.get((edge.tree, edge.parent), -1) + 1
         times[edge] = had[edge.tree, edge.child] = earliest + (earliest + colours[edge]) % 2
@@ -122,7 +129,7 @@ def timetable(size: int) -> dict[Edge, int]:
 
 
 def edges_of(tree: int, size: int) -> Iterator[Edge]:
-    """From the root down."""
+    """Return the edges of a tree, from the root down."""
     above = [1 << (size.bit_length() - 1)]
     for position in above:
         for child in _children(position, size):
@@ -147,7 +154,7 @@ def _rank(position: int, tree: int, size: int) -> int:
 
 
 def _coloured(edges: list[Edge]) -> dict[Edge, int]:
-    """0 or 1 for each edge: two edges that go out from a rank differ, and two that come in differ."""
+    """Return 0 or 1 for each edge: two edges out of a rank differ, and two edges into a rank differ."""
     ends = defaultdict(list)
     for edge in edges:
         ends["out", edge.parent].append(edge)

@@ -1,5 +1,5 @@
-"""The hierarchical all-reduce: first within nodes, then across them, then within again. What a node's network
-interface carries does not grow with the ranks in the node.
+"""The hierarchical all-reduce: first within nodes, then across nodes, then within again. The bytes on a node's network
+interface do not grow with the ranks in the node.
 
 Steps: those of the inner reduce-scatter, of the outer all-reduce and of the inner all-gather. Bytes, for m nodes of g
 ranks with rings in both places: a rank sends 2(g - 1)/g · n within its node and 2(m - 1)/m · n/g to other nodes, so
@@ -9,7 +9,7 @@ The buffer is cut into slices, as many as the widest node's reduce-scatter has c
 
 1.  Reduce-scatter within each node, all nodes at once: each local rank holds the node's sum of its slices.
 2.  All-reduce across nodes, one for each slice, among the local ranks that carry it: one on each node. Every local
-    rank is at work, each for its own slices.
+    rank works, each for its own slices.
 3.  All-gather within each node.
 
 Two nodes of two ranks, slices a b, contributions 0 1 | 2 3::
@@ -22,10 +22,9 @@ Two nodes of two ranks, slices a b, contributions 0 1 | 2 3::
 
 Nodes may be uneven: slice l of a node with g ranks is carried by local rank l mod g, so that a small node's ranks
 carry several slices. With an inner algorithm whose sum ends on one rank (tree, star) that rank, the node's leader,
-carries everything; that is what CaffeOnSpark did, and it is kept to be compared with.
+carries everything. CaffeOnSpark did so; it is kept as a comparison.
 
-It is a composition of other schedules, and nothing else: each slice is added within nodes as the inner algorithm
-adds, across them as the outer one does.
+It is a composition of other schedules: the inner algorithm adds each slice within nodes, the outer one across nodes.
 
 Source: Goyal et al., Accurate, large minibatch SGD, Facebook 2017, section 4; Sergeev & Del Balso, Horovod, Uber
 2018, and its hierarchical all-reduce; Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016, for the leader.
@@ -41,7 +40,9 @@ Builder = Callable[[int], Schedule]
 
 
 def hierarchical(name: str, topology: Topology, inner: tuple[Builder, Builder], outer: Builder) -> Schedule:
-    """``inner``: a reduce-scatter and its all-gather, for any number of ranks; ``outer``: an all-reduce."""
+    """Return a hierarchical all-reduce. ``inner``: a reduce-scatter and its all-gather, for any number of ranks;
+    ``outer``: an all-reduce.
+    """
     scatters = [inner[0](len(ranks)) for ranks in topology.nodes]
     gathers = [inner[1](len(ranks)) for ranks in topology.nodes]
     across = outer(len(topology.nodes))
@@ -66,12 +67,14 @@ def hierarchical(name: str, topology: Topology, inner: tuple[Builder, Builder], 
 
 
 def _chunk_of(number: int, part: Schedule) -> int:
-    """The chunk of a node's reduce-scatter that holds this slice. Slices are dealt out in the order of owners."""
+    """Return the chunk of a node's reduce-scatter that holds this slice. Slices are dealt out in the order of
+    owners.
+    """
     return sorted(range(part.chunks), key=part.owner)[number % part.chunks]
 
 
 def _places(part: Schedule, slices: int, width: int) -> list[list[tuple[int, int]]]:
-    """For each chunk of a node's schedule the spans of its slices, each ``width`` chunks of the whole."""
+    """Return, for each chunk of a node's schedule, the spans of its slices, each ``width`` chunks of the whole."""
     places = [[] for _ in range(part.chunks)]
     for number in range(slices):
         places[_chunk_of(number, part)].append((number * width, (number + 1) * width))

@@ -1,15 +1,15 @@
-"""Pipelining, as a function from schedules to schedules: the buffer is cut into pieces, and each piece goes through
-the whole schedule, one round behind the piece before it.
+"""Pipelining, as a function from schedules to schedules: the buffer is cut into segments, and each segment goes through
+the whole schedule, one round behind the segment before it.
 
-Steps: k - 1 more than before, for k pieces. Bytes: the same. What it is good for: a rank that waits in one phase of a
-schedule (for its parent in a tree, for the network in a hierarchy) is busy with the next piece meanwhile.
+Steps: k - 1 more than before, for k segments. Bytes: the same. Purpose: a rank that waits in one phase of a schedule
+(for its parent in a tree, for the network in a hierarchy) works on the next segment meanwhile.
 
-1.  The schedule is run on paper, every message taking one round
+1.  The schedule is simulated, every message taking one round
     (:func:`ringtrain.collectives.algorithms.timetable.rounds`).
-2.  Piece j does the same j rounds later, on its own k-th of the buffer and of scratch.
+2.  Segment j does the same j rounds later, on its own k-th of the buffer and of scratch.
 3.  A rank's steps are its rounds in their order.
 
-A chain of three ranks, pieces a b c::
+A chain of three ranks, segments a b c::
 
     round     0      1      2      3
     0 -> 1    a      b      c
@@ -28,41 +28,43 @@ from ringtrain.collectives.schedule import Move, Schedule
 from ringtrain.errors import UsageError
 
 
-def pipelined(schedule: Schedule, pieces: int) -> Schedule:
-    """``schedule``, in ``pieces`` pieces. It looks at the steps of all ranks, and so costs more to make than other
-    schedules do.
+def pipelined(schedule: Schedule, segments: int) -> Schedule:
+    """Return ``schedule`` pipelined in ``segments`` segments. It reads the steps of all ranks, so it costs more to make
+    than other schedules.
 
-    Raises UsageError for less than one piece; ScheduleError where the schedule deadlocks.
+    Raises UsageError for less than one segment; ScheduleError if the schedule deadlocks.
     """
-    if pieces < 1:
-        raise UsageError(texts.NO_PIECES(pieces=pieces))
-    entries = _entries(schedule, pieces)
+    if segments < 1:
+        raise UsageError(texts.NO_PIECES(pieces=segments))
+    entries = _entries(schedule, segments)
     owner = schedule.owner and (lambda chunk: schedule.owner(chunk % schedule.chunks))
     return replace(
         schedule,
-        name=f"{schedule.name}*{pieces}",
-        chunks=pieces * schedule.chunks,
+        name=f"{schedule.name}*{segments}",
+        chunks=segments * schedule.chunks,
         make=lambda rank: timed_steps(rank, entries[rank]),
-        wire=lambda rank: pieces * schedule.wire(rank),
+        max_chunks_sent=lambda rank: segments * schedule.max_chunks_sent(rank),
         owner=owner,
     )
 
 
-def _entries(schedule: Schedule, pieces: int) -> dict[int, list[TimedMessage]]:
-    """The messages of each rank, of all pieces, with their times."""
+def _entries(schedule: Schedule, segments: int) -> dict[int, list[TimedMessage]]:
+    """Return the messages of each rank, of all segments, with their times."""
     steps = all_steps(schedule)
     met = messages(schedule, steps)
     taken, found = rounds(schedule, steps, met), defaultdict(list)
-    for piece in range(pieces):
+    for segment in range(segments):
         for message, (round, depth) in zip(met, taken, strict=True):
-            send, recv = (_moved(move, piece, pieces, schedule.chunks) for move in (message.send, message.recv))
-            entry = TimedMessage((round + piece, depth), message.source, message.target, send, recv)
+            send, recv = (_moved(move, segment, segments, schedule.chunks) for move in (message.send, message.recv))
+            entry = TimedMessage((round + segment, depth), message.source, message.target, send, recv)
             for rank in {message.source, message.target}:
                 found[rank].append(entry)
     return found
 
 
-def _moved(move: Move, piece: int, pieces: int, chunks: int) -> Move:
-    """The move in a piece: pieces follow one another in the buffer, and in each buffer's worth of scratch."""
-    shift = (move.start // chunks * (pieces - 1) + piece) * chunks
+def _moved(move: Move, segment: int, segments: int, chunks: int) -> Move:
+    """Return the move in one segment: segments follow one another in the buffer, and in each buffer-sized area of
+    scratch.
+    """
+    shift = (move.start // chunks * (segments - 1) + segment) * chunks
     return replace(move, start=move.start + shift, stop=move.stop + shift)

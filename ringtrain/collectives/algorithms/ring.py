@@ -1,18 +1,17 @@
-"""The ring all-reduce: every rank talks to its two neighbours alone, and nobody sends more than twice the
-buffer.
+"""The ring all-reduce: each rank exchanges messages with its two neighbours only, and sends at most twice the buffer.
 
 Steps: 2(p - 1) for p ranks. Bytes: each rank sends 2(p - 1)/p · n, which hardly depends on p and is the least
 that any all-reduce without reduction in the network can do.
 
 The buffer is cut into p chunks. Rank r sends to r + 1 and receives from r - 1 (mod p), all at the same time.
 
-1.  Reduce-scatter, p - 1 steps. In step k rank r sends chunk r - k, and adds what arrives to its chunk r - k
-    - 1. Each chunk travels once around the ring and picks up one contribution a rank. Afterwards rank r holds
-    the whole sum of chunk r + 1, and of no other.
+1.  Reduce-scatter, p - 1 steps. In step k rank r sends chunk r - k, and adds the chunk that arrives to its chunk
+    r - k - 1. Each chunk travels once around the ring and collects one contribution from each rank. Afterwards rank r
+    holds the whole sum of chunk r + 1 only.
 2.  All-gather, p - 1 steps. In step k rank r sends chunk r + 1 - k, which is final, and overwrites its chunk
     r - k by the final one that arrives.
 
-Three ranks, chunks a b c, contributions 0 1 2; what a rank is about to send stands in brackets::
+Three ranks, chunks a b c, contributions 0 1 2; brackets mark the chunk that a rank sends next::
 
                   rank 0              rank 1              rank 2
     first      [a0] b0  c0         a1 [b1] c1          a2  b2 [c2]
@@ -34,12 +33,12 @@ from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Sch
 
 
 def ring(size: int) -> Schedule:
-    """All-reduce around a ring of ``size`` ranks."""
+    """Return an all-reduce around a ring of ``size`` ranks."""
     return all_reduce("ring", reduce_scatter(size), all_gather(size))
 
 
 def reduce_scatter(size: int) -> Schedule:
-    """The first half: rank r ends with the sum of chunk r + 1."""
+    """Return the first half of the all-reduce: rank r ends with the sum of chunk r + 1."""
 
     def steps(rank: int) -> Iterator[Step]:
         for k in range(size - 1):
@@ -49,7 +48,7 @@ def reduce_scatter(size: int) -> Schedule:
 
 
 def all_gather(size: int) -> Schedule:
-    """The second half: rank r begins with chunk r + 1."""
+    """Return the second half of the all-reduce: rank r begins with chunk r + 1."""
 
     def steps(rank: int) -> Iterator[Step]:
         for k in range(size - 1):

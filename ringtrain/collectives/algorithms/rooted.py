@@ -1,10 +1,12 @@
-"""To one root from some of the ranks, and back: the two halves of a server's work, straight or by way of nodes.
+r"""Reduction to one root from some of the ranks, and broadcast back: the two halves of a server's work, direct or over
+nodes.
 
-A tree says whom each rank sends to. Straight: everybody to the root. By nodes: everybody to the head of its node, and
-heads to the root, so that a node's network interface carries one buffer, whatever the ranks in the node.
+A tree names the parent of each rank. Straight: every member sends to the root. By nodes: every member sends to the head
+of its node, and heads send to the root, so that a node's network interface carries one buffer for any number of ranks
+in the node.
 
-1.  Every rank adds what its children send, in the order of ranks with its own in its place, and sends the sum to its
-    parent. The root ends with the sum.
+1.  Every rank adds its children's buffers to its own, all in the order of ranks, and sends the sum to its parent. The
+    root ends with the sum.
 2.  The root sends to its children, and they to theirs.
 
 Four ranks on two nodes, the root is 0::
@@ -12,14 +14,14 @@ Four ranks on two nodes, the root is 0::
         straight                   by nodes
 
        1   2   3                   1     3
-        \\  |  /                     |     |
+        \  |  /                     |     |
          v v v                     v     v
            0                       0 <-- 2
 
-Ranks that are not in the tree take no part: they have no gradients to give, and want no weights.
+Ranks outside the tree take no part: they have no gradients to give, and need no weights.
 
-Steps: a rank's, as many as it has children, and one. Bytes: everyone but the root sends n; the root sends n for each
-of its children.
+Steps: one more than the rank has children. Bytes: each rank but the root sends n; the root sends n for each of its
+children.
 
 Source: textbook; the tree by nodes is that of CaffeOnSpark's leaders.
 """
@@ -34,7 +36,7 @@ OWN, SCRATCH = 0, 1  # the only chunk, and room for another
 
 @dataclass(frozen=True, slots=True)
 class RootedTree:
-    """``parents``: of each of ``size`` ranks; None of the root, and of those that take no part."""
+    """The parents of ``size`` ranks; None for the root, and for ranks that take no part."""
 
     root: int
     parents: tuple[int | None, ...]
@@ -48,11 +50,12 @@ class RootedTree:
 
 
 def straight(root: int, members: Sequence[int], size: int) -> RootedTree:
+    """Return the tree in which each member sends to the root."""
     return RootedTree(root, tuple(root if rank in members and rank != root else None for rank in range(size)))
 
 
 def by_nodes(root: int, members: Sequence[int], node_of: Sequence[int]) -> RootedTree:
-    """The head of a node is its first member; of the root's node, the root."""
+    """Return the tree over the heads of nodes. The head of a node is its first member; on the root's node, the root."""
     heads = {node_of[rank]: rank for rank in sorted(members, reverse=True)}
     heads[node_of[root]] = root
     parents: list[int | None] = [None] * len(node_of)
@@ -64,7 +67,7 @@ def by_nodes(root: int, members: Sequence[int], node_of: Sequence[int]) -> Roote
 
 
 def reduce(tree: RootedTree) -> Schedule:
-    """The first half: the root ends with the sum of the members."""
+    """Return the first half: the root ends with the sum of the members."""
 
     def steps(rank: int) -> Iterator[Step]:
         children = tree.children(rank)
@@ -83,7 +86,9 @@ def reduce(tree: RootedTree) -> Schedule:
 
 
 def _earlier(children: list[int], rank: int) -> Iterator[Step]:
-    """Those of lower rank come first in the sum: several are added apart, and then to this rank's own."""
+    """Return the children of lower rank, which come first in the sum: several are added separately, and then to this
+    rank's own buffer.
+    """
     if len(children) == 1:
         yield Step(recvs=(Move(children[0], OWN, OWN + 1, add=True),))
     elif children:
@@ -92,8 +97,8 @@ def _earlier(children: list[int], rank: int) -> Iterator[Step]:
         yield Step((Move(rank, SCRATCH, SCRATCH + 1),), (Move(rank, OWN, OWN + 1, add=True),))
 
 
-def spread(tree: RootedTree) -> Schedule:
-    """The second half: the members end with what the root began with."""
+def broadcast(tree: RootedTree) -> Schedule:
+    """Return the second half: the members end with the buffer of the root."""
 
     def steps(rank: int) -> Iterator[Step]:
         if tree.parents[rank] is not None:

@@ -1,12 +1,12 @@
-"""The sliced all-reduce: every rank owns a slice and is the server of it.
+"""The sliced all-reduce: each rank owns a slice and sums it for all ranks.
 
 Steps: 2, for any p. Bytes: each rank sends 2(p - 1)/p · n, in 2(p - 1) messages. The fewest steps and the fewest
 bytes; but every rank talks to every other, which suits memory that ranks share, and a network with a wide middle.
 
 The buffer is cut into p slices, and rank r owns slice r.
 
-1.  Every rank sends to each other rank that one's slice. It goes to rank r + 1 first, then to r + 2 and on, so that
-    nobody is hit by all at once. What arrives lands in scratch, raw.
+1.  Every rank sends to each other rank that rank's slice: to rank r + 1 first, then to r + 2 and on, so that the
+    messages to one rank are spread out. They arrive in scratch, raw.
 2.  Each owner adds the p contributions to its slice, its own among them, in the order of the binary tree over ranks,
     neighbours first: (0+1)+(2+3), and so on, ceil(log2 p) levels. No message is waited for.
 3.  Every rank sends its slice, which is now whole, to each other rank, from r + 1 on.
@@ -17,7 +17,7 @@ Rank 1 of four, slices a b c d, contributions 0 1 2 3::
     add     b0+b1, b2+b3, then both            B
     send    B to 2, to 3, to 0                 arrived: A C D
 
-The order of additions does not depend on who owns a slice: where slices begin and end changes no bit of the result.
+The order of additions does not depend on the owner of a slice: other slice bounds change no bit of the result.
 Each sum is made once, on its owner, and then copied, so that all ranks hold the same bits.
 
 Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016, whose ranks exchange slices so; the order of additions is ours.
@@ -30,12 +30,12 @@ from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Sch
 
 
 def sliced(size: int) -> Schedule:
-    """All-reduce by ``size`` owners of a slice each."""
+    """Return an all-reduce by ``size`` owners of one slice each."""
     return all_reduce("sliced", reduce_scatter(size), all_gather(size))
 
 
 def reduce_scatter(size: int) -> Schedule:
-    """The first half: rank r ends with the sum of slice r."""
+    """Return the first half of the all-reduce: rank r ends with the sum of slice r."""
 
     def steps(rank: int) -> Iterator[Step]:
         peers = others(rank, size)
@@ -47,7 +47,7 @@ def reduce_scatter(size: int) -> Schedule:
 
 
 def all_gather(size: int) -> Schedule:
-    """The second half: rank r begins with slice r."""
+    """Return the second half of the all-reduce: rank r begins with slice r."""
 
     def steps(rank: int) -> Iterator[Step]:
         peers = others(rank, size)
@@ -62,7 +62,7 @@ def _half(name: str, size: int, steps, goal: str) -> Schedule:
 
 
 def others(rank: int, size: int) -> list[int]:
-    """All others, from rank + 1 on."""
+    """Return all other ranks, from rank + 1 on."""
     return [(rank + k) % size for k in range(1, size)]
 
 
@@ -71,7 +71,9 @@ def _slices(peers: list[int], slices: list[int]) -> tuple[Move, ...]:
 
 
 def _place(source: int, rank: int, size: int) -> int:
-    """Where ``rank`` keeps the contribution of ``source`` to its slice: its own in the buffer, others in scratch."""
+    """Return the chunk in which ``rank`` keeps the contribution of ``source`` to its slice: its own lies in the buffer,
+    others lie in scratch.
+    """
     return rank if source == rank else (1 + source) * size + rank
 
 
@@ -80,8 +82,9 @@ def _places(rank: int, size: int) -> list[tuple[int, int]]:
 
 
 def _additions(rank: int, size: int) -> Iterator[Step]:
-    """A step for each level of the tree. A sum of ranks a to b - 1 lies where the contribution of a lies; or, if the
-    rank's own is in it, in the buffer."""
+    """Yield a step for each level of the tree. A sum of ranks a to b - 1 lies in the chunk of the contribution of a, or
+    in the buffer if the rank's own contribution is in it.
+    """
     width = 1
     while width < size:
         pairs = [(left, left + width) for left in range(0, size - width, 2 * width)]

@@ -1,12 +1,11 @@
-"""The star all-reduce: rank 0 adds everybody's buffer and sends the sum back. The parameter server of the
+"""The star all-reduce: rank 0 adds the buffers of all ranks and sends the sum back. It is the parameter server of the
 textbooks.
 
-Steps: p for p ranks. Bytes: a leaf sends n; the root sends, and receives, (p - 1)n. The root's link carries
-it all, so the time grows with p: it is here to be compared with, and for two ranks on one wire it is as good
-as any.
+Steps: p for p ranks. Bytes: a leaf sends n; the root sends, and receives, (p - 1)n. The root's link carries all bytes,
+so the time grows with p: it is here as a comparison, and for two ranks on one wire it is as good as any.
 
-1.  Every leaf sends its whole buffer to the root. The root adds them one after the other, in the order of
-    ranks, so that the sum does not depend on who is early.
+1.  Every leaf sends its whole buffer to the root. The root adds them one after the other, in the order of ranks, so
+    that the sum does not depend on the order of arrival.
 2.  The root sends the sum to every leaf, which overwrites its buffer by it.
 
 Four ranks::
@@ -30,12 +29,12 @@ ROOT = 0
 
 
 def star(size: int) -> Schedule:
-    """All-reduce through rank 0."""
+    """Return an all-reduce through rank 0."""
     return all_reduce("star", reduce(size), broadcast(size))
 
 
 def reduce(size: int) -> Schedule:
-    """The first half: the root ends with the sum."""
+    """Return the first half of the all-reduce: the root ends with the sum."""
 
     def steps(rank: int) -> Iterator[Step]:
         if rank != ROOT:
@@ -49,7 +48,7 @@ def reduce(size: int) -> Schedule:
 
 
 def broadcast(size: int) -> Schedule:
-    """The second half: everybody ends with what the root began with."""
+    """Return the second half of the all-reduce: all ranks end with the buffer of the root."""
 
     def steps(rank: int) -> Iterator[Step]:
         if rank != ROOT:

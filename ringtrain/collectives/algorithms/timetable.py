@@ -1,7 +1,7 @@
-"""From messages with times to steps: how schedules are written in which a rank does several things at once.
+"""Conversion from messages with times to steps: the way to write schedules in which a rank does several things at once.
 
-Both ends of a message have one time, and a rank's steps are its times in their order. Whoever has the earliest time
-that is left can always go on, so that no timetable deadlocks, whatever else may be wrong with it.
+Both ends of a message have one time, and a rank's steps are its times in their order. The rank with the earliest time
+that is left can always continue, so no timetable deadlocks.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ End = tuple[int, int]  # rank and step
 
 @dataclass(frozen=True, slots=True)
 class TimedMessage:
-    """At ``time`` rank ``source`` sends, and rank ``target`` receives."""
+    """A message that rank ``source`` sends and rank ``target`` receives at ``time``."""
 
     time: Time
     source: int
@@ -30,8 +30,9 @@ class TimedMessage:
 
 
 def timed_steps(rank: int, entries: Iterable[TimedMessage]) -> Iterator[Step]:
-    """The steps of ``rank``. ``entries`` are those of this rank; those of one pair and one time come in the same
-    order on both."""
+    """Yield the steps of ``rank``. ``entries`` are the messages of this rank; those of one pair and one time have the
+    same order on both ranks.
+    """
     for _, group in groupby(sorted(entries, key=lambda entry: entry.time), key=lambda entry: entry.time):
         together = list(group)
         yield Step(
@@ -41,16 +42,17 @@ def timed_steps(rank: int, entries: Iterable[TimedMessage]) -> Iterator[Step]:
 
 
 def rounds(schedule: Schedule, steps: Steps, met: list[MatchedMessage]) -> list[Time]:
-    """The time of each message, if each takes one round and arithmetic within a rank takes none. A message travels
-    when both of its ranks have begun the step that it belongs to; a rank goes on when its step's last one has.
+    """Return the time of each message, if each takes one round and arithmetic within a rank takes none. A message
+    travels when both of its ranks have begun its step; a rank continues when the last message of its step has
+    travelled.
 
-    Raises ScheduleError where the schedule deadlocks.
+    Raises ScheduleError if the schedule deadlocks.
     """
     return _Clock(steps, met).run(schedule)
 
 
 class _Clock:
-    """All ranks on paper, each as far as it can go."""
+    """Simulation of all ranks, each as far as it can go."""
 
     def __init__(self, steps: Steps, met: list[MatchedMessage]):
         self.steps, self.met = steps, met
@@ -82,7 +84,7 @@ class _Clock:
                 self.times[number] = max(self.begun[end] for end in ends)
 
     def _go_on(self, begun: End) -> Iterator[tuple[End, Time]]:
-        """The steps that may begin now that this one has, each with the last time of the step before it."""
+        """Yield the steps that may begin now that this one has, each with the last time of the step before it."""
         for end in sorted({begun}.union(*(_ends(self.met[number]) for number in self.touching[begun]))):
             own = self.touching[end]
             if end not in self.ended and all(number in self.times for number in own):

@@ -1,14 +1,14 @@
 """The tree all-reduce: sums climb a binomial tree to rank 0, and the result comes down it again.
 
-Steps: 2 · ceil(log2 p) for p ranks. Bytes: a leaf sends n; the root sends ceil(log2 p) · n; who is between sends n
-for itself and n for each child. Few steps but whole buffers, so it is for small n; its halves, a reduction to one
-root and a broadcast from it, are of use by themselves.
+Steps: 2 · ceil(log2 p) for p ranks. Bytes: a leaf sends n; the root sends ceil(log2 p) · n; an inner rank sends n for
+itself and n for each child. Few steps but whole buffers, so it is for small n; its halves, a reduction to one root and
+a broadcast from it, are useful by themselves.
 
 Rank r's parent is r without its lowest set bit; its children are r + d for the powers of two d below that bit.
 
 1.  Reduce. For d = 1, 2, 4, ...: every rank that is an odd multiple of d sends its sum to its parent, d below it,
     which adds it. After this d, rank r holds the sum of ranks r to r + 2d - 1.
-2.  Broadcast. The same edges, the other way round and in the other order.
+2.  Broadcast. The same edges, in the opposite direction and order.
 
 Five ranks, each with the step in which it sends upwards::
 
@@ -33,12 +33,12 @@ ROOT = 0
 
 
 def tree(size: int) -> Schedule:
-    """All-reduce up and down a binomial tree of ``size`` ranks."""
+    """Return an all-reduce up and down a binomial tree of ``size`` ranks."""
     return all_reduce("tree", reduce(size), broadcast(size))
 
 
 def reduce(size: int) -> Schedule:
-    """The first half: the root ends with the sum."""
+    """Return the first half of the all-reduce: the root ends with the sum."""
 
     def steps(rank: int) -> Iterator[Step]:
         for child in children(rank, size):
@@ -50,7 +50,7 @@ def reduce(size: int) -> Schedule:
 
 
 def broadcast(size: int) -> Schedule:
-    """The second half: everybody ends with what the root began with."""
+    """Return the second half of the all-reduce: all ranks end with the buffer of the root."""
 
     def steps(rank: int) -> Iterator[Step]:
         if rank != ROOT:
@@ -65,10 +65,11 @@ def broadcast(size: int) -> Schedule:
 
 
 def parent(rank: int) -> int:
+    """Return the parent of ``rank``."""
     return rank & (rank - 1)
 
 
 def children(rank: int, size: int) -> list[int]:
-    """Nearest first."""
+    """Return the children of ``rank``, nearest first."""
     reach = (rank & -rank) or size
     return [rank + (1 << k) for k in range(size.bit_length()) if (1 << k) < reach and rank + (1 << k) < size]

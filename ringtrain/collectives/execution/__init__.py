@@ -1,1 +1,1 @@
-"""Schedules and shared-memory plans at work on buffers."""
+"""Execution of schedules and shared-memory plans on buffers."""

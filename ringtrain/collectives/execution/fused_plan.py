@@ -1,18 +1,18 @@
-"""All-reduce in memory that ranks share: the schedule's messages are gone, and what they were for is done in place.
+"""Two-shot all-reduce in memory that ranks share: a schedule without its messages, whose work is done in place.
 
-A reduce-scatter that sends raw contributions into their owner's scratch, where the owner adds them, and an all-gather
-that copies each owner's chunk to everybody: :mod:`ringtrain.collectives.algorithms.sliced` is of this kind. Where ranks
-can read and write one another's buffers, the owner takes a contribution from where it lies, and writes the sum to where
-it is wanted. Nothing is sent and nothing is staged. What is left of the schedule are its additions, in their order, and
+It is made from a reduce-scatter that sends raw contributions into their owner's scratch, where the owner adds them, and
+an all-gather that copies each owner's chunk to all ranks, such as :mod:`ringtrain.collectives.algorithms.sliced`. When
+ranks can read and write one another's buffers, the owner reads a contribution in its sender's buffer, and writes the
+sum to all buffers. Nothing is sent and nothing is staged. The plan keeps the schedule's additions, in their order, and
 its copies:
 
-1.  Every rank waits until all have come: their buffers are final.
-2.  Each owner adds the contributions to its chunk, in its peers' buffers, and writes the sum into them all.
-3.  Every rank waits until all have done so.
+1.  Every rank waits until all ranks have come: their buffers are final.
+2.  Each owner adds the contributions to its chunk, in its peers' buffers, and writes the sum into all buffers.
+3.  Every rank waits until all ranks are done.
 
-Between the two waits a rank touches its own chunk alone, in all buffers, and nobody else touches that. Which rank is
-slow or fast then changes nothing: :func:`verify_fused` proves both that, and that every rank ends with the same sum of
-every contribution, once each. The order of additions is the schedule's, and so are the bits of the result.
+Between the two waits a rank touches only its own chunk, in all buffers, and no other rank touches that chunk. The speed
+of a rank then changes nothing: :func:`verify_fused` proves this, and that every rank ends with the same sum of every
+contribution, once each. The order of additions, and so the bits of the result, are the schedule's.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ChunkOperation:
-    """Add the chunk at ``source`` into the one at ``target``, or overwrite that by it."""
+    """Addition of the chunk at ``source`` to the chunk at ``target``, or a copy over it."""
 
     target: Place
     source: Place
@@ -40,8 +40,9 @@ class ChunkOperation:
 
 @dataclass(frozen=True, slots=True)
 class TwoShotPlan:
-    """``tasks[rank]``: what the rank does between the two waits, in this order: all of it to chunk ``rank``.
-    ``brings[rank]``: how many arrays it has to be added (:meth:`ringtrain.collectives.schedule.Schedule.inputs_of`)."""
+    """``tasks[rank]``: the rank's operations between the two waits, in this order, all on chunk ``rank``.
+    ``inputs_of[rank]``: the number of its input arrays (:meth:`ringtrain.collectives.schedule.Schedule.inputs_of`).
+    """
 
     name: str
     size: int
@@ -50,8 +51,8 @@ class TwoShotPlan:
     inputs_of: tuple[int, ...]
 
 
-def fuse(name: str, scatter: Schedule, gather: Schedule) -> TwoShotPlan:
-    """The two halves of an all-reduce, in shared memory. Raises ScheduleError where they are of another kind."""
+def two_shot_plan(name: str, scatter: Schedule, gather: Schedule) -> TwoShotPlan:
+    """Return the plan of the two halves of an all-reduce in shared memory. Raises ScheduleError for other schedules."""
     steps = all_steps(scatter)
     tasks = [[] for _ in range(scatter.size)]
     for rank, home in enumerate(_homes(scatter, steps)):
@@ -59,18 +60,20 @@ def fuse(name: str, scatter: Schedule, gather: Schedule) -> TwoShotPlan:
     for message in messages(gather, all_steps(gather)):
         _check(gather, message)
         tasks[message.source] += _copies(message)
-    return TwoShotPlan(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)), _brings(scatter))
+    return TwoShotPlan(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)), _inputs(scatter))
 
 
-def _brings(scatter: Schedule) -> tuple[int, ...]:
+def _inputs(scatter: Schedule) -> tuple[int, ...]:
     return tuple(map(scatter.inputs_of, range(scatter.size)))
 
 
 def _homes(scatter: Schedule, steps: Steps) -> list[dict[int, Place]]:
-    """For each rank, where that lies which the schedule has in one of its chunks before it adds: its own
-    contributions in its lanes, others in scratch; and now each in the buffer that it came from."""
+    """Return, for each rank, the place of each of the schedule's chunks before the additions: its own contributions in
+    its input arrays; the others, which the schedule has in scratch, in the buffers of their senders.
+    """
     homes = [
-        {chunk: (rank, chunk) for chunk in range(lanes * scatter.chunks)} for rank, lanes in enumerate(_brings(scatter))
+        {chunk: (rank, chunk) for chunk in range(inputs * scatter.chunks)}
+        for rank, inputs in enumerate(_inputs(scatter))
     ]
     for message in messages(scatter, steps):
         if message.source != message.target:
@@ -104,9 +107,10 @@ def _check(schedule: Schedule, message: MatchedMessage) -> None:
         )
 
 
-def one_after_another(size: int) -> TwoShotPlan:
-    """The plan whose sums are added up in the order of ranks: what a device does to a chunk in one pass over all
-    contributions, with each partial sum in a register."""
+def one_pass_plan(size: int) -> TwoShotPlan:
+    """Return the plan that adds contributions in the order of ranks: a device does so in one pass over all
+    contributions, with each partial sum in a register.
+    """
     tasks = [
         (
             *(ChunkOperation((0, rank), (source, rank), add=True) for source in range(1, size)),
@@ -117,9 +121,10 @@ def one_after_another(size: int) -> TwoShotPlan:
     return TwoShotPlan("one after another", size, size, tuple(tasks), (1,) * size)
 
 
-def order_of(fused: TwoShotPlan, rank: int) -> list[int]:
-    """Whose contributions to its chunk the rank adds, one after another, before it writes the sum into the buffers of
-    all of them. Raises ScheduleError where its tasks are not that."""
+def addition_order(fused: TwoShotPlan, rank: int) -> list[int]:
+    """Return the ranks whose contributions the rank adds, in order, before it writes the sum into all buffers. Raises
+    ScheduleError if its tasks do anything else.
+    """
     if not is_one_pass(fused, rank):
         raise ScheduleError(texts.NOT_ONE_PASS(plan=fused.name, rank=rank))
     return _sources(fused, rank)
@@ -127,7 +132,8 @@ def order_of(fused: TwoShotPlan, rank: int) -> list[int]:
 
 def is_one_pass(fused: TwoShotPlan, rank: int) -> bool:
     """Whether the rank adds contributions one after another, and then writes the sum into the buffers of all of
-    them."""
+    them.
+    """
     order, tasks = _sources(fused, rank), fused.tasks[rank]
     home = (order[0], rank)
     summed = [ChunkOperation(home, (source, rank), add=True) for source in order[1:]]
@@ -136,11 +142,11 @@ def is_one_pass(fused: TwoShotPlan, rank: int) -> bool:
 
 
 def _sources(fused: TwoShotPlan, rank: int) -> list[int]:
-    """Whose contributions are added, in this order."""
+    """Return the ranks whose contributions are added, in order."""
     additions = [task for task in fused.tasks[rank] if task.add]
     return [*(task.target[0] for task in additions[:1]), *(task.source[0] for task in additions)] or [rank]
 
 
-def plan(size: int, shards: int) -> TwoShotPlan:
-    """The same in memory that the ranks share."""
-    return fuse(NAME, reduce_scatter(size, shards), sliced.all_gather(size))
+def canonical_plan(size: int, shards: int) -> TwoShotPlan:
+    """Return the canonical all-reduce in memory that the ranks share."""
+    return two_shot_plan(NAME, reduce_scatter(size, shards), sliced.all_gather(size))

@@ -1,5 +1,6 @@
-"""One buffer's all-reduce, prepared once and run again and again: what a schedule, a fused plan and the MPI's own
-have in common."""
+"""One buffer's all-reduce, prepared once and run many times: the interface of schedules, two-shot plans and the MPI's
+own all-reduce.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,15 +13,14 @@ NATIVE = "mpi"
 
 
 class Reduction(Handle):
-    """:meth:`start` when the buffer is final on this rank; the result lies in it when :meth:`test` says True, or
-    :meth:`wait` returns. Whoever has several in flight starts them in the same order on all ranks, and waits for them
-    in one order too, or else tests them all: a wait drives its own alone.
+    """An all-reduce of one buffer. Call :meth:`start` when the buffer is final on this rank; it holds the result when
+    :meth:`test` returns True or :meth:`wait` returns. Start several in the same order on all ranks, and either wait for
+    them in that order or test them all: a wait progresses only its own.
 
-    algorithm:  what runs, by its name among the algorithms; ``auto:NAME`` where that was chosen
-    why:        what the choice rests on; "" where there was none
-    transport:  what carries it: "messages", "mapped", "routed", or "mpi"
-    blocks:     whether a start is a collective call of the MPI: all ranks make those in one order with all others
-    bytes_sent: by this rank to others in a run; None where nobody tells
+    algorithm:  name of the algorithm that runs; ``auto:NAME`` if auto chose it why:        reason of that choice; ""
+    without one transport:  the carrier: "messages", "mapped", "routed", or "mpi" blocks:     whether a start is a
+    blocking collective call of the MPI, which all ranks make in one order with all others bytes_sent: bytes that this
+    rank sends to others in a run; None if unknown
     """
 
     algorithm: str
@@ -30,34 +30,34 @@ class Reduction(Handle):
     blocks: bool = False
 
     def announce(self) -> None:
-        """This rank will start it, when its device is so far: of what ranks do together, in whatever order it starts,
-        it is the next. Not where it ``blocks``."""
+        """Reserve this reduction's place in the collective order now; the start may come later. Not needed if
+        ``blocks``.
+        """
 
     @property
     def moved(self) -> int:
-        """Grows as a run gets on, whoever looks: what a watchdog watches. Starts from 0 in each run, and
-        means nothing when it is done."""
+        """Progress counter for a watchdog: grows during a run from 0, and means nothing when the run is done."""
         return 0
 
 
 class EmptyReduction(Reduction):
-    """Of no elements."""
+    """A reduction of no elements."""
 
     algorithm = transport = "nothing"
     bytes_sent = 0
 
     def start(self) -> None:
-        """There is nothing to do."""
+        """Do nothing."""
 
     def test(self) -> bool:
         return True
 
     def wait(self, deadline_s: float) -> None:
-        """It is done."""
+        """Return at once."""
 
 
 class Host:
-    """Its own mark: everything is done."""
+    """The host as a device: every operation is done when it returns, so it is its own mark."""
 
     def copy(self, x, y) -> None:
         np.copyto(y, x)
@@ -66,13 +66,13 @@ class Host:
         return self
 
     def after(self, mark) -> None:
-        """It is done."""
+        """Return at once."""
 
     def done(self) -> bool:
         return True
 
     def wait(self) -> None:
-        """Nothing is ever pending."""
+        """Return at once."""
 
 
 HOST = Host()
@@ -80,11 +80,12 @@ HOST = Host()
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """How float32 elements travel. Arrays are flat and of equal size; packed ones have the wire's own type.
+    """The format of float32 elements in messages. Arrays are flat and of equal size; packed ones have the wire's own
+    type.
 
-    name:   of the numbers that travel
-    dtype:  NumPy's, of what is packed
-    pack:   pack(x, packed): packed = x, rounded; to pack what was unpacked changes nothing
+    name:   name of the number type
+    dtype:  NumPy's type of a packed array
+    pack:   pack(x, packed): packed = x, rounded; packing an unpacked array again changes nothing
     unpack: unpack(packed, x): x = packed
     add:    add(packed, x): x += packed, in float32
     """

@@ -1,16 +1,17 @@
-"""Running an all-reduce over several nodes: in shared memory within each, by messages between them, and both at once.
+"""Execution of an all-reduce over several nodes: in shared memory within each node, by messages between nodes, both at
+once.
 
-It is the hierarchical all-reduce of :mod:`ringtrain.collectives.algorithms.hierarchical` with a fused plan for its
+It is the hierarchical all-reduce of :mod:`ringtrain.collectives.algorithms.hierarchical` with a two-shot plan for its
 inner halves. The buffer is cut into slices, as many as the widest node has ranks, and slice l is carried by local rank
-l mod g of a node with g ranks. Each slice is cut into pieces, and each piece goes its own way:
+l mod g of a node with g ranks. Each slice is cut into segments, and each segment goes through three steps:
 
 1.  Its owner adds the node's contributions to it, as soon as all ranks of the node have come.
-2.  The owners of all nodes all-reduce it, by an outer schedule over messages.
+2.  The owners on all nodes all-reduce it, by an outer schedule over messages.
 3.  Its owner writes the sum into the buffers of its node.
 
-While one piece is between nodes the next is added and the one before is pushed: the network is busy from the first
-addition to the last. A rank touches its own slices alone, on its own node; that is what is proved of the fused plan,
-and a piece that waits for the network changes nothing about it.
+While one segment is between nodes the next is added and the one before is written: the network is busy from the first
+addition to the last. A rank touches only its own slices, on its own node; this is the proof of the two-shot plan, and a
+segment that waits for the network changes nothing about it.
 """
 
 from collections import deque
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from ringtrain.collectives import texts
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import TwoShotPlan, order_of
+from ringtrain.collectives.execution.fused_plan import TwoShotPlan, addition_order
 from ringtrain.collectives.execution.mapped import (
     COMING,
     FINAL,
@@ -28,12 +29,12 @@ from ringtrain.collectives.execution.mapped import (
     LEAVING,
     MOVING,
     WORKING,
-    actions,
+    awaited_text,
+    host_operations,
     on_host,
-    pieces,
-    say_awaited,
+    segments,
     spans,
-    summed,
+    sum_into,
 )
 from ringtrain.collectives.execution.reduction import HOST, Reduction, WireFormat
 from ringtrain.collectives.schedule import Schedule
@@ -43,16 +44,17 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import peers, wait_for
 
-PIECES = 32  # of a slice, at most: the first addition and the last push are then little of the whole
-LEAST_BYTES = 1 << 18  # of a piece, but for the last: below that, messages cost more than their bytes
-FLYING = 8  # pieces between nodes at once: enough to keep the network busy, few enough to end one after the other
+SEGMENTS = 32  # of a slice, at most: the first addition and the last copy are then a small fraction of the time
+LEAST_BYTES = 1 << 18  # of a segment, but for the last: below that, messages cost more than their bytes
+IN_FLIGHT = 8  # segments between nodes at once: enough to keep the network busy, few enough to end one after the other
 FIRST_TAG = 1 << 14  # behind the tags of others in flight; an MPI has 32767 at least
 
 
 @dataclass(frozen=True, slots=True)
 class SliceSegment:
-    """A piece of slice ``number``: elements ``start:stop``, exchanged by ``carriers``, one rank of each node, under a
-    tag that no other piece of two of them has."""
+    """A segment of slice ``number``: elements ``start:stop``, exchanged by ``carriers``, one rank of each node, under a
+    tag that no other segment of two of them has.
+    """
 
     number: int
     start: int
@@ -61,21 +63,21 @@ class SliceSegment:
     tag: int
 
 
-def portions(topology: Topology, rank: int, count: int, least: int, tag: int) -> Iterator[SliceSegment]:
-    """What ``rank`` carries of a buffer of ``count`` elements, in pieces of at least ``least`` of them."""
+def slice_segments(topology: Topology, rank: int, count: int, least: int, tag: int) -> Iterator[SliceSegment]:
+    """Yield the segments of at least ``least`` elements that ``rank`` carries, of a buffer of ``count`` elements."""
     smallest, slices = min(topology.counts), max(topology.counts)
-    # Two ranks carry the same slices only so far apart: rounds of the smallest node tell them apart.
-    first = FIRST_TAG + tag * PIECES * -(-slices // smallest)
+    # Slices that two ranks carry together are at least the smallest node's size apart: its rounds give distinct tags.
+    first = FIRST_TAG + tag * SEGMENTS * -(-slices // smallest)
     for number, (start, stop) in enumerate(spans(count, slices)):
         carriers = tuple(ranks[number % len(ranks)] for ranks in topology.nodes)
         if rank in carriers:
-            longest = max(-(-(stop - start) // PIECES), least)
-            for index, (a, b) in enumerate(pieces(start, stop, longest)):
-                yield SliceSegment(number, a, b, carriers, first + number // smallest * PIECES + index)
+            longest = max(-(-(stop - start) // SEGMENTS), least)
+            for index, (a, b) in enumerate(segments(start, stop, longest)):
+                yield SliceSegment(number, a, b, carriers, first + number // smallest * SEGMENTS + index)
 
 
 class SegmentPipeline:
-    """A portion at work: what this rank adds, what goes between nodes, what it pushes."""
+    """The three steps of one segment: this rank's additions, the messages between nodes, its copies."""
 
     def __init__(self, additions: list, outer: Execution, copies: list):
         self._additions, self.outer, self._copies = additions, outer, copies
@@ -90,49 +92,60 @@ class SegmentPipeline:
             function(*arguments)
 
 
-def make_piece(
-    portion: SliceSegment,
+def make_pipeline(
+    segment: SliceSegment,
     fused: TwoShotPlan,
     outer: Schedule,
     transport: Transport,
-    twins: Sequence,
+    peer_views: Sequence,
     combine: Callable,
     segment_bytes: int,
     wire: WireFormat | None = None,
     device=HOST,
 ) -> SegmentPipeline:
-    """``fused``: the plan of this rank's node. ``outer``: an all-reduce of one rank of each node, in their order.
-    ``twins``: the buffer on every rank of the node, by place. ``wire``: how messages between nodes are packed.
-    ``device``: as for :class:`ringtrain.collectives.execution.mapped.Mapped`."""
+    """Return the pipeline of one segment.
+
+    fused:      the plan of this rank's node
+    outer:      an all-reduce of one rank of each node, in their order
+    peer_views: the buffer on every rank of the node, by place
+    wire:       packs the messages between nodes
+    device:     as for :class:`ringtrain.collectives.execution.mapped.Mapped`
+    """
     place = transport.neighbours.index(transport.rank)
-    views = [twin[portion.start : portion.stop] for twin in twins]
+    views = [view[segment.start : segment.stop] for view in peer_views]
     if on_host(views):
         additions, copies = (
-            actions([task for task in fused.tasks[place] if task.add == adds], lambda home: views[home[0]], combine)
+            host_operations(
+                [task for task in fused.tasks[place] if task.add == adds], lambda home: views[home[0]], combine
+            )
             for adds in (True, False)
         )
     else:
-        order, own = order_of(fused, place), views[place]
-        additions = summed(device, [views[source] for source in order], [own])
-        copies = summed(device, [own], [views[target] for target in order if target != place])
+        order, own = addition_order(fused, place), views[place]
+        additions = sum_into(device, [views[source] for source in order], [own])
+        copies = sum_into(device, [own], [views[target] for target in order if target != place])
     seats = [[(chunk, chunk + 1)] for chunk in range(outer.chunks)]
-    schedule = embed(outer, portion.carriers, seats, transport.size, outer.chunks)
-    messages = Execution(schedule, transport, views[place], combine, portion.tag, segment_bytes, device, wire=wire)
+    schedule = embed(outer, segment.carriers, seats, transport.size, outer.chunks)
+    messages = Execution(schedule, transport, views[place], combine, segment.tag, segment_bytes, device, wire=wire)
     return SegmentPipeline(additions, messages, copies)
 
 
 class Routed(Reduction):
-    """Collective. ``made``: the pieces that this rank carries, in order. ``lane``: counters that nobody else uses at
-    the time. ``device``: what computes."""
+    """The hierarchical all-reduce of one buffer. Collective.
+
+    pipelines: the segments that this rank carries, in order
+    counter:   signal counter, used only here at the time
+    device:    the device that computes
+    """
 
     algorithm = transport = "routed"
 
-    def __init__(self, made: list[SegmentPipeline], transport: Transport, lane: SignalCounter, device=HOST):
-        self._pieces, self._lane, self._device = made, lane, device
-        self.bytes_sent = sum(piece.outer.bytes_sent for piece in made)
+    def __init__(self, pipelines: list[SegmentPipeline], transport: Transport, counter: SignalCounter, device=HOST):
+        self._segments, self._counter, self._device = pipelines, counter, device
+        self.bytes_sent = sum(segment.outer.bytes_sent for segment in pipelines)
         self._neighbours, self._rank, self._patience = transport.neighbours, transport.rank, transport.patience
         self._state, self._begun, self._pushed = IDLE, 0, 0
-        self._flying: deque[SegmentPipeline] = deque()
+        self._in_flight: deque[SegmentPipeline] = deque()
 
     def start(self) -> None:
         if self._state != IDLE:
@@ -144,49 +157,51 @@ class Routed(Reduction):
 
     def test(self) -> bool:
         if self._state == FINAL and self._mark.done():
-            self._lane.advance()
+            self._counter.advance()
             self._state = COMING
-        if self._state == COMING and self._lane.reached():
+        if self._state == COMING and self._counter.reached():
             self._state = MOVING
         if self._state == MOVING and self._move():
             self._mark = self._device.mark()
             self._state = WORKING
         if self._state == WORKING and self._mark.done():
-            self._lane.advance()
+            self._counter.advance()
             self._state = LEAVING
-        if self._state == LEAVING and self._lane.reached():
+        if self._state == LEAVING and self._counter.reached():
             self._state = IDLE
         return self._state == IDLE
 
     def _move(self) -> bool:
-        """Push what has come back, let what is under way get on, and begin more. Whether all is pushed."""
-        while self._flying and self._flying[0].outer.test():
-            self._flying.popleft().push()
+        """Write the segments that have come back, progress those in flight, and begin more. Returns whether all are
+        written.
+        """
+        while self._in_flight and self._in_flight[0].outer.test():
+            self._in_flight.popleft().push()
             self._pushed += 1
-        for piece in self._flying:
-            piece.outer.test()
-        while len(self._flying) < FLYING and self._begun < len(self._pieces):
-            piece = self._pieces[self._begun]
-            piece.start()
-            self._flying.append(piece)
+        for segment in self._in_flight:
+            segment.outer.test()
+        while len(self._in_flight) < IN_FLIGHT and self._begun < len(self._segments):
+            segment = self._segments[self._begun]
+            segment.start()
+            self._in_flight.append(segment)
             self._begun += 1
-        return self._pushed == len(self._pieces)
+        return self._pushed == len(self._segments)
 
     def wait(self, deadline_s: float) -> None:
         wait_for(self.test, deadline_s, self._awaited, lambda: self.moved, self._patience)
 
     def free(self) -> None:
-        for piece in self._pieces:
-            piece.outer.free()
+        for segment in self._segments:
+            segment.outer.free()
 
     @property
     def moved(self) -> int:
-        return self._state + self._pushed + sum(piece.outer.moved for piece in self._pieces[: self._begun])
+        return self._state + self._pushed + sum(segment.outer.moved for segment in self._segments[: self._begun])
 
     def _awaited(self) -> str:
         if self._state == MOVING:
             return texts.AWAITED_PIECE(
-                piece=self._pushed, pieces=len(self._pieces), awaited=self._flying[0].outer.awaited()
+                piece=self._pushed, pieces=len(self._segments), awaited=self._in_flight[0].outer.awaited()
             )
-        late = peers([self._neighbours[place] for place in self._lane.late()])
-        return say_awaited(self._state, late, texts.ROUTED, self._rank)
+        late = peers([self._neighbours[place] for place in self._counter.late()])
+        return awaited_text(self._state, late, texts.ROUTED, self._rank)

@@ -1,12 +1,12 @@
-"""How long a schedule takes: its messages played on a model of the machine.
+"""The cost of a schedule: its messages simulated on a model of the machine.
 
 The model is alpha-beta-gamma, with a rank's own cost for each message (the o of LogGP). A message of n bytes keeps its
 sender, its receiver and, between nodes, both nodes' network interfaces for ``o + n · beta``; it has arrived
-``alpha`` later, and then ``n · gamma`` goes into adding it, if it is to be added. A rank sends one message at a time,
+``alpha`` later, and an addition of it then takes ``n · gamma``. A rank sends one message at a time,
 and receives one at a time, and does both at once; so does an interface, which the ranks of a node share.
 
-Steps are taken at their word: a rank goes on to its next step when this one is done. Execution forgets steps, and
-overlaps the segments of one with those of the next; what it overlaps is to be put into the model by
+A rank continues with its next step when this one is done. Execution forgets steps, and overlaps the segments of one
+with those of the next; to model this, pass a schedule of
 :func:`ringtrain.collectives.algorithms.pipelined.pipelined`. Messages are served first come, first served, those of one
 step in the order in which the step names them.
 
@@ -29,12 +29,12 @@ MOST_RANKS = 512  # every message of every rank is looked at
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """What a machine does, in seconds, and in seconds for each byte of a message in one direction.
+    """The speed of a machine, in seconds, and in seconds for each byte of a message in one direction.
 
     alpha, beta:             between nodes
     local_alpha, local_beta: within a node
-    gamma:                   of adding a byte to another, or of copying it within a rank
-    o:                       of a message to each of its two ranks
+    gamma:                   to add a byte to another, or to copy it within a rank
+    o:                       of a message, for each of its two ranks
     """
 
     alpha_s: float = 2e-6
@@ -52,7 +52,9 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """seconds:    until the last rank is done
+    """The simulated cost of a schedule.
+
+    seconds:    time until the last rank is done
     sent:       bytes that each rank sends to others
     interface:  bytes that each node's interface sends to others
     """
@@ -62,15 +64,17 @@ class Cost:
     interface: tuple[float, ...]
 
 
-def cost(schedule: Schedule, topology: Topology, nbytes: float, fabric: Fabric, wire: float = 1.0) -> Cost:
-    """What ``nbytes`` in each rank's buffer cost, if messages take ``wire`` of the bytes that they are about: half of
-    them in 16 bits. Raises ScheduleError where the schedule deadlocks."""
+def schedule_cost(schedule: Schedule, topology: Topology, nbytes: float, fabric: Fabric, wire: float = 1.0) -> Cost:
+    """Return the cost of ``nbytes`` in each rank's buffer, if messages have ``wire`` of the bytes of their elements:
+    0.5 in 16 bits. Raises ScheduleError if the schedule deadlocks.
+    """
     return _Play(schedule, topology, nbytes / schedule.chunks, fabric, wire).run()
 
 
 def least_s(schedule: Schedule, topology: Topology, nbytes: float, fabric: Fabric) -> float:
-    """What no schedule of this goal can do better than, by messages: (m - 1)/m of the buffer must pass the interface of
-    one of m nodes, or leave one of m ranks of a single node; of an all-reduce, twice that."""
+    """Return a lower bound in seconds for all schedules of this goal over messages: (m - 1)/m of the buffer must pass
+    the interface of one of m nodes, or leave one of m ranks of a single node; for an all-reduce, twice that.
+    """
     nodes = len(topology.nodes)
     count, beta = (nodes, fabric.beta_s) if nodes > 1 else (topology.size, fabric.local_beta_s)
     return (2 if schedule.goal == ALL_REDUCE else 1) * (count - 1) / count * nbytes * beta
@@ -107,7 +111,7 @@ class _Play:
         return Cost(seconds, tuple(self.sent), tuple(self.interface))
 
     def _begin(self, rank: int, step: int, at: float) -> None:
-        """Begin this step, and those after it as long as there is nothing in them."""
+        """Begin this step, and the steps after it as long as they are empty."""
         while step < len(self.steps[rank]):
             self.begun[rank, step] = self.until[rank, step] = at
             if self.touching[rank, step]:
@@ -127,7 +131,7 @@ class _Play:
             self._begin(end[0], end[1] + 1, self.until[end])
 
     def _carry(self, message: MatchedMessage, at: float) -> dict[tuple[int, int], float]:
-        """When each end of the message is done with it, if it may begin at ``at``."""
+        """Return the time at which each end of the message is done with it, if it may begin at ``at``."""
         fabric, nbytes = self.fabric, message.chunks * self.chunk_bytes
         source, target = _ends(message)
         if source == target:
@@ -146,7 +150,7 @@ class _Play:
         return {source: sent, target: self._hold([("adds", message.target)], sent + alpha, work)}
 
     def _hold(self, ports: list, at: float, seconds: float) -> float:
-        """Take these ports as soon as all of them are free; when they are given back."""
+        """Occupy these ports as soon as all of them are free. Returns the time at which they are free again."""
         end = max([at, *(self.free[port] for port in ports)]) + seconds
         self.free.update(dict.fromkeys(ports, end))
         return end

@@ -1,6 +1,7 @@
-"""A schedule to look at: a table for the terminal, and a picture as SVG or PNG.
+"""Drawings of a schedule: a table for the terminal, and a picture as SVG or PNG.
 
-Both are drawn from the schedule itself, in rounds: what may travel at the same time if all messages take equally long.
+Both are drawn from the schedule itself, in rounds: the messages of a round travel at the same time if all messages take
+equally long.
 """
 
 from collections import defaultdict
@@ -20,51 +21,51 @@ FORMATS = (".svg", ".png")
 
 
 def in_rounds(schedule: Schedule) -> list[tuple[int, MatchedMessage]]:
-    """(round, message) of every message, and of every addition within a rank, in the order of time."""
+    """Return (round, message) of every message, and of every addition within a rank, in the order of time."""
     steps = all_steps(schedule)
     met = messages(schedule, steps)
     timed = sorted(zip(rounds(schedule, steps, met), range(len(met)), strict=True))
     return [(max(time[0], 0), met[number]) for time, number in timed]
 
 
-def table(schedule: Schedule) -> list[list[str]]:
-    """A row for each round, with a cell for each rank: what it sends, receives and adds."""
+def schedule_table(schedule: Schedule) -> list[list[str]]:
+    """Return a row for each round, with a cell for each rank: its sends, receives and additions."""
     cells = defaultdict(list)
     for round, message in in_rounds(schedule):
         if message.source == message.target:
-            cells[round, message.target].append(within(message.send, message.recv))
+            cells[round, message.target].append(local_text(message.send, message.recv))
         else:
-            cells[round, message.source].append(outwards(message.send))
-            cells[round, message.target].append(inwards(message.recv))
+            cells[round, message.source].append(send_text(message.send))
+            cells[round, message.target].append(receive_text(message.recv))
     last = max((round for round, _ in cells), default=-1)
     return [["\n".join(cells[round, rank]) for rank in range(schedule.size)] for round in range(last + 1)]
 
 
-def line(step: Step, rank: int) -> str:
-    """A step of ``rank`` in the same signs."""
+def step_text(step: Step, rank: int) -> str:
+    """Return a step of ``rank`` in the same signs."""
     local = zip(*([m for m in moves if m.peer == rank] for moves in (step.sends, step.recvs)), strict=True)
-    out = [outwards(move) for move in step.sends if move.peer != rank]
-    into = [inwards(move) for move in step.recvs if move.peer != rank]
-    return "  ".join([*out, *into, *(within(send, recv) for send, recv in local)])
+    out = [send_text(move) for move in step.sends if move.peer != rank]
+    into = [receive_text(move) for move in step.recvs if move.peer != rank]
+    return "  ".join([*out, *into, *(local_text(send, recv) for send, recv in local)])
 
 
-def outwards(send: Move) -> str:
+def send_text(send: Move) -> str:
     return f"→{send.peer} {span(send)}"
 
 
-def inwards(recv: Move) -> str:
+def receive_text(recv: Move) -> str:
     return f"←{recv.peer} {'+' if recv.add else ''}{span(recv)}"
 
 
-def within(send: Move, recv: Move) -> str:
+def local_text(send: Move, recv: Move) -> str:
     return f"{span(recv)} {'+=' if recv.add else '='} {span(send)}"
 
 
 def picture(schedule: Schedule, topology: Topology, path) -> None:
     """Write a picture: a line for each rank, time to the right, an arrow for each message, in the colour of its first
-    chunk. Whole arrows add, dashed ones overwrite. Bands are nodes.
+    chunk. Solid arrows add, dashed ones overwrite. Bands are nodes.
 
-    Raises UsageError for a file that is neither SVG nor PNG, for one that cannot be written, and without matplotlib.
+    Raises UsageError for a file that is neither SVG nor PNG, for a file that cannot be written, and without matplotlib.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
@@ -91,9 +92,9 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
 def _draw(axes, schedule: Schedule, topology: Topology, timed, last: int) -> None:
     _draw_ranks(axes, topology)
     for round, message in timed:
-        line = {"color": _colour(message.send.start, schedule), "linestyle": "-" if message.recv.add else DASHED}
+        style = {"color": _colour(message.send.start, schedule), "linestyle": "-" if message.recv.add else DASHED}
         ends = {"xytext": (round, message.source), "xy": (round + 0.9, message.target)}
-        axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "linewidth": 1.2, **line})
+        axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "linewidth": 1.2, **style})
     title = f"{schedule.name}, {schedule.size} ranks"
     axes.set(title=title, xlabel="round", xlim=(-0.2, last), ylim=(schedule.size - 0.5, -0.5))
     axes.set_xticks(range(last + 1))

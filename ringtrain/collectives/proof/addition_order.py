@@ -1,40 +1,45 @@
-"""Which schedules add in the order of the canonical tree: those of which that is proved, at so many ranks.
+"""Proof that a schedule adds in the order of the canonical tree.
 
-The leaves of the proof are shards. A rank begins with what its folds (:mod:`ringtrain.collectives.algorithms.shards`)
-make of its own, which is run on symbols too; the schedule is run on that; and what every rank ends with is to be the
-tree, as its definition has it. So it is proved of the two together, and of nothing else that could be between a shard
-and a sum.
+The leaves of the proof are shards. A rank begins with the result of its folds
+(:mod:`ringtrain.collectives.algorithms.shards`) on its own shards, which run on symbols too; the schedule then runs on
+these; and each rank must end with the tree, as its definition has it. So the proof covers both together, from the
+shards to the sum.
 """
 
 from collections.abc import Sequence
 
 from ringtrain.collectives import texts
-from ringtrain.collectives.algorithms.shards import add_up, folds, partials, share
+from ringtrain.collectives.algorithms.shards import add_up, folds, partials, shard_range
 from ringtrain.collectives.catalogue import FLAT, make_schedule
 from ringtrain.collectives.execution.fused_plan import TwoShotPlan
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
-from ringtrain.collectives.proof.verify import Proof, verify
+from ringtrain.collectives.proof.verify import Proof, verify_schedule
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.symbolic_sums import Contributions, SymbolicSums
 from ringtrain.errors import ScheduleError
 
 
 def prove(schedule: Schedule, shards: int) -> Proof:
-    """The proof that it all-reduces, and adds so many shards as the tree does. Raises ScheduleError."""
-    return verify(schedule, brought=_brought(repr(schedule), [*map(schedule.inputs_of, range(schedule.size))], shards))
+    """Return the proof that the schedule all-reduces, and adds ``shards`` shards as the tree does. Raises
+    ScheduleError.
+    """
+    return verify_schedule(
+        schedule, brought=_brought(repr(schedule), [*map(schedule.inputs_of, range(schedule.size))], shards)
+    )
 
 
 def prove_fused(fused: TwoShotPlan, shards: int) -> None:
-    """The same of a plan in shared memory."""
+    """Prove the same of a plan in shared memory. Raises ScheduleError."""
     verify_fused(fused, _brought(fused.name, fused.inputs_of, shards))
 
 
 def qualifying(size: int, shards: int) -> list[str]:
-    """The names of the schedules that can be proved to add so, on one node."""
+    """Return the names of the schedules with such a proof, on one node."""
     return [name for name in FLAT if qualifies(make_schedule(name, size), shards)]
 
 
 def qualifies(schedule: Schedule, shards: int) -> bool:
+    """Whether the schedule has such a proof."""
     try:
         prove(schedule, shards)
     except ScheduleError:
@@ -43,7 +48,9 @@ def qualifies(schedule: Schedule, shards: int) -> bool:
 
 
 def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
-    """What ranks begin with, and the tree. Raises ScheduleError where they have more than the schedule takes."""
+    """Return the inputs of the ranks, and the tree. Raises ScheduleError if a rank has more inputs than the schedule
+    takes.
+    """
     sums, size = SymbolicSums(shards), len(brings)
     for rank, count in enumerate(brings):
         own = partials(rank, size, shards)
@@ -54,13 +61,13 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
                     name=name, count=count, arrays=arrays, rank=rank, held=len(own), ranges=left, shards=shards
                 )
             )
-    lanes = [_folded(sums, *share(rank, size, shards), shards) for rank in range(size)]
+    lanes = [_folded(sums, *shard_range(rank, size, shards), shards) for rank in range(size)]
     total = add_up(range(shards), sums.add)
     return Contributions(sums, lanes, lambda shard: texts.SHARD_GRADIENT(shard=shard), total)
 
 
 def _folded(sums: SymbolicSums, start: int, stop: int, shards: int) -> list[int]:
-    """What the folds of these shards leave in the buffer, and in further lanes."""
+    """Return the result of the folds of these shards in the buffer, and in further inputs."""
     held, made = {}, folds(start, stop, shards)[0]
     for value, fold in enumerate(made, start):
         for slot in fold.adds:

@@ -1,4 +1,6 @@
-"""Proof that ranks in shared memory touch no place at once and that each ends with every contribution once."""
+"""Proof that ranks in shared memory never touch one chunk at the same time, and that each ends with every contribution
+once.
+"""
 
 from itertools import product
 
@@ -9,9 +11,11 @@ from ringtrain.errors import ScheduleError
 
 
 def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> None:
-    """Proves that no two ranks touch one place, and that every rank ends with the sum of every chunk, each contribution
-    once, added in one order. ``brought``: as in :func:`ringtrain.collectives.proof.verify.verify`. Raises
-    ScheduleError, with rank and chunk."""
+    """Prove that no two ranks touch one chunk, and that every rank ends with the sum of every chunk: each contribution
+    once, added in one order. ``brought``: as in :func:`ringtrain.collectives.proof.verify.verify_schedule`.
+
+    Raises ScheduleError, with rank and chunk.
+    """
     _check_touching(fused)
     brought = brought or contributions(fused.inputs_of)
     sums = brought.sums
@@ -35,8 +39,7 @@ def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> No
 
 
 def _check_touching(fused: TwoShotPlan) -> None:
-    """A rank touches the chunk of its own number alone, in whatever buffer or lane, and so nothing that others
-    touch."""
+    """Check that each rank touches only the chunk of its own number, in any buffer or input."""
     for rank, own in enumerate(fused.tasks):
         for owner, chunk in {place for task in own for place in (task.target, task.source)}:
             if not 0 <= chunk < fused.inputs_of[owner] * fused.chunks:

@@ -3,26 +3,26 @@
 A value is an expression (:mod:`ringtrain.collectives.symbolic_sums`): a leaf is one rank's contribution, a node is a
 sum of two expressions.
 
-What is proved, for every rank and chunk:
+The proof covers, for every rank and chunk:
 
 *no deadlock*     with every send synchronous and every rank finishing a step before it begins the next;
-                  whoever posts earlier than that only helps the others
-*no hazard*       in no step does a span that is written overlap another that is written, or one that is read
+                  a rank that posts earlier only helps the others
+*no hazard*       in no step does a written span overlap another span that is written or read
 *exactly once*    the final value holds each rank's contribution once: multisets, since a set would accept a
                   doubled one; after a reduce-scatter on the chunk's owner; of an all-gather, the owner's value
                   and nothing else
 *same rounding*   the final expression of a chunk is the same on all ranks that are to have it
-*wanted order*    where an expression is wanted, the final one is that: what ranks begin with may be sums itself
+*wanted order*    the final expression is the wanted one, if one is given: ranks may begin with sums
 *in range*        spans are not empty, lie in the buffer or in scratch, and match the peer's
 *within bounds*   no rank sends more chunks than the schedule states
 
-Of a wire that rounds, a message is an operator of its own: what arrives is Q(x), and Q(Q(x)) is Q(x). A copy of a span
-onto itself is Q too; other moves to oneself are not. That x + Q(y) differs from Q(x) + y then shows.
+With a wire that rounds, a message is an operator of its own: Q(x) arrives, and Q(Q(x)) is Q(x). A copy of a span onto
+itself is Q too; other moves to oneself are not. The proof then sees that x + Q(y) differs from Q(x) + y.
 
-Moves to oneself are held to all of it, but are no messages: they send nothing, and a step that has no others
+All of this holds for moves to oneself too, but they are no messages: they send nothing, and a step without other moves
 takes no round.
 
-Raises ScheduleError where it is not so, with the rank, step, peer or chunk.
+A violation raises ScheduleError, with the rank, step, peer or chunk.
 """
 
 from collections import Counter, defaultdict, deque
@@ -39,7 +39,9 @@ EMPTY = -1  # of scratch, before anything has arrived
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """rounds:   steps that follow one another in time, if all messages take equally long
+    """The figures of a proved schedule.
+
+    rounds:   steps that follow one another in time, if all messages take equally long
     sent:     chunks that each rank sends to others
     messages: messages that each rank sends to others
     """
@@ -49,9 +51,13 @@ class Proof:
     messages: tuple[int, ...]
 
 
-def verify(schedule: Schedule, rounds: bool = False, brought: Contributions | None = None) -> Proof:
-    """The proof; of a wire that ``rounds``, if so. ``brought``: what ranks begin with, and what is wanted of it; None:
-    each lane of each is a contribution, and any sum will do. Raises ScheduleError."""
+def verify_schedule(schedule: Schedule, rounds: bool = False, brought: Contributions | None = None) -> Proof:
+    """Prove the schedule and return its figures. Raises ScheduleError.
+
+    rounds:  whether the wire rounds
+    brought: the inputs of the ranks, and the wanted sum; None: each input of each rank is a contribution, and any
+             sum of all of them will do
+    """
     steps = all_steps(schedule)
     for rank, own in enumerate(steps):
         for number, step in enumerate(own):
@@ -59,9 +65,9 @@ def verify(schedule: Schedule, rounds: bool = False, brought: Contributions | No
     needs = _needs(steps, messages(schedule, steps))
     sent = tuple(sum(move.stop - move.start for move in _wired(rank, own)) for rank, own in enumerate(steps))
     for rank, chunks in enumerate(sent):
-        if chunks > schedule.wire(rank):
+        if chunks > schedule.max_chunks_sent(rank):
             raise ScheduleError(
-                texts.TOO_MUCH_SENT(schedule=schedule, rank=rank, chunks=chunks, stated=schedule.wire(rank))
+                texts.TOO_MUCH_SENT(schedule=schedule, rank=rank, chunks=chunks, stated=schedule.max_chunks_sent(rank))
             )
     run = _Run(
         schedule, steps, needs, rounds, brought or contributions(list(map(schedule.inputs_of, range(schedule.size))))
@@ -72,7 +78,7 @@ def verify(schedule: Schedule, rounds: bool = False, brought: Contributions | No
 
 
 def _wired(rank: int, own: tuple[Step, ...]) -> list[Move]:
-    """What the rank sends to others."""
+    """Return the moves that the rank sends to others."""
     return [move for step in own for move in step.sends if move.peer != rank]
 
 
@@ -82,7 +88,7 @@ def _onto_itself(send: Move, recv: Move) -> bool:
 
 
 def _read(rank: int, step: Step) -> list[Move]:
-    """What must stay as it is while the step lasts: all that is sent, but for what is copied onto itself."""
+    """Return the spans that must not change during the step: all that are sent, except copies onto themselves."""
     within = ([move for move in moves if move.peer == rank] for moves in (step.sends, step.recvs))
     copied = [send for send, recv in zip(*within, strict=False) if _onto_itself(send, recv)]
     return [send for send in step.sends if not any(send is other for other in copied)]
@@ -111,7 +117,7 @@ def _check_step(schedule: Schedule, rank: int, where: str, step: Step) -> None:
 
 
 def _needs(steps: Steps, met: list[MatchedMessage]) -> list[list[set[tuple[int, int]]]]:
-    """For every step of every rank, the (peer, step) that must have begun before it can end."""
+    """Return, for every step of every rank, the (peer, step) pairs that must have begun before it can end."""
     needs = [[set() for _ in own] for own in steps]
     for message in met:
         needs[message.source][message.sent].add((message.target, message.received))
@@ -120,7 +126,7 @@ def _needs(steps: Steps, met: list[MatchedMessage]) -> list[list[set[tuple[int, 
 
 
 class _Run:
-    """All ranks at once, each as far as it can go."""
+    """Simulation of all ranks at once, each as far as it can go."""
 
     def __init__(self, schedule: Schedule, steps, needs, rounds: bool, brought: Contributions):
         self.schedule, self.steps, self.needs, self.rounds = schedule, steps, needs, rounds
@@ -130,7 +136,7 @@ class _Run:
         self.wires: dict[tuple[int, int], deque] = defaultdict(deque)
 
     def to_the_end(self) -> int:
-        """The number of rounds, in each of which every step ends whose partners have begun."""
+        """Return the number of rounds. In each round every step ends whose partners have begun."""
         for rank in range(self.schedule.size):
             self._begin(rank)
         rounds = 0
@@ -153,7 +159,7 @@ class _Run:
         return [(peer, step) for peer, step in self.needs[rank][self.at[rank]] if self.at[peer] < step]
 
     def _begin(self, rank: int) -> None:
-        """Go on to the next step that needs others, and post its sends."""
+        """Advance to the next step that needs others, and post its sends."""
         while self._left(rank):
             self._post(rank)
             if self._waits_for(rank) or not is_local(self.steps[rank][self.at[rank]], rank):

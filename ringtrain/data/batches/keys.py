@@ -14,22 +14,14 @@ Source: Steele, Lea, Flood, Fast splittable pseudorandom number generators, OOPS
 
 import numpy as np
 
-MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
-FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+from ringtrain.splitmix import FIRST, GOLDEN, MASK, SECOND, splitmix
+
 BLOCK = 1 << 14  # elements hashed at a time: the block and its scratch stay in the cache
 
 RAMP = np.arange(BLOCK, dtype=np.int64)
 
 # What a key is for, as its first integer: draws for different purposes have nothing in common.
 ORDER, SPLIT, AUGMENT, SYNTHETIC = 1, 2, 3, 4
-
-
-def splitmix(x: int) -> int:
-    x = (x + GOLDEN) & MASK
-    x = ((x ^ (x >> 30)) * FIRST) & MASK
-    x = ((x ^ (x >> 27)) * SECOND) & MASK
-    return x ^ (x >> 31)
 
 
 def mix(*values: int) -> int:

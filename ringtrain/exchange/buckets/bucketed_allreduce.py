@@ -7,9 +7,9 @@ alone.
 from collections.abc import Sequence
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, make_allreduce
-from ringtrain.allreduce.wire_formats import make_wire, rehearse
+from ringtrain.allreduce.wire_formats import make_wire, warm_up
 from ringtrain.collectives.execution.reduction import EmptyReduction, Reduction
-from ringtrain.collectives.shared_memory import or_messages
+from ringtrain.collectives.shared_memory import or_nearest_over_messages
 from ringtrain.exchange import texts
 from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
 from ringtrain.exchange.buckets.reducer import Reducer
@@ -60,7 +60,9 @@ class BucketedAllReduce:
     def prepare(self, buffer, pieces: Sequence[Piece], tag: int, names: Sequence[str] = ()) -> list[Reduction]:
         """The sum of each piece of ``buffer``, under tags from ``tag`` on; ``names`` of the pieces, for messages.
         Collective. ``notes`` are those of what was prepared last."""
-        algorithm, note = or_messages(self._transport, buffer, self.algorithm, range(tag, tag + len(pieces)))
+        algorithm, note = or_nearest_over_messages(
+            self._transport, buffer, self.algorithm, range(tag, tag + len(pieces))
+        )
         named = zip(pieces, names or [""] * len(pieces), strict=True)
         sums = [self._prepare(algorithm, tag + i, buffer[a:b], name) for i, ((a, b), name) in enumerate(named)]
         self.notes = [note] if note else self._choices(pieces, sums, buffer.dtype.itemsize)
@@ -103,7 +105,7 @@ class BucketedAllReduce:
         """Run every operation of a sum once, on ``nothing``: an empty array of the buffer's type."""
         self.orders.own.add(nothing, nothing, nothing)
         if self._wire is not None:
-            rehearse(self._wire, self.orders.own)
+            warm_up(self._wire, self.orders.own)
 
     def before(self, iteration: int) -> None:
         """All iterations are alike."""

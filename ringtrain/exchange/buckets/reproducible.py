@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, schedule_for
 from ringtrain.collectives.algorithms.canonical import NAME, canonical
-from ringtrain.collectives.algorithms.shards import share
+from ringtrain.collectives.algorithms.shards import shard_range
 from ringtrain.collectives.execution.execute import Execution, segment_for
-from ringtrain.collectives.execution.fused_plan import plan
+from ringtrain.collectives.execution.fused_plan import canonical_plan
 from ringtrain.collectives.execution.mapped import Mapped
 from ringtrain.collectives.execution.reduction import NATIVE, EmptyReduction, Reduction
 from ringtrain.collectives.proof.addition_order import prove, qualifying
@@ -49,7 +49,7 @@ class ReproducibleAllReduce:
         self._count, self._transport, self._ops = count, transport, settings.ops
         self._summing = BucketedAllReduce(settings.with_options(algorithm=AUTO))
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
-        self.shards = share(transport.rank, transport.size, count)
+        self.shards = shard_range(transport.rank, transport.size, count)
         self.terms, self.notes = texts.REPRODUCIBLE_OVER(shards=count), []
 
     def bind(self, spans, buffer) -> Reducer:
@@ -98,9 +98,9 @@ class ReproducibleAllReduce:
 
     def _in_place(self, part, lanes: Sequence, tag: int) -> Mapped:
         transport, own = self._transport, self._summing.orders.own
-        fused = plan(transport.size, self._count)
+        fused = canonical_plan(transport.size, self._count)
         twins = [transport.peer_views(array) for array in (part, *lanes)]
-        made = Mapped(fused, transport, twins[0], transport.signal_counter(tag), own.add, own, lanes=twins[1:])
+        made = Mapped(fused, transport, twins[0], transport.signal_counter(tag), own.add, own, inputs=twins[1:])
         made.algorithm = NAME
         return made
 
@@ -108,7 +108,7 @@ class ReproducibleAllReduce:
         transport, own = self._transport, self._summing.orders.own
         segment = self._summing.segment_bytes or segment_for(transport)
         brought = lanes[: self._schedule.inputs_of(transport.rank) - 1]
-        return Execution(self._schedule, transport, part, own.add, tag, segment, own, lanes=brought)
+        return Execution(self._schedule, transport, part, own.add, tag, segment, own, inputs=brought)
 
     def rehearse(self, nothing) -> None:
         self._summing.rehearse(nothing)

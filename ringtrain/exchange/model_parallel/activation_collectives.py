@@ -76,7 +76,7 @@ class ActivationCollectives:
             tag=COLUMNS,
             segment_bytes=self._segment_bytes,
             device=self.ops,
-            edges=edges,
+            chunk_bounds=edges,
         )
         guard = self._settings.guard
         return made if guard is None else guard.watch(made, "sum", buffer.dtype, count, what)

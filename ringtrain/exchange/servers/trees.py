@@ -47,7 +47,7 @@ class ReductionTrees:
 
     def spreads(self, buffer, members: Sequence[int], round: int) -> list[Reduction]:
         """For each bucket what brings it from its server to ``members``."""
-        return self._prepare(texts.SPREAD_FROM_SERVER, rooted.spread, buffer, members, round)
+        return self._prepare(texts.SPREAD_FROM_SERVER, rooted.broadcast, buffer, members, round)
 
     def _prepare(self, what: str, half, buffer, members, round: int) -> list[Reduction]:
         schedules = {server: half(self._tree(server, members)) for server in {server for server, _ in self._owned}}

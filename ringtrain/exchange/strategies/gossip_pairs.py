@@ -24,7 +24,7 @@ meeting, and had met all others within the period before that.
 Source: Lian, Zhang, Zhang & Liu, Asynchronous Decentralized Parallel SGD, ICML 2018, section 3 (bipartite graphs).
 """
 
-from ringtrain.ops.keys import mix
+from ringtrain.ops.keys import additive_key
 
 
 def period(size: int) -> int:
@@ -35,7 +35,7 @@ def period(size: int) -> int:
 def pairing(seed: int, iteration: int, size: int) -> tuple[tuple[int, int], ...]:
     """(active, passive) of each pair of an iteration."""
     turns = period(size)
-    turn = sorted(range(turns), key=lambda t: mix(seed, t))[iteration % turns]
+    turn = sorted(range(turns), key=lambda t: additive_key(seed, t))[iteration % turns]
     if size % 2:
         return tuple(((turn + k) % size, (turn - k) % size) for k in range(1, size // 2 + 1))
     return tuple((a, (a + 2 * turn + 1) % size) for a in range(0, size, 2))

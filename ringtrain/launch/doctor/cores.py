@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringtrain.bench.header import crowded, ranges
+from ringtrain.bench.header import ranges, why_cores_are_shared
 from ringtrain.humanize import plural
 from ringtrain.launch import texts
 from ringtrain.launch.doctor.cgroup import read_limits, text_of
@@ -18,10 +18,10 @@ def cores(visit: Visit) -> list[Line]:
     own = {"host": visit.host, "cores": sorted(os.sched_getaffinity(0))}
     placements = visit.transport.gather_json(own | {"whole": whole_cores(visit.root, own["cores"])})
     text = _told([ranges(placement["cores"]) for placement in placements])
-    crowd = crowded(placements)
+    crowd = why_cores_are_shared(placements)
     if crowd:
         return [Line(WARN, "cores", texts.CORES_CROWDED(cores=text, crowd=crowd), texts.CORES_GIVE)]
-    halves = crowded([{"host": each["host"], "cores": each["whole"]} for each in placements])
+    halves = why_cores_are_shared([{"host": each["host"], "cores": each["whole"]} for each in placements])
     if halves:
         return [Line(WARN, "cores", texts.CORES_HALVES(cores=text, crowd=halves), texts.CORES_WHOLE)]
     return [Line(OK, "cores", text)]

@@ -3,7 +3,7 @@
 import resource
 from pathlib import Path
 
-from ringtrain.bench.measure.memory import available_bytes, told_bytes
+from ringtrain.bench.measure.memory import available_bytes, kernel_bytes
 from ringtrain.launch import texts
 from ringtrain.launch.doctor.cgroup import read_limits
 from ringtrain.launch.doctor.doctor import OK, WARN, Line, Visit, scarcest
@@ -38,7 +38,7 @@ def free_bytes(root: Path) -> int | None:
 
 def whole_bytes(root: Path) -> int | None:
     """All memory of this machine, or the limit of a container or job if it is less; None if unknown."""
-    return _least(told_bytes("MemTotal", root / MEMINFO), read_limits(root).nbytes)
+    return _least(kernel_bytes("MemTotal", root / MEMINFO), read_limits(root).nbytes)
 
 
 def _least(*every: int | None) -> int | None:

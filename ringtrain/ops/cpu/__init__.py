@@ -91,7 +91,7 @@ class CpuOps(HostOps):
 
     def dropout(self, x_ND, y_ND, examples_N, key_1, layer, rate):
         width = x_ND.size // max(1, len(x_ND))
-        key, threshold = np.uint64(keys.mix(int(key_1[0]), layer)), np.uint64(keys.dropout_threshold(rate))
+        key, threshold = np.uint64(keys.additive_key(int(key_1[0]), layer)), np.uint64(keys.dropout_threshold(rate))
         factor = 1 / (1 - rate)
         elementwise.dropout(x_ND.reshape(-1), y_ND.reshape(-1), examples_N, width, key, threshold, factor)
 

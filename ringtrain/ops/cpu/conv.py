@@ -58,7 +58,7 @@ class ConvolutionTiles:
         return ((p - 1) * stride + kernel) * (width + 2 * pad) * c
 
 
-def make_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry, itemsize: int) -> ConvolutionTiles:
+def make_tiles(x_shape, w_shape, y_shape, geometry: ConvGeometry, itemsize: int) -> ConvolutionTiles:
     n, height, width, c = x_shape
     _, p, q, k = y_shape
     kernel, stride, pad = geometry.kernel, geometry.stride, geometry.pad
@@ -193,6 +193,6 @@ class CpuConvolution:
         key = (x_NHWC.shape, w_RSCK.shape, geometry)
         plan = self._plans.get(key)
         if plan is None:
-            plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry, self._item)
+            plan = make_tiles(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry, self._item)
             self._plans[key] = plan
         return plan

@@ -22,7 +22,7 @@ class CudaChannels:
             self._device.runtime.clear(db_K, self._device.stream)
 
     def _sum(self, dy, y, db_K, relu, accumulate):
-        columns = columns_of(self._device, dy, y)
+        columns = channel_columns(self._device, dy, y)
         partial = self._device.scratch("sums of slices", columns.partial(1), self._device.real)
         mask, given = (KEPT, y) if relu else (PLAIN, None)
         launch(self._device, "channels", "bias_sums", columns, given, dy, partial, mask)
@@ -33,7 +33,7 @@ class CudaChannels:
         self._device.each(kernel, y.size, y, dy, dy, y.size, per_thread=16 // y.dtype.itemsize)
 
 
-def columns_of(device: Device, *arrays, groups_of: int | None = None) -> CudaColumns:
+def channel_columns(device: Device, *arrays, groups_of: int | None = None) -> CudaColumns:
     """The cut of arrays [..., C] of one shape, in groups of ``groups_of`` examples, or in one group. None: no array."""
     shape = arrays[0].shape
     channels, pixels = shape[-1], arrays[0].size // (shape[0] * shape[-1])

@@ -26,7 +26,7 @@ def import_cupy():
     return cupy
 
 
-def check_device(cupy, index: int) -> None:
+def check_usable(cupy, index: int) -> None:
     """Raises: DeviceError unless device ``index`` can be used, for the first reason found."""
     _check_driver(cupy)
     _check_index(_count(cupy), index)

@@ -13,7 +13,7 @@ from ringtrain.ops.cuda.runtime import CudaGraph, Event, Kernel, Stream
 SHARED_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that any kernel may have
 
 
-def told(doing):
+def as_device_errors(doing):
     """What CuPy raises in a method is told as DeviceError; the method finds this thread on the device."""
 
     def tell(method):
@@ -74,19 +74,19 @@ class CupyEvent(Event):
     def __init__(self, device, event):
         self.device, self.event = device, event
 
-    @told("asking for an event")
+    @as_device_errors("asking for an event")
     def done(self):
         status = self.device.cupy.cuda.runtime.eventQuery(self.event.ptr)
         if status not in (DONE, NOT_READY):
             self.event.synchronize()  # raises what a kernel did wrong; Event.done takes it for "not ready", for good
         return status == DONE
 
-    @told("waiting for an event")
+    @as_device_errors("waiting for an event")
     def wait(self):
         self.device.refuse_while_recording("an event was waited for")
         self.event.synchronize()
 
-    @told("the time between events")
+    @as_device_errors("the time between events")
     def seconds_since(self, earlier):
         return self.device.cupy.cuda.get_elapsed_time(earlier.event, self.event) / 1000
 
@@ -99,25 +99,25 @@ class CupyStream(Stream):
         self.stream = device.cupy.cuda.Stream(non_blocking=True)
         self.pointer = self.stream.ptr
 
-    @told("recording an event")
+    @as_device_errors("recording an event")
     def record(self, timed=False):
         event = self.device.cupy.cuda.Event(disable_timing=not timed)
         event.record(self.stream)
         return CupyEvent(self.device, event)
 
-    @told("waiting for an event")
+    @as_device_errors("waiting for an event")
     def after(self, event):
         self.stream.wait_event(event.event)
 
-    @told("the begin of a recording")
+    @as_device_errors("the begin of a recording")
     def begin(self):
         self.stream.begin_capture()
 
-    @told("the end of a recording")
+    @as_device_errors("the end of a recording")
     def end(self):
         return self.stream.end_capture()
 
-    @told("the work of a stream")
+    @as_device_errors("the work of a stream")
     def synchronize(self):
         self.device.refuse_while_recording("a stream was waited for")
         self.stream.synchronize()
@@ -130,7 +130,7 @@ class CupyKernel(Kernel):
         self.registers, self.shared_bytes = raw.num_regs, raw.shared_size_bytes
         self._dynamic = SHARED_WITHOUT_ASKING
 
-    @told("the launch of a kernel")
+    @as_device_errors("the launch of a kernel")
     def launch(self, blocks, threads, stream, arguments, shared_bytes):
         if shared_bytes > self._dynamic:
             self._raw.max_dynamic_shared_size_bytes = self._dynamic = shared_bytes
@@ -145,7 +145,7 @@ class CupyGraph(CudaGraph):
     def __init__(self, device, graph, kept):
         self.device, self._graph, self._kept = device, graph, kept
 
-    @told("the launch of a graph")
+    @as_device_errors("the launch of a graph")
     def launch(self, stream):
         self.device.refuse_while_recording("a graph was launched")
         self._graph.launch(stream.stream)

@@ -11,8 +11,8 @@ import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops import texts
-from ringtrain.ops.cuda.checks import check_device, count_visible, import_cupy, version_of
-from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, told
+from ringtrain.ops.cuda.checks import check_usable, count_visible, import_cupy, version_of
+from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, as_device_errors
 from ringtrain.ops.cuda.cupy_products import multiply
 from ringtrain.ops.cuda.faults import is_out_of_memory, lacking
 from ringtrain.ops.cuda.identity import uuid_of
@@ -27,7 +27,7 @@ def make_runtime(index: int) -> Runtime:
     Raises: DeviceError where there is none that can be used, with what to do about it.
     """
     cupy = import_cupy()
-    check_device(cupy, index)
+    check_usable(cupy, index)
     return CupyRuntime(cupy, index)
 
 
@@ -37,7 +37,7 @@ def visible_devices() -> int:
 
 
 class CupyRuntime(Runtime):
-    """Of a device that :func:`check_device` has found fit."""
+    """Of a device that :func:`check_usable` has found fit."""
 
     def __init__(self, cupy, index):
         self._cupy, self.device = cupy, CupyDevice(cupy, index)
@@ -58,7 +58,7 @@ class CupyRuntime(Runtime):
         self._whole[memory.ptr] = nbytes
         return cupy.ndarray((nbytes,), np.uint8, memory)
 
-    @told("an allocation")
+    @as_device_errors("an allocation")
     def _allocate(self, nbytes, allocate):
         self.device.refuse_while_recording("an array was allocated")
         try:
@@ -77,7 +77,7 @@ class CupyRuntime(Runtime):
         count = array.size * array.dtype.itemsize // dtype.itemsize
         return self._cupy.ndarray((count,), dtype, array.data)
 
-    @told("an allocation of pinned memory")
+    @as_device_errors("an allocation of pinned memory")
     def pinned(self, nbytes):
         self.device.refuse_while_recording("pinned memory was allocated")
         memory = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(max(1, nbytes)), np.uint8, max(1, nbytes))
@@ -87,7 +87,7 @@ class CupyRuntime(Runtime):
     def address(self, array):
         return array.data.ptr
 
-    @told("asking for the memory")
+    @as_device_errors("asking for the memory")
     def memory(self):
         free, total = self._cupy.cuda.runtime.memGetInfo()
         return free + self._cupy.get_default_memory_pool().free_bytes(), total
@@ -118,7 +118,7 @@ class CupyRuntime(Runtime):
             self.device.refuse_while_recording("memory that is not pinned was copied")
         return pinned
 
-    @told("a copy")
+    @as_device_errors("a copy")
     def _copy(self, target, source, nbytes, given, stream):
         """CuPy's own copies are refused within a recording; CUDA's are not. From unpinned memory they return when it
         has been read."""
@@ -128,18 +128,18 @@ class CupyRuntime(Runtime):
             runtime = self._cupy.cuda.runtime
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, stream.stream.ptr)
 
-    @told("clearing memory")
+    @as_device_errors("clearing memory")
     def clear(self, array, stream):
         if array.size:
             self._cupy.cuda.runtime.memsetAsync(array.data.ptr, 0, _nbytes(array), stream.stream.ptr)
         self.device.keep(array)
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────
-    @told("making a stream")
+    @as_device_errors("making a stream")
     def stream(self):
         return CupyStream(self.device)
 
-    @told("the compilation of a source")
+    @as_device_errors("the compilation of a source")
     def compile(self, source, name, options):
         self.device.refuse_while_recording(f"{name} was compiled")
         before = _cached()
@@ -166,19 +166,19 @@ class CupyRuntime(Runtime):
             device.kept = None
         graphs.append(CupyGraph(device, stream.end(), kept))
 
-    @told("a matrix product of cuBLAS")
+    @as_device_errors("a matrix product of cuBLAS")
     def product(self, a, b, c, accumulate, precise, stream):
         self.device.refuse_while_recording("a product was asked for")
         multiply(self._cupy, a, b, c, accumulate, precise, stream)
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
-    @told("sharing memory")
+    @as_device_errors("sharing memory")
     def share(self, array):
         if self._whole.get(array.data.ptr) != _nbytes(array):
             raise DeviceError(texts.NOT_WHOLE())
         return self._cupy.cuda.runtime.ipcGetMemHandle(array.data.ptr)
 
-    @told("opening the memory of another process")
+    @as_device_errors("opening the memory of another process")
     def open(self, name, nbytes):
         cupy = self._cupy
         if name in self._opened.values():
@@ -188,7 +188,7 @@ class CupyRuntime(Runtime):
         memory = cupy.cuda.UnownedMemory(address, nbytes, self, self.device.index)
         return cupy.ndarray((nbytes,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
-    @told("closing the memory of another process")
+    @as_device_errors("closing the memory of another process")
     def close(self, array):
         if self._opened.pop(array.data.ptr, None) is None:
             raise DeviceError(texts.NOT_OPEN())

@@ -13,7 +13,7 @@ from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.kernels import Kernels
 from ringtrain.ops.cuda.runtime import Matrix
-from ringtrain.ops.cuda.tiles import THREADS, Tile, choose, shares, worth
+from ringtrain.ops.cuda.tiles import THREADS, Tile, choose_tile, split_depth, worth
 
 RELU, WIDE_A, WIDE_B, WIDE_Y, ADD = 1, 2, 4, 8, 16
 WIDE_BYTES = 16
@@ -50,8 +50,8 @@ class OwnProduct:
         if not (rows and columns):
             return
         itemsize = self._kernels.act.itemsize
-        tile = self._tile or choose(rows, columns, itemsize)
-        parts, each = shares(tile.count(rows, columns), depth, itemsize) if y.stride == columns else (1, depth)
+        tile = self._tile or choose_tile(rows, columns, itemsize)
+        parts, each = split_depth(tile.count(rows, columns), depth, itemsize) if y.stride == columns else (1, depth)
         rounds = bias is not None or relu or y.array.dtype.name != self._kernels.real.name
         launch = self._launcher(a, b, tile, parts, each)
         if parts == 1:
@@ -117,7 +117,7 @@ def by_cores(precise: bool, dtype) -> bool:
 def products_of(device: Device, kernels: Kernels, rows: int, columns: int) -> list[Way]:
     """Every way to a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, then cuBLAS."""
     own = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
-    usual = choose(rows, columns, kernels.act.itemsize)
+    usual = choose_tile(rows, columns, kernels.act.itemsize)
     fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]
     blas = Way("cuBLAS", BlasProduct(device, kernels, device.precise), recordable=False)
     return [Way("own", own()), *(Way(f"own {tile}", own(tile)) for tile in fits), blas]

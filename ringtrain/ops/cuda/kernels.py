@@ -13,7 +13,7 @@ from importlib.resources import files
 import numpy as np
 
 from ringtrain.errors import nearest
-from ringtrain.ops.cuda.signatures import C_TYPES, convert, parse
+from ringtrain.ops.cuda.signatures import C_TYPES, convert, parse_signatures
 
 SOURCES = files("ringtrain.ops.cuda") / "sources"
 INCLUDE = re.compile(r'^[ \t]*#include "(\w+\.cuh)"[^\n]*\n', re.MULTILINE)
@@ -71,7 +71,7 @@ class Kernels:
         if key not in self._modules:
             text = whole_source(source)
             options = tuple(f"-D{name}={value}" for name, value in defines.items())
-            parameters = parse(text, {name: str(value) for name, value in defines.items()})
+            parameters = parse_signatures(text, {name: str(value) for name, value in defines.items()})
             self._modules[key] = self._runtime.compile(text, f"{source}.cu", options), parameters
         return self._modules[key]
 

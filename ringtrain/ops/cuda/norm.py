@@ -5,7 +5,7 @@ sums, x, dy, dx), 7 with a ReLU (y for each mask: what is masked is not written 
 hundredth of that but for few rows. A kernel is given the arrays that it reads or writes, and null for others.
 """
 
-from ringtrain.ops.cuda.channels import KEPT, MASKED, PLAIN, columns_of, finish, launch
+from ringtrain.ops.cuda.channels import KEPT, MASKED, PLAIN, channel_columns, finish, launch
 from ringtrain.ops.cuda.device import Device
 
 OWN_COUNT = 0  # of input_gradient: each group's own rows
@@ -21,7 +21,7 @@ class CudaBatchNorm:
     def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False):
         if not x_NHWC.size:
             return
-        columns = columns_of(self._device, x_NHWC, y_NHWC, groups_of=ghost)
+        columns = channel_columns(self._device, x_NHWC, y_NHWC, groups_of=ghost)
         self._moments("finish_moments", columns, x_NHWC, mean_GC, var_GC)
         given = x_NHWC, gamma_C, beta_C, mean_GC, var_GC
         launch(self._device, "norm", "normalise", columns, *given, y_NHWC, eps, relu)
@@ -33,7 +33,7 @@ class CudaBatchNorm:
         groups, channels = mean_GC.shape
         totals = self._device.scratch("norm totals", (groups, 2, channels), "float64")
         if x_NHWC.size:
-            columns = columns_of(self._device, x_NHWC, y_NHWC, dy_NHWC, groups_of=ghost)
+            columns = channel_columns(self._device, x_NHWC, y_NHWC, dy_NHWC, groups_of=ghost)
             self._sums(columns, x_NHWC, y_NHWC if relu else None, dy_NHWC, mean_GC, MASKED if relu else PLAIN, totals)
         rest = groups, channels, eps, accumulate
         self._each_channel("norm_back", "norm_gradients", channels, totals, var_GC, dgamma_C, dbeta_C, *rest)
@@ -52,19 +52,19 @@ class CudaBatchNorm:
 
     def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False):
         if x_NHWC.size:
-            columns = columns_of(self._device, x_NHWC, y_NHWC)
+            columns = channel_columns(self._device, x_NHWC, y_NHWC)
             given = x_NHWC, gamma_C, beta_C, mean_C, var_C
             launch(self._device, "norm", "normalise", columns, *given, y_NHWC, eps, relu)
 
     def batch_moments(self, x_NHWC, moments_2C):
         if x_NHWC.size:
-            self._moments("finish_moments_float64", columns_of(self._device, x_NHWC), x_NHWC, moments_2C)
+            self._moments("finish_moments_float64", channel_columns(self._device, x_NHWC), x_NHWC, moments_2C)
         else:
             self._device.runtime.clear(moments_2C, self._device.stream)
 
     def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False):
         if x_NHWC.size:
-            columns = columns_of(self._device, x_NHWC, y_NHWC, dy_NHWC)
+            columns = channel_columns(self._device, x_NHWC, y_NHWC, dy_NHWC)
             self._sums(columns, x_NHWC, y_NHWC if relu else None, dy_NHWC, mean_C, KEPT if relu else PLAIN, sums_2C)
         else:
             self._device.runtime.clear(sums_2C, self._device.stream)
@@ -86,7 +86,7 @@ class CudaBatchNorm:
     def _input_gradient(self, x, y, dy, gamma, mean, var, totals, dx, eps, count, ghost):
         """``y`` where dy is to be masked by it, else None."""
         if x.size:
-            columns = columns_of(self._device, x, y, dy, dx, groups_of=ghost)
+            columns = channel_columns(self._device, x, y, dy, dx, groups_of=ghost)
             given = x, y, dy, gamma, mean, var, totals
             launch(self._device, "norm_back", "input_gradient", columns, *given, dx, eps, count)
 

@@ -57,7 +57,7 @@ class KernelParameter:
         return np.dtype(self.dtype).type
 
 
-def parse(source: str, types: dict[str, str]) -> dict[str, tuple[KernelParameter, ...]]:
+def parse_signatures(source: str, types: dict[str, str]) -> dict[str, tuple[KernelParameter, ...]]:
     """The parameters of each kernel, by its name. ``types``: the source's own names of types.
 
     Raises: ValueError for a parameter that is neither a number nor an array of numbers.

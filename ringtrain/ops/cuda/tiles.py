@@ -61,7 +61,7 @@ def worth(rows: int, columns: int, itemsize: int) -> tuple[Tile, ...]:
     return tuple(fits) or (SMALL,)
 
 
-def choose(rows: int, columns: int, itemsize: int, others: int = 1) -> Tile:
+def choose_tile(rows: int, columns: int, itemsize: int, others: int = 1) -> Tile:
     """The largest tile that leaves enough blocks, of ``others`` such products at once, and is not mostly empty."""
     for tile in able(itemsize):
         if columns > tile.columns // 2 and tile.count(rows, columns) * others >= ENOUGH_BLOCKS:
@@ -69,7 +69,7 @@ def choose(rows: int, columns: int, itemsize: int, others: int = 1) -> Tile:
     return SMALL
 
 
-def shares(tiles: int, depth: int, itemsize: int) -> tuple[int, int]:
+def split_depth(tiles: int, depth: int, itemsize: int) -> tuple[int, int]:
     """(parts, elements of each) that a sum of ``depth`` elements is cut into where a product has but few tiles."""
     step = PANEL_BYTES // itemsize
     wanted = min(-(-WANTED_BLOCKS // max(tiles, 1)), depth // LEAST_SHARE) if tiles < ENOUGH_BLOCKS else 1

@@ -65,7 +65,7 @@ class ReferenceOps(HostOps):
 
     @quiet
     def dropout(self, x_ND, y_ND, examples_N, key_1, layer, rate):
-        simple.dropout(x_ND, y_ND, examples_N, keys.mix(int(key_1[0]), layer), rate)
+        simple.dropout(x_ND, y_ND, examples_N, keys.additive_key(int(key_1[0]), layer), rate)
 
     # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
     @quiet

@@ -69,7 +69,7 @@ def random_bits(key, examples_N, count):
 
 
 def _absorb(state, number):
-    """:func:`keys.absorb` on arrays, which wrap around modulo 2^64 by themselves."""
+    """Return splitmix(state + number) of arrays, which wrap around modulo 2^64 by themselves."""
     state = state + (number + np.uint64(keys.GOLDEN))
     state = (state ^ (state >> np.uint64(30))) * np.uint64(keys.FIRST)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(keys.SECOND)

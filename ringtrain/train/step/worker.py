@@ -18,7 +18,7 @@ from ringtrain.nn.base import Pass, Span, Workspace
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.loss import SoftmaxCrossEntropy
 from ringtrain.ops.base import Ops
-from ringtrain.ops.keys import mix
+from ringtrain.ops.keys import additive_key
 from ringtrain.train import texts
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.instructions import (
@@ -159,7 +159,7 @@ class Worker:
         # Where ranks meet within passes, those without examples make them, too.
         empty = self.exchange.within_passes or self._add_over_ranks is not None
         self._batch, self._micro = batch, self._parts.micro(batch, empty)
-        self.ops.upload(np.array([mix(self._seed, batch.iteration)], np.uint64), self._key)
+        self.ops.upload(np.array([additive_key(self._seed, batch.iteration)], np.uint64), self._key)
         self._ctx.total = batch.total
         self._tally.begin()
         if self._stage is not None:

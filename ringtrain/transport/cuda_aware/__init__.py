@@ -1,1 +1,1 @@
-"""Whether the MPI takes device memory, and whether it should."""
+"""Detection of MPIs that take device memory, and the decision to use them."""

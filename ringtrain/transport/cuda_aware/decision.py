@@ -1,16 +1,17 @@
-"""Whether this MPI can be handed the memory of a device, and whether it should be: a ladder of questions.
+"""The decision to hand device memory to the MPI or to stage it: a ladder of questions.
 
-An MPI that cannot ends in a segmentation fault, not in an error. So a doubt is a no, and what an MPI says of itself is
-believed only when a *child* has moved device memory by it (:mod:`ringtrain.transport.cuda_aware.trial`). The rungs:
+An MPI that cannot take device memory ends in a segmentation fault, not in an error. So a doubt is a no, and the MPI's
+own answer counts only after a *child* has moved device memory with it (:mod:`ringtrain.transport.cuda_aware.trial`).
+The questions:
 
-    flag    what the user asked for
-    kinds   the MPI's info key ``mpi_memory_alloc_kinds``: a yes where it names cuda; its absence proves nothing
-    query   ``MPIX_Query_cuda_support``: built with it; a no of Open MPI speaks of its own copies, not of a UCX below it
-    ucx     whether the UCX that is loaded has its module for CUDA
+    flag    the user's flag
+    kinds   the MPI's info key ``mpi_memory_alloc_kinds``: a yes if it names cuda; its absence proves nothing
+    query   ``MPIX_Query_cuda_support``: built with it; a no of Open MPI is about its own copies, not about UCX below it
+    ucx     whether the loaded UCX has its module for CUDA
     sight   whether the ranks of a node see the same devices: a child of one of them could not find out
-    trial   a child moves device memory both ways and compares, and times
+    trial   a child moves device memory both ways, compares it, and measures the time
 
-Each answer is kept with its reason. What is chosen is said with its reason too, above all where it is the slower way.
+Each answer is kept with its reason. The decision is printed with its reason too, above all if it is the slower way.
 
 Source: MPI 4.1, section 12.4.3 (memory allocation kinds); docs/gpu.md for the rest.
 """
@@ -28,7 +29,7 @@ YES, NO, UNKNOWN = "yes", "no", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One question: its name, the answer (:data:`YES`, :data:`NO`, :data:`UNKNOWN`), and why."""
+    """The answer to one question: its name, the answer (:data:`YES`, :data:`NO`, :data:`UNKNOWN`), and the reason."""
 
     name: str
     answer: str
@@ -37,7 +38,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class CudaTrial:
-    """What a child found: whether device memory arrived as it was sent, why not, and GB/s of both ways where it did."""
+    """The result of a child: whether device memory arrived as it was sent, the reason if not, and otherwise GB/s of
+    both ways.
+    """
 
     answer: str
     why: str
@@ -51,8 +54,11 @@ class CudaTrial:
 
 @dataclass(frozen=True, slots=True)
 class CudaDecision:
-    """``way``: :data:`DIRECT` or :data:`STAGED`; ``why``, in words; and the rungs that were asked. There is no why$
-    where nothing is sent."""
+    """The chosen way and its evidence.
+
+    way: :data:`DIRECT` or :data:`STAGED`
+    why: the reason in words; empty if nothing is sent
+    """
 
     way: str
     why: str
@@ -60,19 +66,20 @@ class CudaDecision:
 
     @property
     def words(self) -> str:
-        """One line for people, or none."""
+        """Return one line for people, or an empty text."""
         if not self.why:
             return ""
         return (texts.DIRECT_IN_USE if self.way == DIRECT else texts.STAGED_IN_USE)(why=self.why)
 
 
-def flag(asked: str) -> Evidence:
+def flag_evidence(asked: str) -> Evidence:
+    """Return the evidence of the user's flag."""
     answer = {AUTO: UNKNOWN, DIRECT: YES, STAGED: NO}[asked]
     return Evidence("flag", answer, texts.NOT_ASKED if asked == AUTO else texts.ASKED(way=asked))
 
 
-def merge(own: Sequence[Evidence]) -> Evidence:
-    """One rung of all ranks' answers to one question, by rank: yes where all say yes, no where any says no."""
+def merge_evidence(own: Sequence[Evidence]) -> Evidence:
+    """Return one answer for all ranks' answers to one question, by rank: yes if all say yes, no if any says no."""
     answers = {rung.answer for rung in own}
     answer = NO if NO in answers else YES if answers == {YES} else UNKNOWN
     rank = next(rank for rank, rung in enumerate(own) if rung.answer == answer)
@@ -81,14 +88,16 @@ def merge(own: Sequence[Evidence]) -> Evidence:
 
 
 def worth_trying(asked: str, rungs: Sequence[Evidence]) -> bool:
-    """Whether a child should be asked. Not where nothing speaks for it: it takes seconds, and would end in a crash."""
+    """Whether to start a child. No without any evidence for device memory: a child takes seconds, and would crash."""
     answers = {rung.name: rung.answer for rung in rungs}
     denied = answers["query"] == NO and answers["kinds"] != YES and answers["ucx"] != YES
     return asked == DIRECT or not (denied or answers["sight"] == NO)
 
 
-def choose(asked: str, rungs: Sequence[Evidence], trial: CudaTrial | None) -> CudaDecision:
-    """``trial`` is None where none was made. Raises DeviceError where direct was asked for and does not work."""
+def decide_way(asked: str, rungs: Sequence[Evidence], trial: CudaTrial | None) -> CudaDecision:
+    """Return the decision. ``trial`` is None if there was none. Raises DeviceError if direct was asked for and does not
+    work.
+    """
     told = tuple(rungs)
     if trial is not None:
         told += (Evidence("trial", trial.answer, trial.why),)
@@ -126,18 +135,21 @@ def agree_on_way(
     sight: Evidence,
     attempt: Callable[[], CudaTrial],
 ) -> CudaDecision:
-    """The same choice on all ranks; collective. ``look()`` are this process's rungs; ``attempt()`` makes a trial, which
-    rank 0 alone does: of its machine, so that what lies between machines is not tried. Raises DeviceError."""
+    """Return the same decision on all ranks; collective. Raises DeviceError.
+
+    look:    returns this process's evidence
+    attempt: makes a trial. Only rank 0 calls it, on its own machine: the links between machines are not tried
+    """
     if asked == STAGED:
-        return choose(asked, [flag(asked)], None)
+        return decide_way(asked, [flag_evidence(asked)], None)
     every = transport.gather_json([asdict(rung) for rung in look()])
     own = [[Evidence(**rung) for rung in rungs] for rungs in every]
-    rungs = [flag(asked), *(merge(column) for column in zip(*own, strict=True)), sight]
+    rungs = [flag_evidence(asked), *(merge_evidence(column) for column in zip(*own, strict=True)), sight]
     trial = None
     if worth_trying(asked, rungs):
         found = transport.gather_json(asdict(attempt()) if transport.rank == 0 else None)[0]
         trial = CudaTrial(**found)
     try:
-        return choose(asked, rungs, trial)
+        return decide_way(asked, rungs, trial)
     except DeviceError as error:
         raise everywhere(error) from None

@@ -1,7 +1,7 @@
-"""A child that hands device memory to the MPI, so that the crash of one that cannot is the child's.
+"""A child process that hands device memory to the MPI, so that an MPI that cannot take it crashes only the child.
 
-Two ranks on this machine, started by an mpirun of their own in an environment from which what a launcher said to this
-process is taken out: a nested one would take itself for a part of this job.
+The child has two ranks on this machine, started by an mpirun of their own. Its environment lacks the launcher's
+variables: a nested mpirun would otherwise take itself for a part of this job.
 """
 
 import json
@@ -35,15 +35,15 @@ NOT_SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class ChildOutcome:
-    """How a child ended: its status (below 0: by that signal; None: it was ended after its time), and what it wrote."""
+    """The end of a child: its status (below 0: the signal; None: it was ended after its time), and its output."""
 
     status: int | None
     output: str
     errors: str = ""
 
 
-def clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what a launcher has put into it."""
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the launcher's variables."""
     return {name: value for name, value in environ.items() if not name.startswith(TOLD) or _is_setting(name)}
 
 
@@ -52,7 +52,7 @@ def _is_setting(name: str) -> bool:
 
 
 def command(launcher: Path, vendor: str, program: Sequence[str]) -> list[str]:
-    """Two ranks here, whatever the machine's slots, without asking a scheduler."""
+    """Return the command line of two ranks on this machine, for any number of slots, without asking a scheduler."""
     if vendor == "Open MPI":
         here = ["--host", "localhost:2", "--bind-to", "none"]
     else:  # MPICH and its kin: hydra
@@ -61,7 +61,7 @@ def command(launcher: Path, vendor: str, program: Sequence[str]) -> list[str]:
 
 
 def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:
-    """The child: :mod:`ringtrain.transport.cuda_probe`."""
+    """Return the command line of the child: :mod:`ringtrain.transport.cuda_probe`."""
     numbers = ",".join(map(str, devices))
     return [sys.executable, "-m", "ringtrain.transport.cuda_probe", maker, numbers, f"{seconds:g}"]
 
@@ -69,15 +69,19 @@ def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:
 def attempt(
     launcher: Path | None, vendor: str, maker: str, devices: Sequence[int], limit_s: float = LIMIT_S
 ) -> CudaTrial:
-    """``maker``: "module:name" of what makes a Runtime of a device's number; ``devices``: of the first two ranks."""
+    """Run a child and return its result.
+
+    maker:   "module:name" of a function that makes a Runtime from a device's number
+    devices: device numbers of the first two ranks
+    """
     if launcher is None:
         return CudaTrial(UNKNOWN, texts.NO_MPIRUN)
     line = command(launcher, vendor, program(maker, devices, limit_s + GRACE_S))
-    return read(run(line, clean(os.environ), limit_s), limit_s)
+    return read_outcome(run_child(line, clean_environment(os.environ), limit_s), limit_s)
 
 
-def run(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> ChildOutcome:
-    """Run to the end, or end it; never longer than the limit and the seconds that ending takes."""
+def run_child(line: Sequence[str], environ: Mapping[str, str], limit_s: float) -> ChildOutcome:
+    """Run the child to its end, or end it after ``limit_s`` and a few seconds more."""
     with TemporaryFile() as output, TemporaryFile() as errors:  # a pipe would be held open by what outlives it
         try:
             process = subprocess.Popen(
@@ -110,8 +114,8 @@ def _text(file) -> str:
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
-def read(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
-    """What an outcome means."""
+def read_outcome(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
+    """Return the meaning of an outcome."""
     told = [_record(line) for line in outcome.output.splitlines() if MARK in line]
     told = [record for record in told if record is not None]
     last = told[-1] if told else {}
@@ -130,7 +134,7 @@ def read(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
 
 
 def _record(line: str) -> dict | None:
-    """mpirun may put words before a rank's line, and another rank's behind it."""
+    """Return the record in a line. mpirun may put words before a rank's line, and another rank's line behind it."""
     try:
         record, _ = json.JSONDecoder().raw_decode(line, line.index(MARK) + len(MARK))
     except ValueError:
@@ -150,6 +154,6 @@ def _ending(outcome: ChildOutcome, limit_s: float) -> str:
 
 
 def _last_words(errors: str) -> str:
-    """The last line that says something: of a frame of dashes or equal signs, what is inside of it."""
+    """Return the last line with a text: inside a frame of dashes or equal signs, the last line of the frame."""
     lines = [line.strip() for line in errors.splitlines() if line.strip(" -=*\t")]
     return lines[-1][:200] if lines else ""

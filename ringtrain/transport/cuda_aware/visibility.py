@@ -1,8 +1,8 @@
-"""Whether the ranks of a node see the same devices.
+"""Check that the ranks of a node see the same devices.
 
-A process opens memory of another by CUDA's IPC only where it sees the device that the memory is on. Where each task is
-shown its own device alone, an MPI that uses IPC fails ("cuIpcOpenMemHandle: invalid argument"), and a child of one
-task, which sees what that one sees, would find nothing of it.
+A process opens memory of another process by CUDA's IPC only if it sees that memory's device. If each task sees only its
+own device, an MPI that uses IPC fails ("cuIpcOpenMemHandle: invalid argument"). A child of one task sees the same
+devices as that task, so it cannot find this out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ MASK = "CUDA_VISIBLE_DEVICES"
 PER_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")  # srun's --gpus-per-task and --gpu-bind
 
 
-def sees(environ: Mapping[str, str]) -> str:
-    """What this process says of the devices it is shown: the same words, the same devices, on one node."""
+def device_names(environ: Mapping[str, str]) -> str:
+    """Return this process's variables for visible devices as text: equal texts mean equal devices on one node."""
     if read_launch(environ).by == "srun":  # under mpirun they are what its daemons were told
         for name in PER_TASK:
             if environ.get(name, "none") != "none":
@@ -24,8 +24,8 @@ def sees(environ: Mapping[str, str]) -> str:
     return f"{MASK}={environ[MASK]}" if MASK in environ else "all"
 
 
-def sight(told: Sequence[tuple[int, str]]) -> Evidence:
-    """One rung of all ranks' (node, :func:`sees`)."""
+def visibility_evidence(told: Sequence[tuple[int, str]]) -> Evidence:
+    """Return one answer for all ranks' (node, :func:`device_names`)."""
     for node in dict.fromkeys(node for node, _ in told):
         seen = list(dict.fromkeys(words for own, words in told if own == node))
         if len(seen) > 1:

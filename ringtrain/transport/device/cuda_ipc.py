@@ -1,17 +1,17 @@
-"""Memory of devices that the ranks of a node map alike, by CUDA's IPC: several devices, or one that several ranks use.
+"""Device memory that the ranks of a node map by CUDA's IPC: on several devices, or on one that several ranks use.
 
-Each rank names its allocation, and opens those that its neighbours name. A span of a rank's own then has a twin in
-everybody else's, as in an arena of host memory (:mod:`ringtrain.transport.shared_arena`), and kernels of any rank read
-and write all of them. Names are told, and ranks wait for one another, by host memory that the node shares.
+Each rank names its allocation, and opens those that its neighbours name. Every rank then has views of the others' spans
+next to its own, as in an arena of host memory (:mod:`ringtrain.transport.shared_arena`), and kernels of any rank read
+and write all of them. Ranks exchange names, and wait for one another, in host memory that the node shares.
 
-What goes wrong here is no error but a reason, :attr:`Ipc.why`, the same on all ranks of the node: then there are no
-twins. An allocation is opened once in a process, however often it is asked for, and closed by all before any owner lets
-go of it: CUDA does not say what becomes of memory that is freed while others have it open.
+A failure is not an error but a reason, :attr:`CudaIpc.why`, the same on all ranks of the node: then there are no peer
+views. A process opens an allocation once, however often it is asked for, and all processes close it before its owner
+frees it: CUDA does not define the result of freeing memory that others have open.
 
-Waiting is by the lanes of host memory, after an event of the device that is asked for, never waited for by a kernel:
-ranks may share a device, where one that spins would keep the others from it. Interprocess events would let the device
-wait by itself, but a peer must know that an event has been recorded before it can wait for it, which takes the host's
-word all the same.
+Ranks wait by signal counters in host memory, after an event of the device that the host queries. No kernel waits: ranks
+may share a device, and a kernel that spins would keep the others from it. With interprocess events the device could
+wait by itself, but a peer must know that an event has been recorded before it can wait for it, so the host is needed
+anyway.
 
 Source: CUDA C++ programming guide, "Interprocess communication"; cudaIpcOpenMemHandle in the runtime's reference.
 """
@@ -34,7 +34,7 @@ NAMESPACE = "/proc/self/ns/pid"
 
 
 class OpenedAllocations:
-    """What this process has open of others' memory: each once, for all who asked for it."""
+    """The allocations of others that this process has open: each once, for all of its users."""
 
     def __init__(self, runtime):
         self._runtime, self._held = runtime, {}
@@ -53,32 +53,36 @@ class OpenedAllocations:
 
 
 def grown(nbytes: int) -> int:
-    """So much that an allocation of it is a block of its own."""
+    """Return a size for which an allocation is a block of its own."""
     return max(-(-nbytes // GRAIN_BYTES), 1) * GRAIN_BYTES
 
 
 class SharedAllocation:
-    """One allocation of every rank of the node. pieces: uint8 arrays of one length, by place; ``own`` is this rank's
-    place, whose piece is its own memory. names: of the others' pieces."""
+    """One allocation of every rank of the node.
 
-    def __init__(self, runtime, pieces: list, own: int, names: list[bytes]):
-        self._runtime, self._pieces, self._own, self.names = runtime, pieces, own, names
-        self._start = runtime.address(pieces[own])
+    arrays: uint8 arrays of one length, by place in the node; ``own`` is the place of this rank
+    names:  the names of the others' allocations
+    """
+
+    def __init__(self, runtime, arrays: list, own: int, names: list[bytes]):
+        self._runtime, self._arrays, self._own, self.names = runtime, arrays, own, names
+        self._start = runtime.address(arrays[own])
 
     def peer_views(self, span) -> list | None:
-        """The span's elements in every piece; None where it does not lie in the own piece."""
+        """Return the span's elements in every array; None if the span does not lie in this rank's array."""
         nbytes, start = span.size * span.dtype.itemsize, self._runtime.address(span) - self._start
-        if not 0 <= start <= self._pieces[self._own].size - nbytes:
+        if not 0 <= start <= self._arrays[self._own].size - nbytes:
             return None
-        return [self._runtime.view(piece[start : start + nbytes], span.dtype) for piece in self._pieces]
+        return [self._runtime.view(array[start : start + nbytes], span.dtype) for array in self._arrays]
 
 
 class CudaIpc:
-    """Collective over the node to make: it is tried on a small allocation, which everybody reads and writes.
+    """Memory of devices mapped by the ranks of a node. Collective over the node to make: a small allocation is tried
+    first, which all ranks read and write.
 
-    transport: of host memory: its ranks, and what their nodes share. This is closed when that is
+    transport: transport of host memory, with the ranks and the node's shared memory; closes this when it closes
     runtime:   this rank's device (:mod:`ringtrain.ops.cuda.runtime`)
-    why:       why there are no twins, in words; "" where there are
+    why:       reason for the lack of peer views, in words; "" if they exist
     """
 
     def __init__(self, transport: Transport, runtime):
@@ -89,16 +93,20 @@ class CudaIpc:
         self.why = ""
         transport.before_closing.append(self.close)
         if transport.local_size > 1:
-            self._lane, board = transport.signal_counter(TAG), transport.node_window(transport.local_size * ROW_BYTES)
-            if board is None or self._lane is None:
+            self._counter, board = (
+                transport.signal_counter(TAG),
+                transport.node_window(transport.local_size * ROW_BYTES),
+            )
+            if board is None or self._counter is None:
                 self.why = texts.NO_HOST_MEMORY
             else:
                 self._board = board.reshape(transport.local_size, ROW_BYTES)
                 self.why = self._probe()
 
     def share(self, memory) -> str:
-        """Let the node's ranks open ``memory``, an array of Runtime.whole, and open theirs: all as long. Collective
-        over the node. Why that cannot be; "" where it can."""
+        """Let the node's ranks open ``memory``, an array of Runtime.whole, and open theirs, which have the same length.
+        Collective over the node. Returns the reason of a failure; "" if it worked.
+        """
         if self._transport.local_size == 1 or self.why:
             return self.why
         shared, why = self._exchange(memory)
@@ -107,16 +115,18 @@ class CudaIpc:
         return why
 
     def peer_views(self, span) -> list | None:
-        """The span's elements on every rank of the node, by place, its own among them; None where it does not lie in
-        memory of :meth:`share`."""
+        """Return the span's elements on every rank of the node, by place, its own included; None if it does not lie in
+        memory of :meth:`share`.
+        """
         if self._transport.local_size == 1:
             return [span]
         found = (shared.peer_views(span) for shared in self._shared)
         return next((views for views in found if views is not None), None)
 
     def close(self) -> None:
-        """Close what is open of others, and wait until all have done so: from then on owners may free. Collective over
-        the node. Where a rank does not come, this one's memory is kept as long as this object."""
+        """Close the others' allocations, and wait until all ranks have done so: from then on owners may free theirs.
+        Collective over the node. If a rank does not come, this rank's memory is kept as long as this object.
+        """
         if not self._shared:
             return
         self._stream.synchronize()
@@ -131,34 +141,34 @@ class CudaIpc:
 
     # ── how ranks agree ───────────────────────────────────────────────────────────────────────────────────
     def _exchange(self, memory) -> tuple[SharedAllocation | None, str]:
-        """What all could open; or nothing, and why."""
+        """Return the allocation that all ranks could open; or None, and the reason."""
         rows = self._tell(self._offer(memory), texts.NAME)
         why = _first(rows, self._transport.neighbours) or _unlike(rows, self._transport.neighbours)
         if why:
             return None, why
         names = [bytes.fromhex(row["name"]) for row in rows]
-        pieces, opened, error = self._open_all(names, memory)
+        arrays, opened, error = self._open_all(names, memory)
         why = _first(self._tell({"error": error}, texts.OPEN), self._transport.neighbours)
         if why:
             self._close(opened)
             self._meet(texts.CLOSE)
             return None, why
-        return SharedAllocation(self._runtime, pieces, self._own, opened), ""
+        return SharedAllocation(self._runtime, arrays, self._own, opened), ""
 
     def _open_all(self, names: list[bytes], memory) -> tuple[list, list[bytes], str]:
-        """The pieces, the names of those that were opened for it, and what went wrong."""
-        pieces, opened = [], []
+        """Return the arrays, the names that were opened for them, and the error."""
+        arrays, opened = [], []
         for place, name in enumerate(names):
             if place == self._own:
-                pieces.append(memory)
+                arrays.append(memory)
                 continue
             try:
-                pieces.append(self._opened.open(name, memory.size))
+                arrays.append(self._opened.open(name, memory.size))
             except (DeviceError, OSError) as error:
                 owner = peers([self._transport.neighbours[place]])
-                return pieces, opened, texts.CANNOT_OPEN(peer=owner, error=error)
+                return arrays, opened, texts.CANNOT_OPEN(peer=owner, error=error)
             opened.append(name)
-        return pieces, opened, ""
+        return arrays, opened, ""
 
     def _offer(self, memory) -> dict:
         try:
@@ -172,7 +182,7 @@ class CudaIpc:
             self._opened.close(name)
 
     def _tell(self, row: dict, what: str) -> list[dict]:
-        """Every rank's row, by place."""
+        """Return every rank's row, by place."""
         row["error"] = row["error"][: ROW_BYTES // 8]  # JSON takes up to six bytes a character
         text = json.dumps(row).encode()
         self._board[self._own] = np.frombuffer(text.ljust(ROW_BYTES), np.uint8)
@@ -183,23 +193,23 @@ class CudaIpc:
 
     def _meet(self, what: str) -> None:
         def awaited() -> str:
-            late = peers(self._transport.neighbours[place] for place in self._lane.late())
+            late = peers(self._transport.neighbours[place] for place in self._counter.late())
             return texts.AWAITED_NEIGHBOURS(peers=late, step=what)
 
-        self._lane.advance()
-        wait_for(self._lane.reached, MEET_S, awaited, patience=self._transport.patience)
+        self._counter.advance()
+        wait_for(self._counter.reached, MEET_S, awaited, patience=self._transport.patience)
 
     # ── the trial ─────────────────────────────────────────────────────────────────────────────────────────
     def _probe(self) -> str:
-        """Why not all ranks read and write one another's memory; "" where they do."""
+        """Return the reason why not all ranks read and write one another's memory; "" if they do."""
         memory = self._runtime.whole(GRAIN_BYTES)
         self._upload(np.full(memory.size, 1 + self._own % 250, np.uint8), memory)
         shared, why = self._exchange(memory)
         if shared is None:
             return why
-        pieces, why = shared.peer_views(memory), ""
+        views, why = shared.peer_views(memory), ""
         for what, trial in ((texts.READ, self._read), (texts.WRITE, self._write), (texts.READ_WRITTEN, self._written)):
-            rows = self._tell({"error": _tried(trial, pieces)}, what)
+            rows = self._tell({"error": _tried(trial, views)}, what)
             why = _first(rows, self._transport.neighbours)
             if why:
                 break
@@ -207,20 +217,20 @@ class CudaIpc:
         self._meet(texts.CLOSE)
         return why
 
-    def _read(self, pieces: list) -> str:
-        for place, piece in enumerate(pieces):
-            if not (self._download(piece) == 1 + place % 250).all():
+    def _read(self, views: list) -> str:
+        for place, view in enumerate(views):
+            if not (self._download(view) == 1 + place % 250).all():
                 return texts.READS_OTHERWISE(peer=peers([self._transport.neighbours[place]]))
         return ""
 
-    def _write(self, pieces: list) -> str:
-        for piece in pieces:
-            self._upload(np.full(1, 255 - self._own % 250, np.uint8), piece[self._own : self._own + 1])
+    def _write(self, views: list) -> str:
+        for view in views:
+            self._upload(np.full(1, 255 - self._own % 250, np.uint8), view[self._own : self._own + 1])
         return ""
 
-    def _written(self, pieces: list) -> str:
-        found = self._download(pieces[self._own])[: len(pieces)]
-        late = [place for place in range(len(pieces)) if found[place] != 255 - place % 250]
+    def _written(self, views: list) -> str:
+        found = self._download(views[self._own])[: len(views)]
+        late = [place for place in range(len(views)) if found[place] != 255 - place % 250]
         return texts.NOT_WRITTEN(peers=peers(self._transport.neighbours[p] for p in late)) if late else ""
 
     def _upload(self, host: np.ndarray, array) -> None:
@@ -233,10 +243,10 @@ class CudaIpc:
         return host
 
 
-def _tried(trial, pieces: list) -> str:
-    """What is wrong; also where the device itself says so."""
+def _tried(trial, views: list) -> str:
+    """Return the error of a trial, one of the device itself included."""
     try:
-        return trial(pieces)
+        return trial(views)
     except DeviceError as error:
         return str(error)
 
@@ -249,7 +259,7 @@ def _namespace() -> str:
 
 
 def _first(rows: list[dict], neighbours) -> str:
-    """The first rank's error, with the ranks that have it."""
+    """Return the first rank's error, with the ranks that have it."""
     error = next((row["error"] for row in rows if row["error"]), "")
     alike = [rank for rank, row in zip(neighbours, rows, strict=True) if row["error"] == error]
     return error and texts.ON_RANKS(error=error, peers=peers(alike))

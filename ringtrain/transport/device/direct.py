@@ -1,7 +1,7 @@
 """Device memory handed to the MPI by its address: for an MPI that can read and write a device's memory.
 
-Contiguous, from one rank to another, and no more: an MPI that moves such memory may yet do reductions, and its own
-copies within collectives, by host code.
+Only contiguous messages from one rank to another go this way: an MPI that moves device memory may still run reductions,
+and its own copies within collectives, as host code.
 """
 
 import threading
@@ -15,8 +15,9 @@ from ringtrain.transport.buffers import Raw
 
 
 class DirectHandle(Handle):
-    """The inner transport's, whose every call finds the thread on the device: CUDA's current device is one for each
-    thread, and an MPI asks for it."""
+    """A handle of the inner transport that makes the device current before every call: CUDA's current device belongs to
+    a thread, and an MPI reads it.
+    """
 
     def __init__(self, inner: Handle, enter: Callable[[], None]):
         self._inner, self._enter = inner, enter
@@ -38,7 +39,7 @@ class DirectHandle(Handle):
 
 
 class Direct:
-    """Sends and receives of ``inner``, device memory among them. ``runtime`` is the device's."""
+    """Sends and receives of ``inner``, also of device memory. ``runtime`` is the device's."""
 
     words = texts.BY_ADDRESS
 

@@ -1,8 +1,8 @@
 """The MPI's own collectives on device memory, by way of host memory.
 
-A sum that is started waits for its copy before it is the MPI's. Collectives must be started in one order on all ranks,
-and a copy may end sooner on one than on another: so sums begin in the order in which they were started, and before any
-other collective.
+An all-reduce waits for its copy to the host before it starts in the MPI. Collectives must start in one order on all
+ranks, and a copy may end sooner on one rank than on another: so all-reduces start in the order of their calls, and
+before any other collective.
 """
 
 import threading
@@ -46,7 +46,7 @@ class StagedAllReduces:
             self._waiting.append(sum)
 
     def begin_ready(self) -> None:
-        """Those whose copies are done, up to the first that is not."""
+        """Start the all-reduces whose copies are done, up to the first that is not."""
         with self._lock:
             while self._waiting and self._waiting[0].copied.done():
                 self._waiting.popleft().begin()
@@ -59,7 +59,7 @@ class StagedAllReduces:
 
 
 class StagedSum(Handle):
-    """One all-reduce in flight: copied down, summed by the MPI, copied up."""
+    """One all-reduce in flight: copied to the host, summed by the MPI, copied back."""
 
     def __init__(self, sums: StagedAllReduces, span):
         self._sums, self._span = sums, span
@@ -100,7 +100,7 @@ def _nbytes(span) -> int:
 
 
 def _wide(memory: np.ndarray, dtype) -> np.ndarray:
-    """The numbers in a type that MPIs add: the memory itself, or a copy of it in float32."""
+    """Return the numbers in a type that MPIs add: the memory itself, or a copy of it in float32."""
     numbers = memory.view(dtype)
     return numbers.astype(np.float32) if dtype.name in WIDENED else numbers
 

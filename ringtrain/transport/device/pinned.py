@@ -1,6 +1,6 @@
-"""Page-locked host memory, in pieces that are used again.
+"""A pool of page-locked host memory.
 
-The driver takes about a millisecond to lock pages, whatever their number: pieces are cut from large blocks.
+The driver takes about a millisecond to lock pages, for any number of pages: arrays are cut from large allocations.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,9 @@ BLOCK_BYTES = 8 << 20
 
 
 class Pinned:
-    """``allocate(nbytes)`` is a uint8 array of page-locked memory. What is given back is kept for the next of its
-    size."""
+    """The pool. ``allocate(nbytes)`` returns a uint8 array of page-locked memory. Returned arrays are kept for the next
+    request of their size.
+    """
 
     def __init__(self, allocate: Callable[[int], np.ndarray], block_bytes: int = BLOCK_BYTES):
         self._allocate, self._block_bytes = allocate, block_bytes
@@ -23,12 +24,12 @@ class Pinned:
         self.nbytes = 0  # locked so far
 
     def take(self, nbytes: int) -> np.ndarray:
-        """uint8, on a cache line of its own."""
+        """Return a uint8 array on a cache line of its own."""
         spare = self._spare.get(nbytes)
         return spare.pop() if spare else self._cut(nbytes)
 
-    def give(self, piece: np.ndarray) -> None:
-        self._spare.setdefault(piece.size, []).append(piece)
+    def give(self, array: np.ndarray) -> None:
+        self._spare.setdefault(array.size, []).append(array)
 
     def _cut(self, nbytes: int) -> np.ndarray:
         held = -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -36,5 +37,5 @@ class Pinned:
             size = max(held, self._block_bytes)
             self._rest = self._allocate(size)
             self.nbytes += size
-        piece, self._rest = self._rest[:nbytes], self._rest[held:]
-        return piece
+        array, self._rest = self._rest[:nbytes], self._rest[held:]
+        return array

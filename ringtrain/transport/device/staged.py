@@ -1,4 +1,4 @@
-"""Device memory staged through host memory: for an MPI that cannot read a device's, or is slow at it."""
+"""Device memory staged through host memory: for an MPI that cannot read device memory, or is slow at it."""
 
 from collections.abc import Sequence
 
@@ -9,29 +9,30 @@ from ringtrain.transport.waiting import Patience, peers, wait_for
 
 
 class StagedHandle(Handle):
-    """Moves of which some or all are of device memory."""
+    """Moves of device memory, and possibly of host memory too."""
 
-    def __init__(self, engine: CopyEngine, pieces: list[StagedMessage], verb: str, tag: int, patience: Patience):
-        self._engine, self._pieces, self._verb, self._tag, self._patience = engine, pieces, verb, tag, patience
+    def __init__(self, engine: CopyEngine, messages: list[StagedMessage], verb: str, tag: int, patience: Patience):
+        self._engine, self._messages, self._verb, self._tag, self._patience = engine, messages, verb, tag, patience
 
     def start(self) -> None:
-        self._engine.start(self._pieces)
+        self._engine.start(self._messages)
 
     def test(self) -> bool:
         self._engine.progress()
-        return all(piece.done for piece in self._pieces)
+        return all(message.done for message in self._messages)
 
     def wait(self, deadline_s: float) -> None:
         wait_for(self.test, deadline_s, self._awaited, patience=self._patience)
 
     def _awaited(self) -> str:
-        late = [piece.channel.peer for piece in self._pieces if not piece.done]
+        late = [message.channel.peer for message in self._messages if not message.done]
         return texts.AWAITED_PEERS(peers=peers(late), verb=self._verb, tag=self._tag)
 
 
 class Staged:
-    """Sends and receives of ``inner``, device memory among them. Both ends of a move must be of one kind, host or
-    device: device memory travels in pieces."""
+    """Sends and receives of ``inner``, also of device memory. Both ends of a move must be of one kind, host or device:
+    device memory travels in segments.
+    """
 
     words = texts.THROUGH_HOST
 
@@ -46,5 +47,5 @@ class Staged:
 
     def _handle(self, sending: bool, moves, tag: int, prepare, verb: str) -> StagedHandle:
         channels = [(self._engine.channel(sending, peer, tag, prepare), span) for peer, span in moves]
-        pieces = [piece for channel, span in channels for piece in channel.pieces(span)]
-        return StagedHandle(self._engine, pieces, verb, tag, self._inner.patience)
+        messages = [message for channel, span in channels for message in channel.messages(span)]
+        return StagedHandle(self._engine, messages, verb, tag, self._inner.patience)

@@ -1,17 +1,17 @@
-"""Pieces of device memory on their way through page-locked host memory.
+"""Staging of device memory through page-locked host memory, segment by segment.
 
-A send is copied down, then sent; a receive lands, then is copied up. Long spans are cut, so that one piece is copied
-while another travels:
+A send is copied to the host, then sent; a receive arrives, then is copied to the device. Long spans are cut into
+segments, so that one segment is copied while another travels:
 
-    device ──copy──► berth ──message──► berth ──copy──► device
-           piece 2           piece 1            piece 0
+    device ──copy──► host buffer ──message──► host buffer ──copy──► device
+          segment 2                segment 1               segment 0
 
-Messages of one peer and tag match first in, first out. So whatever goes there, host memory too, stands in one queue, a
-*channel*, and is handed to the inner transport in the order in which it was started, however early a later copy ends.
+Messages of one peer and tag match first in, first out. So all of them, also those of host memory, share one queue, a
+*channel*, which hands them to the inner transport in the order of their starts, in any order of the copies' ends.
 
-A *berth* is host memory with a message prepared on it. A channel has a few of each length, for all that pass through
-it: their memory stays in the processor's cache, and there is little of it to lock. Copies go on two streams, one down
-and one up, since devices have an engine for each; no stream of the caller waits for them or is waited for.
+A *host buffer* is host memory with a message prepared on it. A channel has a few of each length, for all of its
+messages: their memory stays in the processor's cache, and there is little of it to lock. Copies use two streams, one
+down and one up, since devices have an engine for each; no stream of the caller waits for them or is waited for.
 """
 
 import threading
@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ringtrain.transport.base import Handle
-from ringtrain.transport.buffers import cut
+from ringtrain.transport.buffers import message_bounds
 from ringtrain.transport.device.pinned import Pinned
 
 # A copy of 1 MiB takes 20 to 50 µs at the 20 to 50 GB/s of PCIe, several times what issuing it and its message takes
-# here: smaller pieces would wait for this interpreter, larger ones let the network wait longer for the first.
-PIECE_BYTES = 1 << 20
-BERTHS = 4  # of a length: one is copied to, one copied from, and two travel, so that the network always has the next
+# here: smaller segments would wait for this interpreter, larger ones let the network wait longer for the first.
+SEGMENT_BYTES = 1 << 20
+BUFFERS = 4  # of a length: one is copied to, one copied from, and two travel, so that the network always has the next
 
 
 class HostBuffer:
@@ -40,11 +40,12 @@ class HostBuffer:
 
 
 class CopyEngine:
-    """One device's copies, and all channels: whoever waits for one of them moves all of them on, since the peer may
-    wait for another. ``runtime`` is the device's (:mod:`ringtrain.ops.cuda.runtime`)."""
+    """The copies of one device, and all channels: a wait for one channel progresses all of them, since the peer may
+    wait for another. ``runtime`` is the device's (:mod:`ringtrain.ops.cuda.runtime`).
+    """
 
-    def __init__(self, runtime, piece_bytes: int = PIECE_BYTES):
-        self.runtime, self.piece_bytes = runtime, piece_bytes
+    def __init__(self, runtime, segment_bytes: int = SEGMENT_BYTES):
+        self.runtime, self.segment_bytes = runtime, segment_bytes
         self.pinned = Pinned(runtime.pinned)
         self.down, self.up = runtime.stream(), runtime.stream()
         self._channels: dict[tuple, Channel] = {}
@@ -52,22 +53,22 @@ class CopyEngine:
         self._lock = threading.Lock()
 
     def channel(self, sending: bool, peer: int, tag: int, prepare: Callable) -> "Channel":
-        """``prepare(moves, tag)`` is the inner transport's way to prepare messages in that direction."""
+        """Return the channel. ``prepare(moves, tag)`` prepares messages of the inner transport in that direction."""
         key = (sending, peer, tag)
         if key not in self._channels:
             self._channels[key] = Channel(self, sending, peer, tag, prepare)
         return self._channels[key]
 
-    def start(self, pieces: list["StagedMessage"]) -> None:
+    def start(self, messages: list["StagedMessage"]) -> None:
         with self._lock:
-            for piece in pieces:
-                piece.channel.add(piece)
-                self._active[piece.channel] = None
-            for channel in dict.fromkeys(piece.channel for piece in pieces):
+            for message in messages:
+                message.channel.add(message)
+                self._active[message.channel] = None
+            for channel in dict.fromkeys(message.channel for message in messages):
                 channel.progress()
 
     def progress(self) -> None:
-        """Unless another thread is at it."""
+        """Progress all channels, unless another thread does."""
         if self._active and self._lock.acquire(blocking=False):
             try:
                 for channel in tuple(self._active):
@@ -78,69 +79,72 @@ class CopyEngine:
                 self._lock.release()
 
     def settle(self) -> None:
-        """Hand over what is being copied down, so that it travels while this process is inside of the MPI."""
+        """Hand over the copies to the host that are under way, so that they travel while this process is inside the
+        MPI.
+        """
         with self._lock:
             for channel in self._active:
                 channel.settle()
 
     def copy_down(self, array, memory: np.ndarray):
-        """Begin; the event of its end."""
+        """Start a copy to the host and return the event of its end."""
         self.runtime.download(array, memory, self.down)
         return self.down.record()
 
     def copy_up(self, memory: np.ndarray, array):
+        """Start a copy to the device and return the event of its end."""
         self.runtime.upload(memory, array, self.up)
         return self.up.record()
 
 
 class Channel:
-    """All that goes to one peer by one tag, or comes from there, in its order."""
+    """The queue of all messages to one peer by one tag, or from it."""
 
     def __init__(self, engine: CopyEngine, sending: bool, peer: int, tag: int, prepare: Callable):
         self.engine, self.sending, self.peer, self.tag, self._prepare = engine, sending, peer, tag, prepare
-        self._berths: dict[int, list[HostBuffer]] = {}
+        self._buffers: dict[int, list[HostBuffer]] = {}
         self._waiting: deque[StagedMessage] = deque()  # not yet with the inner transport
         self._posted: list[StagedMessage] = []
 
-    def pieces(self, span) -> "list[StagedMessage]":
-        """The messages of a span."""
+    def messages(self, span) -> "list[StagedMessage]":
+        """Return the messages of a span."""
         if isinstance(span, np.ndarray):
             return [StagedMessage(self, None, self._prepare([(self.peer, span)], self.tag))]
         data = self.engine.runtime.view(span, np.uint8)
-        bounds = list(cut(data.size, self.engine.piece_bytes))
+        bounds = list(message_bounds(data.size, self.engine.segment_bytes))
         self._provide(b - a for a, b in bounds)
         return [StagedMessage(self, data[a:b]) for a, b in bounds]
 
     def _provide(self, sizes: Iterator[int]) -> None:
-        """Berths for one more piece of each of these lengths."""
+        """Add host buffers for one more segment of each of these lengths."""
         for nbytes in sizes:
-            berths = self._berths.setdefault(nbytes, [])
-            if len(berths) < BERTHS:
+            buffers = self._buffers.setdefault(nbytes, [])
+            if len(buffers) < BUFFERS:
                 memory = self.engine.pinned.take(nbytes)
-                berths.append(HostBuffer(memory, self._prepare([(self.peer, memory)], self.tag)))
+                buffers.append(HostBuffer(memory, self._prepare([(self.peer, memory)], self.tag)))
 
-    def berth(self, nbytes: int) -> HostBuffer | None:
-        """A free one."""
-        return next((berth for berth in self._berths[nbytes] if not berth.busy), None)
+    def free_buffer(self, nbytes: int) -> HostBuffer | None:
+        """Return a free host buffer; None if all are busy."""
+        return next((buffer for buffer in self._buffers[nbytes] if not buffer.busy), None)
 
-    def add(self, piece: "StagedMessage") -> None:
-        piece.rewind()
-        self._waiting.append(piece)
+    def add(self, message: "StagedMessage") -> None:
+        message.rewind()
+        self._waiting.append(message)
 
     @property
     def idle(self) -> bool:
         return not (self._waiting or self._posted)
 
     def progress(self) -> None:
-        for piece in self._waiting:
-            if not piece.begin():
-                break  # no berth is free: none behind it is posted before it anyway
+        for message in self._waiting:
+            if not message.begin():
+                break  # no host buffer is free, and later messages must not be posted before this one
         while self._waiting and self._waiting[0].ready():
-            piece = self._waiting.popleft()
-            piece.message.start()
-            self._posted.append(piece)
+            message = self._waiting.popleft()
+            message.message.start()
+            self._posted.append(message)
         if self._posted:
-            self._posted = [piece for piece in self._posted if not piece.finish()]
+            self._posted = [message for message in self._posted if not message.finish()]
 
     def settle(self) -> None:
         self.progress()
@@ -150,47 +154,49 @@ class Channel:
 
 
 class StagedMessage:
-    """One message of a channel: of device memory by a berth, or of host memory as it is, by a message of its own."""
+    """One message of a channel: of device memory by a host buffer, or of host memory directly, by a message of its
+    own.
+    """
 
-    __slots__ = ("_berth", "array", "channel", "copied", "done", "message")
+    __slots__ = ("_buffer", "array", "channel", "copied", "done", "message")
 
     def __init__(self, channel: Channel, array, message: Handle | None = None):
         self.channel, self.array, self.message = channel, array, message
-        self._berth = self.copied = None
+        self._buffer = self.copied = None
         self.done = True
 
     def rewind(self) -> None:
-        self._berth = self.copied = None
+        self._buffer = self.copied = None
         self.done = False
 
     def begin(self) -> bool:
-        """Take a berth, and copy down what is to be sent; whether that was to be had, now or before."""
-        if self.array is None or self._berth is not None:
+        """Take a host buffer, and copy a send into it. Returns whether the message has one."""
+        if self.array is None or self._buffer is not None:
             return True
-        berth = self.channel.berth(self.array.size)
-        if berth is None:
+        buffer = self.channel.free_buffer(self.array.size)
+        if buffer is None:
             return False
-        berth.busy, self._berth, self.message = True, berth, berth.message
+        buffer.busy, self._buffer, self.message = True, buffer, buffer.message
         if self.channel.sending:
-            self.copied = self.channel.engine.copy_down(self.array, berth.memory)
+            self.copied = self.channel.engine.copy_down(self.array, buffer.memory)
         return True
 
     def ready(self) -> bool:
         """Whether its message may start."""
         if self.array is None:
             return True
-        return self._berth is not None and (self.copied is None or self.copied.done())
+        return self._buffer is not None and (self.copied is None or self.copied.done())
 
     def finish(self) -> bool:
-        """Whether it is done: its message, and the copy up of what has come."""
+        """Whether it is done: its message, and the copy of a receive to the device."""
         if self._awaits_message() and not self.message.test():
             return False
         if self.array is not None and not self.channel.sending:
-            self.copied = self.copied or self.channel.engine.copy_up(self._berth.memory, self.array)
+            self.copied = self.copied or self.channel.engine.copy_up(self._buffer.memory, self.array)
             if not self.copied.done():
                 return False
-        if self._berth is not None:
-            self._berth.busy = False
+        if self._buffer is not None:
+            self._buffer.busy = False
         self.done = True
         return True
 

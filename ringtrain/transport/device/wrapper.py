@@ -1,7 +1,7 @@
-"""A world whose spans may lie in the memory of a device: another transport, and one of two ways for such spans to go.
+"""A world whose spans may lie in device memory: another transport, and one of two ways to move such spans.
 
-Messages know no streams: whoever starts a send has waited until what it sends is computed, and whoever starts a receive
-until nothing on the device uses the span any more. When a handle is done, so are the copies of it.
+Messages know no streams: the caller starts a send when the data is computed, and a receive when no operation on the
+device uses the span any more. When a handle is done, so are its copies.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ import numpy as np
 
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.buffers import ALIGNMENT, cut
+from ringtrain.transport.buffers import ALIGNMENT, message_bounds
 from ringtrain.transport.counters import Counters
 from ringtrain.transport.device.cuda_ipc import CudaIpc, grown
 from ringtrain.transport.device.direct import Direct
 from ringtrain.transport.device.host_collectives import StagedAllReduces
 from ringtrain.transport.device.staged import Staged
-from ringtrain.transport.device.staging import PIECE_BYTES, CopyEngine
+from ringtrain.transport.device.staging import SEGMENT_BYTES, CopyEngine
 from ringtrain.transport.rows import Rows
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import Patience, wait_for
@@ -27,7 +27,7 @@ FOREVER_S = 1e9  # a collective has no deadline: the guard has one
 
 
 class PollingHandle(Handle):
-    """A collective on host memory, of which whoever waits for it moves messages on."""
+    """A collective on host memory whose wait also progresses messages."""
 
     def __init__(self, inner: Handle, engine: CopyEngine, patience: Patience):
         self._inner, self._engine, self._patience = inner, engine, patience
@@ -44,15 +44,19 @@ class PollingHandle(Handle):
 
 
 class DeviceTransport(Transport):
-    """``inner``'s world, with arrays of ``runtime`` as spans. ``way``: :data:`DIRECT` hands their addresses to the MPI,
-    :data:`STAGED` copies them through pinned host memory. Host arrays go as they do without.
+    """``inner``'s world, with arrays of ``runtime`` as spans.
 
-    ``ipc``: maps what is allocated by the ranks of a node on all of them; None: nothing is mapped."""
+    way: :data:`DIRECT` hands their addresses to the MPI, :data:`STAGED` copies them through pinned host memory. Host
+         arrays go the same way as without a device
+    ipc: maps the allocations of the node's ranks on all of them; None: nothing is mapped
+    """
 
-    def __init__(self, inner: Transport, runtime, way: str, piece_bytes: int = PIECE_BYTES, ipc: CudaIpc | None = None):
+    def __init__(
+        self, inner: Transport, runtime, way: str, segment_bytes: int = SEGMENT_BYTES, ipc: CudaIpc | None = None
+    ):
         self._inner, self._runtime, self._ipc = inner, runtime, ipc
-        self.apart = "" if ipc is None else ipc.why
-        self._engine = CopyEngine(runtime, piece_bytes)
+        self.why_not_shared = "" if ipc is None else ipc.why
+        self._engine = CopyEngine(runtime, segment_bytes)
         self._pieces = way == STAGED
         self._moves = Direct(inner, runtime) if way == DIRECT else Staged(inner, self._engine)
         self._sums = StagedAllReduces(inner, self._engine)
@@ -69,12 +73,11 @@ class DeviceTransport(Transport):
 
     # ── spans ─────────────────────────────────────────────────────────────────────────────────────────────
     def allocate(self, count: int, dtype):
-        """An allocation of its own, which an MPI may register, and which other processes are given where they can map
-        it."""
+        """Return an allocation of its own, which an MPI may register, and which other processes map if they can."""
         nbytes = count * np.dtype(dtype).itemsize
         memory = self._whole(nbytes if self._ipc is None else grown(nbytes))
         if self._ipc is not None:
-            self.apart = self._ipc.share(memory) or self.apart
+            self.why_not_shared = self._ipc.share(memory) or self.why_not_shared
         return self._cut(memory, count, dtype)
 
     def scratch(self, count: int, dtype):
@@ -97,8 +100,10 @@ class DeviceTransport(Transport):
 
     # ── collectives ───────────────────────────────────────────────────────────────────────────────────────
     def _meet(self) -> None:
-        """Before ranks block in a collective, all come to it, and until then move messages on: one that waits for a
-        piece that another has yet to hand to the MPI would not come. Sums that were started keep their order."""
+        """Wait for all ranks before a blocking collective, and progress messages meanwhile: a rank that waits for a
+        segment which another rank has yet to hand to the MPI would not come. All-reduces that were started keep their
+        order.
+        """
         self._hand_over()
         if self._pieces and self.size > 1:
             handle = self._inner.native_allreduce_start(np.zeros(1))
@@ -131,7 +136,7 @@ class DeviceTransport(Transport):
             self._inner.broadcast(span, root)
             return
         data = self._runtime.view(span, np.uint8)
-        for start, stop in cut(data.size, self._engine.piece_bytes):
+        for start, stop in message_bounds(data.size, self._engine.segment_bytes):
             self._broadcast_piece(data[start:stop], root)
 
     def _broadcast_piece(self, data, root: int) -> None:
@@ -189,6 +194,6 @@ class DeviceTransport(Transport):
         self._inner.close()
 
     def describe(self) -> str:
-        mapped = self._ipc is not None and self.local_size > 1 and not self.apart
+        mapped = self._ipc is not None and self.local_size > 1 and not self.why_not_shared
         described = texts.DEVICE_MEMORY_MAPPED if mapped else texts.DEVICE_MEMORY
         return described(transport=self._inner.describe(), way=self._moves.words)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringtrain.transport import texts
 from ringtrain.transport.activity import no_words
-from ringtrain.transport.fault_tolerance import KILLED_S, find_launcher, tolerant
+from ringtrain.transport.fault_tolerance import KILLED_S, find_launcher, is_fault_tolerant
 from ringtrain.transport.launch_environment import read_launch
 from ringtrain.transport.waiting import peers
 
@@ -25,7 +25,7 @@ RANK, LOCAL_SIZE, JOB = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "P
 
 def roll_of(environ: Mapping[str, str]) -> Callable[[], str]:
     """:meth:`DeathsBeforeInit.lost` if ranks survive one another and this node's ranks can be seen; else no words."""
-    launcher = find_launcher(os.getppid()) if tolerant(environ) else None
+    launcher = find_launcher(os.getppid()) if is_fault_tolerant(environ) else None
     if launcher is None or not environ.get(LOCAL_SIZE, "").isdigit():
         return no_words
     return DeathsBeforeInit(environ, launcher).lost

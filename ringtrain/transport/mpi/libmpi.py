@@ -1,4 +1,4 @@
-"""What the loaded MPI says of itself: its file, its launcher, whether it was built for CUDA, and the UCX below it."""
+"""Facts about the loaded MPI: its file, its launcher, its CUDA support, and the UCX below it."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ringtrain.transport import texts
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
-from ringtrain.transport.fault_tolerance import tolerant
+from ringtrain.transport.fault_tolerance import is_fault_tolerant
 
 MAPS = Path("/proc/self/maps")
 LIBMPI = r"/libmpi(_\w+)?\.so"  # libmpi.so.40, libmpi_abi.so.0, libmpi_cray.so.12
@@ -21,7 +21,7 @@ GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
 
 
 def loaded(pattern: str, maps: str | None = None) -> Path | None:
-    """The first library of this process whose path matches. ``maps``: in place of the system's list."""
+    """Return the first library of this process whose path matches. ``maps``: in place of the system's list."""
     lines = (MAPS.read_text() if maps is None and MAPS.exists() else maps or "").splitlines()
     return next((Path(line.split(maxsplit=5)[5]) for line in lines if re.search(pattern, line)), None)
 
@@ -30,10 +30,11 @@ def kinds() -> Evidence:
     info = MPI.COMM_WORLD.Get_info()
     told = info.get("mpi_memory_alloc_kinds")
     info.Free()
-    return kinds_rung(told)
+    return kinds_evidence(told)
 
 
-def kinds_rung(told: str | None) -> Evidence:
+def kinds_evidence(told: str | None) -> Evidence:
+    """Return the evidence of the MPI's info key. ``told``: its value."""
     if not told:
         return Evidence("kinds", UNKNOWN, texts.NO_KINDS)
     named = any(kind.strip().split(":")[0] == "cuda" for kind in told.split(","))
@@ -68,11 +69,11 @@ def _ask_kind(function) -> bool:
 
 
 def ucx() -> Evidence:
-    return ucx_rung(loaded(LIBUCP))
+    return ucx_evidence(loaded(LIBUCP))
 
 
-def ucx_rung(path: Path | None) -> Evidence:
-    """``path``: of the UCX that is loaded. Its modules lie in a folder beside it."""
+def ucx_evidence(path: Path | None) -> Evidence:
+    """Return the evidence of UCX. ``path``: the loaded UCX, whose modules lie in a folder beside it."""
     if path is None:
         return Evidence("ucx", NO, texts.NO_UCX)
     if any(path.parent.glob("ucx/libuct_cuda*.so*")):
@@ -80,19 +81,22 @@ def ucx_rung(path: Path | None) -> Evidence:
     return Evidence("ucx", NO, texts.UCX_WITHOUT_CUDA(library=path))
 
 
-def fault_tolerance() -> tuple[bool, bool]:
-    """Whether ULFM, which lets the survivors of a rank go on, is built in, and whether it is on: Open MPI's, which
-    mpirun turns on. MPICH has its functions, but its launcher ends all ranks with the first."""
+def ulfm_support() -> tuple[bool, bool]:
+    """Return whether ULFM, which lets the survivors of a rank continue, is built in, and whether it is on.
+
+    mpirun turns on Open MPI's. MPICH has the functions, but its launcher ends all ranks with the first.
+    """
     path = loaded(LIBMPI)
     if path is None or vendor() != "Open MPI":
         return False, False
     built = getattr(ctypes.CDLL(str(path)), "MPIX_Comm_revoke", None) is not None
-    return built, built and tolerant(os.environ)
+    return built, built and is_fault_tolerant(os.environ)
 
 
-def start() -> bool:
-    """Start Open MPI, while threads of Python run. Whether that was done: not where its library is not found. Raises
-    RuntimeError."""
+def start_open_mpi() -> bool:
+    """Start Open MPI while threads of Python run. Returns whether it started: not if its library is not found. Raises
+    RuntimeError.
+    """
     path = loaded(LIBMPI) if vendor() == "Open MPI" else None
     if path is None:
         return False
@@ -103,13 +107,13 @@ def start() -> bool:
     return True
 
 
-def look() -> list[Evidence]:
-    """What this process can see without touching a device."""
+def mpi_evidence() -> list[Evidence]:
+    """Return the evidence that this process can collect without touching a device."""
     return [kinds(), query(), ucx()]
 
 
 def launcher() -> Path | None:
-    """The mpirun of the loaded library: from its own tree, beside this Python, or on the path."""
+    """Return the mpirun of the loaded library: in its own tree, beside this Python, or on the path."""
     library = loaded(LIBMPI)
     folders = [parent / "bin" for parent in library.parents[:3]] if library else []
     for folder in [*folders, Path(sys.executable).parent]:
@@ -121,5 +125,5 @@ def launcher() -> Path | None:
 
 
 def vendor() -> str:
-    """ "Open MPI", "MPICH"."""
+    """Return "Open MPI" or "MPICH"."""
     return MPI.get_vendor()[0]

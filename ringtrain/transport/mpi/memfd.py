@@ -1,5 +1,5 @@
-"""Shared memory without a name in the file system: a file of one process (``memfd``), which others of its node open by
-way of that process. It is gone when nobody maps it any more, however they ended.
+"""Shared memory without a name in the file system: a ``memfd`` of one process, which others of its node open through
+that process. It is gone when no process maps it any more, however they ended.
 
 Source: memfd_create(2), proc(5) on /proc/PID/fd.
 """
@@ -13,18 +13,18 @@ TOKEN_BYTES = 16  # with which the memory begins, on a page of its own
 
 
 class Memfd:
-    """This process's map of it. ``address``: by which others find it, until :meth:`close`."""
+    """This process's map of it. Others find it by ``address`` until :meth:`close`."""
 
     def __init__(self, descriptor: int, memory: mmap.mmap, address: str = ""):
         self._descriptor, self.memory, self.address = descriptor, memory, address
 
     def close(self) -> None:
-        """It is not opened any more by way of this process; the memory stays while anyone maps it."""
+        """Close the file: no other process can open it any more. The memory stays while a process maps it."""
         os.close(self._descriptor)
 
 
-def make(nbytes: int) -> Memfd | None:
-    """So many bytes after the token's page, zeroed; None where the system has none to give."""
+def create_memfd(nbytes: int) -> Memfd | None:
+    """Return ``nbytes`` of zeroed memory behind a page for the token; None if the system has no such memory."""
     try:
         descriptor = os.memfd_create("ringtrain")
     except OSError:
@@ -40,9 +40,10 @@ def make(nbytes: int) -> Memfd | None:
     return Memfd(descriptor, memory, f"/proc/{os.getpid()}/fd/{descriptor} {memory[:TOKEN_BYTES].hex()}")
 
 
-def open_at(address: str, nbytes: int) -> Memfd | None:
-    """What another process has made; None where this one may not have it, or finds a different process by that number,
-    as one in a container does."""
+def open_memfd(address: str, nbytes: int) -> Memfd | None:
+    """Return the memory that another process created; None if this process may not open it, or if that process number
+    belongs to another process, as in a container.
+    """
     path, token = address.split()
     try:
         descriptor = os.open(path, os.O_RDWR)
@@ -60,8 +61,9 @@ def open_at(address: str, nbytes: int) -> Memfd | None:
 
 
 class Fence:
-    """Orders this process's reads and writes of shared memory before it and after it: to give back a lock and to take
-    it again orders both ways."""
+    """A memory fence: orders this process's reads and writes of shared memory before it and after it. Releasing and
+    taking a lock orders both.
+    """
 
     def __init__(self):
         self._lock = threading.Lock()

@@ -1,9 +1,8 @@
-"""Messages over MPI: persistent point-to-point requests, and the MPI's own collectives for the start of a
-run.
+"""Messages over MPI: persistent point-to-point requests, and the MPI's own collectives for the start of a run.
 
-Everything travels as bytes, on a communicator of our own, so that no message of another library is taken for
-ours. Spans are host memory, or bytes by their address (:class:`Raw`), which the MPI must be able to use. An MPI error
-becomes a TransportError that names the peers it concerns.
+Everything travels as bytes, on a private communicator, so that no message of another library is taken for ours. Spans
+are host memory, or bytes by their address (:class:`Raw`), which the MPI must be able to use. An MPI error becomes a
+TransportError that names the peers it concerns.
 """
 
 import json
@@ -18,18 +17,26 @@ from mpi4py import MPI
 from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
-from ringtrain.transport.buffers import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, cut
+from ringtrain.transport.buffers import MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, message_bounds
 from ringtrain.transport.deadline import Deadline
-from ringtrain.transport.fault_tolerance import end_job, frailty, let_out, tolerant
+from ringtrain.transport.fault_tolerance import end_job, is_fault_tolerant, wait_until_read, why_not_fault_tolerant
 from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
 from ringtrain.transport.mpi.board_relay import RowRelay, relayed
 from ringtrain.transport.mpi.memfd import Fence
-from ringtrain.transport.mpi.node import crowded, free, gather_text, leaders, pieces_of, shared_window, split_by_node
-from ringtrain.transport.mpi.node_memory import share
-from ringtrain.transport.mpi.requests import PersistentHandle, ReduceHandle, has_lost, telling
+from ringtrain.transport.mpi.node import (
+    free,
+    gather_text,
+    has_too_few_cores,
+    leaders,
+    shared_window,
+    split_by_node,
+    window_arrays,
+)
+from ringtrain.transport.mpi.node_memory import shared_arrays
+from ringtrain.transport.mpi.requests import PersistentHandle, ReduceHandle, has_lost, naming_peers
 from ringtrain.transport.mpi.rma_counters import RmaCounters
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, twins
+from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, find_peer_views
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import SPIN_S, Patience
 
@@ -45,13 +52,16 @@ REDUCES_KEPT = 16  # more than are ever under way at once
 
 
 def _given(data):
-    """Bytes as mpi4py takes them."""
+    """Return the bytes in the form that mpi4py takes."""
     return MPI.buffer.fromaddress(data.address, data.size) if isinstance(data, Raw) else data
 
 
 class Messages(Transport):
-    """This rank's end of a communicator. Collective to make. ``claims`` are the launcher's words about local
-    ranks (:func:`local_claims`); ``message_bytes`` is where messages are cut."""
+    """This rank's end of a communicator. Collective to make.
+
+    claims:        the launcher's variables for local ranks (:func:`local_claims`)
+    message_bytes: longest message
+    """
 
     def __init__(self, comm, claims: dict, allocate=None, message_bytes: int = MESSAGE_BYTES):
         self._comm = comm.Dup()
@@ -60,7 +70,7 @@ class Messages(Transport):
         self._shares = allocate is None and self._node_comm.size > 1
         self._handles: set[PersistentHandle] = set()
         self._windows: list = []
-        self._tolerant = tolerant(os.environ)
+        self._tolerant = is_fault_tolerant(os.environ)
         self._fence = Fence()
         self._arenas: list[SharedArena] = []
         self._lanes = SignalCounters(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
@@ -77,29 +87,29 @@ class Messages(Transport):
         self.local_size = node_of.count(self.node)
         self.neighbours = tuple(rank for rank, node in enumerate(node_of) if node == self.node)
         self.links = LinkTraffic(self.neighbours)
-        self.why_not_fault_tolerant = frailty(os.environ, library())
-        self.patience = Patience(0.0 if crowded(self._node_comm) else SPIN_S, poll=self._poll)
+        self.why_not_fault_tolerant = why_not_fault_tolerant(os.environ, mpi_library())
+        self.patience = Patience(0.0 if has_too_few_cores(self._node_comm) else SPIN_S, poll=self._poll)
 
     def allocate(self, count: int, dtype):
-        """In a shared window of the node, where there is one to be had."""
+        """Return memory in a shared window of the node, if the system has one."""
         nbytes = count * np.dtype(dtype).itemsize
-        pieces = self._share([nbytes] * self.local_size) if self._shares and nbytes else None
-        if pieces is None:
+        arrays = self._share([nbytes] * self.local_size) if self._shares and nbytes else None
+        if arrays is None:
             return self._allocate(count, dtype)
-        self._arenas.append(SharedArena(pieces, self._node_comm.rank))
-        return pieces[self._node_comm.rank].view(dtype)
+        self._arenas.append(SharedArena(arrays, self._node_comm.rank))
+        return arrays[self._node_comm.rank].view(dtype)
 
     def _share(self, sizes: Sequence[int]) -> list | None:
-        """Arrays of so many bytes, by place in the node, that all of its ranks read and write."""
+        """Return arrays of these sizes in bytes, by place in the node, that all of its ranks read and write."""
         if self._tolerant:
-            with telling(texts.SHARING_MEMORY, self._comm):
-                return share(self._node_comm, sizes)
+            with naming_peers(texts.SHARING_MEMORY, self._comm):
+                return shared_arrays(self._node_comm, sizes)
         # The memory is the window's: it is gone after close, also for arrays that still point to it.
         window = shared_window(self._node_comm, sizes[self._node_comm.rank])
         if window is None:
             return None
         self._windows.append(window)
-        return pieces_of(window, self._node_comm, sizes)
+        return window_arrays(window, self._node_comm, sizes)
 
     def scratch(self, count: int, dtype):
         return self._allocate(count, dtype)
@@ -116,14 +126,16 @@ class Messages(Transport):
         requests = []
         for peer, span in moves:
             data = as_bytes(span)
-            with telling(texts.PREPARING_MESSAGE(peer=peer, verb=verb, tag=tag), self._comm):
-                requests += [prepare([_given(data[a:b]), MPI.BYTE], peer, tag) for a, b in cut(data.size, self._limit)]
+            with naming_peers(texts.PREPARING_MESSAGE(peer=peer, verb=verb, tag=tag), self._comm):
+                requests += [
+                    prepare([_given(data[a:b]), MPI.BYTE], peer, tag) for a, b in message_bounds(data.size, self._limit)
+                ]
         handle = PersistentHandle(requests, moves, verb, tag, self.patience, self._handles.discard, self._comm)
         self._handles.add(handle)
         return handle
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        with telling(texts.ALLREDUCING, self._comm):
+        with naming_peers(texts.ALLREDUCING, self._comm):
             self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
 
     def native_allreduce_start(self, span) -> Handle:
@@ -134,28 +146,28 @@ class Messages(Transport):
 
     def broadcast(self, span, root: int = 0) -> None:
         data = as_bytes(span)
-        with telling(texts.BROADCASTING(root=root), self._comm):
-            for start, stop in cut(data.size, self._limit):
+        with naming_peers(texts.BROADCASTING(root=root), self._comm):
+            for start, stop in message_bounds(data.size, self._limit):
                 self._comm.Bcast([data[start:stop], MPI.BYTE], root)
 
     def gather_json(self, value) -> list:
-        with telling(texts.GATHERING, self._comm):
+        with naming_peers(texts.GATHERING, self._comm):
             return [json.loads(text) for text in gather_text(self._comm, json.dumps(value))]
 
     def barrier(self) -> None:
-        with telling(texts.IN_BARRIER, self._comm):
+        with naming_peers(texts.IN_BARRIER, self._comm):
             self._comm.Barrier()
 
     def node_barrier(self) -> None:
-        with telling(texts.IN_NODE_BARRIER, self._comm):
+        with naming_peers(texts.IN_NODE_BARRIER, self._comm):
             self._node_comm.Barrier()
 
     def node_window(self, nbytes: int):
-        pieces = self._share([nbytes] + [0] * (self.local_size - 1))
-        return None if pieces is None else pieces[0]
+        arrays = self._share([nbytes] + [0] * (self.local_size - 1))
+        return None if arrays is None else arrays[0]
 
     def peer_views(self, span) -> list | None:
-        return [span] if self.local_size == 1 else twins(self._arenas, span)
+        return [span] if self.local_size == 1 else find_peer_views(self._arenas, span)
 
     def signal_counter(self, tag: int) -> SignalCounter | None:
         return self._lanes.signal_counter(tag)
@@ -167,7 +179,7 @@ class Messages(Transport):
             self._fence()
 
     def _poll(self) -> None:
-        with telling(texts.POLLING, self._comm):
+        with naming_peers(texts.POLLING, self._comm):
             self._comm.Iprobe()
 
     def board(self, nbytes: int) -> Rows:
@@ -180,7 +192,7 @@ class Messages(Transport):
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             level = THREAD_LEVELS[MPI.Query_thread()]
             return Rows(rows, near, texts.NO_THREADS(level=level))
-        with telling(texts.PREPARING_BOARD, self._comm):
+        with naming_peers(texts.PREPARING_BOARD, self._comm):
             relay = relayed(self._comm, near, rows)
         if relay is not None:
             self._relays.append(relay)
@@ -200,12 +212,13 @@ class Messages(Transport):
             end_job()
         # Called by a thread while another is in an MPI call, some MPIs do not come to it.
         Deadline(ABORT_S, code).start()
-        let_out()
+        wait_until_read()
         MPI.COMM_WORLD.Abort(code)
 
     def abandon(self) -> None:
-        """After a death: wake those who wait in this world, and end what runs in it here; its requests and memory stay
-        as they are. Not collective, as :meth:`close` is."""
+        """Leave this world after a death: wake the ranks that wait in it, and end its threads here. Its requests and
+        memory stay. Not collective, unlike :meth:`close`.
+        """
         for comm in (self._comm, self._node_comm):
             with suppress(MPI.Exception):
                 comm.Revoke()
@@ -217,12 +230,12 @@ class Messages(Transport):
             relay.leave()
 
     def has_lost(self) -> bool:
-        """Whether a rank of this world is known to have died: then any error may be of that."""
+        """Whether a rank of this world is known to have died: any error may then come from that."""
         return has_lost(self._comm)
 
     @property
     def comm(self):
-        """The MPI's communicator of this world."""
+        """The MPI communicator of this world."""
         return self._comm
 
     def close(self) -> None:
@@ -241,9 +254,9 @@ class Messages(Transport):
         self._comm.Free()
 
     def describe(self) -> str:
-        return f"{library()}, thread level {THREAD_LEVELS[MPI.Query_thread()]}"
+        return f"{mpi_library()}, thread level {THREAD_LEVELS[MPI.Query_thread()]}"
 
 
-def library() -> str:
-    """The loaded MPI: name and version."""
+def mpi_library() -> str:
+    """Return the name and version of the loaded MPI."""
     return MPI.Get_library_version().split(",")[0].split("\n")[0].strip("\0 ")

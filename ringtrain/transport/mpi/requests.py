@@ -1,5 +1,6 @@
-"""Messages under way over MPI, and what becomes of its errors: a TransportError that names the peers it concerns, or a
-RankLostError where another rank has died."""
+"""Messages in flight over MPI, and their errors: a TransportError that names the peers it concerns, or a RankLostError
+if another rank has died.
+"""
 
 import os
 import time
@@ -12,23 +13,23 @@ from mpi4py import MPI
 from ringtrain.errors import RankLostError, TransportError
 from ringtrain.transport import texts
 from ringtrain.transport.base import Handle
-from ringtrain.transport.fault_tolerance import tolerant
+from ringtrain.transport.fault_tolerance import is_fault_tolerant
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 LOST = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 HEARD_S = 1.0  # by when a death is known here that an error has come of
 
 
-def told(what: str, error: MPI.Exception, comm) -> TransportError:
-    """An MPI error as one that says what was being done, and with whom."""
+def transport_error(what: str, error: MPI.Exception, comm) -> TransportError:
+    """Return an MPI error as a TransportError that names the operation and the peers."""
     text = error.Get_error_string()
-    if tolerant(os.environ) and (error.Get_error_class() in LOST or _hears_of_death(comm)):
+    if is_fault_tolerant(os.environ) and (error.Get_error_class() in LOST or _hears_of_death(comm)):
         return RankLostError(texts.RANK_DIED(action=what, error=text))
     return TransportError(texts.MPI_FAILED(action=what, error=text))
 
 
 def has_lost(comm) -> bool:
-    """Whether a rank of this communicator is known to have died, or another rank has heard of it."""
+    """Whether a rank of this communicator is known to have died, or another rank has reported a death."""
     try:
         comm.Iprobe()  # lets what the launcher says come in
         return comm.Is_revoked() or comm.Get_failed().Get_size() > 0
@@ -37,7 +38,7 @@ def has_lost(comm) -> bool:
 
 
 def _hears_of_death(comm) -> bool:
-    """Where an error is of a death, though it has another name: that comes to be known."""
+    """Whether an error comes from a death under another name: the death becomes known shortly after."""
     until = time.monotonic() + HEARD_S
     while not has_lost(comm):
         if time.monotonic() > until:
@@ -47,18 +48,19 @@ def _hears_of_death(comm) -> bool:
 
 
 @contextmanager
-def telling(what: str, comm):
+def naming_peers(what: str, comm):
+    """Turn MPI errors of the block into :func:`transport_error`."""
     try:
         yield
     except MPI.Exception as error:
-        raise told(what, error, comm) from error
+        raise transport_error(what, error, comm) from error
 
 
 class PersistentHandle(Handle):
-    """Prepared sends or receives: started all at once, by ``post``, and tested all at once.
+    """Prepared sends or receives: started together by ``post``, and tested together.
 
-    Most are one message, and are tested often: no call is made that need not be. ``moves`` are kept: a request holds
-    no more than the address of what it moves.
+    Most are one message, and are tested often, so they make no unnecessary call. ``moves`` are kept: a request holds
+    only the address of its memory.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class PersistentHandle(Handle):
         try:
             self.post()
         except MPI.Exception as error:
-            raise told(self._waiting(), error, self._comm) from error
+            raise transport_error(self._waiting(), error, self._comm) from error
         self._active = True
 
     def test(self) -> bool:
@@ -90,7 +92,7 @@ class PersistentHandle(Handle):
             try:
                 self._active = not self._test()
             except MPI.Exception as error:
-                raise told(self._waiting(), error, self._comm) from error
+                raise transport_error(self._waiting(), error, self._comm) from error
         return not self._active
 
     def wait(self, deadline_s: float) -> None:
@@ -118,11 +120,11 @@ class ReduceHandle(Handle):
         self._request = MPI.REQUEST_NULL
 
     def start(self) -> None:
-        with telling(texts.ALLREDUCING, self._comm):
+        with naming_peers(texts.ALLREDUCING, self._comm):
             self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._span, MPI.SUM)
 
     def test(self) -> bool:
-        with telling(texts.ALLREDUCING, self._comm):
+        with naming_peers(texts.ALLREDUCING, self._comm):
             return self._request.Test()
 
     def wait(self, deadline_s: float) -> None:

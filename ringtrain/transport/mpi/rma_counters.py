@@ -1,4 +1,4 @@
-"""A tally in a window of MPI: additions reach rank 0's memory by the MPI's one-sided operations."""
+"""Counters in a window of MPI: additions reach rank 0's memory by the MPI's one-sided operations."""
 
 from contextlib import contextmanager
 
@@ -23,7 +23,7 @@ def _telling():
 
 
 class RmaCounters(Counters):
-    """Collective over ``comm``, of which rank 0 holds the numbers."""
+    """Counters in the memory of rank 0 of ``comm``. Collective to make."""
 
     def __init__(self, comm, count: int):
         self._comm, self._count = comm, count

@@ -1,8 +1,7 @@
-"""A world inside one process: the contract of a transport without any MPI.
+"""A world inside one process: a transport without an MPI.
 
-One rank is what a machine without MPI trains with; several ranks, a thread each, are what tests run on. A
-send ends only when its receive has been posted (every send is synchronous), so that a schedule that leans on
-buffering stalls here for sure rather than elsewhere sometimes.
+A machine without MPI trains on one rank of it; tests run on several ranks, a thread each. A send ends only when its
+receive has been posted (every send is synchronous), so that a schedule that relies on buffering always stalls here.
 """
 
 import json
@@ -19,7 +18,7 @@ from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.rows import Rows
-from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, twins
+from ringtrain.transport.shared_arena import SharedArena, SignalCounter, SignalCounters, find_peer_views
 from ringtrain.transport.threads.sums import LocalCounters, SumHandle, ThreadSum
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers, wait_for
@@ -29,15 +28,16 @@ REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class LoopbackWorld:
-    """``size`` ranks on ``nodes`` nodes, contiguous and as even as can be; or on the nodes that ``nodes`` names by
-    rank. Collectives give up after ``meet_s``. ``shares``: whether the ranks of a node share memory."""
+    """``size`` ranks on ``nodes`` nodes: contiguous and as even as possible, or by a node for each rank. Collectives
+    give up after ``meet_s``. ``shares``: whether the ranks of a node share memory.
+    """
 
     def __init__(self, size: int, nodes: int | Sequence[int] = 1, meet_s: float = MEET_S, shares: bool = True):
         self.size, self.meet_s, self.shares = size, meet_s, shares
         self.node_of = [rank * nodes // size for rank in range(size)] if isinstance(nodes, int) else list(nodes)
         self.lock = threading.Lock()
         self.posted: dict[tuple[int, int, int], tuple[deque, deque]] = {}  # (from, to, tag) → sends, receives
-        self.sums: dict[int, ThreadSum] = {}  # those that not all ranks have given to, by their number
+        self.sums: dict[int, ThreadSum] = {}  # unfinished all-reduces, by number
         self.failure: BaseException | None = None
         self.everyone = Rendezvous(size)
         self.neighbours = [Rendezvous(self.node_of.count(node)) for node in range(max(self.node_of) + 1)]
@@ -46,9 +46,10 @@ class LoopbackWorld:
         return Loopback(self, rank, allocate)
 
     def run(self, function: Callable[[Transport], object]) -> list:
-        """``function(transport)`` on every rank, a thread each; the values in rank order. Raises the first
-        error that a rank had; the other ranks are told, and end at their next test or wait. Threads that were started
-        for a rank end with it."""
+        """Run ``function(transport)`` on every rank, a thread each, and return the values in rank order. Raises the
+        first error of a rank; the other ranks then end at their next test or wait. Threads that a rank started end with
+        it.
+        """
         values = [None] * self.size
 
         def body(rank: int) -> None:
@@ -81,7 +82,7 @@ class LoopbackWorld:
 
 
 class Rendezvous:
-    """Where a group of threads meets, and lays values on a table for one another."""
+    """A meeting of a group of threads, which exchange values."""
 
     def __init__(self, size: int):
         self.barrier = threading.Barrier(size)
@@ -89,7 +90,7 @@ class Rendezvous:
 
 
 class LoopbackMessage:
-    """One span under way: done when both ends have met and the bytes are copied."""
+    """One span in flight: done when both ends have met and the bytes are copied."""
 
     __slots__ = ("data", "done")
 
@@ -98,6 +99,8 @@ class LoopbackMessage:
 
 
 class LoopbackHandle(Handle):
+    """Prepared sends or receives of a loopback world."""
+
     def __init__(self, world: LoopbackWorld, sending: bool, moves, keys):
         self._world, self._sending = world, sending
         self._moves = [(key, LoopbackMessage(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
@@ -132,7 +135,7 @@ class LoopbackHandle(Handle):
 
 
 def _match(key, sends: deque, recvs: deque) -> None:
-    """Copy what has both ends posted, first in, first out."""
+    """Copy the spans that both ends have posted, first in, first out."""
     while sends and recvs:
         out, into = sends.popleft(), recvs.popleft()
         if out.data.size != into.data.size:
@@ -153,7 +156,7 @@ PATIENCE = Patience(pause=_let_others)
 
 
 def _in_order() -> None:
-    """Threads of one interpreter see one another's writes in order."""
+    """Return at once: threads of one interpreter see one another's writes in order."""
 
 
 class Loopback(Transport):
@@ -230,7 +233,7 @@ class Loopback(Transport):
         return self._meet(own, self._world.neighbours[self.node], self.local_rank)[0]
 
     def peer_views(self, span) -> list | None:
-        return [span] if self.local_size == 1 else twins(self._arenas, span)
+        return [span] if self.local_size == 1 else find_peer_views(self._arenas, span)
 
     def signal_counter(self, tag: int) -> SignalCounter | None:
         return self._lanes.signal_counter(tag) if self._world.shares else None
@@ -254,7 +257,7 @@ class Loopback(Transport):
         self.barrier()
 
     def abandon(self) -> None:
-        """End what runs in it here. Not collective."""
+        """End its threads. Not collective."""
         for action in reversed(self.before_leaving):
             action()
         self.before_leaving.clear()
@@ -263,12 +266,12 @@ class Loopback(Transport):
         return texts.ONE_PROCESS if self.size == 1 else texts.THREADS(count=self.size)
 
     def _meet(self, value, meeting: Rendezvous | None = None, seat: int | None = None) -> list:
-        """Lay ``value`` on the table, wait for the others, take what they laid."""
+        """Give ``value``, wait for the others, and return the values of all."""
         meeting, seat = meeting or self._world.everyone, self.rank if seat is None else seat
         meeting.table[seat] = value
         self._pass(meeting)
         values = list(meeting.table)
-        self._pass(meeting)  # nobody lays the next value before all have taken these
+        self._pass(meeting)  # no rank gives its next value before all have read these
         return values
 
     def _pass(self, meeting: Rendezvous) -> None:

@@ -1,4 +1,4 @@
-"""What the threads of a loopback world add up: sums that are under way, and a tally."""
+"""Sums of the threads of a loopback world: all-reduces in flight, and counters."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ from ringtrain.transport.waiting import Patience, wait_for
 
 
 class ThreadSum:
-    """One all-reduce under way: what each rank has given so far."""
+    """One all-reduce in flight: the contribution of each rank so far."""
 
     def __init__(self, size: int):
         self._shares: list = [None] * size
         self._missing = size
 
     def give(self, rank: int, share: np.ndarray) -> None:
-        """Under the world's lock."""
+        """Add a rank's contribution. Call it under the world's lock."""
         self._shares[rank] = share
         self._missing -= 1
 
@@ -27,7 +27,7 @@ class ThreadSum:
         return not self._missing
 
     def total(self) -> np.ndarray:
-        """In rank order, so that all get the same bits."""
+        """Return the sum in rank order, so that all ranks get the same bits."""
         total = self._shares[0].copy()
         for share in self._shares[1:]:
             total += share
@@ -35,13 +35,13 @@ class ThreadSum:
 
 
 class SumHandle(Handle):
-    """This rank's end of a :class:`ThreadSum`, which is done when all have given theirs."""
+    """This rank's end of a :class:`ThreadSum`, done when all ranks have contributed."""
 
     def __init__(self, span, sum: ThreadSum, patience: Patience, check: Callable[[], None]):
         self._span, self._sum, self._patience, self._check = span, sum, patience, check
 
     def start(self) -> None:
-        """It is under way from the start."""
+        """Do nothing: the sum is in flight from the start."""
 
     def test(self) -> bool:
         if self._sum is None:
@@ -58,7 +58,7 @@ class SumHandle(Handle):
 
 
 class LocalCounters(Counters):
-    """In the memory that all threads have. ``numbers`` are the same array on every rank."""
+    """Counters in the memory of all threads. ``numbers`` is the same array on every rank."""
 
     def __init__(self, numbers: np.ndarray, lock, barrier: Callable[[], None], rank: int):
         self._numbers, self._lock, self._barrier, self._rank = numbers, lock, barrier, rank

@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 class Device:
     def __init__(self, inner, way):
         self.runtime = HostRuntime()
-        self.t = DeviceTransport(inner, self.runtime, way, piece_bytes=1 << 12)
+        self.t = DeviceTransport(inner, self.runtime, way, segment_bytes=1 << 12)
         self.stream = self.runtime.stream()
 
     def put(self, array, host):

@@ -15,7 +15,7 @@ from ringtrain.ops.cuda.choice import Way
 from ringtrain.ops.cuda.convolution.columns import ColumnsConvolution
 from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
 from ringtrain.ops.cuda.convolution.implicit import Implicit
-from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_plan
+from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
 from ringtrain.ops.cuda.rounding import Rounding
@@ -33,14 +33,14 @@ class CudaConvolution:
         self._library = library or (Cudnn(device) if is_installed() else None)
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False):
-        plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
+        plan = make_convolution_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
         if plan.pixels:
             self._do(FORWARD, plan, (x_NHWC, w_RSCK, b_K, y_NPQK, relu), key=(b_K is not None, relu))
 
     def conv2d_back(
         self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False
     ):
-        plan = make_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
+        plan = make_convolution_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
         self._channels.unfinish(dy_NPQK, y_NPQK, db_K, relu, accumulate)
         if plan.pixels:
             self._back(plan, x_NHWC, w_RSCK, dy_NPQK, dw_RSCK, dx_NHWC, accumulate)

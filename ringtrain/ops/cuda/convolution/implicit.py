@@ -10,7 +10,7 @@ Weights come as products take them (:mod:`ringtrain.ops.cuda.rounding`), w_RSCK 
 from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, ConvolutionPlan, divider
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import ADD, RELU, WIDE_A, WIDE_B, WIDE_Y, by_cores, is_wide
-from ringtrain.ops.cuda.tiles import THREADS, Tile, choose, shares
+from ringtrain.ops.cuda.tiles import THREADS, Tile, choose_tile, split_depth
 
 MOST_BLOCKS_Z = 65535  # of a launch
 
@@ -53,7 +53,7 @@ class Implicit:
         device, rows, columns = self._device, plan.depth, plan.group_features
         tile = self._tile_of(rows, columns, plan.groups)
         tiles = tile.count(rows, columns) * plan.groups
-        parts, each = shares(tiles, plan.pixels, device.active.itemsize)
+        parts, each = split_depth(tiles, plan.pixels, device.active.itemsize)
         flags = WIDE_A * self._wide(x, plan.channels, plan.group_channels)
         flags += WIDE_B * self._wide(dy, plan.features, columns) + ADD * (accumulate and parts == 1)
         sums = dw if parts == 1 else device.scratch("parts", parts * dw.size, device.real)
@@ -65,7 +65,7 @@ class Implicit:
             device.each(kernel, dw.size, sums, dw, parts, dw.size, int(accumulate))
 
     def _tile_of(self, rows, columns, others):
-        return self._tile or choose(rows, columns, self._device.active.itemsize, others)
+        return self._tile or choose_tile(rows, columns, self._device.active.itemsize, others)
 
     def _launch(self, name, tile, blocks, *arguments):
         device = self._device

@@ -70,7 +70,7 @@ class ConvolutionPlan:
         return 2 * self.pixels * self.features * self.depth
 
 
-def make_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry) -> ConvolutionPlan:
+def make_convolution_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry) -> ConvolutionPlan:
     (n, height, width, channels), (_, p, q, features) = x_shape, y_shape
     return ConvolutionPlan(
         n, height, width, channels, p, q, features, geometry.kernel, geometry.stride, geometry.pad, geometry.groups
