@@ -1,7 +1,7 @@
 """ringtrain: data-parallel training under MPI, with its own gradient exchange.
 
-Importing this package imports neither MPI nor numba nor CuPy, nor NumPy: each is loaded by the room that needs it,
-when it needs it, so that ``ringtrain --help`` is instant and works on a login node.
+Importing this package imports neither MPI nor numba nor CuPy, nor NumPy: each room loads its libraries when it needs
+them, so that ``ringtrain --help`` is instant and works on a login node.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Every error that ringtrain raises for a reason it knows, and the exit code it ends a run with.
+"""Every error that ringtrain raises for a known reason, and the exit code of a run that it ends.
 
     RingtrainError                     1   failed
     ├── UsageError                     2   a flag, a file or a model that cannot be used as given
@@ -14,14 +14,14 @@
     ├── TransportError                 1   bytes could not be moved
     │   ├── MismatchError                  ranks made different calls where all must make the same
     │   └── RankLostError                  another rank has died, where the MPI tells of that
-    ├── ScheduleError                  1   a schedule that does not do what it says
+    ├── ScheduleError                  1   a schedule that does not reach its goal
     ├── OutputError                    1   standard output cannot be written
-    │   └── OutputClosed             141       its reader went away: nothing is said
-    └── Interrupted                   75   told to stop, by a signal or its job's end: to be requeued
+    │   └── OutputClosed             141       its reader went away: nothing is printed
+    └── Interrupted                   75   stopped by a signal or its job's end: to be requeued
 
-A message names the thing, what it got, what it wanted and what to do. These errors are shown to the user
-without a traceback; anything else is a defect of ringtrain and keeps its traceback. What they quote may be anything:
-a message is made plain, whoever raises it (:func:`plain`).
+A message names the thing, its value, the wanted value and a remedy. The user sees these errors without a traceback;
+any other error is a defect of ringtrain and keeps its traceback. A message may quote any text, so every message is
+made plain (:func:`plain`).
 """
 
 import difflib
@@ -33,7 +33,9 @@ CLOSE = 0.55  # of difflib's ratio: "mean" is near "min", and "Attention" is not
 
 
 class RingtrainError(Exception):
-    """``everywhere`` is set on an error that every rank raises together: rank 0 alone then tells it."""
+    """The base of all errors. ``everywhere`` is set on an error that every rank raises together: only rank 0 then
+    prints it.
+    """
 
     exit_code = 1
     everywhere = False
@@ -43,43 +45,51 @@ class RingtrainError(Exception):
 
 
 class UsageError(RingtrainError):
+    """A flag, a file or a model cannot be used as given."""
+
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    pass
+    """The run file or the flags are wrong."""
 
 
 class ModelError(UsageError):
-    pass
+    """The model file, its layers or shapes are wrong."""
 
 
 class DataError(UsageError):
-    pass
+    """The data set is missing, truncated, or of wrong shapes or labels."""
 
 
 class CheckpointError(UsageError):
-    pass
+    """The checkpoint is missing, damaged, or of another model."""
 
 
 class DeviceError(UsageError):
-    pass
+    """There is no usable GPU."""
 
 
 class DeviceFullError(DeviceError):
-    pass
+    """The device's memory does not suffice."""
 
 
 class DivergedError(RingtrainError):
+    """The loss, a weight or the optimizer's state is not finite."""
+
     exit_code = 3
 
 
 class ReplicaError(RingtrainError):
+    """Ranks hold different weights where all must hold the same."""
+
     exit_code = 3
 
 
 class StalledError(RingtrainError):
-    """``awaited``: for whom and what, where that is known. ``whole``: it says what all ranks do."""
+    """A rank made no progress before its deadline. ``awaited``: the awaited peers and messages, if known. ``whole``:
+    whether the message describes all ranks.
+    """
 
     exit_code = 4
     awaited = ""
@@ -87,42 +97,46 @@ class StalledError(RingtrainError):
 
 
 class TransportError(RingtrainError):
-    pass
+    """Bytes could not be moved."""
 
 
 class MismatchError(TransportError):
-    pass
+    """Ranks made different calls where all must make the same."""
 
 
 class RankLostError(TransportError):
-    pass
+    """Another rank has died, and the MPI reports it."""
 
 
 class ScheduleError(RingtrainError):
-    pass
+    """A schedule does not reach its goal."""
 
 
 class OutputError(RingtrainError, OSError):
-    """An OSError as well, for code that goes on without standard output."""
+    """Standard output cannot be written. It is an OSError too, for code that continues without standard output."""
 
 
 class OutputClosed(OutputError):
+    """The reader of standard output went away: nothing is printed."""
+
     exit_code = 141  # 128 + SIGPIPE, as of a shell's own tools
 
 
 class Interrupted(RingtrainError):
+    """A signal or the end of the job stopped the run: it can be requeued."""
+
     exit_code = 75
 
 
 def everywhere(error: RingtrainError) -> RingtrainError:
-    """The same error, marked as one that every rank raises together."""
+    """Return the same error, marked as one that every rank raises together."""
     error.everywhere = True
     return error
 
 
 @contextmanager
 def naming_packages():
-    """A Python package that is imported inside and is not installed is told as a UsageError that names it."""
+    """Turn an ImportError of the block into a UsageError that names the missing package."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -136,8 +150,9 @@ def naming_packages():
 
 
 def plain(text: str) -> str:
-    """A text of anybody's as a terminal can show it: what would move its cursor, colour, reorder or hide other text is
-    written as an escape; a very long one loses its middle. What is plain stays as it is."""
+    """Return a text that is safe for a terminal: characters that would move its cursor, or colour, reorder or hide
+    other text, are escaped; a very long text loses its middle. A plain text stays as it is.
+    """
     text = _shortened(text)
     if text.isprintable():
         return text
@@ -153,7 +168,7 @@ def _shortened(text: str) -> str:
 
 
 def nearest(name: str, known) -> str:
-    """The tail of an error about an unknown name: the nearest known one, and the list of all."""
+    """Return the tail of an error about an unknown name: the nearest known one, and the list of all."""
     known = sorted(map(str, known))
     # Longer names are no slips of the pen, and looking for what is near them takes long.
     close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE) if len(name) <= LONGEST_NAME else []

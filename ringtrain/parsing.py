@@ -19,7 +19,9 @@ NUMBER_OF_BITS = Template("it has an integer of {bits} bits; at most 63 are allo
 
 
 def read_text(path, largest: int = LARGEST_BYTES) -> str:
-    """The whole of a file in UTF-8. Raises OSError; ValueError where it is no text, or more than ``largest`` bytes."""
+    """Return the whole of a file in UTF-8. Raises OSError; ValueError if it is not text, or has more than ``largest``
+    bytes.
+    """
     data = bytearray()
     with open(path, "rb") as file:
         while len(data) <= largest and (piece := file.read(PIECE_BYTES)):  # room is made for what is asked for at once
@@ -30,7 +32,7 @@ def read_text(path, largest: int = LARGEST_BYTES) -> str:
 
 
 def parse_toml(text: str) -> dict:
-    """Raises ValueError."""
+    """Return the parsed TOML. Raises ValueError."""
     try:
         table = tomllib.loads(text)
         _check_numbers(table)
@@ -40,7 +42,7 @@ def parse_toml(text: str) -> dict:
 
 
 def parse_json(text: str):
-    """Raises ValueError."""
+    """Return the parsed JSON. Raises ValueError."""
     try:
         return json.loads(text, parse_int=_bounded)
     except RecursionError:
@@ -54,7 +56,7 @@ def _bounded(digits: str) -> int:
 
 
 def _check_numbers(tree) -> None:
-    """TOML allows no integer of more bits, and Python cannot print the longest of them."""
+    """Raise ValueError for an integer of more bits than TOML allows: Python cannot print the longest of them."""
     for value in tree.values() if isinstance(tree, dict) else tree:
         if isinstance(value, dict | list):
             _check_numbers(value)
@@ -63,7 +65,7 @@ def _check_numbers(tree) -> None:
 
 
 def whole_number(text: str) -> int | None:
-    """What digits say, where they say a number of at most 63 bits; or None. A sign is none of them, nor is "²"."""
+    """Return the number of a text of digits, of at most 63 bits; or None. A sign is not a digit, nor is "²"."""
     if not (text.isascii() and text.isdigit()) or len(text) > 4000:
         return None
     value = int(text)
@@ -71,6 +73,6 @@ def whole_number(text: str) -> int | None:
 
 
 def epochs(text: str) -> Fraction | None:
-    """What "5ep" or "0.5ep" says, exactly; None of anything else."""
+    """Return the exact number in "5ep" or "0.5ep"; None for any other text."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ep", text)
     return Fraction(found[1]) if found else None

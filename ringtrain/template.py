@@ -22,6 +22,7 @@ class Template(str):
         return "".join(_pattern_of(part, values) for part in Formatter().parse(self))
 
     def fields(self) -> set[str]:
+        """Return the names of the fields."""
         return {name for _, name, _, _ in Formatter().parse(self) if name is not None}
 
 

@@ -1,1 +1,1 @@
-"""Measuring: what is claimed of speed is measured here."""
+"""Benchmarks: the measurements behind all claims about speed."""

@@ -1,4 +1,4 @@
-"""Where and how a sweep was made: what a reader must know before comparing it with another."""
+"""The header of a sweep: the place and the settings that a reader needs to compare it with another."""
 
 import os
 import platform
@@ -19,17 +19,17 @@ LAUNCHERS_OWN = ("OMPI_MCA_PREFIXES", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wd
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the user set that changes how messages and kernels run."""
+    """Return the user's settings that change how messages and kernels run."""
     return {k: v for k, v in sorted(environ.items()) if k.startswith(PREFIXES) and k not in LAUNCHERS_OWN}
 
 
 def transport_name(transport: Transport) -> str:
-    """What sends messages: "messages", "loopback"."""
+    """Return the name of the transport: "messages", "loopback"."""
     return type(bare(transport)).__name__.lower()
 
 
 def ranges(numbers) -> str:
-    """ "0-3,8" of {0, 1, 2, 3, 8}."""
+    """Return numbers as text: "0-3,8" of {0, 1, 2, 3, 8}."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][1] == number - 1:
@@ -40,7 +40,7 @@ def ranges(numbers) -> str:
 
 
 def why_cores_are_shared(placements: list[dict]) -> str | None:
-    """Why ranks must share cores on some host, or None. ``placements`` are by rank: host, cores."""
+    """Return the reason why ranks must share cores on some host, or None. ``placements`` are by rank: host, cores."""
     for host in dict.fromkeys(own["host"] for own in placements):
         there = [own["cores"] for own in placements if own["host"] == host]
         cores = {core for own in there for core in own}
@@ -50,7 +50,9 @@ def why_cores_are_shared(placements: list[dict]) -> str | None:
 
 
 def make_header(transport: Transport, start: str) -> dict:
-    """Collective; the same on all ranks but for the clock. ``start`` is how ranks are started together."""
+    """Return the header. Collective; the same on all ranks but for the clock. ``start``: the way that ranks start
+    together.
+    """
     own = {"host": socket.gethostname(), "cores": sorted(os.sched_getaffinity(0)), "cpu": cpu_model()}
     placements = transport.gather_json(own | {"load": os.getloadavg()[0]})
     hosts = list(dict.fromkeys(placement["host"] for placement in placements))
@@ -77,7 +79,8 @@ def make_header(transport: Transport, start: str) -> dict:
 
 
 def before_a_call(protocol: Mapping) -> str:
-    """What becomes of buffers and caches before each timed call, by a header's ``protocol``; one of an earlier version
-    does not say that buffers are written, since they were not."""
+    """Return the treatment of buffers and caches before each timed call, from a header's ``protocol``. A protocol of an
+    earlier version does not mention written buffers, since they were not written.
+    """
     written = texts.WRITES_BUFFER if protocol.get("fresh") else texts.KEEPS_BUFFER
     return texts.EMPTIES_CACHES(written=written) if protocol.get("cold_bytes") else written

@@ -1,4 +1,6 @@
-"""From a sweep to a tuning table, and the table in words: what ``auto`` takes at which size, and where that changes."""
+"""Conversion of a sweep to a tuning table, and the table in words: the choice of ``auto`` at each size, and its
+changes.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -18,13 +20,15 @@ LOOKS = 4  # of them are made even where both ends take the same
 
 
 def table_from(result: Result, layout: RankLayout) -> Table:
-    """What a checked sweep in place says. Refused rows are none."""
+    """Return the table of a checked sweep in place, without refused rows."""
     rows = tuple(_row(row) for row in result.rows if row["status"] != REFUSED)
     return Table(layout, result.header["at"], rows, tuple(_models(result.header["fits"])))
 
 
 def _row(row: dict) -> TuningRow:
-    """An algorithm that does not give the same bits everywhere is wrong too: copies of a model would drift apart."""
+    """Return a row. An algorithm with different bits on different ranks is wrong too: copies of a model would drift
+    apart.
+    """
     correct = row["status"] == OK and bool(row["same_on_ranks"])
     return TuningRow(row["algorithm"], row["dtype"], row["op"], row["bytes"], row["median_s"], correct)
 
@@ -38,7 +42,7 @@ def _models(fits: Iterable[dict]) -> Iterator[TimeModel]:
 
 
 def barred(table: Table) -> list[str]:
-    """A line for each algorithm that may not win, with its first wrong size."""
+    """Return a line for each algorithm that may not win, with its first wrong size."""
     found: dict[tuple, int] = {}
     for row in table.rows:
         if not row.correct:
@@ -50,7 +54,7 @@ def barred(table: Table) -> list[str]:
 
 
 def doubts(result: Result) -> list[str]:
-    """A line where the machine was too busy for its times to be believed."""
+    """Return a line if the machine was too busy for reliable times."""
     measured = [row for row in result.rows if row["status"] != REFUSED]
     noisy = sum(row["cv"] > NOISY_CV for row in measured)
     crowded = result.header["crowded"]
@@ -64,7 +68,7 @@ def doubts(result: Result) -> list[str]:
 def choice_lines(
     table: Table | None, here: Candidates, sizes: Sequence[int], dtype: str, op: str, whole: bool
 ) -> list[str]:
-    """A line a size, then where the choice changes. ``whole``: with the times of all candidates."""
+    """Return a line a size, then the sizes at which the choice changes. ``whole``: with the times of all candidates."""
     choices = {nbytes: select_algorithm(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
     lines = [f"{dtype} {op}, {here.layout.words()}:"]
     for nbytes, choice in choices.items():
@@ -85,8 +89,9 @@ def _all_times(choice: AlgorithmChoice) -> str:
 
 
 def _changes(name_at: Callable[[int], str], low: int, high: int, halvings: int) -> Iterator[str]:
-    """From which size on another algorithm is taken, to a few percent: every change between two sizes, also where both
-    ends take the same."""
+    """Return the sizes from which another algorithm is taken, to a few percent: every change between two sizes, also if
+    both ends take the same.
+    """
     before, after = name_at(low), name_at(high)
     if before == after and halvings <= HALVINGS - LOOKS:
         return

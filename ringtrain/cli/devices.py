@@ -29,7 +29,7 @@ class BenchDevices(NamedTuple):
 
 
 def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Callable | None = None):
-    """The transport, the sweep with NVIDIA's all-reduce among its rivals, its buffers, and what gives back what was
+    """The transport, the sweep with NVIDIA's all-reduce among its baselines, its buffers, and what gives back what was
     made for it. Collective. Raises DeviceError."""
     from dataclasses import replace
 
@@ -40,7 +40,7 @@ def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Call
     if transport.rank == 0:
         click.echo(f"# {told}")
     nccl = Nccl(buffers, load_nccl or load_from_cupy)
-    return buffers.transport, replace(asked, rivals={NCCL: nccl}), buffers, nccl.close
+    return buffers.transport, replace(asked, baselines={NCCL: nccl}), buffers, nccl.close
 
 
 def device_buffers(transport: Transport, cuda: BenchDevices):

@@ -1,1 +1,1 @@
-"""The one seam between numbers and devices: see :class:`ringtrain.ops.base.Ops`."""
+"""The only seam between numbers and devices: see :class:`ringtrain.ops.base.Ops`."""

@@ -1,4 +1,4 @@
-"""The operations that a device must offer: the only place where arrays are computed with.
+"""The operations that a device must offer: all arithmetic on arrays happens in them.
 
 Shape letters, used as suffixes all through the package:
 
@@ -14,16 +14,17 @@ Rules that every implementation keeps:
   axis ``x[a:b]`` and ``x.reshape(shape)``, all of which are views, and nothing else.
 * Results are written into arrays that the caller passes; an operation allocates nothing once it has run for a
   shape. Scratch belongs to the implementation, which keeps and reuses it.
-* A ``_back`` operation takes what its twin took, and ``d…`` arrays. It may overwrite ``dy`` (its receiver owns it).
-  A ``dx`` (or ``db``) of None is not wanted, or not there. ``dw``-like results are overwritten, or added to where
+* A ``_back`` operation takes the arrays of its forward operation, and ``d…`` arrays. It may overwrite ``dy``. A ``dx``
+  (or ``db``) of None is not needed, or does not exist. ``dw``-like results are overwritten, or added to if
   ``accumulate`` is true; ``dx`` is overwritten.
-* ``relu=True`` asks for max(·, 0) fused into the end of the operation; the twin then masks ``dy`` by ``y > 0`` first.
+* ``relu=True`` fuses max(·, 0) into the end of the operation; the ``_back`` operation then first masks ``dy`` by
+  ``y > 0``.
 * All operations are ordered as issued; a result may be read on the host only after ``synchronize`` (``to_host``
   and operations that return a Python number do so themselves).
 * An array may have a leading axis of 0: a rank may have no example in a tail.
 * Arrays are of one of two types. Activations and their gradients (x, y, dx, dy, logits, prepared images) are of
   ``active``; weights and their gradients (w, b, gamma, beta, dw, …), statistics (mean, variance, the scale of a
-  response normalisation) and what optimizers and exchanges work on are of ``dtype``. On a host the two are one.
+  response normalisation) and the arrays of optimizers and exchanges are of ``dtype``. On a host the two are one.
 """
 
 from abc import abstractmethod
@@ -35,11 +36,11 @@ from ringtrain.ops.precision import active_dtype
 
 
 class Ops(MachineOps, CompressionOps):
-    """One device's arithmetic.
+    """The arithmetic of one device.
 
     dtype:     the NumPy dtype of weights, gradients and statistics: float32, or float64 for checks
     precision: of :data:`ringtrain.ops.precision.PRECISIONS`
-    active:    the NumPy dtype of activations and their gradients: ``dtype``, or a 16-bit type that the precision names
+    active:    the NumPy dtype of activations and their gradients: ``dtype``, or the 16-bit type of the precision
     records:   whether a segment may be recorded: then few long ones are better than many short ones
     """
 
@@ -67,8 +68,9 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def add_all(self, sources, targets):
-        """Every target = the sum of the sources, in their order; 1 to 8 of each, of one size and dtype. A target may be
-        a source. What an all-reduce does to a part of the memory of all."""
+        """Set every target to the sum of the sources, in their order; 1 to 8 of each, of one size and dtype. A target
+        may be a source. It is the step of an all-reduce on a slice of the memory of several ranks.
+        """
 
     @abstractmethod
     def scale(self, x, factor: float):
@@ -119,8 +121,9 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry: PoolGeometry):
-        """Maximum of each window, padding left out; ``where`` (uint8) keeps which element of the window it was,
-        row-major within the kernel, the first among equals. Kernels up to 15."""
+        """Maximum of each window, without padding; ``where`` (uint8) keeps the position of the maximum, row-major
+        within the kernel, the first among equals. Kernels up to 15.
+        """
 
     @abstractmethod
     def max_pool_back(self, dy_NPQC, where_NPQC, dx_NHWC, geometry):
@@ -175,9 +178,10 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total: int, mean_C, var_C, accumulate=False):
-        """This rank's share of the batch's average statistics: mean_C = sum over ghosts of n_g/total · mean_g and
-        var_C the same of the *unbiased* variances, where n_g counts examples and ``total`` those of all ranks.
-        Summed over ranks they are what the running statistics move towards."""
+        """This rank's contribution to the batch's average statistics: mean_C = sum over ghosts of n_g/total · mean_g
+        and var_C the same of the *unbiased* variances, where n_g counts examples and ``total`` those of all ranks. The
+        running statistics move towards their sum over ranks.
+        """
 
     @abstractmethod
     def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps: float, relu=False):
@@ -185,8 +189,9 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def batch_moments(self, x_NHWC, moments_2C):
-        """moments = (mean, biased variance) of each channel, float64; 0 where there is no example. This and the next
-        two make batch normalisation by statistics of more examples than are here."""
+        """moments = (mean, biased variance) of each channel, float64; 0 without examples. This and the next two
+        operations make batch normalisation by statistics of several ranks' examples.
+        """
 
     @abstractmethod
     def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False):
@@ -204,10 +209,11 @@ class Ops(MachineOps, CompressionOps):
 
     @abstractmethod
     def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale: float, smoothing=0.0, ignore=-1):
-        """Adds (sum of losses, correct, valid) to the float64 ``totals``; dx = scale · d(sum of losses)/dx, or is None
-        where only the totals are wanted. ``labels`` are int32; a row whose label is ``ignore`` counts nowhere, and one
-        whose label is no class makes the loss NaN. Smoothing s takes (1 - s) · onehot + s/K as the target (Szegedy et
-        al. 2016). The loss is float64 inside."""
+        """Adds (sum of losses, correct, valid) to the float64 ``totals``; dx = scale · d(sum of losses)/dx, or None if
+        only the totals are needed. ``labels`` are int32; a row with the label ``ignore`` does not count, and a label
+        that is no class makes the loss NaN. Smoothing s takes (1 - s) · onehot + s/K as the target (Szegedy et al.
+        2016). The loss is float64 inside.
+        """
 
     @abstractmethod
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
@@ -237,8 +243,9 @@ class Ops(MachineOps, CompressionOps):
     # ── 16 bits for the wire: x is float32; packed is float16, or uint16 for the bits of bfloat16 ────────────
     @abstractmethod
     def pack(self, x, packed):
-        """packed = x, rounded to nearest, ties to even; what is too large becomes infinite, and NaN the type's quiet
-        NaN. The same bits from every implementation."""
+        """packed = x, rounded to nearest, ties to even; numbers beyond the type's range become infinite, and NaN the
+        type's quiet NaN. The same bits from every implementation.
+        """
 
     @abstractmethod
     def unpack(self, packed, x, accumulate=False):

@@ -1,7 +1,7 @@
-"""bfloat16 by hand: the upper half of a float32, kept as uint16, since NumPy has no such type.
+"""bfloat16 in software: the upper half of a float32, kept as uint16, since NumPy has no such type.
 
-Every operation goes through float32 and rounds once, to nearest, ties to even. The arithmetic is exact in what it
-returns and slow: several passes over memory, where a machine with bfloat16 instructions makes one.
+Every operation goes through float32 and rounds once, to nearest, ties to even. Results are exactly rounded, but slow:
+several passes over memory, instead of one on a machine with bfloat16 instructions.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ QUIET_NAN = np.uint16(0x7FC0)
 
 
 def decode(bits) -> np.ndarray:
-    """float32 of the same values and shape as the uint16 ``bits``."""
+    """Return float32 of the same values and shape as the uint16 ``bits``."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def encode(x) -> np.ndarray:
-    """The uint16 bits of ``x``, rounded to the nearest bfloat16. Wider types round to float32 first."""
+    """Return the uint16 bits of ``x``, rounded to the nearest bfloat16. Wider types round to float32 first."""
     wide = np.ascontiguousarray(x, np.float32).view(np.uint32)
     odd = (wide >> np.uint32(16)) & np.uint32(1)
     bits = ((wide + HALF_STEP + odd) >> np.uint32(16)).astype(np.uint16)

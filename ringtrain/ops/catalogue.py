@@ -1,4 +1,4 @@
-"""The implementations by name, each imported when it is first asked for."""
+"""The implementations by name, each imported at its first use."""
 
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.ops import texts
@@ -20,7 +20,7 @@ OPS = {"cpu": _cpu, "reference": _reference}
 
 
 def make_ops(name: str, dtype="float32"):
-    """The operations of a host that are called ``name``, in float32 or float64.
+    """Return the operations of a host with this name, in float32 or float64.
 
     Raises: ConfigError for an unknown name or another type.
     """

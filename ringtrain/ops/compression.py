@@ -1,17 +1,19 @@
-"""The operations that compressed gradients are made of: the largest elements, and factors of low rank."""
+"""The operations of compressed gradients: the largest elements, and factors of low rank."""
 
 from abc import ABC, abstractmethod
 
 
 class CompressionOps(ABC):
     """Part of :class:`ringtrain.ops.base.Ops`, whose rules hold here. ``pairs`` are bytes (uint8), laid out by
-    :mod:`ringtrain.ops.pairs`."""
+    :mod:`ringtrain.ops.pairs`.
+    """
 
     @abstractmethod
     def take_largest(self, x, pairs, k: int):
         """Move the k elements of largest magnitude of a flat x, of fewer than 2^31 elements, to ``pairs``, in the order
-        of their indices: x is 0 there. Of equals the first are taken; NaN is larger than infinity. The same elements
-        from every implementation."""
+        of their indices, and set them to 0 in x. Of equals the first are taken; NaN is larger than infinity. The same
+        elements from every implementation.
+        """
 
     @abstractmethod
     def add_pairs(self, pairs, y, k: int):
@@ -23,6 +25,7 @@ class CompressionOps(ABC):
 
     @abstractmethod
     def orthonormalise(self, x_MR):
-        """Columns of length 1 at right angles, which span what the columns of x have spanned. A column that lies within
-        the span of those before it, or is 0, is drawn anew, from its place alone: zeros become a basis at random.
-        R <= M. Modified Gram-Schmidt, twice, sums in float64. Source: Giraud et al. 2005, "twice is enough"."""
+        """Replace the columns of x by orthonormal columns with the same span. A column that lies within the span of
+        those before it, or is 0, is drawn anew, from its index alone: zeros become a random basis. R <= M. Modified
+        Gram-Schmidt, twice, sums in float64. Source: Giraud et al. 2005, "twice is enough".
+        """

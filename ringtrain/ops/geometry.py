@@ -1,4 +1,4 @@
-"""How a convolution or a pooling window moves over an image."""
+"""The geometry of a convolution or a pooling window on an image."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ class ConvGeometry:
     groups: int = 1
 
     def output(self, size: int) -> int:
+        """Return the output size for an input size."""
         return (size + 2 * self.pad - self.kernel) // self.stride + 1
 
 
@@ -26,6 +27,7 @@ class PoolGeometry:
     ceil: bool = False
 
     def output(self, size: int) -> int:
+        """Return the output size for an input size."""
         span = size + 2 * self.pad - self.kernel
         if not self.ceil:
             return span // self.stride + 1

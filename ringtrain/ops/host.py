@@ -1,4 +1,4 @@
-"""What operations on host memory have alike: they are done when they return, so there is nothing to wait for."""
+"""The common base of operations on host memory: they are done when they return, so there is nothing to wait for."""
 
 from time import perf_counter
 
@@ -9,7 +9,7 @@ from ringtrain.ops.machine import Mark
 
 
 class HostMark(Mark):
-    """Everything before it is done. ``time``: in seconds, when it was made."""
+    """A mark on a host: everything before it is done. ``time``: in seconds, when it was made."""
 
     def __init__(self, time: float | None = None):
         self._time = time
@@ -18,7 +18,7 @@ class HostMark(Mark):
         return True
 
     def wait(self):
-        """Nothing is ever pending."""
+        """Return at once."""
 
     def seconds_since(self, earlier):
         return self._time - earlier._time
@@ -28,7 +28,7 @@ DONE = HostMark()
 
 
 class HostOps(Ops):
-    """Arrays are NumPy's."""
+    """Operations on NumPy arrays."""
 
     records = False
 
@@ -53,7 +53,7 @@ class HostOps(Ops):
 
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
     def synchronize(self):
-        """Nothing is ever pending."""
+        """Return at once."""
 
     def segment(self, key, run):
         return run()
@@ -62,7 +62,7 @@ class HostOps(Ops):
         return HostMark(perf_counter()) if timed else DONE
 
     def after(self, mark):
-        """It is done."""
+        """Return at once."""
 
     def beside(self):
         return self

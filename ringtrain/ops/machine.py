@@ -1,4 +1,4 @@
-"""The machine under the operations: its memory, and the order in which they are done."""
+"""The machine under the operations: its memory, and the order of its operations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
@@ -13,12 +13,11 @@ class Mark(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Block until they are."""
+        """Block until all operations before it are done."""
 
     @abstractmethod
     def seconds_since(self, earlier: "Mark") -> float:
-        """From when those before the earlier mark were done, by the clock of what did them: of two marks that are
-        ``timed`` and done."""
+        """Return the seconds between two marks that are ``timed`` and done, by the clock of the device."""
 
 
 class MachineOps(ABC):
@@ -27,18 +26,18 @@ class MachineOps(ABC):
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def describe(self) -> str:
-        """What computes, in a few words for people."""
+        """Return the device in a few words for people."""
 
     @abstractmethod
     def numerics(self) -> str:
-        """Whose kernels compute, and for which processor: what bits hang on besides sizes and order."""
+        """Return the kernels and their processor: the conditions of the bits besides sizes and order."""
 
     @abstractmethod
     def compile_stats(self) -> tuple[int, int]:
-        """(kernels compiled anew, kernels loaded from the disk cache) in this process."""
+        """Return (kernels compiled anew, kernels loaded from the disk cache) in this process."""
 
     def notes(self) -> list[str]:
-        """What the user should know of how it computes, found out so far."""
+        """Return notes for the user about the computation so far."""
         return []
 
     @abstractmethod
@@ -48,30 +47,31 @@ class MachineOps(ABC):
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def empty(self, shape, dtype=None):
-        """A new array, of ``self.dtype`` unless told otherwise."""
+        """Return a new array, of ``self.dtype`` by default."""
 
     @abstractmethod
     def pinned(self, shape, dtype):
-        """A NumPy array, of any content, in memory that a device copies from and to by itself."""
+        """Return an uninitialised NumPy array in memory that a device copies by itself."""
 
     @abstractmethod
     def upload(self, host, out):
         """Copy a NumPy array into ``out``, of the same shape; converts to its dtype. The host's array has been read on
-        return, unless it is of :meth:`pinned`, or a slice of such: that is left alone until a mark after this is done.
+        return, except one of :meth:`pinned`, or a slice of it, which must not change until a mark after this is done.
         """
 
     @abstractmethod
     def to_host(self, x):
-        """A NumPy copy of ``x``; waits for what is still to be computed."""
+        """Return a NumPy copy of ``x``; waits for the operations before."""
 
     @abstractmethod
     def download(self, x, host):
-        """Copy ``x`` into a NumPy array of the same shape; waits for what is still to be computed."""
+        """Copy ``x`` into a NumPy array of the same shape; waits for the operations before."""
 
     @abstractmethod
     def fetch(self, x, host):
-        """The same into an array of :meth:`pinned`, of the same dtype, without waiting: it is there when a mark after
-        this is done."""
+        """Copy ``x`` into an array of :meth:`pinned`, of the same dtype, without waiting: it is complete when a mark
+        after this is done.
+        """
 
     def zeros(self, shape, dtype=None):
         x = self.empty(shape, dtype)
@@ -85,8 +85,9 @@ class MachineOps(ABC):
 
     @abstractmethod
     def memory(self) -> tuple[int, int] | None:
-        """(free, total) bytes of the device; None of a host, whose memory is everybody's. Where an array does not fit
-        :meth:`empty` raises DeviceFullError."""
+        """Return (free, total) bytes of the device; None for a host, whose memory is shared by all processes. If an
+        array does not fit, :meth:`empty` raises DeviceFullError.
+        """
 
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -95,19 +96,21 @@ class MachineOps(ABC):
 
     @abstractmethod
     def segment(self, key: Hashable, run: Callable):
-        """What ``run()`` returns, or returned for this key before. Its operations are the same, on the same arrays,
-        whenever the key is the same: a device may record them once and do them again without it, so ``run`` must do
-        nothing else that counts. In it nothing is uploaded, read or allocated, but in the first for a key."""
+        """Return the value of ``run()``, or its value at an earlier call with this key. Its operations must be the
+        same, on the same arrays, for the same key: a device may record them once and replay them without ``run``, which
+        must have no other effects. Nothing in it is uploaded, read or allocated, except at the first call for a key.
+        """
 
     @abstractmethod
     def mark(self, timed: bool = False) -> Mark:
-        """A point after all operations issued so far. ``timed``: for :meth:`Mark.seconds_since`."""
+        """Return a point after all operations issued so far. ``timed``: for :meth:`Mark.seconds_since`."""
 
     @abstractmethod
     def after(self, mark: Mark) -> None:
-        """Operations issued from now on wait for the mark, which may be of :meth:`beside`."""
+        """Let operations issued from now on wait for the mark, which may be of :meth:`beside`."""
 
     @abstractmethod
     def beside(self) -> "MachineOps":
-        """Operations of the same device, on the same arrays, in an order of their own: nothing but marks orders them
-        and these. On a host: these."""
+        """Return operations of the same device, on the same arrays, in an order of their own: only marks order them
+        relative to these. On a host: these.
+        """

@@ -1,5 +1,6 @@
-"""Values and where they belong, side by side in bytes, so that both go in one message: k values, then k indices of
-int32, filled up to a multiple of 8 bytes."""
+"""Values with their indices, side by side in bytes, so that both travel in one message: k values, then k indices of
+int32, padded to a multiple of 8 bytes.
+"""
 
 import numpy as np
 
@@ -7,11 +8,11 @@ INDEX = np.dtype(np.int32)
 
 
 def pair_bytes(k: int, itemsize: int) -> int:
-    """What k pairs of values of so many bytes take."""
+    """Return the bytes of k pairs with values of ``itemsize`` bytes."""
     return -(-k * (itemsize + INDEX.itemsize) // 8) * 8
 
 
 def cut_pairs(pairs: np.ndarray, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Views of the values and the indices in bytes on the host."""
+    """Return views of the values and the indices in bytes on the host."""
     middle = k * np.dtype(dtype).itemsize
     return pairs[:middle].view(dtype), pairs[middle : middle + k * INDEX.itemsize].view(INDEX)

@@ -1,4 +1,4 @@
-"""What ``--precision`` names: the type of activations, and what products of float32 are made by."""
+"""The values of ``--precision``: the type of activations, and the arithmetic of float32 products."""
 
 import numpy as np
 
@@ -10,10 +10,10 @@ HALVES = ("bfloat16", "float16")  # of which activations and their gradients tak
 
 
 def active_dtype(precision: str, dtype) -> np.dtype:
-    """The type of activations and their gradients where weights are of ``dtype``.
+    """Return the type of activations and their gradients for weights of ``dtype``.
 
-    Raises: ConfigError for a name that is none, for float64 weights with less than they are, for bfloat16 where
-    ml_dtypes, which NumPy has it from, is not installed
+    Raises: ConfigError for an unknown name, for float64 weights with a lower precision, for bfloat16 if ml_dtypes,
+    which provides NumPy's type, is not installed
     """
     dtype = np.dtype(dtype)
     if precision not in PRECISIONS:

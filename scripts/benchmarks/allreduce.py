@@ -56,16 +56,18 @@ DEFAULT = (NATIVE, AUTO, PREPARED, COMMUNICATOR)
 def rank_main(transport, options) -> None:
     transport = bare(transport)
     with ExitStack() as stack:
-        rivals, memories, told = {}, {}, {}
+        baselines, memories, told = {}, {}, {}
         if {COMMUNICATOR, PREPARED} & set(options.algorithm):
             communicator = stack.enter_context(Communicator())
-            rivals |= {COMMUNICATOR: by_communicator(communicator), PREPARED: by_preparing(communicator)}
+            baselines |= {COMMUNICATOR: by_communicator(communicator), PREPARED: by_preparing(communicator)}
             memories |= {PREPARED: memory_of(communicator)}
         if GLOO in options.algorithm:
             told["torch"] = _join_gloo(transport, options.meet, stack)
-            rivals |= {GLOO: by_gloo}
+            baselines |= {GLOO: by_gloo}
             memories |= {TENSOR: tensor_memory}
-        asked = replace(_asked(options, rivals), tuning=find_tuning(transport, None).table)  # the Communicator's, too
+        asked = replace(
+            _asked(options, baselines), tuning=find_tuning(transport, None).table
+        )  # the Communicator's, too
         with transport.activity.during("a sweep"):
             result = sweep(transport, asked, _watcher(transport.rank), HostBuffers(transport, memories))
         if transport.rank == 0:
@@ -83,13 +85,13 @@ def _join_gloo(transport, meet: str, stack: ExitStack) -> str:
     return torch.__version__
 
 
-def _asked(options, rivals: dict) -> Sweep:
+def _asked(options, baselines: dict) -> Sweep:
     plain = Sweep(())
     return Sweep(
         sizes=options.sizes,
         algorithms=options.algorithm,
         protocol=Protocol(repeats=options.iterations, warm_up=options.warm_up, fresh=not options.warm),
-        rivals=rivals,
+        baselines=baselines,
         memories={**plain.memories, **MEMORIES},
     )
 

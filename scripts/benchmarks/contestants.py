@@ -16,7 +16,7 @@ MEMORIES = {COMMUNICATOR: (ORDINARY,), PREPARED: (PREPARED,), GLOO: (TENSOR, SHA
 
 
 def by_communicator(communicator):
-    """A rival (:data:`ringtrain.bench.measure.trials.Rival`): one call for all, which copies by pieces."""
+    """A baseline (:data:`ringtrain.bench.measure.trials.Baseline`): one call for all, which copies by pieces."""
 
     def prepare(job):
         _check_type(job)
@@ -27,7 +27,7 @@ def by_communicator(communicator):
 
 
 def by_preparing(communicator):
-    """A rival: prepared once, in memory of the communicator's, where nothing is copied."""
+    """A baseline: prepared once, in memory of the communicator's, where nothing is copied."""
 
     def prepare(job):
         _check_type(job)
@@ -50,7 +50,7 @@ def memory_of(communicator):
 
 
 def by_gloo(job):
-    """A rival."""
+    """A baseline."""
     import torch
     from torch.distributed import ReduceOp, all_reduce
 

@@ -32,8 +32,8 @@ def swept(contestants, **asked):
     def body(transport):
         with Communicator(transport) as communicator:
             by = {"communicator": contestants.by_communicator, "prepared": contestants.by_preparing}
-            rivals = {name: make(communicator) for name, make in by.items()}
-            how = {"memories": contestants.MEMORIES, "rivals": rivals, "protocol": Protocol(repeats=3, warm_up=1)}
+            baselines = {name: make(communicator) for name, make in by.items()}
+            how = {"memories": contestants.MEMORIES, "baselines": baselines, "protocol": Protocol(repeats=3, warm_up=1)}
             buffers = HostBuffers(transport, {"prepared": contestants.memory_of(communicator)})
             return sweep(transport, Sweep(SIZES, tuple(by), **how, **asked), buffers=buffers).rows
 

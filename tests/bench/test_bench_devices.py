@@ -118,7 +118,7 @@ def test_ranks_write_memory_of_devices_too_before_every_call():
     for fresh, wanted in ((True, [0.0, 0.0, 0.0]), (False, [0.0, 7.0, 7.0])):
         found = {rank: [] for rank in range(2)}
         protocol = Protocol(repeats=3, warm_up=0, fresh=fresh)
-        asked = {"rivals": {"fake": prepare}, "algorithms": ("fake",), "checked": False, "protocol": protocol}
+        asked = {"baselines": {"fake": prepare}, "algorithms": ("fake",), "checked": False, "protocol": protocol}
         (row,) = swept(2, sizes=(2000,), **asked).rows
         assert found == {0: wanted, 1: wanted} and (row["memory"], row["status"]) == ("device", "ok")
 
@@ -241,7 +241,7 @@ def with_nccl(size, load, make=buffers_of, **asked):
 
         buffers = make(inner, (STAGED,))
         nccl = Nccl(buffers, load)
-        found = sweep(buffers.transport, replace(asked, rivals={"nccl": nccl}), buffers=buffers)
+        found = sweep(buffers.transport, replace(asked, baselines={"nccl": nccl}), buffers=buffers)
         nccl.close()
         inner.close()
         return found.rows

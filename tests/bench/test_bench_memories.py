@@ -109,7 +109,7 @@ def test_a_contestant_may_bring_memory_of_its_own():
         return lambda: job.transport.native_allreduce(job.target, "sum")
 
     spans = []
-    asked = {"algorithms": ("mpi", "rival"), "rivals": {"rival": prepare}, "memories": {"rival": ("brought",)}}
+    asked = {"algorithms": ("mpi", "rival"), "baselines": {"rival": prepare}, "memories": {"rival": ("brought",)}}
     rows = swept(buffers=lambda transport: HostBuffers(transport, {"brought": brought}), **asked).rows
     assert [(row["memory"], row["wrong"]) for row in rows] == [("shared", 0), ("brought", 0)]
 
@@ -132,7 +132,7 @@ def seen(out_of_place=False, **protocol) -> list[float]:
         return run
 
     protocol = Protocol(repeats=3, warm_up=2, **protocol)
-    asked = {"algorithms": ("fake",), "rivals": {"fake": prepare}, "checked": False, "protocol": protocol}
+    asked = {"algorithms": ("fake",), "baselines": {"fake": prepare}, "checked": False, "protocol": protocol}
     swept(out_of_place=out_of_place, **asked)
     assert found[0] == found[1]
     return found[1]
@@ -167,7 +167,7 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
     monkeypatch.setattr(timing, "_empty_caches", lambda scrub: events.append("emptied"))
     rival = {"fake": lambda job: lambda: events.append("run")}
     protocol = Protocol(repeats=2, warm_up=0)
-    swept(1, buffers=Noted, algorithms=("fake",), rivals=rival, checked=False, protocol=protocol)
+    swept(1, buffers=Noted, algorithms=("fake",), baselines=rival, checked=False, protocol=protocol)
     assert events[-9:] == ["written"] + 2 * ["written", "emptied", "clock", "run"]
 
 

@@ -160,7 +160,7 @@ def test_a_rival_takes_part_in_the_same_run():
         return lambda: job.transport.native_allreduce(job.target, "sum", job.source)
 
     asked = {"algorithms": ("ring", "rival"), "ops": ("mean",), "out_of_place": True}
-    for row in by(swept(2, rivals={"rival": by_the_transport}, **asked).rows, algorithm="rival"):
+    for row in by(swept(2, baselines={"rival": by_the_transport}, **asked).rows, algorithm="rival"):
         assert (row["status"], row["wrong"], row["wire_bytes"], row["same_over_segments"]) == ("ok", 0, None, None)
         assert row["transport"] == "rival"
 

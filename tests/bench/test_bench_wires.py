@@ -77,7 +77,7 @@ def test_a_bound_of_fewer_bytes():
 
 def test_refusals_have_their_reason():
     asked = {"wires": ("bfloat16",), "sizes": (64,), "algorithms": ("mpi", "ring", "recursive-doubling", "rival")}
-    rivals = {"rival": lambda job: lambda: None}
+    baselines = {"rival": lambda job: lambda: None}
     native, unowned = (
         bench_texts.WIRE_NOT_HERE(algorithm="mpi", wire="bfloat16"),
         "'recursive-doubling' cannot use a wire",
@@ -88,7 +88,7 @@ def test_refusals_have_their_reason():
         ("sum", "bfloat16", [bench_texts.WIRE_TYPE(wire="bfloat16", dtype="bfloat16")] * 4),
         ("mean", "int32", [bench_texts.WIRE_TYPE(wire="bfloat16", dtype="int32")] * 4),
     ):
-        rows = swept(2, **asked, ops=(op,), dtypes=(dtype,), rivals=rivals).rows
+        rows = swept(2, **asked, ops=(op,), dtypes=(dtype,), baselines=baselines).rows
         for row, reason in zip(rows, wanted, strict=False):
             assert (row["reason"] or "").startswith(reason or "") and (row["status"] == "refused") == bool(reason)
         assert rows[3]["status"] == "refused" and rows[3]["wire_dtype"] == "bfloat16"

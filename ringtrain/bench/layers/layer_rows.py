@@ -1,4 +1,4 @@
-"""What was measured of a net's layers as rows of figures, and as text."""
+"""The measurements of a net's layers as rows of figures, and as text."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,9 @@ def _giga(rate: float | None) -> str:
 
 
 def layer_rows(graph: Graph, samples: Mapping[Key, Sequence[float]], batch: int, dtype: str) -> list[dict]:
-    """One row a computed layer, then loss, update and what lies between layers. Units: seconds; bytes of an exchange's
-    buffer, before any schedule."""
+    """Return one row for each computed layer, then rows for the loss, the update and the work between layers. Units:
+    seconds; bytes of an exchange's buffer, before any schedule.
+    """
     told = {row.layer: row for row in graph.describe(batch, dtype)}
     needing = wiring.needing(graph.plan, graph.shapes)
     rows = [_layer(node, graph, told, needing, samples, batch) for node in graph.plan]
@@ -66,8 +67,9 @@ def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: i
 
 
 def _products(node: Node, graph: Graph, needing: set) -> int:
-    """How many times the arithmetic of forward backward takes: once for the weights' gradient, once for the input's
-    where that is wanted. Not told of layers without products."""
+    """Return the number of products of backward for one of forward: one for the weights' gradient, and one for the
+    input's gradient if it is needed. Zero for layers without products.
+    """
     parameters = node.layer.parameters(wiring.arguments(node, graph.shapes))
     if not any(parameter.role == "weight" for parameter in parameters):
         return 0
@@ -75,7 +77,7 @@ def _products(node: Node, graph: Graph, needing: set) -> int:
 
 
 def _apart(name: str, samples) -> dict:
-    """Loss and update are counted as backward: they come after it, or before."""
+    """Return the figures of loss and update, which count as backward."""
     return {
         "layer": name,
         "kind": "",
@@ -91,7 +93,9 @@ def _apart(name: str, samples) -> dict:
 
 
 def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: int, ranks: int) -> dict:
-    """Of one iteration. ``exchange_bytes`` is the buffer, ``sent_bytes`` what a rank sends at least to sum it."""
+    """Return the totals of one iteration. ``exchange_bytes`` is the buffer, ``sent_bytes`` the least that a rank sends
+    to sum it.
+    """
     iteration = statistics.median(samples[ITERATION, ""])
     exchanged = sum(row["exchange_bytes"] for row in rows)
     layers = [row for row in rows if row["kind"]]
@@ -108,14 +112,14 @@ def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: 
 
 
 def cells(rows: Sequence[dict], total: dict) -> list[list[str]]:
-    """Every row as text, the last one the sums of the layers."""
+    """Return every row as text; the last row has the sums of the layers."""
     shown = [[show(row) for _, _, show in COLUMNS] for row in rows]
     bottom = ["all layers", "", _milli(total["forward_s"]), _milli(total["backward_s"]), "", "", ""]
     return [*shown, [*bottom, f"{total['exchange_bytes']:,}"]]
 
 
 def layer_lines(rows: Sequence[dict], total: dict) -> list[str]:
-    """Columns of one width each, for files and pipes."""
+    """Return columns of one width each, for files and pipes."""
     table = [[title for title, _, _ in COLUMNS], [unit for _, unit, _ in COLUMNS], *cells(rows, total)]
     widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
     return [_line(line, widths) for line in table]
@@ -128,7 +132,7 @@ def _line(line: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def summary_lines(total: dict, header: dict) -> list[str]:
-    """``header``: batch, ranks, held_bytes and peak_bytes."""
+    """Return the summary. ``header``: batch, ranks, held_bytes and peak_bytes."""
     iteration, ranks = total["iteration_s"], header["ranks"]
     lines = [
         texts.ITERATION(iteration=_milli(iteration), rate=total["images_per_s"]),

@@ -1,9 +1,9 @@
-"""What each layer of a net costs: forward and backward in seconds, on this rank's share of a batch.
+"""The cost of each layer of a net: forward and backward in seconds, on this rank's shard of a batch.
 
-The net is run as training runs it, on one batch of random numbers; every layer is wrapped in one that looks at the
-clock before and after. What no layer has is told apart: the loss, the optimizer's update, and what lies between layers
-(the sums of gradients where an output has several readers). The learning rate is 0, so that every iteration computes
-the same; nothing is exchanged.
+The net runs as in training, on one batch of random numbers; every layer is wrapped in one that reads the clock before
+and after. Work outside of layers is measured separately: the loss, the optimizer's update, and the work between layers
+(the sums of gradients of an output with several readers). The learning rate is 0, so that every iteration computes the
+same; nothing is exchanged.
 """
 
 import time
@@ -32,7 +32,7 @@ Key = tuple[str, str]  # layer and phase; the phase is empty where it is of WITH
 
 
 class Stopwatch:
-    """Seconds of one iteration by key, of work that is finished: the device is waited for."""
+    """Seconds of one iteration by key, of finished work: it waits for the device."""
 
     def __init__(self, ops: Ops):
         self._ops = ops
@@ -48,7 +48,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class TimedLayer(Layer):
-    """A layer with a clock beside it."""
+    """A layer with a clock around it."""
 
     layer: Layer
     watch: Stopwatch
@@ -80,7 +80,7 @@ class Rig:
     count: examples of this rank; total: of all ranks
     make:  (spans) → optimizer
 
-    Raises: ModelError where the net does not end in one vector
+    Raises: ModelError if the net does not end in one vector
     """
 
     def __init__(self, ops: Ops, graph: Graph, count: int, total: int, make: Callable[..., Optimizer], seed: int = 0):
@@ -101,11 +101,11 @@ class Rig:
 
     @property
     def held_bytes(self) -> int:
-        """Of weights, gradients and the optimizer's state."""
+        """Return the bytes of weights, gradients and the optimizer's state."""
         return (2 + len(self._slots)) * self._arena.count * self._ops.dtype.itemsize
 
     def iterate(self) -> dict[Key, float]:
-        """Seconds of one iteration, by key."""
+        """Run one iteration and return its seconds by key."""
         watch = self._watch
         watch.seconds = {}
         watch.time((ITERATION, ""), self._iterate)
@@ -128,6 +128,7 @@ class Rig:
 
 
 def classes_of(graph: Graph) -> int:
+    """Return the number of classes of the net's output."""
     shape = graph.shapes[graph.output]
     if len(shape) != 1:
         raise ModelError(texts.NO_VECTOR(layer=graph.output, shape=shapes.text(shape)))
@@ -135,14 +136,15 @@ def classes_of(graph: Graph) -> int:
 
 
 def keys_of(graph: Graph) -> list[Key]:
-    """Every key of an iteration: layers in order, each forward and backward, then what no layer has."""
+    """Return every key of an iteration: layers in order, each forward and backward, then the work outside of layers."""
     layers = [(node.name, phase) for node in graph.plan for phase in (FORWARD, BACKWARD)]
     return [*layers, *((name, "") for name in WITHOUT_LAYER)]
 
 
 def measure_layers(transport: Transport, rig: Rig, keys: list[Key], iterations: int) -> dict[Key, list[float]]:
-    """Seconds of each iteration by key, each the slowest rank's. Ranks are started together by a barrier. A layer whose
-    backward is never run, since nothing before it is trained, has 0 there. Collective."""
+    """Return the seconds of each iteration by key, each the slowest rank's. A barrier starts the ranks together. A
+    layer whose backward never runs, since nothing before it is trained, has 0 there. Collective.
+    """
     samples = []
     for _ in range(iterations):
         transport.barrier()

@@ -1,1 +1,1 @@
-"""One measurement: buffers, contenders, timing, checks, the row that it gives."""
+"""One measurement: buffers, contenders, timing, checks, and the resulting row."""

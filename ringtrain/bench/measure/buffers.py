@@ -1,10 +1,10 @@
-"""Where the buffers of a sweep lie, in host memory or on a device, and what is done to them beside all-reducing.
+"""The buffers of a sweep, in host memory or on a device, and the operations on them besides the all-reduce.
 
-Host memory is of two kinds: *shared* by the ranks of a node, where training keeps its gradients, and *ordinary*, a
-process's own, where an MPI is called by everyone else. An MPI may be slower in the first by a half and more.
+Host memory is of two kinds: *shared* by the ranks of a node, as training's gradients are, and *ordinary*, a process's
+own, as in most calls of an MPI. An MPI may be slower on the first by a half and more.
 
 Messages of device memory may go in several *ways*: handed to the MPI by their address (direct), or staged through host
-memory. What sends messages is measured by each way that can run; the rest once, over the first.
+memory. Algorithms over messages are measured in each way that can run; the others once, over the first.
 """
 
 from abc import ABC, abstractmethod
@@ -24,15 +24,17 @@ from ringtrain.transport.base import Transport
 NO_WAY = ""  # of what sends no messages, or has no choice
 CPU, CUDA = "cpu", "cuda"
 SHARED, ORDINARY, OF_DEVICE = "shared", "ordinary", "device"  # kinds of memory
-NCCL = "nccl"  # a rival, of devices
+NCCL = "nccl"  # an external baseline, on devices
 DEVICE_TYPES = ("float32", "float64")  # that a device adds
 NO_OTHERS: Mapping = {}
 
 
 class Buffers(ABC):
-    """device:    where they are, as ``--device`` has it
-    transport: that of the first way: the ranks, and what they do together
-    memories:  kinds of memory that there are, the one that training uses first
+    """Memory for buffers.
+
+    device:    their device, as in ``--device``
+    transport: transport of the first way: the ranks and their collectives
+    memories:  the kinds of memory; training uses the first one
     """
 
     device: str
@@ -41,38 +43,38 @@ class Buffers(ABC):
 
     @abstractmethod
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
-        """In which ways it is measured, by their names."""
+        """Return the names of the ways in which the algorithm is measured."""
 
     @abstractmethod
     def by(self, way: str) -> Transport: ...
 
     @abstractmethod
     def over(self, carrier: str, way: str) -> str:
-        """What carries an all-reduce, by the name that its reduction has for it, as rows say it."""
+        """Return the carrier of an all-reduce as rows name it. ``carrier``: its reduction's name for it."""
 
     @abstractmethod
     def allocate(self, nbytes: int, memory: str | None = None):
-        """Bytes, of the first kind of memory unless another is named. Collective over the node."""
+        """Return bytes, of the first kind of memory by default. Collective over the node."""
 
     @abstractmethod
     def typed(self, span, nbytes: int, numbers: NumberType):
-        """The first bytes of a span as numbers."""
+        """Return the first bytes of a span as numbers."""
 
     @abstractmethod
     def check_room(self, nbytes: int) -> None:
-        """Collective. Raises UsageError where that is more than there is memory."""
+        """Raise UsageError if the memory has fewer than ``nbytes``. Collective."""
 
     @abstractmethod
     def describe(self) -> dict:
-        """What the header says of it: ``device``, None on a host. Collective."""
+        """Return the header's entry: ``device``, None on a host. Collective."""
 
     @abstractmethod
     def host_of(self, span) -> np.ndarray:
-        """An array to be filled for :meth:`load`: the memory itself, where a host has it."""
+        """Return an array to fill for :meth:`load`: the memory itself on a host."""
 
     @abstractmethod
     def load(self, host: np.ndarray, span) -> None:
-        """It is there on return."""
+        """Copy a host array into the span. It is there on return."""
 
     @abstractmethod
     def read(self, span) -> np.ndarray: ...
@@ -82,23 +84,23 @@ class Buffers(ABC):
 
     @abstractmethod
     def copy(self, source, target) -> None:
-        """Before what is all-reduced afterwards."""
+        """Copy an input before an all-reduce."""
 
     @abstractmethod
     def lacking(self, numbers: NumberType, op: str) -> str | None:
-        """Why nothing here all-reduces such numbers so; None where something does."""
+        """Return the reason why no algorithm here reduces such numbers; None if one does."""
 
     @abstractmethod
     def combining(self, numbers: NumberType, op: str) -> tuple[Callable, object]:
-        """(combine, device) for :func:`ringtrain.allreduce.catalogue.make_allreduce`."""
+        """Return (combine, device) for :func:`ringtrain.allreduce.catalogue.make_allreduce`."""
 
     @abstractmethod
     def check_native(self, numbers: NumberType, op: str) -> None:
-        """Collective. Raises UsageError where the MPI cannot."""
+        """Raise UsageError if the MPI cannot reduce such numbers. Collective."""
 
 
 class HostBuffers(Buffers):
-    """In host memory, shared by the ranks of a node where they can. Collective to make.
+    """Buffers in host memory, shared by the ranks of a node if possible. Collective to make.
 
     others: allocations of further kinds of memory by their names, each a function of the number of bytes
     """
@@ -142,7 +144,7 @@ class HostBuffers(Buffers):
         return span
 
     def load(self, host: np.ndarray, span) -> None:
-        """It is the same memory."""
+        """Do nothing: it is the same memory."""
 
     def read(self, span) -> np.ndarray:
         return span
@@ -164,19 +166,19 @@ class HostBuffers(Buffers):
 
 
 def _shares(transport: Transport) -> bool:
-    """Whether ranks have memory with others. Collective; the same on all ranks."""
+    """Whether ranks share memory with others. Collective; the same on all ranks."""
     own = transport.local_size > 1 and transport.peer_views(transport.allocate(1, np.uint8)) is not None
     return any(transport.gather_json(own))
 
 
 @dataclass(slots=True)
 class DeviceBuffers(Buffers):
-    """In the memory of this rank's device.
+    """Buffers in the memory of this rank's device.
 
     runtime: the device's (:mod:`ringtrain.ops.cuda.runtime`)
     ops_of:  ops_of(dtype): its operations for numbers of that type (:class:`ringtrain.ops.base.Ops`)
     ways:    transports by the names of their ways, of the same ranks
-    stream:  for copies of its own; a new one unless given
+    stream:  for its own copies; a new one by default
     """
 
     runtime: object
@@ -248,10 +250,12 @@ class DeviceBuffers(Buffers):
         return ops.add, ops
 
     def check_native(self, numbers: NumberType, op: str) -> None:
-        """Any MPI adds what a device adds."""
+        """Accept all: any MPI adds the types that a device adds."""
 
     def ops(self, dtype):
-        """Made once: each has a stream of its own, and all that is done to one buffer is in the order of one."""
+        """Return the operations for a type, made once: each has a stream of its own, and all work on one buffer has one
+        order.
+        """
         name = np.dtype(dtype).name
         if name not in self._ops:
             self._ops[name] = self.ops_of(name)

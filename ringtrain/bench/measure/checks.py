@@ -1,13 +1,13 @@
-"""Whether an all-reduce is right: every element, by two kinds of input, on every rank.
+"""Checks of an all-reduce's result: every element, with two kinds of input, on every rank.
 
-*exact*    whole numbers whose every partial sum is exact in any order, so that right is equal
-*random*   normal numbers, against a sum in the widest type there is: |error| <= depth · u · sum of |x|, with depth the
-           p - 1 additions that an element takes at most in any order, and u the type's roundoff; over a wire that
-           rounds also p · u of the wire, since a contribution is in at most p - 1 messages, and rounded by an owner
+*exact*    integers whose every partial sum is exact in any order, so that the result must be equal
+*random*   normal numbers, against a sum in the widest type: |error| <= depth · u · sum of |x|, with depth the p - 1
+           additions of an element at most in any order, and u the type's roundoff; with a wire that rounds also p · u
+           of the wire, since a contribution is in at most p - 1 messages, and rounded by an owner
 
 Inputs repeat with a period of a large prime number of elements, different on every rank. Expected values are then made
-once for a period, and a chunk that lands in the place of another is still seen, since no chunk is that long a
-multiple. Whole types are exact in both kinds, and so are max and min.
+once for a period, and a chunk in the place of another is still seen, since no chunk's length is a multiple of the
+period. Integer types are exact in both kinds, and so are max and min.
 """
 
 import hashlib
@@ -30,13 +30,11 @@ KINDS = ("exact", "random")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One period of every rank's input and of the result.
-
-    Made once for all sizes; nobody writes into it.
+    """One period of every rank's input and of the result, made once for all sizes and read-only.
 
     own:      this rank's input, as stored
     expected: of the result, in a type that holds it
-    allowed:  how far each element may be from it
+    allowed:  largest error of each element
     """
 
     own: np.ndarray
@@ -46,10 +44,12 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """wrong:                 elements, over all ranks and both kinds of input
+    """The verdict on an all-reduce.
+
+    wrong:                 number of wrong elements, over all ranks and both kinds of input
     same_on_ranks:         whether all ranks hold the same bits
     same_over_repeats:     whether a repetition gives the same bits
-    same_over_segments:    whether other segments give the same bits; None for an algorithm that has none
+    same_over_segments:    whether other segments give the same bits; None for an algorithm without segments
     """
 
     wrong: int
@@ -60,6 +60,7 @@ class Verdict:
 
 @lru_cache(maxsize=32)
 def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, seed: int, wire: str = NONE) -> Pattern:
+    """Return the pattern of one kind of input."""
     carried = numbers if wire == NONE else TYPES[wire]
     inputs = [_input(kind, numbers, each, size, seed, min(numbers.whole, carried.whole)) for each in range(size)]
     wide = [_widened(numbers, stored) for stored in inputs]
@@ -74,13 +75,13 @@ def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, 
 
 
 def _widened(numbers: NumberType, stored) -> np.ndarray:
-    """In a type whose own rounding does not matter beside that of ``numbers``."""
+    """Return the numbers in a type whose own rounding does not matter beside that of ``numbers``."""
     floating = np.longdouble if numbers.itemsize == 8 else np.float64
     return numbers.decode(stored).astype(np.int64 if numbers.integral else floating)
 
 
 def _input(kind: str, numbers: NumberType, rank: int, size: int, seed: int, whole: int) -> np.ndarray:
-    """``whole``: up to here every whole number has an exact value, wherever it is kept or sent."""
+    """Return one period of a rank's input. ``whole``: up to here every integer is exact in memory and in messages."""
     rng = np.random.default_rng([seed, rank, KINDS.index(kind)])
     if kind == "random" and not numbers.integral:
         return numbers.encode(rng.standard_normal(PERIOD))
@@ -104,7 +105,7 @@ def _allowed(kind: str, numbers: NumberType, op: str, wide: list, wire: NumberTy
 
 
 def slices_with_pattern(span, pattern: np.ndarray) -> Iterator[tuple]:
-    """Parts of ``span`` beside the repeated pattern, small enough to stay in memory."""
+    """Yield slices of ``span`` with the repeated pattern, small enough to stay in the cache."""
     repeated = np.tile(pattern, BLOCK // PERIOD) if span.size > PERIOD else pattern
     for start in range(0, span.size, BLOCK):
         part = span[start : start + BLOCK]
@@ -112,12 +113,13 @@ def slices_with_pattern(span, pattern: np.ndarray) -> Iterator[tuple]:
 
 
 def fill(span, pattern: Pattern) -> None:
+    """Fill a span with the rank's input."""
     for part, values in slices_with_pattern(span, pattern.own):
         part[...] = values
 
 
 def count_wrong(numbers: NumberType, span, pattern: Pattern) -> int:
-    """How many elements of a result are not what they may be. A NaN is wrong."""
+    """Return the number of elements of a result that differ more than allowed. A NaN is wrong."""
     pairs = zip(slices_with_pattern(span, pattern.expected), slices_with_pattern(span, pattern.allowed), strict=True)
     return sum(_wrong(numbers, part, expected, allowed) for (part, expected), (_, allowed) in pairs)
 
@@ -131,7 +133,7 @@ def _wrong(numbers: NumberType, part, expected, allowed) -> int:
 
 
 def judge(job: MeasuredAllReduce, trial: PreparedTrial, otherwise: PreparedTrial | None, seed: int) -> Verdict:
-    """Run the trial on both kinds of input, and again, and with other segments. Collective; the same everywhere."""
+    """Run the trial on both kinds of input, once more, and with other segments. Collective; the same everywhere."""
     exact, random = (pattern_of(job, kind, seed, trial.wire) for kind in KINDS)
     wrong = _run_on(job, trial, exact) + _run_on(job, trial, random)
     first = result_digest(job.buffers.read(job.target))
@@ -145,7 +147,9 @@ def judge(job: MeasuredAllReduce, trial: PreparedTrial, otherwise: PreparedTrial
 
 
 def verdict_of(answers: list) -> Verdict:
-    """From each rank's [wrong, digest of the first run, of a repetition, of other segments or None]."""
+    """Return the verdict for each rank's [wrong, digest of the first run, of a repetition, of other segments or
+    None].
+    """
     _, first, _, other = answers[0]
     return Verdict(
         wrong=sum(answer[0] for answer in answers),
@@ -156,6 +160,7 @@ def verdict_of(answers: list) -> Verdict:
 
 
 def pattern_of(job: MeasuredAllReduce, kind: str, seed: int, wire: str = NONE) -> Pattern:
+    """Return the pattern of a job."""
     return make_pattern(kind, job.numbers, job.op, job.transport.rank, job.transport.size, seed, wire)
 
 
@@ -168,12 +173,15 @@ def _run_on(job: MeasuredAllReduce, trial: PreparedTrial, pattern: Pattern) -> i
 
 
 def result_digest(span) -> str:
+    """Return a digest of a result's bytes."""
     return hashlib.sha256(span.view(np.uint8)).hexdigest()
 
 
 def self_test(job: MeasuredAllReduce, trial: PreparedTrial, seed: int) -> bool:
-    """Spoil one byte of a right result on the last rank: both kinds of check must count one wrong element. Whether that
-    was tried: a wrong result needs no spoiling. Collective. Raises RingtrainError where a check does not notice."""
+    """Check the checks: spoil one byte of a right result on the last rank, which both kinds of check must count as one
+    wrong element. Returns whether it was tried: a wrong result needs no spoiling. Collective. Raises RingtrainError if
+    a check does not notice.
+    """
     for kind in KINDS:
         pattern = pattern_of(job, kind, seed, trial.wire)
         if any(job.transport.gather_json(_run_on(job, trial, pattern))):
@@ -192,7 +200,8 @@ def self_test(job: MeasuredAllReduce, trial: PreparedTrial, seed: int) -> bool:
 
 
 def spoil(span, element: int) -> None:
-    """Flip a bit in the most significant byte of one element, which no rounding explains: of an exponent the first one
-    that is not set, so that the number becomes huge."""
+    """Flip a bit in the most significant byte of one element: the first unset bit of an exponent, so that the number
+    becomes huge and no rounding explains it.
+    """
     most_significant = span[element : element + 1].view(np.uint8)[-1:]
     most_significant ^= 0x20 if most_significant[0] & 0x40 else 0x40

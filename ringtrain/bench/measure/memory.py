@@ -1,5 +1,6 @@
-"""Whether the buffers of a sweep fit into memory, before any is taken: systems promise memory that is not there, and
-end whoever uses it."""
+"""Check that the buffers of a sweep fit into memory, before any is allocated: systems promise memory that they lack,
+and end the process that uses it.
+"""
 
 import re
 import socket
@@ -14,18 +15,18 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def kernel_bytes(name: str, meminfo: Path = MEMINFO) -> int | None:
-    """What the kernel tells of this host's memory; None where it does not."""
+    """Return the kernel's figure for this host's memory; None without one."""
     found = re.search(rf"^{name}:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE) if meminfo.is_file() else None
     return int(found[1]) << 10 if found else None
 
 
 def available_bytes(meminfo: Path = MEMINFO) -> int | None:
-    """What this host can still hand out; None where it does not say."""
+    """Return the memory that this host can still give; None if unknown."""
     return kernel_bytes("MemAvailable", meminfo)
 
 
 def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> None:
-    """Collective. Raises UsageError on all ranks where ``nbytes`` on each rank are more than a host has."""
+    """Raise UsageError on all ranks if a host has less than ``nbytes`` for each of its ranks. Collective."""
     hosts = transport.gather_json([socket.gethostname(), available_bytes(meminfo)])
     for name in dict.fromkeys(host for host, _ in hosts):
         there = [available for host, available in hosts if host == name]
@@ -45,7 +46,9 @@ def check_memory(transport: Transport, nbytes: int, meminfo: Path = MEMINFO) -> 
 
 
 def check_device_memory(transport: Transport, nbytes: int, free_bytes: int, device: str) -> None:
-    """The same of a device's memory, which several ranks may share; ``device`` tells it from others."""
+    """Raise UsageError on all ranks if a device, which several ranks may share, lacks memory. ``device``: its identity.
+    Collective.
+    """
     found = transport.gather_json([device, free_bytes])
     for name in dict.fromkeys(own for own, _ in found):
         there = [free for own, free in found if own == name]

@@ -1,4 +1,4 @@
-"""NVIDIA's NCCL as a rival: its all-reduce of a job, on the very memory that the others use."""
+"""NVIDIA's NCCL as an external baseline: its all-reduce of a job, on the same memory as the others."""
 
 import base64
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from ringtrain.transport.waiting import peers
 
 
 class Nccl:
-    """Prepares jobs (:data:`ringtrain.bench.measure.trials.Rival`), with one communicator for all of them.
+    """Prepares jobs (:data:`ringtrain.bench.measure.trials.Baseline`), with one communicator for all of them.
 
-    load: () → (CuPy's module of NCCL, a new stream of CuPy's); raises ImportError where they are not to be had
+    load: () → (CuPy's module of NCCL, a new stream of CuPy's); raises ImportError if they are missing
     """
 
     def __init__(self, buffers: DeviceBuffers, load: Callable):
@@ -21,7 +21,7 @@ class Nccl:
         self._refusal: str | None = None
 
     def __call__(self, job: MeasuredAllReduce) -> Callable[[], None]:
-        """Collective. Raises Refusal, on all ranks alike."""
+        """Prepare a job. Collective. Raises Refusal, on all ranks alike."""
         if self._communicator is None and self._refusal is None:
             self._refusal = self._connect()
         if self._refusal:
@@ -40,7 +40,7 @@ class Nccl:
         return run
 
     def _connect(self) -> str:
-        """Why NCCL cannot run here; "" where it does from now on. Collective."""
+        """Connect. Returns the reason why NCCL cannot run here; "" if it can. Collective."""
         transport = self._buffers.transport
         try:
             self._library, self._stream = self._load()
@@ -57,7 +57,7 @@ class Nccl:
         return ""
 
     def close(self) -> None:
-        """Collective."""
+        """Close the communicator. Collective."""
         if self._communicator is not None:
             self._communicator.destroy()
             self._communicator = None
@@ -72,7 +72,7 @@ def _shared(devices: list[str]) -> str:
 
 
 def load_from_cupy() -> tuple:
-    """Raises ImportError."""
+    """Return CuPy's module of NCCL and a new stream. Raises ImportError."""
     import warnings
 
     import cupy

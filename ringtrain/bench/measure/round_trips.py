@@ -1,5 +1,6 @@
-"""Moves between ranks that calibration is made of, each a function that plays one round and returns when this rank is
-done. Preparing one is not collective; playing it is, for those who take part."""
+"""Moves between ranks for the calibration, each a function that plays one round and returns when this rank is done.
+Preparing one is not collective; playing it is, for its ranks.
+"""
 
 import statistics
 from collections import deque
@@ -12,13 +13,13 @@ from ringtrain.transport.base import Transport
 DEADLINE_S = 120.0
 WARM_UP = 2
 WINDOW = 4  # messages of a stream under way at once, so that the link never waits for the next one
-STREAM_S = 0.05  # what a stream takes at least, so that starting it is little beside it
+STREAM_S = 0.05  # least duration of a stream, so that its start is a small fraction of it
 STREAM_REPEATS = 5
 MOST_MESSAGES = 1 << 14
 
 
 def message_buffers(buffers: Buffers, nbytes: int) -> tuple:
-    """Two buffers of bytes, to send from and to receive into, whose pages are there."""
+    """Return two buffers of bytes, to send from and to receive into, whose pages have been touched."""
     pair = buffers.allocate(nbytes), buffers.allocate(nbytes)
     for span in pair:
         buffers.clear(span)
@@ -26,11 +27,11 @@ def message_buffers(buffers: Buffers, nbytes: int) -> tuple:
 
 
 def idle() -> None:
-    """What a rank plays that has no part."""
+    """Play the part of a rank without a part."""
 
 
 def ping_pong(transport: Transport, first: int, second: int, out, into, tag: int) -> Callable[[], None]:
-    """``first`` sends to ``second``, who sends back; the others have nothing to do."""
+    """Return a round in which ``first`` sends to ``second``, which sends back; the others do nothing."""
     if transport.rank not in (first, second):
         return idle
     peer = second if transport.rank == first else first
@@ -46,7 +47,7 @@ def ping_pong(transport: Transport, first: int, second: int, out, into, tag: int
 
 
 def shift(transport: Transport, to: int | None, source: int | None, out, into, tag: int) -> Callable[[], None]:
-    """Send to one rank while receiving from one; None for ranks that have no such peer."""
+    """Return a round that sends to one rank while receiving from one; None for ranks without such a peer."""
     handles = [] if source is None else [transport.recvs([(source, into)], tag)]
     handles += [] if to is None else [transport.sends([(to, out)], tag)]
 
@@ -60,8 +61,9 @@ def shift(transport: Transport, to: int | None, source: int | None, out, into, t
 
 
 def stream(transport: Transport, to: int | None, source: int | None, out, into, tag: int) -> Callable[[int], None]:
-    """A function of a number of messages: send so many to one rank while receiving so many from one, a few of them
-    under way at any time. None for ranks that have no such peer."""
+    """Return a function of a number of messages, which sends that many to one rank while receiving as many from one, a
+    few of them in flight at any time. None for ranks without such a peer.
+    """
     ends = [] if source is None else [[transport.recvs([(source, into)], tag) for _ in range(WINDOW)]]
     ends += [] if to is None else [[transport.sends([(to, out)], tag) for _ in range(WINDOW)]]
 
@@ -79,6 +81,8 @@ def stream(transport: Transport, to: int | None, source: int | None, out, into, 
 
 
 def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:
+    """Run ``action`` several times."""
+
     def play() -> None:
         for _ in range(times):
             action()
@@ -87,17 +91,17 @@ def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:
 
 
 def slowest_s(transport: Transport, action: Callable[[], None], repeats: int) -> float:
-    """The median over ``repeats`` of the slowest rank's time; collective."""
+    """Return the median over ``repeats`` of the slowest rank's time; collective."""
     own = [timed(transport, action) for _ in range(WARM_UP + repeats)][WARM_UP:]
     return statistics.median(_slowest(transport, own))
 
 
 def sustained_s(transport: Transport, play: Callable[[int], None]) -> float:
-    """Seconds a message of a long stream, on the slowest rank; collective.
+    """Return the seconds a message of a long stream, on the slowest rank; collective.
 
-    What a stream of 2k messages takes longer than one of k, each at its fastest: a shaper that lets so many bytes pass
-    at once before it slows down, a switch's buffers and the time to begin are in both, and so in neither. But not less
-    than a message's share of the longer one: that the shorter one was disturbed makes no link faster.
+    It is the difference between a stream of 2k messages and one of k, each at its fastest: both contain the bytes that
+    a shaper passes before it slows down, a switch's buffers and the time to begin, so the difference does not. But it
+    is never less than a message's time in the longer stream: a disturbance of the shorter one makes no link faster.
     """
     count = WINDOW
     while count < MOST_MESSAGES and min(_slowest(transport, [_timed_stream(transport, play, count)])) < STREAM_S:
@@ -115,5 +119,5 @@ def _timed_stream(transport: Transport, play: Callable[[int], None], count: int)
 
 
 def _slowest(transport: Transport, own: list[float]) -> list[float]:
-    """The slowest rank's times."""
+    """Return the slowest rank's times."""
     return [max(times) for times in zip(*transport.gather_json(own), strict=True)]

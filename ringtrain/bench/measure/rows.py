@@ -1,7 +1,7 @@
 """One row of a sweep: an algorithm on one size, type, operation and placement; measured, wrong, or refused.
 
-Every row has every key; what does not apply is None. Units: ``…_s`` seconds, ``bytes`` of the buffer on each rank,
-``…_per_s`` a second. ``wire_dtype`` is what messages hold: ``dtype``, or what they are rounded to.
+Every row has every key; keys that do not apply are None. Units: ``…_s`` seconds, ``bytes`` of the buffer on each rank,
+``…_per_s`` a second. ``wire_dtype`` is the type in messages: ``dtype``, or the type they are rounded to.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,9 @@ COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 def identity(
     job: MeasuredAllReduce, algorithm: str, transport: str | None, wire: str = NONE, way: str = NO_WAY
 ) -> dict:
-    """``transport`` is what carries the algorithm; None where it does not run; the memory is None then, too.
-    ``way``: of messages, among several."""
+    """Return the identity of a row. ``transport``: carrier of the algorithm; None if it does not run, and the memory is
+    None then, too. ``way``: way of its messages, among several.
+    """
     return {
         "algorithm": algorithm,
         "transport": transport,
@@ -57,13 +58,19 @@ def identity(
 
 
 def refused(named: dict, reason: str) -> dict:
+    """Return the row of a refused algorithm."""
     return _complete(named, {"status": REFUSED, "reason": reason})
 
 
 def measured(
     named: dict, samples: Samples, wire_bytes: int | None, bound_s: float, crowded: str | None, why: str | None = None
 ) -> dict:
-    """``wire_bytes``: what the busiest rank sends. ``crowded``: why ranks share cores, or None. ``why``: a choice's."""
+    """Return the row of a measured algorithm.
+
+    wire_bytes: bytes that the busiest rank sends
+    crowded:    why ranks share cores, or None
+    why:        reason of auto's choice
+    """
     figures = summarise(samples.slowest)
     noisy = f"cv {figures['cv']:.0%}" if figures["cv"] > NOISY_CV else None
     facts = {
@@ -82,7 +89,7 @@ def measured(
 
 
 def rates(named: dict, median_s: float, bound_s: float) -> dict:
-    """What follows from a median."""
+    """Return the figures that follow from a median."""
     algbw, ranks = named["bytes"] / median_s, named["ranks"]
     return {
         "algbw_bytes_per_s": algbw,
@@ -92,8 +99,9 @@ def rates(named: dict, median_s: float, bound_s: float) -> dict:
 
 
 def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
-    """Beside the same row's iterations in which one rank came late: ``late_cost`` is how much longer they took, as a
-    multiple of the delay. 1: everybody waited for it; less: some of the delay was hidden."""
+    """Return the row with the figures of iterations in which one rank came late: ``late_cost`` is their additional
+    time, as a multiple of the delay. 1: all ranks waited for it; less: some of the delay was hidden.
+    """
     if protocol.late_rank is None:
         return row
     late = _median_s(samples.late)
@@ -102,11 +110,12 @@ def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
 
 
 def _median_s(iterations: list[list[float]]) -> float:
-    """Of the slowest rank's times."""
+    """Return the median of the slowest rank's times."""
     return summarise([max(ranks) for ranks in iterations])["median_s"]
 
 
 def with_verdict(row: dict, verdict: Verdict | None) -> dict:
+    """Return the row with its verdict."""
     if verdict is None:
         return row
     judged = {name: getattr(verdict, name) for name in JUDGED}
@@ -115,8 +124,9 @@ def with_verdict(row: dict, verdict: Verdict | None) -> dict:
 
 
 def with_speedup(row: dict, base: dict | None, seed: int) -> dict:
-    """How many times faster than the MPI's own all-reduce, the row ``base``; None where that was not measured, or is
-    this row."""
+    """Return the row with its speedup over the MPI's own all-reduce, the row ``base``; None if that was not measured,
+    or is this row.
+    """
     if base is None or base is row:
         return row
     value, low, high = ratio(base["samples_s"], row["samples_s"], True, seed)
@@ -124,8 +134,9 @@ def with_speedup(row: dict, base: dict | None, seed: int) -> dict:
 
 
 def fastest(found: Sequence[dict]) -> dict:
-    """Of one contestant's rows in memory of several kinds, the fastest, which says so; one that is wrong hides behind
-    no other."""
+    """Return the fastest of one contender's rows in several kinds of memory, with a note; a wrong row is never hidden
+    by another.
+    """
     best, *others = sorted(found, key=lambda row: (row["status"] != WRONG, row["median_s"]))
     if not others or best["status"] == WRONG:
         return best
@@ -134,7 +145,7 @@ def fastest(found: Sequence[dict]) -> dict:
 
 
 def quieter(row: dict, other: dict) -> dict:
-    """Of two rows of the same, the one that was disturbed less: the faster one."""
+    """Return the less disturbed of two rows of the same contender: the faster one."""
     return min(row, other, key=lambda own: own["median_s"] or 0)
 
 
@@ -143,10 +154,10 @@ def _complete(named: dict, facts: dict) -> dict:
 
 
 def asked_name(row: dict) -> str:
-    """The algorithm as it was asked for: whatever ``auto`` has chosen is a row of ``auto``."""
+    """Return the algorithm as the user named it: a row of any choice of ``auto`` is a row of ``auto``."""
     return AUTO if row["algorithm"].startswith(f"{AUTO}:") else row["algorithm"]
 
 
 def label(row: dict) -> str:
-    """The algorithm, its wire if that rounds, and its way if there are several."""
+    """Return the algorithm, its wire if that rounds, and its way if there are several."""
     return trial_name(row["algorithm"], NONE if row["wire_dtype"] == row["dtype"] else row["wire_dtype"], row["way"])

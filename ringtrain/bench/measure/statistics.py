@@ -1,4 +1,4 @@
-"""What is said of a row's samples: robust figures, and how sure a ratio is."""
+"""Statistics of a row's samples: robust figures, and the confidence of a ratio."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,9 @@ CONFIDENCE = 0.95
 
 
 def summarise(samples_s: Sequence[float]) -> dict:
-    """Median, extremes and spread of iterations' times, each the slowest rank's. Units: seconds; cv is a share."""
+    """Return median, extremes and spread of iterations' times, each the slowest rank's. Units: seconds; cv is a
+    fraction.
+    """
     x = np.asarray(samples_s)
     p5, median, p95, p99 = np.percentile(x, [5, 50, 95, 99])
     mean = x.mean()
@@ -24,9 +26,9 @@ def summarise(samples_s: Sequence[float]) -> dict:
 
 
 def ratio(a_s: Sequence[float], b_s: Sequence[float], paired: bool, seed: int) -> tuple[float, float, float]:
-    """median(a)/median(b), and the ends of its 95 % confidence interval by the bootstrap.
+    """Return median(a)/median(b), and the ends of its 95 % confidence interval by the bootstrap.
 
-    ``paired`` samples are of the same repetitions and are drawn together: interleaved runs share what disturbed them.
+    ``paired`` samples are of the same repetitions and are drawn together: interleaved runs share their disturbances.
     Source: Efron & Tibshirani, An introduction to the bootstrap, 1993, chapter 13.
     """
     a, b = np.asarray(a_s), np.asarray(b_s)

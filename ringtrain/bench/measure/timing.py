@@ -1,11 +1,11 @@
-"""Samples of several algorithms that can be compared: taken in turns, in a random order that all ranks draw alike.
+"""Comparable samples of several algorithms: taken in turns, in a random order that is the same on all ranks.
 
-Whatever drifts (clock rates, neighbours, temperature) then meets all algorithms alike. Ranks are started together by
-the transport's barrier; an iteration's time is that of its slowest rank.
+Drifts (clock rates, neighbours, temperature) then affect all algorithms alike. The transport's barrier starts ranks
+together; an iteration's time is that of its slowest rank.
 
-Every rank writes its contribution before each iteration, outside the clock, as backward writes a gradient. Memory that
-no rank has written since the last iteration is still in the readers' caches. An all-reduce in shared memory then moves
-almost nothing between cores, and looks up to three times as fast as it is in training.
+Every rank writes its contribution before each iteration, outside the clock, as backward writes a gradient. Otherwise
+the memory would still be in the readers' caches from the last iteration: an all-reduce in shared memory would then move
+almost nothing between cores, and look up to three times as fast as it is in training.
 """
 
 import random
@@ -24,15 +24,15 @@ LEAST_REPEATS = 3  # whatever the budget: a median of fewer says nothing
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a size is measured.
+    """The settings of a measurement.
 
     repeats:    timed iterations of each algorithm
-    warm_up:    iterations before that
+    warm_up:    iterations before them
     budget_s:   no further repetition begins when a size has taken this long; None for no limit
-    fresh:      every rank writes its contribution before an iteration; otherwise it is as the last one left it
-    cold_bytes: memory that every rank reads and writes before an iteration, to empty its caches; 0 to leave them
+    fresh:      whether every rank writes its contribution before an iteration, instead of keeping the last result
+    cold_bytes: memory that every rank reads and writes before an iteration, to empty its caches; 0 for none
     late_rank:  the rank that is delayed in a further iteration of each algorithm; None for none
-    late_s:     by how much
+    late_s:     the delay
     seed:       of the order
     """
 
@@ -48,7 +48,7 @@ class Protocol:
 
 @dataclass(slots=True)
 class Samples:
-    """By iteration: seconds of every rank, in rank order. ``late`` with a delayed rank."""
+    """Samples by iteration: seconds of every rank, in rank order. ``late``: with a delayed rank."""
 
     plain: list[list[float]] = field(default_factory=list)
     late: list[list[float]] = field(default_factory=list)
@@ -61,7 +61,9 @@ class Samples:
 def measure_trials(
     transport: Transport, entries: Sequence[ContenderTrial], protocol: Protocol, progress: Callable[[int, int], None]
 ) -> list[Samples]:
-    """Samples of each entry; collective, the same on all ranks. ``progress(repetition, of)`` is told where it is."""
+    """Return the samples of each entry; collective, the same on all ranks. ``progress(repetition, of)`` is called
+    before each repetition.
+    """
     for job, _ in entries:
         _write(job)
     scrub = np.ones(protocol.cold_bytes, np.uint8) if protocol.cold_bytes else None
@@ -77,12 +79,12 @@ def measure_trials(
 
 
 def _write(job: MeasuredAllReduce) -> None:
-    """Zeros: they stay zeros however often they are added in place, so that no type overflows."""
+    """Write zeros: they stay zeros however often they are added in place, so that no type overflows."""
     job.buffers.clear(job.contribution)
 
 
 def _spent(transport: Transport, protocol: Protocol, repetition: int, began: float) -> bool:
-    """Whether the budget is: rank 0 decides."""
+    """Whether the budget is spent: rank 0 decides."""
     if protocol.budget_s is None or repetition < LEAST_REPEATS:
         return False
     return transport.gather_json(time.perf_counter() - began > protocol.budget_s)[0]
@@ -103,7 +105,7 @@ def _sample(transport: Transport, entry: ContenderTrial, protocol: Protocol, scr
 
 
 def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0) -> float:
-    """Seconds from the common start, from which this rank first stays away for ``delay_s``, to the action's end."""
+    """Return the seconds from the common start to the end of the action. This rank first waits for ``delay_s``."""
     transport.activity.touch()
     transport.barrier()
     began = time.perf_counter()

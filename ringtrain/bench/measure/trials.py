@@ -1,6 +1,7 @@
-"""What is compared: every schedule of the catalogue, and the MPI's own all-reduce, each as one thing to run.
+"""The contenders: every schedule of the catalogue, and the MPI's own all-reduce, each as one function to run.
 
-A schedule joins by being in the catalogue. What cannot run here is refused with a reason, and never silently left out.
+A schedule joins by being in the catalogue. An algorithm that cannot run here is refused with a reason, never left out
+silently.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,18 +22,18 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Handle, Transport
 
 DEADLINE_S = 120.0
-NO_RIVALS: dict = {}
+NO_BASELINES: dict = {}
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAllReduce:
-    """What is to be all-reduced, whoever does it.
+    """The job of an all-reduce, for any contender.
 
-    buffers: where they are, and whose
+    buffers: memory of the buffers, and the ranks
     target:  [count], holds the result afterwards, and in place the contribution before
     source:  [count], the contribution out of place; None in place
     guard:   watches the all-reduces; None for none
-    memory:  the kind of memory that holds them
+    memory:  kind of memory that holds them
     """
 
     buffers: Buffers
@@ -49,7 +50,7 @@ class MeasuredAllReduce:
 
     @property
     def contribution(self):
-        """Where an input is written before a run."""
+        """The array that holds the input before a run."""
         return self.target if self.source is None else self.source
 
     @property
@@ -59,14 +60,16 @@ class MeasuredAllReduce:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTrial:
-    """algorithm:  as its row is named: "ring", or "auto:ring" where it was chosen
-    transport:  what carries it, as its reduction says; the name of a rival itself
+    """A contender, ready to run a job.
+
+    algorithm:  name in its row: "ring", or "auto:ring" if auto chose it
+    transport:  its carrier, as its reduction names it; an external baseline's own name
     run:        all-reduces the job once; collective
-    bytes_sent: by this rank in a run; None where nobody tells
-    free:       gives back what was prepared; it is not run again
-    why:        of a choice; None where there was none
-    wire:       what messages are rounded to, by name
-    way:        of several ways in which messages of device memory may go, by name
+    bytes_sent: bytes that this rank sends in a run; None if unknown
+    free:       releases its resources; it is not run again
+    why:        reason of auto's choice; None without one
+    wire:       name of the messages' type
+    way:        name of the way of device memory's messages, if there are several
     """
 
     algorithm: str
@@ -84,23 +87,23 @@ class PreparedTrial:
 
 
 def trial_name(algorithm: str, wire: str, way: str = NO_WAY) -> str:
-    """An algorithm with its wire and its way, for people: "ring", "ring (bfloat16)", "ring (staged)"."""
+    """Return an algorithm with its wire and its way, for people: "ring", "ring (bfloat16)", "ring (staged)"."""
     told = [word for word in (wire if wire != NONE else "", way) if word]
     return f"{algorithm} ({', '.join(told)})" if told else algorithm
 
 
 class ContenderTrial(NamedTuple):
-    """A trial with the job that it runs: contestants may have jobs in memory of other kinds."""
+    """A trial with its job: contenders may have jobs in other kinds of memory."""
 
     job: MeasuredAllReduce
     trial: PreparedTrial
 
 
 class Refusal(RingtrainError):
-    """An algorithm that does not do this job here. The message is the reason."""
+    """An algorithm cannot do this job here. The message is the reason."""
 
 
-Rival = Callable[[MeasuredAllReduce], Callable[[], None]]
+Baseline = Callable[[MeasuredAllReduce], Callable[[], None]]
 
 
 def prepare(
@@ -108,19 +111,20 @@ def prepare(
     algorithm: str,
     tag: int,
     segment_bytes: int,
-    rivals: Mapping[str, Rival] = NO_RIVALS,
+    baselines: Mapping[str, Baseline] = NO_BASELINES,
     tuning: Table | None = None,
     wire: WireFormat | None = None,
     way: str = NO_WAY,
 ) -> PreparedTrial:
-    """The algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike.
+    """Return the algorithm, ready to run the job. Collective. Raises Refusal, on all ranks alike.
 
-    ``rivals``: all-reduces of others by name, each a function that makes a job's; it sums where a mean is wanted.
-    ``tuning``: what ``auto`` chooses by. ``wire``: how messages are packed; ``auto`` then chooses among those that can.
-    ``way``: one of the buffers' ways of the algorithm.
+    baselines: external all-reduces by name, each a function that makes a job's; it sums if a mean is asked for
+    tuning:    table for ``auto``
+    wire:      packs the messages; ``auto`` then chooses among algorithms with messages
+    way:       one of the buffers' ways of the algorithm
     """
     if wire is not None:
-        _check_wire(job, algorithm, wire, rivals)
+        _check_wire(job, algorithm, wire, baselines)
     lacking = job.buffers.lacking(job.numbers, job.op)
     if lacking is not None:
         raise Refusal(lacking)
@@ -131,8 +135,8 @@ def prepare(
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
     if algorithm == NATIVE:
         return PreparedTrial(NATIVE, job.buffers.over(NATIVE, way), _finished(job, _native(job)))
-    if algorithm in rivals:
-        return PreparedTrial(algorithm, algorithm, _finished(job, rivals[algorithm](job)))
+    if algorithm in baselines:
+        return PreparedTrial(algorithm, algorithm, _finished(job, baselines[algorithm](job)))
     return _trial(job, _reduction(job, algorithm, tag, segment_bytes, wire, way), algorithm, wire, way)
 
 
@@ -158,10 +162,10 @@ def _trial(
     return PreparedTrial(algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
 
 
-def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, rivals: Mapping[str, Rival]) -> None:
+def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, baselines: Mapping[str, Baseline]) -> None:
     if job.numbers.name != "float32":  # said here too: what is bfloat16 to us is uint16 to others
         raise Refusal(texts.WIRE_TYPE(wire=wire.name, dtype=job.numbers.name))
-    if algorithm == NATIVE or algorithm in rivals:
+    if algorithm == NATIVE or algorithm in baselines:
         raise Refusal(texts.WIRE_NOT_HERE(algorithm=algorithm, wire=wire.name))
 
 
@@ -175,7 +179,7 @@ def _native(job: MeasuredAllReduce) -> Callable[[], None]:
 
 
 def _summed(op: str) -> str:
-    """A mean is a sum that is divided afterwards."""
+    """Return the operation of the reduction: a mean is a sum that is divided afterwards."""
     return "sum" if op == "mean" else op
 
 
@@ -190,7 +194,7 @@ def _reduced(job: MeasuredAllReduce, reduction: Handle) -> Callable[[], None]:
 
 
 def _finished(job: MeasuredAllReduce, reduce: Callable[[], None]) -> Callable[[], None]:
-    """Every algorithm finishes a mean in the same way."""
+    """Return a function that reduces and then finishes a mean, in the same way for every algorithm."""
     if job.op != "mean":
         return reduce
 

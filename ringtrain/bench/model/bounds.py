@@ -1,4 +1,4 @@
-"""What each row of a sweep is held to: messages to the links, mapped memory to the copies of a device."""
+"""Lower bounds for each row of a sweep: the links for messages, a device's copies for mapped memory."""
 
 import math
 
@@ -9,7 +9,9 @@ from ringtrain.bench.model.copies import mapped_bound_s, measure_copies
 
 
 def bound_s(calibration: Calibration, ranks: int, nodes: int, nbytes: int, wire: float = 1.0) -> float:
-    """0 for one rank, which need not do anything. ``wire``: what share of the buffer's bytes travels."""
+    """Return the lower bound; 0 for one rank, which has nothing to do. ``wire``: fraction of the buffer's bytes that
+    travels.
+    """
     if ranks == 1:
         return 0.0
     links = calibration.links
@@ -29,7 +31,7 @@ MAPPED_BY_DEVICES = ("ipc", "nccl")
 
 
 class Bounds:
-    """Collective to make: everything is calibrated here. ``tag``: of messages."""
+    """The bounds of a sweep. Collective to make: everything is calibrated here. ``tag``: of messages."""
 
     def __init__(self, buffers: Buffers, tag: int):
         self._buffers, self._ranks, self._nodes = buffers, buffers.transport.size, buffers.transport.nodes
@@ -39,7 +41,7 @@ class Bounds:
         self._copies = None if buffers.device == CPU else measure_copies(buffers)
 
     def as_dict(self) -> dict:
-        """For the header. ``calibration`` is that of the first way."""
+        """Return the header's entries. ``calibration`` is that of the first way."""
         told = {"calibration": self.calibration.as_dict()}
         if self._copies is None:
             return told
@@ -47,7 +49,7 @@ class Bounds:
         return told | {"copies": self._copies.as_dict(), "calibration_by_way": links}
 
     def bound_s(self, trial: PreparedTrial, nbytes: int, share: float) -> float:
-        """``share``: of the buffer's bytes, what travels."""
+        """Return the bound of a trial. ``share``: fraction of the buffer's bytes that travels."""
         if self._copies is not None and trial.transport in MAPPED_BY_DEVICES:
             return mapped_bound_s(self._copies, self._ranks, nbytes)
         links = self._links.get(trial.way or NO_WAY, self.calibration)

@@ -1,4 +1,4 @@
-"""What this machine's links and memory can do, measured in the run that is judged by it.
+"""Calibration of this machine's links and memory, in the same run as the measurements that it judges.
 
 alpha   seconds that the smallest message takes, one way: half a ping-pong
 beta    seconds a byte of one rank's link, one direction; given as its inverse, a rate. Measured in three ways:
@@ -6,11 +6,11 @@ beta    seconds a byte of one rank's link, one direction; given as its inverse, 
         receives)
 gamma   seconds a byte to add one buffer into another, on all ranks at once
 
-Links inside a node and between nodes are different classes, and each is measured where there is one. A rate is the
-best over several message sizes, as it must be in something that is to bound all sizes. Inside a node it is that of
-single messages; between nodes that of long streams (:func:`ringtrain.bench.measure.round_trips.sustained_s`), because a
-network takes the first bytes after a pause faster than it can go on. The other ranks wait in a barrier meanwhile, which
-with more ranks than cores costs the pair some of its time.
+Links inside a node and between nodes are different classes, and each existing class is measured. A rate is the best
+over several message sizes, since it must bound all sizes. Inside a node it is that of single messages; between nodes
+that of long streams (:func:`ringtrain.bench.measure.round_trips.sustained_s`), because a network takes the first bytes
+after a pause faster than it can continue. The other ranks wait in a barrier meanwhile, which with more ranks than cores
+costs the pair some of its time.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ INSIDE, BETWEEN = "inside a node", "between nodes"
 
 @dataclass(frozen=True, slots=True)
 class LinkClass:
-    """One class of links. ``busy_bytes_per_s`` is what one rank sends while all do."""
+    """One class of links. ``busy_bytes_per_s`` is the rate of one rank while all send."""
 
     alpha_s: float
     pair_bytes_per_s: float
@@ -50,9 +50,11 @@ class LinkClass:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """links:         by class; empty for one rank
+    """The measured machine.
+
+    links:            by class; empty for one rank
     gamma_s_per_byte: of the addition
-    sharing:          the streams that share a node's link, at most, when all links between nodes are busy
+    sharing:          largest number of streams on a node's link when all links between nodes are busy
     """
 
     links: dict[str, LinkClass]
@@ -61,7 +63,9 @@ class Calibration:
 
     @property
     def node_bytes_per_s(self) -> float:
-        """What a node's link carries in one direction: the most that was seen, whoever used it. Of several nodes."""
+        """Return the rate of a node's link in one direction: the highest that any pattern reached. For several
+        nodes.
+        """
         link = self.links[BETWEEN]
         return max(link.pair_bytes_per_s, link.both_bytes_per_s, link.busy_bytes_per_s * self.sharing)
 
@@ -76,13 +80,15 @@ class LinkLayout:
     nodes: tuple[tuple[int, ...], ...]
 
     def pair(self, kind: str) -> tuple[int, int] | None:
-        """Two ranks with such a link between them."""
+        """Return two ranks with such a link between them."""
         if kind == INSIDE:
             return next(((ranks[0], ranks[1]) for ranks in self.nodes if len(ranks) > 1), None)
         return (self.nodes[0][0], self.nodes[1][0]) if len(self.nodes) > 1 else None
 
     def neighbours(self, kind: str, rank: int) -> tuple[int | None, int | None]:
-        """Whom a rank sends to, and who sends to it, when all links of a class are busy."""
+        """Return the rank that a rank sends to, and the rank that it receives from, when all links of a class are
+        busy.
+        """
         node = next(i for i, ranks in enumerate(self.nodes) if rank in ranks)
         place = self.nodes[node].index(rank)
         if kind == INSIDE:
@@ -93,7 +99,9 @@ class LinkLayout:
 
     @property
     def sharing(self) -> int:
-        """The circles of :meth:`neighbours` between nodes that go through one node, at most; 1 for one node."""
+        """Return the largest number of rings of :meth:`neighbours` between nodes that go through one node; 1 for one
+        node.
+        """
         return sorted(map(len, self.nodes))[-2] if len(self.nodes) > 1 else 1
 
 
@@ -104,14 +112,15 @@ def _around(circle: tuple[int, ...], place: int) -> tuple[int | None, int | None
 
 
 def link_layout(transport: Transport) -> LinkLayout:
-    """Collective."""
+    """Return the layout of the transport's ranks. Collective."""
     nodes = transport.gather_json(transport.node)
     return LinkLayout(tuple(tuple(r for r, own in enumerate(nodes) if own == node) for node in range(transport.nodes)))
 
 
 def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
-    """Collective; the same on all ranks. ``transport``: of one of the ways of ``buffers``, whose memory is moved, and
-    added as float32."""
+    """Return the calibration. Collective; the same on all ranks. ``transport``: of one of the ways of ``buffers``,
+    whose memory is moved, and added as float32.
+    """
     layout = link_layout(transport)
     memory = message_buffers(buffers, max(*RATE_BYTES, *STREAM_BYTES))
     rates = {INSIDE: _message_rates, BETWEEN: _stream_rates}
@@ -130,7 +139,9 @@ def _alpha_s(transport: Transport, layout: LinkLayout, kind: str, memory: tuple,
 
 
 def _message_rates(transport: Transport, layout: LinkLayout, memory: tuple, tag: int) -> tuple[float, float, float]:
-    """Of a pair, of both directions, and of all at once, inside nodes: the best over message sizes."""
+    """Return the rates of a pair, of both directions, and of all ranks at once, inside nodes: the best over message
+    sizes.
+    """
     pair = layout.pair(INSIDE)
     peer = dict((pair, pair[::-1])).get(transport.rank)
     prepared = (
@@ -146,7 +157,7 @@ def _message_rates(transport: Transport, layout: LinkLayout, memory: tuple, tag:
 
 
 def _stream_rates(transport: Transport, layout: LinkLayout, memory: tuple, tag: int) -> tuple[float, float, float]:
-    """The same between nodes, of streams."""
+    """Return the same rates between nodes, of streams."""
     first, second = layout.pair(BETWEEN)
     one_way = {first: (second, None), second: (None, first)}.get(transport.rank, (None, None))
     peer = {first: second, second: first}.get(transport.rank)

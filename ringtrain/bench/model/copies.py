@@ -1,4 +1,4 @@
-"""What the memory of devices can do, measured in the run that is judged by it: copies within a device, and from a
+"""Calibration of device memory, in the same run as the measurements that it judges: copies within a device, and from a
 neighbour's. All ranks copy at once, since they may share a device, or a link.
 
 The time is a device's own, between two events around several copies; the slowest rank's counts.
@@ -15,8 +15,10 @@ COPIES, REPEATS = 4, 7
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """own_bytes_per_s:  of copies within each rank's memory: so much is read in a second, and as much written
-    peer_bytes_per_s: of copies from a neighbour's memory; None where devices do not map it
+    """Rates of copies.
+
+    own_bytes_per_s:  of copies within each rank's memory: so many bytes are read in a second, and as many written
+    peer_bytes_per_s: of copies from a neighbour's memory; None if devices do not map it
     """
 
     own_bytes_per_s: float
@@ -27,7 +29,7 @@ class Copies:
 
 
 def measure_copies(buffers: DeviceBuffers) -> Copies:
-    """Collective; the same on all ranks."""
+    """Return the rates. Collective; the same on all ranks."""
     transport = buffers.transport
     here, there = buffers.allocate(COPY_BYTES), buffers.allocate(COPY_BYTES)
     twins = transport.peer_views(here)
@@ -45,7 +47,7 @@ def _rate(buffers: DeviceBuffers, source, target) -> float:
 
 
 def _copied_s(buffers: DeviceBuffers, source, target) -> float:
-    """Seconds a copy."""
+    """Return the seconds a copy."""
     stream = buffers.stream
     buffers.transport.barrier()
     began = stream.record(timed=True)
@@ -57,7 +59,7 @@ def _copied_s(buffers: DeviceBuffers, source, target) -> float:
 
 
 def mapped_bound_s(copies: Copies, ranks: int, nbytes: int) -> float:
-    """How long an all-reduce in memory that devices map must take at least, by the bytes that its kernels move.
+    """Return a lower bound for an all-reduce in memory that devices map, by the bytes that its kernels move.
 
     Each rank's memory is read once and written once: the owner of each of its p slices of n/p bytes does both. A copy
     of n bytes does the same. 2(p-1)/p · n pass the rank's link in either direction.

@@ -1,18 +1,18 @@
-"""A model of each algorithm's time, fitted to what was measured, and judged on sizes that it did not see.
+"""A model of each algorithm's time, fitted to measurements, and judged on sizes that were held out.
 
     t(n) = rounds · alpha + sent · n · beta + added · n · gamma
 
-with rounds and bytes inside a node and between nodes apart, each with an alpha and a beta of its own
+with separate rounds and bytes inside a node and between nodes, each with an alpha and a beta of its own
 (:mod:`ringtrain.bench.model.work` counts them).
 
-Times of one algorithm over sizes are a line, and give two figures: where it begins, and its slope. They are shared out:
-what the calibration knows (gamma, and on several nodes the links inside them) is taken as it is, but never more than
-explains all; the rest is the alpha and beta of the slowest class of links. Lines are fitted by least squares of the
+Times of one algorithm over sizes are a line, and give two figures: its start and its slope. They are split: constants
+from the calibration (gamma, and on several nodes the links inside them) are taken as they are, but never more than the
+whole figure; the rest is the alpha and beta of the slowest class of links. Lines are fitted by least squares of the
 *relative* error, and neither figure is below zero.
 
-One line does not go through caches and memory alike, nor through a network that lets a first burst pass. Where the
-sizes fall into two *regimes*, each with a line of its own, that must explain clearly more than one line does; the size
-from which the second line counts is a part of the model.
+One line cannot fit both caches and memory, nor a network that lets a first burst pass. So the sizes may fall into two
+*regimes*, each with a line of its own, if these explain clearly more than one line does; the first size of the second
+regime belongs to the model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ SMALL = 1e-4  # mean squared relative error below which one line is right: 1 %
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """From ``first_bytes`` on, machine and network behave as ``fabric`` says."""
+    """From ``first_bytes`` on, machine and network behave as ``fabric``."""
 
     first_bytes: float
     fabric: Fabric
@@ -46,7 +46,9 @@ class Regime:
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
-    """work:    what the algorithm does
+    """A fitted model.
+
+    work:    the work of the algorithm
     regimes: one, or two, by size
     """
 
@@ -54,7 +56,7 @@ class FittedModel:
     regimes: tuple[Regime, ...]
 
     def line(self, nbytes: float) -> tuple[float, float]:
-        """(seconds at no bytes, seconds a byte) of the regime of ``nbytes``."""
+        """Return (seconds at no bytes, seconds a byte) of the regime of ``nbytes``."""
         work = self.work
         fabric = next(regime.fabric for regime in reversed(self.regimes) if regime.first_bytes <= nbytes)
         start_s = work.rounds * fabric.local_alpha_s + work.rounds_between * fabric.alpha_s
@@ -70,7 +72,7 @@ class FittedModel:
 
 
 def model_of(found: dict) -> FittedModel:
-    """From :meth:`FittedModel.as_dict`, which may say more."""
+    """Return the model of a dictionary of :meth:`FittedModel.as_dict`, which may have more keys."""
     regimes = tuple(Regime(own["first_bytes"], Fabric(**own["fabric"])) for own in found["regimes"])
     return FittedModel(AlgorithmWork(**found["work"]), regimes)
 
@@ -79,7 +81,7 @@ Points = Sequence[tuple[int, float]]  # (bytes, seconds)
 
 
 def fit(work: AlgorithmWork, points: Points, known: Fabric) -> FittedModel:
-    """The model of ``points``; ``known`` is what the calibration says of the machine."""
+    """Return the model of ``points``; ``known``: the calibrated machine."""
     points = sorted(points)
     parts = _parts(points)
     edges = [0.0, *(float(np.sqrt(a[-1][0] * b[0][0])) for a, b in pairwise(parts))]
@@ -89,7 +91,7 @@ def fit(work: AlgorithmWork, points: Points, known: Fabric) -> FittedModel:
 
 
 def _parts(points: Points) -> list[Points]:
-    """The points, or where two lines explain clearly more than one, their two parts."""
+    """Return the points, or two groups of them if two lines explain clearly more than one."""
     single = _squares(points)
     splits = [(points[:i], points[i:]) for i in range(LEAST_OF_REGIME, len(points) - LEAST_OF_REGIME + 1)]
     best = min(splits, key=lambda split: sum(map(_squares, split)), default=None)
@@ -99,13 +101,13 @@ def _parts(points: Points) -> list[Points]:
 
 
 def _squares(points: Points) -> float:
-    """Sum of the squared relative errors that a line leaves."""
+    """Return the sum of the squared relative errors of a line."""
     start_s, slope = _line(points)
     return sum(((start_s + slope * nbytes) / seconds - 1) ** 2 for nbytes, seconds in points)
 
 
 def _line(points: Points) -> tuple[float, float]:
-    """(a, b) of seconds = a + b · bytes, least squares of the relative error, neither below 0."""
+    """Return (a, b) of seconds = a + b · bytes, least squares of the relative error, neither below 0."""
     x, y = (np.array(column, np.float64) for column in zip(*points, strict=True))
     columns = np.stack([1 / y, x / y], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns, np.ones(len(x)), rcond=None)
@@ -117,7 +119,7 @@ def _line(points: Points) -> tuple[float, float]:
 
 
 def _shared_out(work: AlgorithmWork, line: tuple[float, float], known: Fabric) -> Fabric:
-    """The constants that make this line of this work."""
+    """Return the constants that make this line of this work."""
     start_s, slope = line
     gamma_s, slope = _take(slope, work.added, known.gamma_s)
     if not work.rounds_between:
@@ -130,20 +132,20 @@ def _shared_out(work: AlgorithmWork, line: tuple[float, float], known: Fabric) -
 
 
 def _take(total: float, times: float, known: float) -> tuple[float, float]:
-    """What one of ``times`` takes of the total: as known, but at most all; and what is left."""
+    """Return the contribution of one of ``times`` to the total, as known but at most all of it, and the rest."""
     each = min(known, total / times) if times else known
     return each, max(total - times * each, 0.0)
 
 
 def hold_out(points: Points) -> tuple[list, list]:
-    """(points to fit by, points to judge by): every second size, never the smallest or the largest."""
+    """Return (points to fit, points to judge): every second size is held out, never the smallest or the largest."""
     points = sorted(points)
     held = points[1:-1:2] if len(points) >= LEAST_SIZES else []
     return [point for point in points if point not in held], held
 
 
 def judged(work: AlgorithmWork, points: Points, known: Fabric) -> dict:
-    """The model, its residuals at the sizes it was fitted to, and its relative errors at those held out."""
+    """Return the model, its residuals at the fitted sizes, and its relative errors at those held out."""
     seen, held = hold_out(points)
     model = fit(work, seen, known)
     errors = [abs(error) for _, error in _errors(model, held)]
@@ -157,7 +159,7 @@ def judged(work: AlgorithmWork, points: Points, known: Fabric) -> dict:
 
 
 def _errors(model: FittedModel, points: Points) -> list[tuple[int, float]]:
-    """(bytes, predicted/measured - 1)"""
+    """Return (bytes, predicted/measured - 1)."""
     return [(nbytes, model.predict_s(nbytes) / seconds - 1) for nbytes, seconds in points]
 
 
@@ -165,8 +167,9 @@ LARGEST = 1 << 50  # no buffer is longer
 
 
 def crossovers(models: dict[str, FittedModel], points: dict[str, Points]) -> list[dict]:
-    """For every two algorithms, the sizes where the faster one changes: predicted by their models, and measured between
-    neighbouring sizes."""
+    """Return, for every two algorithms, the sizes at which the faster one changes: predicted by their models, and
+    measured between neighbouring sizes.
+    """
     return [
         {
             "algorithms": [a, b],
@@ -178,7 +181,7 @@ def crossovers(models: dict[str, FittedModel], points: dict[str, Points]) -> lis
 
 
 def predicted_crossings(a: FittedModel, b: FittedModel) -> list[float]:
-    """Where the lines cross, and where a new regime changes the order at once."""
+    """Return the sizes at which the lines cross, and those at which a new regime changes the order at once."""
     edges = sorted({regime.first_bytes for model in (a, b) for regime in model.regimes})
     found = []
     for low, high in pairwise((*edges, LARGEST)):
@@ -192,13 +195,13 @@ def predicted_crossings(a: FittedModel, b: FittedModel) -> list[float]:
 
 
 def _leads(a: FittedModel, b: FittedModel, regime_bytes: float, nbytes: float) -> bool:
-    """Whether a is faster at ``nbytes``, were it of the regimes of ``regime_bytes``."""
+    """Whether a is faster at ``nbytes`` in the regimes of ``regime_bytes``."""
     (start_a, slope_a), (start_b, slope_b) = a.line(regime_bytes), b.line(regime_bytes)
     return start_a + slope_a * nbytes < start_b + slope_b * nbytes
 
 
 def measured_crossings(a: dict[int, float], b: dict[int, float]) -> list[tuple[int, int]]:
-    """The neighbouring sizes between which the faster one changes."""
+    """Return the neighbouring sizes between which the faster one changes."""
     sizes = sorted(a.keys() & b.keys())
     return [(low, high) for low, high in pairwise(sizes) if (a[low] < b[low]) != (a[high] < b[high])]
 
@@ -207,8 +210,9 @@ GROUP = ("dtype", "wire_dtype", "op", "placement")
 
 
 def fit_sweep(made: Sequence[dict], calibration: Calibration, topology: Topology) -> list[dict]:
-    """For every type, wire, operation and placement: each algorithm's model, and where they cross. An algorithm of less
-    than two sizes has none, nor has a single rank, nor have more ranks than steps are counted of."""
+    """Return, for every type, wire, operation and placement, each algorithm's model, and their crossings. An algorithm
+    with fewer than two sizes has no model, nor has a single rank, nor have more ranks than the step count allows.
+    """
     groups: dict[tuple, list[dict]] = {}
     for row in made:
         groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
@@ -219,7 +223,7 @@ def fit_sweep(made: Sequence[dict], calibration: Calibration, topology: Topology
 
 
 def fabric_of(calibration: Calibration) -> Fabric:
-    """What was calibrated, as the constants of a model; 0 for a class of links that is not there."""
+    """Return the calibration as the constants of a model; 0 for a missing class of links."""
     inside, between = (calibration.links.get(kind) for kind in (INSIDE, BETWEEN))
     return Fabric(
         alpha_s=between.alpha_s if between else 0.0,
@@ -242,7 +246,7 @@ def _fitted(made: Sequence[dict], known: Fabric, topology: Topology) -> dict:
 
 
 def _points(made: Iterable[dict]) -> dict[str, list[tuple[int, float]]]:
-    """(bytes, seconds) by algorithm."""
+    """Return (bytes, seconds) by algorithm."""
     points: dict[str, list] = {}
     for row in made:
         if row["status"] != REFUSED:
@@ -251,12 +255,14 @@ def _points(made: Iterable[dict]) -> dict[str, list[tuple[int, float]]]:
 
 
 def _share(row: dict) -> float:
-    """What part of a buffer's bytes its messages have."""
+    """Return the fraction of a buffer's bytes that its messages have."""
     return TYPES[row["wire_dtype"]].itemsize / TYPES[row["dtype"]].itemsize
 
 
 def work_by_name(algorithm: str, topology: Topology, wire: float = 1.0) -> AlgorithmWork:
-    """Of a schedule by its steps; of anything else the least. ``wire``: the part of the bytes that travels."""
+    """Return the work of a schedule by its steps; of any other algorithm the least. ``wire``: fraction of the bytes
+    that travels.
+    """
     try:
         check_name(algorithm, wire != 1)
     except UsageError:

@@ -1,8 +1,8 @@
-"""What an all-reduce has to do, counted apart for links inside a node and links between nodes: what the times of
-:mod:`ringtrain.bench.model.fit` are made of.
+"""The work of an all-reduce, counted separately for links inside a node and between nodes: the terms of the times in
+:mod:`ringtrain.bench.model.fit`.
 
-Of a schedule it is counted from the steps. Whoever does not say what it does (the MPI's own all-reduce, memory that
-ranks share) is taken to do the least that is possible.
+The work of a schedule is counted from its steps. An algorithm without known steps (the MPI's own all-reduce, memory
+that ranks share) counts as the least possible work.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,12 +15,12 @@ from ringtrain.collectives.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmWork:
-    """rounds:         steps whose messages all stay inside a node, of the rank that has most
-    sent:           multiples of the buffer: what the busiest rank moves inside its node, the larger direction of every
-                    step
-    added:          multiples of the buffer: what the busiest rank adds
-    rounds_between: steps with a message to or from another node, of the rank that has most
-    sent_between:   multiples of the buffer: what passes the busiest node's link in its busier direction
+    """The work of an algorithm.
+
+    rounds:         steps whose messages all stay inside a node, on the rank with most sent:           multiples of the
+    buffer: the busiest rank's moves inside its node, the larger direction of every step added:          multiples of
+    the buffer: the busiest rank's additions rounds_between: steps with a message to or from another node, on the rank
+    with most sent_between:   multiples of the buffer: the busiest node's link in its busier direction
     """
 
     rounds: int
@@ -31,7 +31,9 @@ class AlgorithmWork:
 
 
 def work_of(schedule: Schedule, topology: Topology) -> AlgorithmWork:
-    """Moves within a rank are no messages, and steps of nothing else no rounds; what they add is added."""
+    """Return the work of a schedule. Moves within a rank are no messages, and steps of nothing else no rounds; their
+    additions count.
+    """
     steps, home = all_steps(schedule), topology.node_of()
     inside, between, moved, added = [], [], [], []
     for rank, own in enumerate(steps):
@@ -58,7 +60,7 @@ def _moved_inside(step: Step, rank: int, home: Sequence[int]) -> int:
 
 
 def _passed(steps: Sequence[Sequence[Step]], ranks: Sequence[int]) -> int:
-    """Chunks that the link of the node with these ranks carries, in its busier direction."""
+    """Return the chunks that the link of the node with these ranks carries, in its busier direction."""
     own = [step for rank in ranks for step in steps[rank]]
     outward, inward = [move for step in own for move in step.sends], [move for step in own for move in step.recvs]
     return max(_chunks(move for move in moves if move.peer not in ranks) for moves in (outward, inward))
@@ -69,7 +71,7 @@ def _chunks(moves: Iterable[Move]) -> int:
 
 
 def least_work(topology: Topology) -> AlgorithmWork:
-    """What no all-reduce of these ranks does without."""
+    """Return the least work of any all-reduce of these ranks."""
     local, nodes = max(topology.counts), len(topology.nodes)
     return AlgorithmWork(
         _rounds(local), _shares(local), (topology.size - 1) / topology.size, _rounds(nodes), _shares(nodes)
@@ -77,10 +79,10 @@ def least_work(topology: Topology) -> AlgorithmWork:
 
 
 def _rounds(count: int) -> int:
-    """ceil(log2)"""
+    """Return ceil(log2)."""
     return (count - 1).bit_length()
 
 
 def _shares(count: int) -> float:
-    """Multiples of the buffer that one of so many sends at least."""
+    """Return the multiples of the buffer that one of ``count`` ranks sends at least."""
     return 2 * (count - 1) / count

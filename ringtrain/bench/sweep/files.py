@@ -1,4 +1,4 @@
-"""A sweep as files: JSON with everything, CSV with one tidy row a measurement."""
+"""Files of a sweep: JSON with everything, CSV with one tidy row a measurement."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ COMPARED = {*KEY, "status", "samples_s"} - LATER
 
 
 def write_json(path, header: dict, rows: list[dict]) -> None:
-    """Raises RingtrainError where the disk refuses; likewise :func:`write_csv`."""
+    """Write the sweep as JSON. Raises RingtrainError if the write fails; likewise :func:`write_csv`."""
     _write(path, lambda file: file.write(json.dumps({"header": header, "rows": rows}, indent=1) + "\n"))
 
 
@@ -33,7 +33,7 @@ def _write(path, write: Callable[[TextIO], object]) -> None:
 
 
 def _replace(path, write: Callable[[TextIO], object]) -> None:
-    """All of it or, when interrupted, what was there before; what is no plain file (a pipe, /dev/null) as it comes."""
+    """Replace the file atomically; a special file (a pipe, /dev/null) is written directly."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         with open(target, "w", newline="") as file:
@@ -51,7 +51,7 @@ def _replace(path, write: Callable[[TextIO], object]) -> None:
 
 
 def write_csv(path, rows: list[dict]) -> None:
-    """Without the raw samples; reasons of doubt in one cell."""
+    """Write the rows as CSV, without the raw samples; reasons of doubt share one cell."""
     names = [name for name in COLUMNS if name != "samples_s"]
 
     def write(file: TextIO) -> None:
@@ -63,7 +63,7 @@ def write_csv(path, rows: list[dict]) -> None:
 
 
 def read_json(path) -> dict:
-    """What :func:`write_json` wrote. Raises UsageError for anything else."""
+    """Return the content of a file of :func:`write_json`. Raises UsageError for anything else."""
     try:
         found = parse_json(read_text(path, LARGEST_BYTES))
     except OSError as error:
@@ -99,7 +99,7 @@ def _are_times(samples) -> bool:
 
 
 def check_writable(path) -> None:
-    """Before hours of measuring. Raises UsageError."""
+    """Check the path before hours of measuring. Raises UsageError."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise UsageError(texts.NO_FOLDER(path=path, folder=folder))

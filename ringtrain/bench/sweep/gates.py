@@ -1,4 +1,4 @@
-"""What a sweep is held to, for scripts that go by the exit status."""
+"""Thresholds of a sweep, for scripts that use the exit status."""
 
 from dataclasses import asdict
 
@@ -12,10 +12,10 @@ from ringtrain.errors import UsageError
 
 
 def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) -> list[str]:
-    """What became worse, in words: rows more than ``most`` (a share) slower than the same row of an earlier sweep, with
-    an interval of the ratio that leaves no doubt that they are slower; and rows that were well and are not.
+    """Return the regressions in words: rows more than ``most`` (a fraction) slower than the same row of an earlier
+    sweep, with a confidence interval that excludes equality; and rows that were good and are not any more.
 
-    Raises UsageError where the two have no row in common: a comparison of nothing must not pass.
+    Raises UsageError if the two have no row in common: a comparison of nothing must not pass.
     """
     before = {_key(row): row for row in old if row.get("status") == OK}
     common = [(before[_key(row)], row) for row in new if _key(row) in before]
@@ -26,8 +26,9 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
 
 
 def earlier(path, protocol: Protocol) -> dict:
-    """The sweep that ``path`` keeps, to be compared with one by ``protocol``. Raises UsageError where it was measured
-    with another rule for writing before each call: that alone may change a time by three times."""
+    """Return the sweep in ``path`` to compare with one by ``protocol``. Raises UsageError if it was measured with
+    another rule for writing before each call: that alone may change a time by three times.
+    """
     old = read_json(path)
     header = old.get("header")
     before = header.get("protocol") if isinstance(header, dict) else None
@@ -55,7 +56,7 @@ def _regression(old: dict, new: dict, most: float, seed: int) -> str | None:
 
 
 def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
-    """The algorithms that reach the wanted busbw at no size, in words. One that ran nowhere reaches none."""
+    """Return the algorithms that reach the wanted busbw at no size, in words. One that ran nowhere reaches none."""
     best: dict[str, float] = {}
     for row in rows:
         own = row["busbw_bytes_per_s"] if row["status"] == OK else 0.0
@@ -68,4 +69,5 @@ def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
 
 
 def wrong(rows: list[dict]) -> list[str]:
+    """Return the wrong rows in words."""
     return [f"{_name(row)}: {row['reason']}" for row in rows if row["wrong"]]

@@ -1,8 +1,8 @@
-"""Several launches of one sweep as one, and as a table.
+"""Several launches of one sweep, merged, and as a table.
 
-One launch is no measurement: whether the cores that ranks get share a cache may change from one launch to the next, and
-with it every time of that launch, by up to several times. So a merged row states the least, the median and the greatest
-of the launches' own figures, each of which is a median of interleaved iterations.
+One launch is no measurement: the cores of the ranks may share a cache in one launch and not in the next, which changes
+every time of that launch, up to several times. So a merged row has the least, the median and the greatest of the
+launches' own figures, each of which is a median of interleaved iterations.
 """
 
 from collections import Counter
@@ -21,9 +21,10 @@ DOUBT = "†"
 
 
 def merged(sweeps: Sequence[dict]) -> dict:
-    """Of sweeps that asked for the same, as :func:`ringtrain.bench.sweep.files.read_json` returns them: {"header",
-    "rows"} as of one, and in each row ``launches``, the figures of every launch. ``speedup`` is the median of the
-    launches', ``speedup_low`` and ``speedup_high`` are the least and the greatest; percentiles are of all samples."""
+    """Return sweeps with the same settings (:func:`ringtrain.bench.sweep.files.read_json`) as one: {"header", "rows"},
+    and in each row ``launches``, the figures of every launch. ``speedup`` is the median of the launches',
+    ``speedup_low`` and ``speedup_high`` are the least and the greatest; percentiles are of all samples.
+    """
     first = sweeps[0]["header"]
     header = {**first, "fits": [], "finished": all(sweep["header"]["finished"] for sweep in sweeps)}
     header["launches"] = [{name: sweep["header"][name] for name in ("at", "load")} for sweep in sweeps]
@@ -34,7 +35,7 @@ def merged(sweeps: Sequence[dict]) -> dict:
 
 
 def _merged(own: list[dict]) -> dict:
-    """A wrong row hides behind no other; a refused one behind what was measured."""
+    """Return one row of several. A wrong row is never hidden by another; a refused one is hidden by a measured one."""
     wrong = next((row for row in own if row["status"] == WRONG), None)
     good = [row for row in own if row["status"] != REFUSED]
     if wrong is not None or not good:
@@ -56,13 +57,13 @@ def _merged(own: list[dict]) -> dict:
 
 
 def _memories(good: Sequence[dict]) -> str:
-    """ "ordinary", or "ordinary x 3, shared x 2" where launches differ."""
+    """Return "ordinary", or "ordinary x 3, shared x 2" if launches differ."""
     found = Counter(row["memory"] for row in good).most_common()
     return found[0][0] if len(found) == 1 else ", ".join(f"{memory} x {count}" for memory, count in found)
 
 
 def _doubts(good: Sequence[dict]) -> list[str]:
-    """What made launches unreliable: noise, where most were noisy; all else where one was."""
+    """Return the reasons of doubt: noise if most launches were noisy; any other if one launch has it."""
     noisy = sum(row["cv"] > NOISY_CV for row in good)
     told = (
         [texts.NOISY(most=NOISY_CV, noisy=noisy, launches=plural(len(good), "launch", "launches"))]
@@ -74,7 +75,7 @@ def _doubts(good: Sequence[dict]) -> list[str]:
 
 
 def markdown(header: dict, rows: Sequence[dict]) -> str:
-    """Merged rows of one type, operation and placement as a table: an algorithm a line, a size a column."""
+    """Return merged rows of one type, operation and placement as a table: an algorithm a line, a size a column."""
     sizes = sorted({row["bytes"] for row in rows})
     lines: dict[str, dict[int, dict]] = {}
     for row in rows:

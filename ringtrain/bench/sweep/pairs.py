@@ -1,4 +1,4 @@
-"""Every pair of ranks by itself: the map on which a sick node, cable or core shows."""
+"""Measurement of every pair of ranks: a map that shows a faulty node, cable or core."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -20,8 +20,9 @@ def measure_pairs(
     progress: Callable[[int, int], None] = lambda done, total: None,
     pairs: Sequence[tuple[int, int]] | None = None,
 ) -> list[dict]:
-    """One row a pair, ``latency_s`` and ``bytes_per_s`` of one direction; collective, the same on all ranks. All other
-    ranks wait meanwhile, so that p ranks take p(p-1)/2 turns. ``pairs``: those to measure; all by default."""
+    """Return one row a pair, ``latency_s`` and ``bytes_per_s`` of one direction; collective, the same on all ranks. All
+    other ranks wait meanwhile, so that p ranks take p(p-1)/2 turns. ``pairs``: those to measure; all by default.
+    """
     transport, (out, into) = buffers.transport, message_buffers(buffers, RATE_BYTES)
     pairs = list(combinations(range(transport.size), 2)) if pairs is None else pairs
     rows = []
@@ -35,7 +36,7 @@ def measure_pairs(
 
 
 def worst_pairs(rows: list[dict]) -> dict[str, dict]:
-    """The pair of the highest latency, and that of the lowest bandwidth."""
+    """Return the pair with the highest latency, and that with the lowest bandwidth."""
     return {
         "latency": max(rows, key=lambda row: row["latency_s"]),
         "bandwidth": min(rows, key=lambda row: row["bytes_per_s"]),
@@ -43,8 +44,9 @@ def worst_pairs(rows: list[dict]) -> dict[str, dict]:
 
 
 def sick(rows: list[dict], hosts: Sequence[str]) -> list[str]:
-    """Who stands out, in words: the host whose links to other hosts are worse than those between the others; the rank,
-    on a single host. ``hosts`` are by rank. Two cannot be told apart."""
+    """Return the outliers in words: the host whose links to other hosts are worse than those between the others; the
+    rank, on a single host. ``hosts`` are by rank. Two cannot be distinguished.
+    """
     several = len(set(hosts)) > 1
     groups = list(hosts) if several else [f"rank {rank}" for rank in range(len(hosts))]
     rows = [row for row in rows if groups[row["first"]] != groups[row["second"]]]

@@ -1,4 +1,4 @@
-"""A sweep as a picture: bus bandwidth against size, and how many times faster than the MPI."""
+"""Plots of a sweep: bus bandwidth against size, and speedup over the MPI."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ DOUBTFUL = "hollow: unreliable, by\nnoise or shared cores"
 
 
 def check_plot(path) -> None:
-    """Before hours of measuring. Raises UsageError where there could be no picture."""
+    """Check the path before hours of measuring. Raises UsageError if no plot can be made."""
     check_writable(path)
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -36,7 +36,9 @@ def check_plot(path) -> None:
 
 
 def plot_sweep(header: dict, rows: list[dict], path) -> None:
-    """The first (type, operation, placement) of the rows. PNG, SVG or PDF by the path's ending. Needs matplotlib."""
+    """Plot the first (type, operation, placement) of the rows. PNG, SVG or PDF by the path's ending. Needs
+    matplotlib.
+    """
     from matplotlib.figure import Figure
 
     rows = [row for row in rows if row["status"] != REFUSED]
@@ -63,7 +65,7 @@ def _kind(row: dict) -> tuple:
 
 
 def _curves(rows: list[dict]) -> dict[str, list[dict]]:
-    """Rows by algorithm and by size: the fastest at the largest size first, as their lines end from above."""
+    """Return rows by algorithm and by size: the fastest at the largest size first, in the order of the lines' ends."""
     curves: dict[str, list[dict]] = {}
     for row in sorted(rows, key=lambda row: row["bytes"]):
         curves.setdefault(label({**row, "algorithm": asked_name(row)}), []).append(row)
@@ -71,7 +73,9 @@ def _curves(rows: list[dict]) -> dict[str, list[dict]]:
 
 
 def _look(name: str, names: list[str]) -> dict:
-    """The MPI's own is black and thick; the others have a colour of their own, and beyond eight another dash."""
+    """Return the style of a line: the MPI's own is black and thick; the others have a colour of their own, and beyond
+    eight another dash.
+    """
     if name == NATIVE:
         return {"color": "black", "linewidth": 2.8, "marker": "s", "markersize": 5, "zorder": 3}
     number = sorted(set(names) - {NATIVE}).index(name)
@@ -86,7 +90,7 @@ def _look(name: str, names: list[str]) -> dict:
 
 
 def _draw_bandwidth(axes, curves: dict[str, list[dict]]) -> None:
-    """Medians, and bands from the 5th to the 95th percentile of the times."""
+    """Draw medians, and bands from the 5th to the 95th percentile of the times."""
     for name, rows in curves.items():
         look, sizes = _look(name, list(curves)), [row["bytes"] for row in rows]
         low, middle, high = ([_gigabytes(row, time) for row in rows] for time in ("p95_s", "median_s", "p5_s"))
@@ -113,12 +117,12 @@ def _is_plain(row: dict) -> bool:
 
 
 def _gigabytes(row: dict, time: str) -> float:
-    """The row's bus bandwidth, had it taken that time."""
+    """Return the bus bandwidth of the row for that time."""
     return row["busbw_bytes_per_s"] * row["median_s"] / row[time] / 1e9
 
 
 def _mark_doubts(axes, look: dict, rows: list[dict], heights: list[float]) -> None:
-    """Hollow markers where a row is unreliable."""
+    """Draw hollow markers for unreliable rows."""
     doubtful = [(row["bytes"], y) for row, y in zip(rows, heights, strict=True) if row["unreliable"]]
     hollow = {**look, "linestyle": "none", "markerfacecolor": "white", "zorder": 4}
     if doubtful:
@@ -126,7 +130,7 @@ def _mark_doubts(axes, look: dict, rows: list[dict], heights: list[float]) -> No
 
 
 def _band(header: dict) -> str:
-    """What the bands of ratios are: of one launch, or of several."""
+    """Return the meaning of the bands of ratios: of one launch, or of several."""
     launches = header.get("launches")
     return f"least to greatest of {plural(len(launches), 'launch', 'launches')}" if launches else "95 % interval"
 
@@ -164,7 +168,7 @@ def _finish(axes, sizes: list[int]) -> None:
 
 
 def title_of(header: dict, kind: tuple | None) -> str:
-    """What was measured, where, when and how; that ranks shared cores, if so."""
+    """Return the place, time and settings of the measurement, and whether ranks shared cores."""
     what = f"{kind[0]} {kind[1]}, {kind[2]} place, " if kind else "nothing was measured, "
     ranks, nodes = plural(header["ranks"], "rank"), plural(header["nodes"], "node")
     crowd = f", {header['crowded']}" if header["crowded"] else ""

@@ -1,4 +1,4 @@
-"""Which sizes a sweep visits."""
+"""The sizes of a sweep."""
 
 import math
 import re
@@ -14,7 +14,7 @@ MOST_SIZES = 1000
 
 
 def parse_bytes(text: str) -> int:
-    """ "64K", "1.5MiB" or "4096", as nccl-tests and people write them. Raises UsageError."""
+    """Return the bytes of "64K", "1.5MiB" or "4096", as nccl-tests and people write them. Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match:
         raise UsageError(texts.NO_SIZE(size=text))
@@ -25,7 +25,7 @@ def parse_bytes(text: str) -> int:
 
 
 def swept(first: int, last: int, factor: float) -> list[int]:
-    """From ``first`` to ``last`` bytes, each ``factor`` times the one before. Raises UsageError."""
+    """Return sizes from ``first`` to ``last`` bytes, each ``factor`` times the one before. Raises UsageError."""
     if first > last:
         raise UsageError(texts.BEGINS_AFTER_END(first=first, last=last))
     if not 1 < factor < math.inf:
@@ -43,12 +43,12 @@ def swept(first: int, last: int, factor: float) -> list[int]:
 
 
 def of_buckets(spans, itemsize: int, bucket_bytes: int) -> list[int]:
-    """The sizes of the buckets in which training exchanges these spans, each once."""
+    """Return the sizes of the buckets in which training exchanges these spans, each once."""
     return sorted({(b.stop - b.start) * itemsize for b in make_buckets(spans, itemsize, bucket_bytes)})
 
 
 def whole_elements(sizes: list[int], itemsize: int) -> list[int]:
-    """Cut to whole elements, at least one; each once."""
+    """Return the sizes cut to whole elements, at least one; each once."""
     return sorted({max(size // itemsize, 1) * itemsize for size in sizes})
 
 
@@ -59,13 +59,13 @@ UNKNOWN_BYTES = 64 << 20  # more than the last-level cache of most processors
 
 
 def scrub_bytes(folder: Path = CACHES) -> int:
-    """Twice the largest cache that the system tells of."""
+    """Return twice the largest cache that the system reports."""
     sizes = [parse_bytes(file.read_text()) for file in folder.glob("index*/size")]
     return 2 * max(sizes, default=UNKNOWN_BYTES // 2)
 
 
 def parse_names(names: str, known, what: str) -> list[str]:
-    """The names of a list like "ring,mpi", or every known one for "all". Raises UsageError for another name."""
+    """Return the names of a list like "ring,mpi", or every known one for "all". Raises UsageError for another name."""
     chosen = list(known) if names == "all" else [name.strip() for name in names.split(",")]
     for name in chosen:
         if name not in known:

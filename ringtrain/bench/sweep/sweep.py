@@ -1,4 +1,4 @@
-"""The whole benchmark: calibrate, prove that the checks can say no, then measure size after size, and fit."""
+"""The whole benchmark: calibrate, prove that the checks can fail, then measure size after size, and fit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
 from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
 from ringtrain.bench.measure.timing import START, Protocol, Samples, measure_trials
-from ringtrain.bench.measure.trials import ContenderTrial, MeasuredAllReduce, PreparedTrial, Refusal, Rival, prepare
+from ringtrain.bench.measure.trials import Baseline, ContenderTrial, MeasuredAllReduce, PreparedTrial, Refusal, prepare
 from ringtrain.bench.model.bounds import Bounds
 from ringtrain.bench.model.fit import fit_sweep
 from ringtrain.bench.sweep.pairs import measure_pairs
@@ -31,20 +31,21 @@ Contender = tuple[str, str, str]  # algorithm, wire, way
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is asked for. sizes are bytes; the rest are names of the catalogues, and how to measure.
+    """The settings of a sweep. Sizes are bytes; the rest are names of the catalogues, and the protocol.
 
     checked:       whether results are checked, and compared bit by bit
-    out_of_place:  measure that too, after in place
-    pairs:         map every pair of ranks first
-    segment_bytes: where a schedule's moves are cut; None: as suits the nodes
-    rivals:        all-reduces of others (:func:`trials.prepare`), by the names that ``algorithms`` has them under
+    out_of_place:  whether to measure that too, after in place
+    pairs:         whether to map every pair of ranks first
+    segment_bytes: longest segment of a schedule's moves; None: as suits the nodes
+    baselines:     external all-reduces (:func:`trials.prepare`), by their names in ``algorithms``
     guard:         watches the all-reduces; None for none
-    passes:        over all sizes; a row is that of its quietest pass, so that a disturbance of seconds spoils no size
-    tuning:        what ``auto`` among the algorithms chooses by, before anything is timed
-    wires:         what messages are rounded to, by name; each algorithm over each wire
-    memories:      by algorithm, the kinds of memory in which it is measured, of those that the buffers have: the
-                   fastest is its row. What is not there is measured in the first kind, as training would run it. The
-                   MPI's own, with which all are compared, is commonly called on ordinary memory
+    passes:        number of passes over all sizes; a row is that of its quietest pass, so that a disturbance of seconds
+                   spoils no size
+    tuning:        table for ``auto`` among the algorithms, which chooses before anything is timed
+    wires:         names of the messages' types; each algorithm over each wire
+    memories:      kinds of memory for each algorithm, of those that the buffers have: the fastest is its row. Without
+                   any of them the first kind is used, as in training. The MPI's own, which all are compared with, is
+                   commonly called on ordinary memory
     """
 
     sizes: Sequence[int]
@@ -56,7 +57,7 @@ class Sweep:
     out_of_place: bool = False
     pairs: bool = False
     segment_bytes: int | None = None
-    rivals: Mapping[str, Rival] = field(default_factory=dict)
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
     passes: int = 1
     tuning: Table | None = None
     guard: Guard | None = None
@@ -64,7 +65,7 @@ class Sweep:
     memories: Mapping[str, Sequence[str]] = field(default_factory=lambda: {NATIVE: (SHARED, ORDINARY)})
 
     def contenders(self, buffers: Buffers) -> list[Contender]:
-        """(algorithm, wire, way): what is compared on each job."""
+        """Return (algorithm, wire, way) of all contenders for a job."""
         named = product(self.algorithms, self.wires)
         return [(algorithm, wire, way) for algorithm, wire in named for way in buffers.ways_of(algorithm)]
 
@@ -73,19 +74,21 @@ class Sweep:
         return found or [buffers.memories[0]]
 
     def all_memories(self, buffers: Buffers) -> list[str]:
-        """In an order that all ranks have."""
+        """Return all kinds of memory, in the same order on all ranks."""
         return list(dict.fromkeys(name for each in self.algorithms for name in self.memories_of(each, buffers)))
 
 
 @dataclass(slots=True)
 class Result:
+    """The header and the rows of a sweep."""
+
     header: dict
     rows: list[dict] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Who is told how a sweep goes: ``begun(header)``, ``measured(rows)`` of one size, ``progress(what, done, of)``."""
+    """Callbacks of a sweep: ``begun(header)``, ``measured(rows)`` of one size, ``progress(what, done, of)``."""
 
     begun: Callable[[dict], None] = lambda header: None
     measured: Callable[[list[dict]], None] = lambda rows: None
@@ -93,8 +96,9 @@ class Watcher:
 
 
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, buffers: Buffers | None = None) -> Result:
-    """Collective; the same on all ranks. ``buffers``: where they are; in host memory unless given. Raises UsageError
-    where the buffers are more than there is memory, and RingtrainError where a check does not notice a flipped byte."""
+    """Run a sweep. Collective; the same on all ranks. ``buffers``: memory of the buffers; host memory by default.
+    Raises UsageError if the buffers exceed the memory, and RingtrainError if a check does not notice a flipped byte.
+    """
     watcher, buffers = _limited(watcher or Watcher(), transport.activity), buffers or HostBuffers(transport)
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
     buffers.check_room(_room(asked) * len(asked.all_memories(buffers)) * (2 if asked.out_of_place else 1))
@@ -128,7 +132,7 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
 
 
 def _limited(watcher: Watcher, activity: Activity) -> Watcher:
-    """Whatever is measured is a stage that may not take longer than the deadline: no guard is with what is timed."""
+    """Return the watcher with each measurement as a stage limited by the deadline: timed code has no guard."""
 
     def progress(what: str, done: int, of: int) -> None:
         activity.limit(f"a sweep: {what}")
@@ -138,8 +142,9 @@ def _limited(watcher: Watcher, activity: Activity) -> Watcher:
 
 
 def _fits(made: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:
-    """Of host memory: the models know messages alone, and a device's time has more in it. A choice of auto is none of
-    its own."""
+    """Return the fits of host memory: the models cover only messages, and a device's time has more terms. A choice of
+    auto has no model of its own.
+    """
     own = [row for row in made if rows.asked_name(row) != AUTO and row["device"] == CPU]
     return fit_sweep(own, bounds.calibration, topology)
 
@@ -157,7 +162,7 @@ def _protocol(asked: Sweep) -> dict:
 
 
 def _wires(transport: Transport, names: Sequence[str]) -> dict[str, WireFormat | None]:
-    """One rank of a node compiles kernels, then the others load what it kept."""
+    """Return the wire formats. One rank of a node compiles kernels, then the others load them from its cache."""
     made: dict[str, WireFormat | None] = {}
     for turn in (transport.local_rank == 0, transport.local_rank != 0):
         if turn:
@@ -169,7 +174,8 @@ def _wires(transport: Transport, names: Sequence[str]) -> dict[str, WireFormat |
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """A job, with an entry for each kind of memory of each contender that can run it, and a row for each that cannot.
-    Verdicts are those of the entries, one after another."""
+    Verdicts are those of the entries, one after another.
+    """
 
     job: MeasuredAllReduce
     entries: dict[Contender, list[ContenderTrial]]
@@ -182,12 +188,12 @@ class _Ready:
 
 
 def _room(asked: Sweep) -> int:
-    """Bytes of a buffer that every size is a part of."""
+    """Return the bytes of a buffer that contains every size."""
     return max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
 
 
 class _Bench:
-    """The memory that every size is a part of, and what has been proved so far.
+    """The memory that contains every size, and the self-tests so far.
 
     tested: the (algorithm with its wire, type, operation) whose checks have noticed a flipped byte
     """
@@ -204,7 +210,7 @@ class _Bench:
         }
 
     def jobs(self) -> Iterator[dict[str, MeasuredAllReduce]]:
-        """The same job in each kind of memory. Sizes innermost, so that a table reads like a curve."""
+        """Yield the same job in each kind of memory. Sizes are innermost, so that a table reads like a curve."""
         copies = (1, 2) if self._asked.out_of_place else (1,)
         for dtype, op, count in product(self._asked.dtypes, self._asked.ops, copies):
             numbers = TYPES[dtype]
@@ -216,11 +222,11 @@ class _Bench:
         return MeasuredAllReduce(self._buffers, numbers, op, *spans, guard=self._asked.guard, memory=memory)
 
     def prepare(self, jobs: dict[str, MeasuredAllReduce]) -> _Ready:
-        """All contenders ready to run the job, and judged."""
+        """Return all contenders ready to run the job, and judged."""
         asked, entries, refusals = self._asked, {}, {}
         for tag, each in enumerate(self._contenders):
             algorithm, wire, way = each
-            how = (tag, asked.segment_bytes, asked.rivals, asked.tuning, self._wires[wire], way)
+            how = (tag, asked.segment_bytes, asked.baselines, asked.tuning, self._wires[wire], way)
             own = [jobs[memory] for memory in asked.memories_of(algorithm, self._buffers)]
             try:
                 entries[each] = [ContenderTrial(job, prepare(job, algorithm, *how)) for job in own]
@@ -230,7 +236,7 @@ class _Bench:
         return _Ready(next(iter(jobs.values())), entries, refusals, verdicts)
 
     def measure(self, ready: _Ready) -> list[dict]:
-        """The rows of all contenders on one job, in the order asked for."""
+        """Return the rows of all contenders on one job, in the order asked for."""
         entries = list(chain.from_iterable(ready.entries.values()))
         what = texts.MEASURING(nbytes=ready.job.nbytes, dtype=ready.job.numbers.name)
         told = partial(self._watcher.progress, what)
@@ -257,7 +263,7 @@ class _Bench:
         return verdict
 
     def _otherwise(self, job: MeasuredAllReduce, trial: PreparedTrial, tag: int) -> PreparedTrial | None:
-        """The same with messages cut elsewhere; None where there are none to be cut."""
+        """Return the same trial with other segments; None without segments."""
         if trial.bytes_sent is None:
             return None
         runs, wire = trial.algorithm.removeprefix(f"{AUTO}:"), self._wires[trial.wire]
@@ -265,7 +271,7 @@ class _Bench:
         return prepare(job, runs, len(self._contenders) + tag, other, wire=wire, way=trial.way)
 
     def _other_segment(self, job: MeasuredAllReduce) -> int:
-        """Cut elsewhere: in about three pieces a rank, where that is another size."""
+        """Return another segment size: about three segments a rank, if that is another size."""
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
         return other if other < self._asked.segment_bytes else self._asked.segment_bytes // 2
 
@@ -280,5 +286,5 @@ class _Bench:
 
 
 def _busiest(sent: Sequence[int | None]) -> int | None:
-    """What the rank sends that sends most; ``sent`` by rank."""
+    """Return the bytes of the rank that sends most; ``sent`` by rank."""
     return None if None in sent else max(sent)

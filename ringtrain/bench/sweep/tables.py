@@ -1,4 +1,4 @@
-"""A sweep as text: header, one line a row, and what was fitted."""
+"""Text of a sweep: header, one line a row, and the fits."""
 
 from collections.abc import Iterable
 
@@ -50,13 +50,13 @@ def _speedup(row: dict) -> str:
 
 
 def _same(row: dict) -> str:
-    """k: on all ranks, r: over repeats, s: over segments; a dot where not."""
+    """Return k: on all ranks, r: over repeats, s: over segments; a dot if not."""
     marks = (("k", "same_on_ranks"), ("r", "same_over_repeats"), ("s", "same_over_segments"))
     return "".join("-" if row[name] is None else mark if row[name] else "." for mark, name in marks)
 
 
 def table_columns(header: dict) -> tuple:
-    """All, but for what was not asked for."""
+    """Return all columns except those that were not asked for."""
     protocol = header["protocol"]
     asked = {"late": protocol["late_rank"] is not None, "on wire": protocol["wires"] != [NONE]}
     return tuple(column for column in COLUMNS if asked.get(column[0], True))
@@ -69,7 +69,7 @@ def titles(columns=COLUMNS) -> list[str]:
 
 
 def row_line(row: dict, columns=COLUMNS) -> str:
-    """A row's line; what makes it unreliable is at its end, and the reason of a refusal in place of figures."""
+    """Return a row's line; reasons of doubt are at its end, and the reason of a refusal replaces the figures."""
     if row["status"] == REFUSED:
         named = 1 + [title for title, _, _ in columns].index(LAST_NAMED)
         return f"  {_cells(row, columns[:named])} refused: {row['reason']}"
@@ -166,7 +166,7 @@ def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
 
 
 def fit_lines(fits: Iterable[dict]) -> list[str]:
-    """Models, and where they cross the MPI's; where every two cross is in the JSON file."""
+    """Return the models, and their crossings with the MPI's; all other crossings are in the JSON file."""
     lines = []
     for group in fits:
         wire = "" if group["wire_dtype"] == group["dtype"] else texts.OVER_WIRE(wire=group["wire_dtype"])

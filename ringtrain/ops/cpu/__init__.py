@@ -1,4 +1,4 @@
-"""The operations on the CPU: numba kernels, and OpenBLAS for products. One thread, unless told otherwise.
+"""The operations on the CPU: numba kernels, and OpenBLAS for products. One thread by default.
 
 An object keeps scratch memory, so it serves one thread of the program at a time.
 """
@@ -17,6 +17,8 @@ from ringtrain.ops.pairs import INDEX, cut_pairs
 
 
 class CpuOps(HostOps):
+    """The operations on the CPU."""
+
     name = "cpu"
 
     def __init__(self, dtype="float32"):
@@ -29,7 +31,7 @@ class CpuOps(HostOps):
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     def compile_stats(self) -> tuple[int, int]:
-        """(kernels compiled anew, kernels loaded from the disk cache) in this process."""
+        """Return (kernels compiled anew, kernels loaded from the disk cache) in this process."""
         return compile_stats()
 
     def threads(self, count: int) -> None:
@@ -37,7 +39,7 @@ class CpuOps(HostOps):
         self._blas.threads(count)
 
     def describe(self) -> str:
-        """The matrix library, the core it picked kernels for, and its threads."""
+        """Return the matrix library, the core of its kernels, and its threads."""
         return self._blas.describe()
 
     def numerics(self) -> str:

@@ -33,7 +33,7 @@ class Blas:
         self._gemm(ROW_MAJOR, a_order, b_order, m, n, k, 1.0, a, lda, b, ldb, beta, c, ldc)
 
     def threads(self, count: int) -> None:
-        """Let products use ``count`` threads, in the whole process. Raises ConfigError for more than can be of use."""
+        """Let products use ``count`` threads, in the whole process. Raises ConfigError for more than can be used."""
         most = max(MOST_THREADS, THREADS_A_CORE * (os.cpu_count() or 1))
         if count > most:
             limits = {"most": most, "per_core": THREADS_A_CORE, "least": MOST_THREADS}
@@ -41,7 +41,7 @@ class Blas:
         self._library.scipy_openblas_set_num_threads(count)
 
     def describe(self) -> str:
-        """Version, the core whose kernels are used, and threads."""
+        """Return the version, the core of the kernels, and threads."""
         found = _about(self._library)
         return f"{found.numerics}, {found.threads} thread{'s' * (found.threads != 1)}"
 
@@ -50,7 +50,12 @@ class Blas:
 
 
 class About(NamedTuple):
-    """version: "OpenBLAS 0.3.30"; core: whose kernels are used; threads: of a product"""
+    """The loaded library.
+
+    version: "OpenBLAS 0.3.30"
+    core:    the core of the kernels
+    threads: threads of a product
+    """
 
     version: str
     core: str
@@ -58,12 +63,12 @@ class About(NamedTuple):
 
     @property
     def numerics(self) -> str:
-        """What the order of a product's sums hangs on."""
+        """The facts that decide the order of a product's sums."""
         return f"{self.version} ({self.core})"
 
 
 def describe() -> About:
-    """The library as it is loaded, or is now."""
+    """Return the loaded library; loads it if necessary."""
     return _about(_load())
 
 
@@ -88,8 +93,9 @@ def _load():
 
 @contextmanager
 def _one_thread():
-    """OpenBLAS starts a thread a core while it is loaded, which many ranks on a node would each pay for. Unless
-    the user chose a number, it is loaded with one."""
+    """Load the library with one thread, unless the user chose a number. By default OpenBLAS starts a thread a core at
+    its load, which would cost each of many ranks on a node.
+    """
     if any(name in os.environ for name in THREAD_SETTINGS):
         yield
         return

@@ -8,6 +8,8 @@ from ringtrain.ops.cpu.scratch import Scratch, aligned
 
 
 class CpuChannels:
+    """Bias, ReLU and batch normalisation on the CPU."""
+
     def __init__(self, dtype, scratch: Scratch):
         self._dtype, self._scratch = dtype, scratch
         self._zero = np.zeros((), dtype)
@@ -80,7 +82,7 @@ class CpuChannels:
         kernels.shares(mean_GC, var_GC, len(x), pixels, ghost, total, mean_C, var_C, accumulate)
 
     def _wide(self, channels):
-        """(rows of widened values [4, width], float64 totals [2, channels], width), of any content."""
+        """Return (rows of widened values [4, width], float64 totals [2, channels], width), uninitialised."""
         held = self._wides.get(channels)
         if held is None:
             width = kernels.wide_row(channels)

@@ -2,16 +2,16 @@
 
     image rows ──im2col──► columns [pixels, R·S·C/groups] ──· weights──► y rows + bias, max(·, 0)
 
-A tile is as many rows of output pixels as make about TILE_BYTES of columns, so that the product finds them in
-the L2 cache, and so does what follows on y. The three products:
+A tile is as many rows of output pixels as make about TILE_BYTES of columns, so that the product and the following work
+on y find them in the L2 cache. The three products:
 
     y  = columns(x) · w
     dw = sum over tiles of columns(x)ᵀ · dy
     dx = columns(dy) · w flipped, a convolution itself, where stride is 1 and y is hardly smaller than x; else
     dx = dy · wᵀ, each element added back to the pixel it came from (col2im)
 
-A 1 × 1 convolution of stride 1 needs no columns: the image is the matrix already. Groups are column ranges of
-the matrices, told to the product by leading dimensions.
+A 1 × 1 convolution of stride 1 needs no columns: the image is the matrix already. Groups are column ranges of the
+matrices, selected by leading dimensions.
 
 Source: Chetlur et al. 2014, "cuDNN", section 3, for the tiling; Chellapilla et al. 2006 for im2col.
 """
@@ -34,7 +34,7 @@ FLIP_LIMIT = 1.5
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionTiles:
-    """Sizes of one convolution, and its tiles: (first, end) rows of Q output pixels, counted through the batch."""
+    """The sizes of one convolution, and its tiles: (first, end) rows of Q output pixels, counted through the batch."""
 
     extents: tuple[int, ...]  # H W C P Q kernel stride pad: what the kernels are told
     groups: int
@@ -53,12 +53,13 @@ class ConvolutionTiles:
 
     @property
     def padded_image(self) -> int:
-        """Elements of one image between its padding, as far as windows reach."""
+        """Elements of one padded image, as far as windows reach."""
         _, width, c, p, _, kernel, stride, pad = self.extents
         return ((p - 1) * stride + kernel) * (width + 2 * pad) * c
 
 
 def make_tiles(x_shape, w_shape, y_shape, geometry: ConvGeometry, itemsize: int) -> ConvolutionTiles:
+    """Return the tiles of a convolution."""
     n, height, width, c = x_shape
     _, p, q, k = y_shape
     kernel, stride, pad = geometry.kernel, geometry.stride, geometry.pad
@@ -78,7 +79,7 @@ def make_tiles(x_shape, w_shape, y_shape, geometry: ConvGeometry, itemsize: int)
 
 
 def _tiles(rows: int, most: int) -> tuple[tuple[int, int], ...]:
-    """Cut ``rows`` into tiles of nearly equal size, of ``most`` rows at the most, but at least one."""
+    """Cut ``rows`` into tiles of nearly equal size, of at most ``most`` rows, but at least one."""
     if rows == 0:
         return ()
     count = -(-rows // max(1, most))
@@ -105,6 +106,8 @@ class Windows:
 
 
 class CpuConvolution:
+    """Convolution on the CPU, and its gradients."""
+
     def __init__(self, dtype, blas: Blas, scratch: Scratch, channels: CpuChannels):
         self._dtype, self._item = dtype, dtype.itemsize
         self._blas, self._scratch, self._channels = blas, scratch, channels

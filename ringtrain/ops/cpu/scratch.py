@@ -1,4 +1,4 @@
-"""Memory that operations need for themselves, kept by name and used again."""
+"""Scratch memory of operations, kept by name and reused."""
 
 import numpy as np
 
@@ -6,13 +6,13 @@ ALIGNMENT = 64
 
 
 class Scratch:
-    """Flat arrays that only ever grow: after the first call for a shape nothing is allocated."""
+    """Flat arrays that only grow: after the first call for a shape nothing is allocated."""
 
     def __init__(self):
         self._held: dict = {}
 
     def __call__(self, name: str, count: int, dtype):
-        """At least ``count`` elements, of any content, that stay this name's own."""
+        """Return at least ``count`` uninitialised elements that belong to this name."""
         key = (name, dtype)
         held = self._held.get(key)
         if held is None or held.size < count:
@@ -21,7 +21,7 @@ class Scratch:
 
 
 def aligned(shape, dtype):
-    """An uninitialised array that starts on a cache line, as wide vector loads like it."""
+    """Return an uninitialised array that starts on a cache line, for wide vector loads."""
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -30,4 +30,5 @@ def aligned(shape, dtype):
 
 
 def address(x) -> int:
+    """Return the address of the first element."""
     return x.ctypes.data

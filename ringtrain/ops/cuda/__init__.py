@@ -1,6 +1,6 @@
 """The operations on an NVIDIA GPU, on kernels of ringtrain's own and cuBLAS.
 
-Everything of CUDA is behind :mod:`ringtrain.ops.cuda.runtime`. Nothing here looks for a device, or imports CuPy.
+All use of CUDA goes through :mod:`ringtrain.ops.cuda.runtime`. Nothing here looks for a device, or imports CuPy.
 """
 
 import math
@@ -48,8 +48,9 @@ PARTS = (
 
 @composed(*PARTS)
 class CudaOps(Ops):
-    """One object serves one thread of the program at a time; its operations are done on a stream of its own. ``fixed``:
-    ways to do the same are chosen by size alone, and never by a timing: kernels of ringtrain's own."""
+    """The operations on one device. One object serves one thread of the program at a time, on a stream of its own.
+    ``fixed``: ways to compute are chosen by size alone, never by a timing: ringtrain's own kernels.
+    """
 
     name = "cuda"
     records = True
@@ -75,7 +76,7 @@ class CudaOps(Ops):
 
     @property
     def choices(self):
-        """Which way is taken to each product and convolution so far, and what it took: its ``table``."""
+        """Return the chosen way of each product and convolution so far, with its time: the ``table`` of the choice."""
         return self._device.choice
 
     def notes(self):
@@ -85,7 +86,7 @@ class CudaOps(Ops):
         return self.runtime.modules
 
     def threads(self, count):
-        """A device has its own."""
+        """Do nothing: a device has its own threads."""
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
     def empty(self, shape, dtype=None):

@@ -1,4 +1,4 @@
-"""The end of a layer, backwards: the mask of max(·, 0) and the gradient of a bias. ``sources/channels.cu``."""
+"""The backward end of a layer: the mask of max(·, 0) and the gradient of a bias. ``sources/channels.cu``."""
 
 from ringtrain.ops.cuda.columns import CudaColumns, cut_columns, vector_of
 from ringtrain.ops.cuda.device import Device
@@ -8,6 +8,8 @@ PLAIN, MASKED, KEPT = 0, 1, 2
 
 
 class CudaChannels:
+    """The mask of max(·, 0) and the gradient of a bias."""
+
     def __init__(self, device: Device):
         self._device = device
 
@@ -34,7 +36,9 @@ class CudaChannels:
 
 
 def channel_columns(device: Device, *arrays, groups_of: int | None = None) -> CudaColumns:
-    """The cut of arrays [..., C] of one shape, in groups of ``groups_of`` examples, or in one group. None: no array."""
+    """Return the slices of arrays [..., C] of one shape, in groups of ``groups_of`` examples, or in one group. None: no
+    array.
+    """
     shape = arrays[0].shape
     channels, pixels = shape[-1], arrays[0].size // (shape[0] * shape[-1])
     group = shape[0] if groups_of is None else groups_of
@@ -43,12 +47,12 @@ def channel_columns(device: Device, *arrays, groups_of: int | None = None) -> Cu
 
 
 def launch(device: Device, source: str, function: str, columns: CudaColumns, *arguments) -> None:
-    """A kernel that goes over the rows."""
+    """Launch a kernel that goes over the rows."""
     kernel = device.kernels(source, function)
     kernel(columns.blocks, columns.threads, device.stream, *arguments, *columns.cut, columns.wide)
 
 
 def finish(device: Device, source: str, function: str, columns: CudaColumns, *arguments) -> None:
-    """A kernel that adds up what the slices gave."""
+    """Launch a kernel that adds the sums of the slices."""
     kernel = device.kernels(source, function)
     kernel(columns.finish_blocks, columns.finish_threads, device.stream, *arguments, *columns.cut)

@@ -1,4 +1,4 @@
-"""Whether there is a device to use, and if not, why: asked before anything else is, through CuPy.
+"""Checks for a usable device, with the reason if there is none: made first, through CuPy.
 
 ``cupy`` is the module, passed in.
 """
@@ -14,7 +14,7 @@ MAJORS = 12, 13  # versions of CUDA that CuPy is built for
 
 
 def import_cupy():
-    """Raises: DeviceError where it is not installed, or cannot be imported."""
+    """Return CuPy. Raises: DeviceError if it is not installed, or cannot be imported."""
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -27,20 +27,20 @@ def import_cupy():
 
 
 def check_usable(cupy, index: int) -> None:
-    """Raises: DeviceError unless device ``index`` can be used, for the first reason found."""
+    """Check device ``index``. Raises: DeviceError for the first reason found that it cannot be used."""
     _check_driver(cupy)
     _check_index(_count(cupy), index)
     _check_memory(cupy, index)
 
 
 def count_visible(cupy) -> int:
-    """Raises: DeviceError where the driver does not work. None is no error: who asks knows better what to say."""
+    """Return the number of devices, also 0. Raises: DeviceError if the driver does not work."""
     _check_driver(cupy)
     return _counted(cupy)
 
 
 def version_of(number: int) -> tuple[int, int]:
-    """(13, 2) of CUDA's 13020."""
+    """Return (13, 2) for CUDA's 13020."""
     return number // 1000, number % 1000 // 10
 
 
@@ -88,7 +88,7 @@ def _check_index(count, index):
 
 
 def _check_memory(cupy, index):
-    """The first use of the device: its context is made."""
+    """Use the device for the first time, which creates its context."""
     try:
         cupy.cuda.runtime.setDevice(index)
         cupy.cuda.runtime.memGetInfo()

@@ -1,13 +1,13 @@
-"""Which of several ways to do the same work is taken: the fastest by a timing at the first call, or always the first.
+"""The choice among several ways to do the same work: the fastest by a timing at the first call, or always the first.
 
     key unknown ── recording? ──► first that can be recorded, without a note
          └──────── fixed?     ──► first
          └──────── else       ──► each way once, its result beside the first one's; then it is timed; the least is kept
 
-What is recorded later takes the fastest of those that can be. Timing depends on the moment: results then may differ in
-their last bits from run to run, which ``fixed`` rules out. A way that fails or gives other numbers is left out, and
-:attr:`Choice.notes` says so. Numbers are compared as they are at the first call: where all of them are 0 then, as a
-gradient may be, nothing is seen.
+A later recording takes the fastest way that can be recorded. Timings vary, so results may differ in their last bits
+from run to run; ``fixed`` prevents this. A way that fails or gives other numbers is excluded, and :attr:`Choice.notes`
+reports it. Numbers are compared as they are at the first call: if all of them are 0 then, as in some gradients, the
+comparison sees nothing.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -26,7 +26,9 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "tf32": 1e-2, "float16": 3e-2, "b
 
 @dataclass(frozen=True)
 class Way:
-    """``run``: does the work; what it takes depends on the work. ``recordable``: as part of a graph."""
+    """One way to do the work. ``run`` does it; its arguments depend on the work. ``recordable``: whether it can be in a
+    graph.
+    """
 
     name: str
     run: Callable
@@ -35,8 +37,9 @@ class Way:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A line of a report. names: of the ways that can do it, best first; seconds: of each that was timed; flops: of the
-    work, once."""
+    """A line of the report. names: of the possible ways, best first; seconds: of each that was timed; flops: of the
+    work, once.
+    """
 
     names: tuple[str, ...]
     seconds: dict[str, float]
@@ -56,10 +59,10 @@ class Chosen:
 
 
 class Choice:
-    """``fixed``: the first way, always. ``measure(device, run, recordable)``: seconds; ``look(device, array)``: the
-    numbers that are compared. Tests have their own.
+    """The choice among ways. ``fixed``: the first way, always. ``measure(device, run, recordable)`` returns seconds;
+    ``look(device, array)`` returns the numbers to compare. Tests have their own.
 
-    Streams of a device share what was found out; ways belong to one each.
+    Streams of a device share the results; each stream has ways of its own.
     """
 
     def __init__(self, fixed: bool = False, measure=seconds_of, look=sample_of):
@@ -70,7 +73,7 @@ class Choice:
 
     @property
     def notes(self) -> list[str]:
-        """A line for each reason why a way was left out."""
+        """Return a line for each reason why a way was excluded."""
         return [texts.LEFT_OUT(name=name, times=times, why=why) for (name, why), times in self._left_out.items()]
 
     def __call__(
@@ -82,9 +85,12 @@ class Choice:
         flops=0,
         factors=None,
     ) -> Way:
-        """``trial(way)``: does the work by that way, any number of times, such that only its results are lost: the
-        array in which they are, which is the same for all. ``factors``: the type of the factors, by which results
-        are rounded; that of activations where none is given."""
+        """Do the work by the chosen way.
+
+        trial(way): does the work by that way, any number of times, losing only its results; returns the result array,
+                    the same for all ways
+        factors:    type of the factors, which decides the rounding of results; by default that of activations
+        """
         way = self._ways.get((device, work, device.recording))
         return way or self._find(device, work, ways(), trial, flops, factors)
 
@@ -112,8 +118,9 @@ class Choice:
         return seconds
 
     def _compared(self, device, way, trial, first, most):
-        """(where results are, those of the first way that gave some, its name). Raises: Unable where this one gives
-        others."""
+        """Return (results, results of the first way that gave some, its name). Raises: Unable if this way gives
+        others.
+        """
         if first is None:
             out = trial(way)
             return out, self._look(device, out), way.name

@@ -1,7 +1,7 @@
-"""Rows × channels cut into slices of rows: what sums over the rows of each channel are made of.
+"""Rows × channels cut into slices of rows: the basis of sums over the rows of each channel.
 
-The cut is drawn in ``sources/columns.cuh``. It follows from sizes alone, never from the device, so that sums are added
-in the same order wherever they are made.
+``sources/columns.cuh`` draws the slices. They depend only on sizes, never on the device, so that the order of additions
+is the same on all devices.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ FINISH_LANES = 128
 
 @dataclass(frozen=True, slots=True)
 class CudaColumns:
-    """``rows`` in groups of ``group_rows``, each of ``slices`` slices of ``slice_rows``; ``wide``: by 16 bytes."""
+    """The slices: ``rows`` in groups of ``group_rows``, each of ``slices`` slices of ``slice_rows``; ``wide``: by 16
+    bytes.
+    """
 
     rows: int
     group_rows: int
@@ -35,11 +37,11 @@ class CudaColumns:
 
     @property
     def cut(self) -> tuple:
-        """The kernels' last arguments, but for ``wide``."""
+        """The kernels' last arguments, except ``wide``."""
         return self.rows, self.group_rows, self.slices, self.slice_rows, self.channels
 
     def partial(self, quantities: int) -> int:
-        """How many numbers the slices give."""
+        """Return the number of partial sums of all slices."""
         return self.groups * self.slices * quantities * self.channels
 
     @property
@@ -56,7 +58,9 @@ class CudaColumns:
 
 @lru_cache(maxsize=1024)
 def cut_columns(rows: int, group_rows: int, channels: int, vector: int) -> CudaColumns:
-    """The cut of at least one row. ``vector``: how many channels a thread takes at once; they divide the channels."""
+    """Return the slices of at least one row. ``vector``: channels that a thread takes at once; a divisor of the
+    channels.
+    """
     group_rows = min(group_rows, rows)
     vectors = channels // vector
     columns = -(-vectors // WARP)
@@ -70,8 +74,9 @@ def cut_columns(rows: int, group_rows: int, channels: int, vector: int) -> CudaC
 
 
 def vector_of(runtime, channels: int, *arrays) -> int:
-    """How many channels a thread can take at once: 16 bytes of the first array's type, where all rows of all the arrays
-    begin at a multiple of so many elements; else one."""
+    """Return the number of channels that a thread can take at once: 16 bytes of the first array's type, if all rows of
+    all arrays begin at a multiple of that many elements; otherwise one.
+    """
     many = VECTOR_BYTES // arrays[0].dtype.itemsize
     if channels % many or any(runtime.address(x) % (many * x.dtype.itemsize) for x in arrays):
         return 1

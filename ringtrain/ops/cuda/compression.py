@@ -12,6 +12,8 @@ ORTHONORMAL_BLOCK = 1024
 
 
 class Compression:
+    """The operations of compressed gradients."""
+
     def __init__(self, device: Device):
         self._device = device
 
@@ -38,7 +40,7 @@ class Compression:
             kernel(1, threads, self._device.stream, x_MR, rows, columns, float(np.finfo(x_MR.dtype).eps))
 
     def _find(self, x, k):
-        """(magnitude of the k-th largest, how many of its equals are taken), on the device."""
+        """Return (magnitude of the k-th largest, number of its equals to take), on the device."""
         found, counts = self._device.scratch("found", 2, "uint64"), self._device.scratch("counts", BINS, "uint32")
         self._launch("begin", 1, counts, found, k)
         blocks, _ = self._parts(x.size)
@@ -51,15 +53,16 @@ class Compression:
         return found
 
     def _parts(self, count):
-        """How many blocks go over so many elements, and how many are a block's. Whole numbers are counted: what comes
-        out is the same however many blocks there are."""
+        """Return (number of blocks, elements of each block). Integers are counted, so that the result does not depend
+        on the number of blocks.
+        """
         most = min(MOST_BLOCKS, self._device.runtime.facts.processors * BLOCKS_PER_PROCESSOR)
         tiles = -(-count // (BLOCK * EACH))
         part = -(-tiles // most) * BLOCK * EACH
         return -(-count // part), part
 
     def _halves(self, pairs, k):
-        """Values and indices of the pairs: see :mod:`ringtrain.ops.pairs`."""
+        """Return the values and indices of the pairs: see :mod:`ringtrain.ops.pairs`."""
         runtime, middle = self._device.runtime, k * self._device.real.itemsize
         values = runtime.view(pairs[:middle], self._device.real)
         return values, runtime.view(pairs[middle : middle + k * INDEX.itemsize], INDEX)

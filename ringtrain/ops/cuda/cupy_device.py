@@ -14,7 +14,7 @@ SHARED_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that any kern
 
 
 def as_device_errors(doing):
-    """What CuPy raises in a method is told as DeviceError; the method finds this thread on the device."""
+    """Decorate a method: errors of CuPy become DeviceError, and the method makes the device current for this thread."""
 
     def tell(method):
         @functools.wraps(method)
@@ -39,8 +39,9 @@ DONE, NOT_READY = 0, 600  # cudaSuccess, cudaErrorNotReady
 
 
 class CupyDevice:
-    """What streams, events and kernels of one device share. ``kept``: the arrays that recorded work is done on, by
-    thread."""
+    """The state that streams, events and kernels of one device share. ``kept``: the arrays of the recorded work, by
+    thread.
+    """
 
     def __init__(self, cupy, index):
         self.cupy, self.index = cupy, index
@@ -53,10 +54,11 @@ class CupyDevice:
 
     @kept.setter
     def kept(self, arrays):
+        """Arrays of this thread's recording; None if it records nothing."""
         self._threads.kept = arrays
 
     def enter(self):
-        """CUDA's current device is one for each thread."""
+        """Make the device current: CUDA's current device belongs to a thread."""
         if getattr(self._threads, "entered", None) is None:
             self.cupy.cuda.runtime.setDevice(self.index)
             self._threads.entered = True
@@ -71,6 +73,8 @@ class CupyDevice:
 
 
 class CupyEvent(Event):
+    """An event by CuPy."""
+
     def __init__(self, device, event):
         self.device, self.event = device, event
 
@@ -92,7 +96,9 @@ class CupyEvent(Event):
 
 
 class CupyStream(Stream):
-    """``handle``: of cuBLAS, made when it is first needed: it keeps memory to work in, so each stream has its own."""
+    """A stream by CuPy. ``handle``: of cuBLAS, made at its first use: it keeps workspace, so each stream has its
+    own.
+    """
 
     def __init__(self, device):
         self.device, self.handle = device, None
@@ -124,6 +130,8 @@ class CupyStream(Stream):
 
 
 class CupyKernel(Kernel):
+    """A kernel by CuPy."""
+
     def __init__(self, device, raw):
         self.device, self._raw = device, raw
         self._function = raw.kernel
@@ -140,7 +148,7 @@ class CupyKernel(Kernel):
 
 
 class CupyGraph(CudaGraph):
-    """``kept``: the arrays that it works on."""
+    """A graph by CuPy. ``kept``: the arrays that it works on."""
 
     def __init__(self, device, graph, kept):
         self.device, self._graph, self._kept = device, graph, kept

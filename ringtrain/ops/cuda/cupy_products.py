@@ -1,6 +1,6 @@
 """Matrix products of cuBLAS, through CuPy.
 
-cuBLAS reads memory column by column, so that to it our matrices lie transposed: it is asked for cᵀ = bᵀ · aᵀ.
+cuBLAS reads memory column by column, so that our matrices are transposed for it: it computes cᵀ = bᵀ · aᵀ.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ NUMBERS = {name: (np.zeros(1, name), np.ones(1, name)) for name in ("float32", "
 
 
 def multiply(cupy, a, b, c, accumulate, precise, stream):
-    """As :meth:`ringtrain.ops.cuda.runtime.Runtime.product`."""
+    """Multiply as :meth:`ringtrain.ops.cuda.runtime.Runtime.product`."""
     _check(a, b, c)
     if not (c.rows and c.columns):
         return
@@ -43,7 +43,7 @@ def _extents(matrix) -> str:
 
 
 def _operand(cupy, matrix):
-    """Address, type and distance between rows."""
+    """Return the address, the type and the distance between rows."""
     dtype = matrix.array.dtype
     return matrix.array.data.ptr + matrix.start * dtype.itemsize, _type(cupy.cuda.runtime, dtype), matrix.stride
 

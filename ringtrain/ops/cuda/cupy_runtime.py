@@ -1,6 +1,6 @@
-"""The contract of :mod:`ringtrain.ops.cuda.runtime`, kept by CuPy.
+"""The contract of :mod:`ringtrain.ops.cuda.runtime`, implemented with CuPy.
 
-CuPy is imported when a device is asked for. Its "current stream" is not relied upon, but where cuBLAS leaves no choice.
+CuPy is imported when a device is requested. Its "current stream" is used only for cuBLAS, which needs it.
 """
 
 import os
@@ -22,9 +22,9 @@ from ringtrain.ops.cuda.signatures import KERNEL
 
 
 def make_runtime(index: int) -> Runtime:
-    """Device ``index`` of those that are visible to this process.
+    """Return device ``index`` of those that are visible to this process.
 
-    Raises: DeviceError where there is none that can be used, with what to do about it.
+    Raises: DeviceError if it cannot be used, with a remedy.
     """
     cupy = import_cupy()
     check_usable(cupy, index)
@@ -32,12 +32,14 @@ def make_runtime(index: int) -> Runtime:
 
 
 def visible_devices() -> int:
-    """How many this process sees; none of them is touched. Raises: DeviceError without CuPy or a driver that works."""
+    """Return the number of devices that this process sees; none of them is touched. Raises: DeviceError without CuPy or
+    a working driver.
+    """
     return count_visible(import_cupy())
 
 
 class CupyRuntime(Runtime):
-    """Of a device that :func:`check_usable` has found fit."""
+    """The runtime of a device that :func:`check_usable` has accepted."""
 
     def __init__(self, cupy, index):
         self._cupy, self.device = cupy, CupyDevice(cupy, index)
@@ -52,7 +54,7 @@ class CupyRuntime(Runtime):
         return self._cupy.ndarray(shape, dtype, memory)
 
     def whole(self, nbytes):
-        """Its own cudaMalloc, which begins where its address says."""
+        """Return an own cudaMalloc, which begins at its address."""
         cupy = self._cupy
         memory = self._allocate(nbytes, lambda count: cupy.cuda.MemoryPointer(cupy.cuda.Memory(max(1, count)), 0))
         self._whole[memory.ptr] = nbytes
@@ -120,8 +122,9 @@ class CupyRuntime(Runtime):
 
     @as_device_errors("a copy")
     def _copy(self, target, source, nbytes, given, stream):
-        """CuPy's own copies are refused within a recording; CUDA's are not. From unpinned memory they return when it
-        has been read."""
+        """Copy by CUDA, because CuPy's own copies are refused within a recording. Copies from unpinned memory return
+        when it has been read.
+        """
         if nbytes != given:
             raise DeviceError(texts.COPY_SIZES(given=given, nbytes=nbytes))
         if nbytes:
@@ -214,7 +217,7 @@ def _facts(cupy, index):
 
 
 def _headers() -> tuple[str, ...]:
-    """Where cuda_fp16.h is, for the compiler; CuPy knows of others."""
+    """Return the folder of cuda_fp16.h, for the compiler; CuPy knows the others."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     try:
@@ -225,6 +228,6 @@ def _headers() -> tuple[str, ...]:
 
 
 def _cached() -> int:
-    """How many compiled sources CuPy keeps on disk."""
+    """Return the number of compiled sources that CuPy keeps on disk."""
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
     return sum(path.suffix == ".cubin" for path in folder.iterdir()) if folder.is_dir() else 0

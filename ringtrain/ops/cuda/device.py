@@ -1,4 +1,4 @@
-"""What the operations share: the device, its kernels, the stream on which they are done, and scratch memory."""
+"""The state that operations share: the device, its kernels, their stream, and scratch memory."""
 
 import math
 from contextlib import contextmanager
@@ -13,9 +13,14 @@ BLOCKS_PER_PROCESSOR = 8  # of THREADS each: what a processor holds at once
 
 
 class Device:
-    """``real``: dtype of weights, gradients, statistics; ``active``: of activations and their gradients; ``precise``:
-    whether products of float32 are made by float32, and not by TF32; ``choice``: among several ways to do the same;
-    ``recording``: whether what is issued now is recorded, so that it must be able to be."""
+    """The shared state.
+
+    real:      dtype of weights, gradients, statistics
+    active:    dtype of activations and their gradients
+    precise:   whether products of float32 use float32, and not TF32
+    choice:    the choice among several ways to do the same work
+    recording: whether work issued now is recorded
+    """
 
     def __init__(self, runtime, real, active, precise=True, kernels=None, choice=None):
         self.runtime, self.precise = runtime, precise
@@ -28,17 +33,17 @@ class Device:
         self._pinned = {}
 
     def numbers(self, factors=None) -> str:
-        """The coarsest rounding in products of a type, that of activations where none is given: this type, or tf32."""
+        """Return the coarsest rounding in products of a type, by default that of activations: this type, or tf32."""
         name = (self.active if factors is None else factors).name
         return "tf32" if name == "float32" and not self.precise else name
 
     def beside(self) -> "Device":
-        """The same device with a stream and scratch memory of its own."""
+        """Return the same device with a stream and scratch memory of its own."""
         return Device(self.runtime, self.real, self.active, self.precise, self.kernels, self.choice)
 
     @contextmanager
     def record(self):
-        """What is issued inside is recorded; the list then holds the graph."""
+        """Record the work issued inside; the list then holds the graph."""
         self.recording = True
         try:
             with self.runtime.record(self.stream) as graphs:
@@ -47,7 +52,9 @@ class Device:
             self.recording = False
 
     def scratch(self, name: str, shape, dtype):
-        """Memory kept under a name for the time of one operation; what was in it is lost when it is asked for again."""
+        """Return memory kept under a name for the time of one operation; the next request for the name overwrites
+        it.
+        """
         dtype = np.dtype(dtype)
         count = shape if isinstance(shape, int) else math.prod(shape)
         key = name, dtype.name
@@ -69,8 +76,9 @@ class Device:
         return kept[: count * dtype.itemsize].view(dtype)
 
     def each(self, launch, count: int, *arguments, per_thread: int = 1):
-        """Launch a kernel whose threads go over ``count`` elements, ``per_thread`` at a time; of none there is nothing
-        to do."""
+        """Launch a kernel whose threads go over ``count`` elements, ``per_thread`` at a time; nothing for 0
+        elements.
+        """
         if count:
             blocks = math.ceil(count / (THREADS * per_thread))
             most = self.runtime.facts.processors * BLOCKS_PER_PROCESSOR

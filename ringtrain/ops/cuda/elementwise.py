@@ -1,4 +1,4 @@
-"""Operations on each element by itself. Arrays may be of any floating-point type, all of one operation of the same."""
+"""Elementwise operations. Arrays may be of any floating-point type, the same for all arrays of one operation."""
 
 import numpy as np
 
@@ -6,6 +6,8 @@ from ringtrain.ops.cuda.signatures import C_TYPES
 
 
 class Elementwise:
+    """The elementwise operations."""
+
     def __init__(self, device):
         self._device = device
 

@@ -1,4 +1,4 @@
-"""What depends on which example an element belongs to: dropout, and the images that examples are made of."""
+"""Operations that depend on the example of an element: dropout, and the preparation of images."""
 
 from ringtrain.ops import keys
 from ringtrain.ops.cuda.device import THREADS
@@ -7,6 +7,8 @@ MOST_ROWS = 65535  # of a grid of blocks
 
 
 class Examples:
+    """Dropout and the preparation of images."""
+
     def __init__(self, device):
         self._device = device
 

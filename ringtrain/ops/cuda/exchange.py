@@ -1,4 +1,4 @@
-"""What an all-reduce does to a slice of the memory of several: ``sources/exchange.cu``."""
+"""The all-reduce step on a slice of the memory of several ranks: ``sources/exchange.cu``."""
 
 from ringtrain.ops.cuda.device import Device
 
@@ -6,11 +6,13 @@ MOST = 8
 
 
 class CudaExchange:
+    """The all-reduce step."""
+
     def __init__(self, device: Device):
         self._device = device
 
     def add_all(self, sources, targets):
-        """Types of 16 bits are added up in float32 and rounded once.
+        """Types of 16 bits are added in float32 and rounded once.
 
         Raises: ValueError for no source or target, or more than 8 of either.
         """
@@ -24,5 +26,5 @@ class CudaExchange:
 
 
 def _filled(arrays):
-    """As many as the kernel has parameters; those left over are null."""
+    """Return as many arrays as the kernel has parameters; the rest are null."""
     return *arrays, *[None] * (MOST - len(arrays))

@@ -1,4 +1,4 @@
-"""What goes wrong on a device, told to whom it may concern: CuPy's errors as words that say what to do."""
+"""Errors of a device: CuPy's errors as texts with a remedy."""
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops import texts
@@ -10,11 +10,13 @@ GIBIBYTE = 1 << 30
 
 
 class Unable(DeviceError):
-    """A way cannot do this work after all; its message says why."""
+    """A way cannot do this work; the message is the reason."""
 
 
 def explain(error: Exception, index: int, doing: str) -> str | None:
-    """Words for what CuPy raised while ``doing`` something on device ``index``; None for what is no fault of it."""
+    """Return the text for CuPy's error while ``doing`` something on device ``index``; None for an error of another
+    kind.
+    """
     kind, text = type(error).__name__, str(error)
     if is_out_of_memory(error):
         return texts.OUT_OF_MEMORY(index=index, doing=doing, error=text)
@@ -34,6 +36,6 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def lacking(nbytes: int, free: int, total: int, index: int) -> str:
-    """What to say where an array does not fit."""
+    """Return the text for an array that does not fit."""
     asked, left, whole = (f"{count / GIBIBYTE:.2f} GiB" for count in (nbytes, free, total))
     return texts.ARRAY_TOO_LARGE(index=index, asked=asked, nbytes=nbytes, left=left, whole=whole)

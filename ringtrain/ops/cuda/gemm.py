@@ -1,8 +1,8 @@
 """Matrix products: by our own kernels, which can be recorded, and by cuBLAS, which cannot.
 
-Both are called alike: ``product(a, b, y, bias, relu, accumulate)`` with Matrix arguments. Where y has the type of
-weights it gets the sums as they are, or added to what it holds; else bias and max(·, 0) come first, and then the sums
-are rounded. Our own cut long sums of few tiles into parts, which a second kernel adds in their order.
+Both are called alike: ``product(a, b, y, bias, relu, accumulate)`` with Matrix arguments. A y of the type of weights
+gets the sums directly, or added to its content; otherwise bias and max(·, 0) come first, and then the sums are rounded.
+Our own kernels cut long sums of few tiles into slices, which a second kernel adds in order.
 """
 
 from functools import partial
@@ -28,24 +28,26 @@ def turned(given: Matrix) -> Matrix:
 
 
 def from_start(given: Matrix):
-    """The array from the matrix's first element on."""
+    """Return the array from the matrix's first element on."""
     return given.array[given.start :] if given.start else given.array
 
 
 def is_wide(runtime, array, *strides: int) -> bool:
-    """Whether rows so many elements apart all start at 16-byte addresses."""
+    """Whether rows that many elements apart all start at 16-byte addresses."""
     size = array.dtype.itemsize
     return runtime.address(array) % WIDE_BYTES == 0 and all(stride * size % WIDE_BYTES == 0 for stride in strides)
 
 
 class OwnProduct:
-    """``kernels``: of the factors' type; ``cores``: by tensor cores. ``tile``: None for what suits the size."""
+    """A product by our own kernels. ``kernels``: of the factors' type; ``cores``: by tensor cores; ``tile``: None for
+    the one that suits the size.
+    """
 
     def __init__(self, device: Device, kernels: Kernels, cores: bool, tile: Tile | None = None):
         self._device, self._kernels, self._cores, self._tile = device, kernels, cores, tile
 
     def __call__(self, a: Matrix, b: Matrix, y: Matrix, bias=None, relu=False, accumulate=False):
-        """``accumulate``: where y has the type of weights, without bias and relu."""
+        """Multiply. ``accumulate``: only for a y of the type of weights, without bias and relu."""
         rows, columns, depth = a.rows, b.columns, a.columns
         if not (rows and columns):
             return
@@ -90,7 +92,7 @@ class OwnProduct:
 
 
 class BlasProduct:
-    """``precise``: float32 without TF32. Raises: Unable for whatever cuBLAS raises."""
+    """A product by cuBLAS. ``precise``: float32 without TF32. Raises: Unable for any error of cuBLAS."""
 
     def __init__(self, device: Device, kernels: Kernels, precise: bool):
         self._device, self._kernels, self._precise = device, kernels, precise
@@ -110,12 +112,14 @@ class BlasProduct:
 
 
 def by_cores(precise: bool, dtype) -> bool:
-    """Whether products of arrays of this type go by tensor cores: of 16 bits always, of float32 if TF32 will do."""
+    """Whether products of this type use tensor cores: of 16 bits always, of float32 if TF32 is allowed."""
     return dtype.itemsize == 2 or (dtype.itemsize == 4 and not precise)
 
 
 def products_of(device: Device, kernels: Kernels, rows: int, columns: int) -> list[Way]:
-    """Every way to a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, then cuBLAS."""
+    """Return every way to a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, then
+    cuBLAS.
+    """
     own = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
     usual = choose_tile(rows, columns, kernels.act.itemsize)
     fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]

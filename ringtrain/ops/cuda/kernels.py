@@ -1,9 +1,9 @@
-"""The kernels of ``sources/``: compiled for the types they are used with, when first asked for, and launched.
+"""The kernels of ``sources/``: compiled for their types at the first use, and launched.
 
     kernels("elementwise", "add")(blocks, threads, stream, a, b, y, count)
 
-A source says REAL for the type of weights and of arithmetic, and ACT for that of activations. What it includes of this
-folder is put in its place before it is compiled: the compiler's cache on disk knows a source by its text alone.
+A source uses REAL for the type of weights and of arithmetic, and ACT for that of activations. Its includes of this
+folder are inserted before it is compiled: the compiler's cache on disk identifies a source by its text alone.
 """
 
 import re
@@ -20,19 +20,22 @@ INCLUDE = re.compile(r'^[ \t]*#include "(\w+\.cuh)"[^\n]*\n', re.MULTILINE)
 
 
 class KernelLaunch:
-    """One kernel, and what its parameters are."""
+    """One kernel with its parameters."""
 
     def __init__(self, name, kernel, parameters):
         self.name, self.kernel, self.parameters = name, kernel, parameters
 
     def __call__(self, blocks, threads, stream, *arguments, shared_bytes=0):
-        """``blocks`` and ``threads``: how many, or up to three extents. Numbers are converted to their parameters'
-        types. None is a null pointer. ``shared_bytes``: dynamic shared memory of a block."""
+        """Launch it. ``blocks`` and ``threads``: counts, or up to three extents. Numbers are converted to their
+        parameters' types. None is a null pointer. ``shared_bytes``: dynamic shared memory of a block.
+        """
         converted = convert(self.name, self.parameters, arguments)
         self.kernel.launch(_extents(blocks), _extents(threads), stream, converted, shared_bytes)
 
 
 class Kernels:
+    """The kernels of one device and one pair of types."""
+
     def __init__(self, runtime, real, act, modules=None):
         self._runtime = runtime
         self.real, self.act = np.dtype(real), np.dtype(act)
@@ -42,7 +45,9 @@ class Kernels:
         self._siblings = {self.act.name: self}
 
     def of(self, dtype) -> "Kernels":
-        """The same for arrays of another type in ACT's place; the arithmetic is float64 for float64, else float32."""
+        """Return the kernels for arrays of another type in ACT's place; the arithmetic is float64 for float64, else
+        float32.
+        """
         name = np.dtype(dtype).name
         if name not in self._siblings:
             real = "float64" if name == "float64" else "float32"
@@ -50,9 +55,9 @@ class Kernels:
         return self._siblings[name]
 
     def __call__(self, source: str, function: str, **defines) -> KernelLaunch:
-        """The kernel ``function`` of ``source``.cu; ``defines``: further names that the source is compiled with.
+        """Return the kernel ``function`` of ``source``.cu; ``defines``: further names for its compilation.
 
-        Raises: LookupError for a name that is not there, DeviceError with the compiler's words.
+        Raises: LookupError for an unknown name, DeviceError with the compiler's output.
         """
         key = source, function, *defines.items()
         launch = self._launches.get(key)
@@ -78,9 +83,9 @@ class Kernels:
 
 @cache
 def whole_source(source: str) -> str:
-    """The text of ``source``.cu with the headers of this folder in place, each once.
+    """Return the text of ``source``.cu with the headers of this folder inserted, each once.
 
-    Raises: LookupError where there is no such source.
+    Raises: LookupError if there is no such source.
     """
     known = [path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu")]
     if source not in known:

@@ -7,6 +7,8 @@ FEW = 4  # elements of a thread, at the least
 
 
 class Loss:
+    """Softmax and its cross-entropy."""
+
     def __init__(self, device: Device):
         self._device = device
 

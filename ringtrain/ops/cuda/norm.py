@@ -1,8 +1,8 @@
 """Batch normalisation: ``sources/norm.cu`` and ``sources/norm_back.cu``.
 
-What has to be moved, in arrays of activations: 3 forward (x for the statistics, x again, y), 5 back (x and dy for the
-sums, x, dy, dx), 7 with a ReLU (y for each mask: what is masked is not written down). The slices' sums are less than a
-hundredth of that but for few rows. A kernel is given the arrays that it reads or writes, and null for others.
+Memory traffic, in arrays of activations: 3 forward (x for the statistics, x again, y), 5 backward (x and dy for the
+sums, x, dy, dx), 7 with a ReLU (y for each mask: the masked dy is not stored). The slices' sums are less than a
+hundredth of that except for few rows. A kernel gets the arrays that it reads or writes, and null for others.
 """
 
 from ringtrain.ops.cuda.channels import KEPT, MASKED, PLAIN, channel_columns, finish, launch
@@ -12,8 +12,9 @@ OWN_COUNT = 0  # of input_gradient: each group's own rows
 
 
 class CudaBatchNorm:
-    """Sums are made in two steps, each group's in an order that follows from the group's sizes alone: the same bits
-    wherever the group is in the batch, and however many are beside it."""
+    """Batch normalisation. Sums are made in two steps, each group's in an order that depends only on the group's sizes:
+    the bits do not depend on the group's position in the batch, or on the number of groups.
+    """
 
     def __init__(self, device: Device):
         self._device = device
@@ -84,7 +85,7 @@ class CudaBatchNorm:
         finish(self._device, "norm_back", "finish_sums", columns, partial, totals)
 
     def _input_gradient(self, x, y, dy, gamma, mean, var, totals, dx, eps, count, ghost):
-        """``y`` where dy is to be masked by it, else None."""
+        """``y`` masks dy; None for no mask."""
         if x.size:
             columns = channel_columns(self._device, x, y, dy, dx, groups_of=ghost)
             given = x, y, dy, gamma, mean, var, totals

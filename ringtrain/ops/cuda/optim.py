@@ -2,6 +2,8 @@
 
 
 class Optimizers:
+    """The updates of the optimizers."""
+
     def __init__(self, device):
         self._device = device
 

@@ -1,4 +1,4 @@
-"""Marks, and segments: work that is recorded once and done again without its Python."""
+"""Marks, and segments: work that is recorded once and replayed without its Python code."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,8 @@ MOST = 1024  # segments: several for each of a few hundred layers
 
 
 class CudaMark(Mark):
+    """A mark: an event of the device."""
+
     def __init__(self, event: Event):
         self.event = event
 
@@ -26,7 +28,7 @@ class CudaMark(Mark):
 
 @dataclass(slots=True)
 class _Segment:
-    """``graph``: what was recorded; None before that, and where it cannot be."""
+    """A segment. ``graph``: the recording; None before it, and if it is impossible."""
 
     graph: CudaGraph | None = None
     returned: object = None
@@ -35,9 +37,10 @@ class _Segment:
 
 
 class Segments:
-    """The first time a segment runs as it is, which compiles and allocates; the second time it is recorded, and from
-    then on what was recorded is done. One that cannot be recorded runs as it is each time. ``most`` are kept, those
-    that were asked for last: what was recorded keeps its arrays."""
+    """The segments. The first run of a segment is plain, which compiles and allocates; the second run is recorded, and
+    later ones replay the recording. A segment that cannot be recorded always runs plainly. The ``most`` last used ones
+    are kept: a recording keeps its arrays.
+    """
 
     def __init__(self, device, most=MOST):
         self._device, self._most = device, most
@@ -66,7 +69,7 @@ class Segments:
             segment.refusal = str(refused)
 
     def describe(self) -> str:
-        """How many are recorded, and why others are not; nothing where there are none."""
+        """Return the number of recorded segments, and the reasons of the others; empty without segments."""
         refusals = [segment.refusal for segment in self._segments.values() if segment.refusal]
         recorded = sum(segment.graph is not None for segment in self._segments.values())
         words = [texts.RECORDED(count=recorded)] if recorded else []

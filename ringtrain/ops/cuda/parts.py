@@ -1,4 +1,4 @@
-"""Operations made of parts: each part is a class with some of the methods of Ops, and shares a :class:`Device`."""
+"""Composition of operations: each part is a class with some of the methods of Ops, and shares a :class:`Device`."""
 
 import abc
 
@@ -6,8 +6,9 @@ from ringtrain.ops.base import Ops
 
 
 def composed(*parts):
-    """Give a class each operation of Ops that one of ``parts`` has. An object of it keeps one of each in ``_parts``,
-    by class. An operation that no part has leaves the class abstract."""
+    """Give a class each operation of Ops that one of ``parts`` has. An object of it keeps one of each in ``_parts``, by
+    class. An operation that no part has leaves the class abstract.
+    """
 
     def compose(cls):
         for part in parts:

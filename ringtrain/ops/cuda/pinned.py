@@ -1,4 +1,4 @@
-"""Which host memory is page-locked: what a device copies from and to by itself, and what may be recorded."""
+"""The page-locked host memory: the memory that a device copies by itself, and whose copies may be recorded."""
 
 import weakref
 
@@ -6,11 +6,13 @@ import numpy as np
 
 
 class PinnedMemory:
+    """The known page-locked arrays."""
+
     def __init__(self):
         self._ends = {}  # by first address
 
     def add(self, memory: np.ndarray) -> None:
-        """``memory`` is kept in mind as long as it, or a view of it, lives."""
+        """Add ``memory``, which stays known as long as it, or a view of it, lives."""
         start = memory.ctypes.data
         self._ends[start] = start + memory.nbytes
         weakref.finalize(memory, self._ends.pop, start, None)

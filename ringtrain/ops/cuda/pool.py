@@ -5,6 +5,8 @@ from ringtrain.ops.cuda.device import Device
 
 
 class Pool:
+    """The pooling operations."""
+
     def __init__(self, device: Device):
         self._device = device
 
@@ -37,7 +39,7 @@ class Pool:
         self._each("global_avg_pool_back", vector, dx_NHWC, dy_NC, dx_NHWC, *extents)
 
     def _windows(self, function, x_NHWC, y_NPQC, geometry, made, *arrays):
-        """``made``: x or y, each of whose elements is one thread's."""
+        """Launch a kernel with a thread for each element of ``made``, which is x or y."""
         (n, height, width, channels), (p, q) = x_NHWC.shape, y_NPQC.shape[1:3]
         extents = n, height, width, channels, p, q, geometry.kernel, geometry.stride, geometry.pad
         vector = vector_of(self._device.runtime, channels, *arrays)

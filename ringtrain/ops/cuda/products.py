@@ -4,9 +4,9 @@
     dw = xᵀ · dy           sums over N, in the type of weights
     dx = dy · wᵀ
 
-Weights are rounded to the type of activations once for each product, into scratch memory: their loads then are plain
-copies to shared memory, as all others, which arithmetic on the way would forbid. That costs 6 bytes a weight where the
-product itself reads 2 for each row of tiles.
+Weights are rounded to the type of activations once for each product, into scratch memory: their loads are then plain
+copies to shared memory like all others, which would be impossible with arithmetic on the way. That costs 6 bytes a
+weight, while the product itself reads 2 for each row of tiles.
 """
 
 from ringtrain.ops.cuda.channels import CudaChannels
@@ -16,6 +16,8 @@ from ringtrain.ops.cuda.rounding import Rounding
 
 
 class Products:
+    """Fully connected layers and products of matrices."""
+
     def __init__(self, device: Device):
         self._device = device
         self._rounded, self._channels = Rounding(device), CudaChannels(device)
@@ -57,5 +59,5 @@ class Products:
         return y.array
 
     def _spare(self, y):
-        """A matrix like y for trials, where y itself holds what is added to."""
+        """Return a matrix like y for trials, because y itself holds sums that are added to."""
         return matrix(self._device.scratch("trial", y.rows * y.columns, y.array.dtype), y.rows, y.columns)

@@ -5,6 +5,8 @@ from ringtrain.ops.cuda.device import Device
 
 
 class Response:
+    """Local response normalisation."""
+
     def __init__(self, device: Device):
         self._device = device
 
@@ -27,7 +29,7 @@ class Response:
         self._device.each(kernel, x.size, x, *arrays, x.size, x.shape[-1], *rest)
 
     def _within(self, function, scale, *arrays, rest):
-        """As many channels at a time as are 16 bytes of ``scale``, whose type is the widest."""
+        """Launch a kernel over as many channels at a time as fit in 16 bytes of ``scale``, whose type is the widest."""
         vector = vector_of(self._device.runtime, scale.shape[-1], scale, *arrays)
         kernel = self._device.kernels("response", function)
         given = *arrays, *scale.shape, *rest, int(vector > 1)

@@ -1,4 +1,4 @@
-"""Weights as products take them."""
+"""Weights rounded for products."""
 
 from ringtrain.ops.cuda.device import Device
 
@@ -6,11 +6,13 @@ PER_THREAD = 4
 
 
 class Rounding:
+    """The rounding of weights."""
+
     def __init__(self, device: Device):
         self._device = device
 
     def __call__(self, w):
-        """``w`` in the type of activations, kept until the next are asked for; itself where it is of that type."""
+        """Return ``w`` in the type of activations, kept until the next call; ``w`` itself if it has that type."""
         device = self._device
         if device.real == device.active:
             return w

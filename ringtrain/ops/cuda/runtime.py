@@ -1,7 +1,7 @@
-"""What ringtrain uses of CUDA: one device's memory, streams, events, kernels, graphs and products.
+"""The interface to CUDA: one device's memory, streams, events, kernels, graphs and products.
 
-Streams are always named, never "current"; work on a stream is done in the order in which it was issued, and later. An
-array is opaque, but for ``.shape``, ``.dtype``, ``.size``, contiguous slices ``x[a:b]`` of the leading axis and
+Streams are always named, never "current"; a stream runs its work later, in the order in which it was issued. An array
+is opaque, except ``.shape``, ``.dtype``, ``.size``, contiguous slices ``x[a:b]`` of the leading axis and
 ``x.reshape(shape)``, which are views.
 """
 
@@ -20,29 +20,29 @@ class Event(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Block this thread until it is."""
+        """Block this thread until the work before it is done."""
 
     @abstractmethod
     def seconds_since(self, earlier: "Event") -> float:
-        """Device time between two events, both done, of :meth:`Stream.record` with ``timed``."""
+        """Return the device time between two events, both done, of :meth:`Stream.record` with ``timed``."""
 
 
 class Stream(ABC):
-    """``pointer``: what other libraries of CUDA know it by (a cudaStream_t); None where there is no device."""
+    """A stream of a device. ``pointer``: its cudaStream_t for other libraries of CUDA; None without a device."""
 
     pointer: int | None = None
 
     @abstractmethod
     def record(self, timed: bool = False) -> Event:
-        """An event after all that was issued so far."""
+        """Return an event after all work issued so far."""
 
     @abstractmethod
     def after(self, event: Event) -> None:
-        """What is issued from now on waits for the event."""
+        """Let work issued from now on wait for the event."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Block this thread until all that was issued is done. Raises DeviceError for a kernel's failure."""
+        """Block this thread until all issued work is done. Raises DeviceError for a kernel's failure."""
 
 
 class Kernel(ABC):
@@ -68,8 +68,9 @@ class CudaGraph(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """name, capability (9, 0), processors (SMs), shared_bytes (dynamic, the most of a block), driver and runtime: their
-    CUDA versions as (13, 0); uuid: of the device, as nvidia-smi writes it, to tell it from others"""
+    """Facts about a device: name, capability (9, 0), processors (SMs), shared_bytes (largest dynamic shared memory of a
+    block), driver and runtime: their CUDA versions as (13, 0); uuid: of the device, as nvidia-smi writes it
+    """
 
     name: str
     capability: tuple[int, int]
@@ -84,7 +85,8 @@ class Facts:
 class Matrix:
     """``rows`` × ``columns`` elements of ``array``, row by row, ``stride`` elements from row to row (the columns,
     unless it is part of a wider matrix), from element ``start`` on. ``transposed``: rows and columns are those of the
-    matrix as it is multiplied, each of whose columns lies in a row of memory."""
+    matrix in the product, and each of its columns is a row of memory.
+    """
 
     array: object
     rows: int
@@ -95,11 +97,13 @@ class Matrix:
 
 
 class Runtime(ABC):
-    """One device. Every method may raise DeviceError, which says what failed and what to do.
+    """One device. Every method may raise DeviceError with the failed action and a remedy.
 
-    ``modules``: how many sources were (compiled anew, taken from the cache on disk). ``records``: whether it records at
-    all; one that takes the time of each launch does not. An array that is given up while work on it is still to be done
-    may become another at once: who has several streams keeps it until then.
+    modules: number of sources (compiled anew, taken from the cache on disk)
+    records: whether it can record; one that times each launch cannot
+
+    The memory of an array without references may become another array at once, even if work on it is not done: a caller
+    with several streams keeps it until then.
     """
 
     facts: Facts
@@ -109,83 +113,89 @@ class Runtime(ABC):
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def empty(self, shape, dtype):
-        """A new array. Refused while anything is recorded."""
+        """Return a new array. Refused during a recording."""
 
     @abstractmethod
     def whole(self, nbytes: int):
-        """A uint8 array that is an allocation of its own (plain cudaMalloc): what :meth:`share` can name, and what may
-        be handed to an MPI."""
+        """Return a uint8 array that is an allocation of its own (plain cudaMalloc): :meth:`share` can name it, and an
+        MPI can take it.
+        """
 
     @abstractmethod
     def view(self, array, dtype):
-        """The same bytes as a flat array of another type."""
+        """Return the same bytes as a flat array of another type."""
 
     @abstractmethod
     def pinned(self, nbytes: int):
-        """A NumPy uint8 array in page-locked host memory."""
+        """Return a NumPy uint8 array in page-locked host memory."""
 
     @abstractmethod
     def address(self, array) -> int: ...
 
     @abstractmethod
     def memory(self) -> tuple[int, int]:
-        """(free, total) bytes of the device."""
+        """Return (free, total) bytes of the device."""
 
     # ── copies ────────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def upload(self, host, array, stream: Stream) -> None:
-        """From a C-contiguous NumPy array of the same bytes. Pinned: later, in the order of the stream, so that
-        ``host`` must stay as it is until then; else it has been read on return. It may be recorded where it is
-        pinned."""
+        """Copy from a C-contiguous NumPy array of the same bytes. A copy from pinned memory happens later, in the order
+        of the stream, so that ``host`` must not change until then, and may be recorded; any other has read ``host`` on
+        return.
+        """
 
     @abstractmethod
     def download(self, array, host, stream: Stream) -> None:
-        """The reverse; what is not pinned has arrived on return."""
+        """Copy to a NumPy array; one that is not pinned is complete on return."""
 
     @abstractmethod
     def copy(self, source, target, stream: Stream) -> None:
-        """Between arrays of equal bytes, on this device or mapped from a peer's."""
+        """Copy between arrays of equal bytes, on this device or mapped from a peer's."""
 
     @abstractmethod
     def clear(self, array, stream: Stream) -> None:
-        """All bytes zero."""
+        """Set all bytes to zero."""
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def stream(self) -> Stream:
-        """A new one, which waits for no other."""
+        """Return a new stream, which waits for no other."""
 
     @abstractmethod
     def compile(self, source: str, name: str, options: tuple[str, ...]) -> "dict[str, Kernel]":
-        """The functions of a CUDA source, by their names. ``options``: -D and -I. Compiled for this device, or taken
-        from the cache on disk. Raises DeviceError with the compiler's words."""
+        """Return the functions of a CUDA source by name. ``options``: -D and -I. Compiled for this device, or taken
+        from the cache on disk. Raises DeviceError with the compiler's output.
+        """
 
     @abstractmethod
     def record(self, stream: Stream) -> AbstractContextManager[list]:
-        """What is issued on the stream inside of the ``with`` is recorded and not done; the list then holds the Graph.
-        So is what is issued on another stream after it waits for an event of this one; this one has then to wait for
-        that. Refused inside: allocation, :meth:`product`, copies from or to unpinned memory, synchronisation, waiting
-        for events from before."""
+        """Record the work issued on the stream inside the ``with``, without running it; the list then holds the graph.
+        Work on another stream is recorded too after it waits for an event of this one; this stream must then wait for
+        that one. Refused inside: allocation, :meth:`product`, copies from or to unpinned memory, synchronisation, waits
+        for earlier events.
+        """
 
     @abstractmethod
     def product(self, a: Matrix, b: Matrix, c: Matrix, accumulate: bool, precise: bool, stream: Stream) -> None:
-        """c = a · b, or c += a · b, by cuBLAS. a and b are of one type; c of that or of float32; sums in float32, of
-        float64 in float64. ``precise``: float32 by no TF32. c is not transposed. Cannot be recorded."""
+        """Compute c = a · b, or c += a · b, by cuBLAS. a and b are of one type; c of that or of float32; sums in
+        float32, of float64 in float64. ``precise``: float32 without TF32. c is not transposed. Cannot be recorded.
+        """
 
     def timed(self, name: str, stream: Stream, arrays: Sequence, work: Callable[[], None]) -> None:
-        """``work()``, which issues something on the stream by another library, on these arrays. A runtime that
-        profiles records it here."""
+        """Run ``work()``, which issues work of another library on the stream, on these arrays. A runtime that profiles
+        records it here.
+        """
         work()
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
     def share(self, array) -> bytes:
-        """What names an array of :meth:`whole` in another process of this machine."""
+        """Return the name of an array of :meth:`whole` for another process of this machine."""
 
     @abstractmethod
     def open(self, name: bytes, nbytes: int):
-        """The array that another process named, as uint8. Once for each; not in the process that named it."""
+        """Return the array that another process named, as uint8. Once for each; not in the process that named it."""
 
     @abstractmethod
     def close(self, array) -> None:
-        """Give back what :meth:`open` gave, before its owner goes."""
+        """Close an array of :meth:`open`, before its owner frees it."""

@@ -1,4 +1,4 @@
-"""The parameters of the kernels of a CUDA source, read from its text: what a launch is checked against.
+"""The parameters of the kernels of a CUDA source, read from its text, to check launches.
 
 A launch passes bare addresses and bytes; a float for a double, or an int for a long long, would go unnoticed.
 """
@@ -38,7 +38,9 @@ COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True)
 class KernelParameter:
-    """``type``: the C type, of an element where it is an ``array``; an array of ``const`` elements is only read."""
+    """A parameter. ``type``: the C type, of an element for an ``array``; an array of ``const`` elements is only
+    read.
+    """
 
     name: str
     type: str
@@ -58,7 +60,7 @@ class KernelParameter:
 
 
 def parse_signatures(source: str, types: dict[str, str]) -> dict[str, tuple[KernelParameter, ...]]:
-    """The parameters of each kernel, by its name. ``types``: the source's own names of types.
+    """Return the parameters of each kernel by name. ``types``: the source's own names of types.
 
     Raises: ValueError for a parameter that is neither a number nor an array of numbers.
     """
@@ -77,9 +79,9 @@ def _parameters(kernel, text, types):
 
 
 def convert(kernel: str, parameters: tuple[KernelParameter, ...], arguments) -> list:
-    """The arguments as a launch takes them: arrays as they are (None is a null pointer), numbers as NumPy scalars.
+    """Return the arguments for a launch: arrays unchanged (None is a null pointer), numbers as NumPy scalars.
 
-    Raises: TypeError for what a parameter does not take, OverflowError for a whole number that is too large for it.
+    Raises: TypeError for an argument of the wrong kind, OverflowError for an integer that is too large.
     """
     if len(arguments) != len(parameters):
         wanted = ", ".join(map(str, parameters))

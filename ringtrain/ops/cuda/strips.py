@@ -1,10 +1,12 @@
-"""Arrays joined and cut along their last axis."""
+"""Concatenation and splitting of arrays along their last axis."""
 
 # Bytes that a thread moves at a time: as many as divide every distance.
 UNITS = {16: "uint4", 8: "uint2", 4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}
 
 
 class Strips:
+    """The operations."""
+
     def __init__(self, device):
         self._device = device
 
@@ -26,7 +28,7 @@ class Strips:
             start += width
 
     def _copy(self, arrays, rows, width, strides):
-        """``width`` and ``strides`` are in bytes."""
+        """Launch the copies. ``width`` and ``strides`` are in bytes."""
         multiple = (*map(self._device.runtime.address, arrays), width, *strides)
         unit = next(unit for unit in UNITS if not any(each % unit for each in multiple))
         kernel = self._device.kernels.of(self._device.real)("strips", "copy_strips", UNIT=UNITS[unit])

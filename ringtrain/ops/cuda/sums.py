@@ -1,4 +1,4 @@
-"""Numbers of all elements, for the host."""
+"""Reductions of all elements to a number on the host."""
 
 import numpy as np
 
@@ -9,6 +9,8 @@ PER_THREAD = 8
 
 
 class Sums:
+    """The reductions."""
+
     def __init__(self, device):
         self._device = device
 

@@ -1,4 +1,4 @@
-"""Which tile a product is computed by, and into how many parts its sums are cut: from its size alone.
+"""The tile of a product, and the slices of its sums: chosen from its size alone.
 
 A tile of rows × columns takes, for each element of the sums, rows · columns multiply-adds and reads rows + columns
 elements. Of 2 bytes each, on an H200 (4.8 TB/s from memory; 989 · 10¹² FLOP/s by tensor cores, of which the instruction
@@ -10,9 +10,9 @@ used here can reach about 600):
     128 × 64               43         14.1 TB/s            205 · 10¹²            60 KiB              3
     64 × 64                32         18.8 TB/s            154 · 10¹²            40 KiB              5
 
-What lies between is the work of the L2 cache: neighbours read the same rows and columns. Elements of 4 bytes halve the
-first and the third figure; TF32 has half the peak, and float32 by itself 67 · 10¹² FLOP/s, which memory allows
-with every tile. Reckoned from the data sheet, not measured.
+The L2 cache supplies the difference: neighbours read the same rows and columns. Elements of 4 bytes halve the first and
+the third figure; TF32 has half the peak, and float32 itself 67 · 10¹² FLOP/s, which memory allows with every tile.
+Computed from the data sheet, not measured.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,8 @@ LEAST_SHARE = 512  # elements of a sum that are worth a part of their own
 
 @dataclass(frozen=True, slots=True)
 class Tile:
+    """The tile of a product: rows × columns of the result."""
+
     rows: int
     columns: int
 
@@ -51,18 +53,20 @@ SMALL = TILES[-1]
 
 
 def able(itemsize: int) -> tuple[Tile, ...]:
-    """Tiles there are for elements of so many bytes: sums of float64 fill the registers of large ones."""
+    """Return the tiles for elements of ``itemsize`` bytes: sums of float64 fill the registers of large ones."""
     return TILES if itemsize < 8 else (SMALL,)
 
 
 def worth(rows: int, columns: int, itemsize: int) -> tuple[Tile, ...]:
-    """Those of them that would not be half empty."""
+    """Return those of them that would not be half empty."""
     fits = (tile for tile in able(itemsize) if rows > tile.rows // 2 and columns > tile.columns // 2)
     return tuple(fits) or (SMALL,)
 
 
 def choose_tile(rows: int, columns: int, itemsize: int, others: int = 1) -> Tile:
-    """The largest tile that leaves enough blocks, of ``others`` such products at once, and is not mostly empty."""
+    """Return the largest tile that leaves enough blocks, of ``others`` such products at once, and is not mostly
+    empty.
+    """
     for tile in able(itemsize):
         if columns > tile.columns // 2 and tile.count(rows, columns) * others >= ENOUGH_BLOCKS:
             return tile
@@ -70,7 +74,7 @@ def choose_tile(rows: int, columns: int, itemsize: int, others: int = 1) -> Tile
 
 
 def split_depth(tiles: int, depth: int, itemsize: int) -> tuple[int, int]:
-    """(parts, elements of each) that a sum of ``depth`` elements is cut into where a product has but few tiles."""
+    """Return (number of slices, elements of each) of a sum of ``depth`` elements, for a product with few tiles."""
     step = PANEL_BYTES // itemsize
     wanted = min(-(-WANTED_BLOCKS // max(tiles, 1)), depth // LEAST_SHARE) if tiles < ENOUGH_BLOCKS else 1
     each = -(-depth // max(wanted, 1))

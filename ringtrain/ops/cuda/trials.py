@@ -1,8 +1,8 @@
-"""What a trial is judged by: the seconds that it takes the device, and the numbers that it gives.
+"""Trials of a way: its seconds on the device, and the numbers that it gives.
 
-A kernel of a few microseconds is done before Python has issued the next one, so that events around what is issued one
-by one time Python. Work that can be recorded is therefore timed as a graph, some runs in one; other work is issued
-while the device is still busy with something else.
+A kernel of a few microseconds is done before Python has issued the next one, so that events around single launches
+would measure Python. Recordable work is therefore timed as a graph, several runs in one; other work is issued while the
+device is still busy with something else.
 """
 
 from functools import partial
@@ -21,8 +21,9 @@ PIECES, PIECE = 64, 1024  # of a result that are looked at, and the elements of 
 
 
 def seconds_of(device, run, recordable: bool) -> float:
-    """On the device, of one run, which has been made before: the median of :data:`REPEATS`. Raises: Unable where it is
-    ``recordable`` and cannot be recorded."""
+    """Return the seconds of one run on the device, after a first run: the median of :data:`REPEATS`. Raises: Unable if
+    it is ``recordable`` but cannot be recorded.
+    """
     if not device.runtime.records:
         return median(_between(device, run) for _ in range(REPEATS))
     if recordable:
@@ -38,7 +39,7 @@ def _replayed(device, run) -> float:
 
 
 def _recorded(device, run):
-    """A recording may fail where it ends, too: then by no word of the way's own."""
+    """Return the recording. It may fail at its end too, with an error that does not come from the way itself."""
     try:
         replay = _graph(device, run)
         replay()  # what a graph needs on the device is uploaded with its first launch
@@ -61,7 +62,7 @@ def _clear(device, array) -> None:
 
 
 def _between(device, run, before=None) -> float:
-    """By events; ``before``: what is issued ahead of the first."""
+    """Return the time between events; ``before``: work issued ahead of the first."""
     if before is not None:
         before()
     start = device.stream.record(timed=True)
@@ -72,8 +73,9 @@ def _between(device, run, before=None) -> float:
 
 
 def sample_of(device, array) -> np.ndarray:
-    """The elements of an array that are compared, as float64: all of a small one, else pieces from its begin to its
-    end."""
+    """Return the elements of an array to compare, as float64: all of a small one, else slices from its start to its
+    end.
+    """
     flat = array.reshape(-1)
     length = min(PIECE, flat.size)
     count = min(PIECES, -(-flat.size // max(1, length)))
@@ -87,7 +89,7 @@ def sample_of(device, array) -> np.ndarray:
 
 
 def distance(given: np.ndarray, wanted: np.ndarray) -> float:
-    """‖given - wanted‖ / ‖wanted‖; infinite or NaN where that is no number."""
+    """Return ‖given - wanted‖ / ‖wanted‖; infinite or NaN if that is no number."""
     with np.errstate(all="ignore"):
         off, size = np.linalg.norm(given - wanted), np.linalg.norm(wanted)
         return float(off / size) if size else (0.0 if off == 0 else float("inf"))

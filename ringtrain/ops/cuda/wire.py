@@ -1,9 +1,11 @@
-"""16 bits for the wire."""
+"""Packing to 16 bits for messages."""
 
 import numpy as np
 
 
 class Wire:
+    """The operations."""
+
     def __init__(self, device):
         self._device = device
 

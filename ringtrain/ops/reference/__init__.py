@@ -1,4 +1,4 @@
-"""The operations in plain NumPy: short enough to be checked by eye, and the measure of the fast ones."""
+"""The operations in plain NumPy: short enough to check by eye, and the reference of the fast ones."""
 
 import numpy as np
 
@@ -11,6 +11,8 @@ quiet = np.errstate(all="ignore")
 
 
 class ReferenceOps(HostOps):
+    """The operations in plain NumPy."""
+
     name = "reference"
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
@@ -24,7 +26,7 @@ class ReferenceOps(HostOps):
         return 0, 0
 
     def threads(self, count):
-        """NumPy's BLAS reads OPENBLAS_NUM_THREADS when it is loaded, and cannot be told later."""
+        """Do nothing: NumPy's BLAS reads OPENBLAS_NUM_THREADS when it is loaded, and cannot change later."""
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────
     def empty(self, shape, dtype=None):

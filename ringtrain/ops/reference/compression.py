@@ -43,6 +43,6 @@ def orthonormalise(x_MR):
 
 
 def drawn(r, count):
-    """Numbers from -1 to 1, of column r."""
+    """Return numbers from -1 to 1, of column r."""
     bits = random_bits(keys.additive_key(r), np.zeros(1, np.int64), count)[0]
     return bits / (1 << keys.DROPOUT_BITS) * 2 - 1

@@ -1,4 +1,4 @@
-"""Elementwise operations, linear layers, and what the other topics share."""
+"""Elementwise operations, linear layers, and helpers of the other modules."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from ringtrain.ops import keys
 
 
 def put(gradient, out, accumulate):
-    """out = gradient, or out += gradient."""
+    """Set out = gradient, or out += gradient."""
     if accumulate:
         out += gradient
     else:
@@ -14,7 +14,7 @@ def put(gradient, out, accumulate):
 
 
 def mask(dy, y, relu):
-    """dy where the output of the fused ReLU was positive."""
+    """Return dy where the output of the fused ReLU was positive, else 0."""
     return np.where(y > 0, dy, 0).astype(dy.dtype, copy=False) if relu else dy
 
 
@@ -62,7 +62,7 @@ def dropout(x, y, examples_N, key, rate):
 
 
 def random_bits(key, examples_N, count):
-    """DROPOUT_BITS random bits for each of ``count`` elements of each example. Shape: [N, count], uint64."""
+    """Return DROPOUT_BITS random bits for each of ``count`` elements of each example. Shape: [N, count], uint64."""
     rows_N = _absorb(np.uint64(key & keys.MASK), examples_N.astype(np.uint64))
     bits_ND = _absorb(rows_N[:, None], np.arange(count, dtype=np.uint64)[None, :])
     return bits_ND >> np.uint64(64 - keys.DROPOUT_BITS)

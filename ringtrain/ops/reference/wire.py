@@ -1,7 +1,7 @@
-"""16 bits for 32: float32 elements as IEEE half precision, or as bfloat16, for their way over a network.
+"""Packing of 32 bits to 16: float32 elements as IEEE half precision, or as bfloat16, for a network.
 
-The type of ``packed`` says which: float16, or uint16 for the bits of bfloat16, which NumPy has no type for. Both round
-to nearest, ties to even; what is too large becomes infinite, and any NaN the type's quiet NaN.
+The type of ``packed`` decides: float16, or uint16 for the bits of bfloat16, which NumPy has no type for. Both round to
+nearest, ties to even; numbers beyond the range become infinite, and any NaN the type's quiet NaN.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def pack(x, packed):
 
 
 def unpacked(packed):
-    """float32 of the same values."""
+    """Return float32 of the same values."""
     return packed.astype(np.float32) if packed.dtype == np.float16 else bfloat16.decode(packed)
 
 

@@ -1,4 +1,4 @@
-"""How kernels are compiled, and how many were.
+"""Compilation of kernels, and a count of them.
 
 Without fast-math: what is added to what is as the source has it, at any width of vectors. So an element has the same
 bits wherever in an array it lies, and a sum has those of its order, which kernels write down: lanes of their own where

@@ -1,4 +1,4 @@
-"""How many arrays kernels ask for while they run, by numba's own count.
+"""A count of the arrays that kernels allocate while they run, by numba itself.
 
 Numba's runtime counts all that it hands out in the process (its NRT statistics): beside each array that a kernel makes
 a handle for each array that it is called with, which holds no elements. So a call has made as many arrays as were

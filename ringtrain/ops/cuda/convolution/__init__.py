@@ -1,11 +1,11 @@
-"""Convolution on a GPU: the passes of a layer, each by the way that :class:`~ringtrain.ops.cuda.choice.Choice` takes.
+"""Convolution on a GPU: the passes of a layer, each by the way that :class:`~ringtrain.ops.cuda.choice.Choice` chooses.
 
     columns     windows as a matrix in memory, a product      windows that 16-byte loads cannot read, large kernels;
                                                               1 × 1, where the image is that matrix
     implicit    gathers windows while it multiplies           all but kernels over 32
-    cuDNN       where nvidia-cudnn-frontend is installed      what cuDNN has an engine for
+    cuDNN       where nvidia-cudnn-frontend is installed      passes for which cuDNN has an engine
 
-The first of them is that of a choice that is fixed. The mask of max(·, 0) and db come before, and are common to all.
+A fixed choice takes the first of them. The mask of max(·, 0) and db come before, and are common to all.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ RESULT = {FORWARD: 3, INPUT_BACK: 2, WEIGHTS_BACK: 2}  # which of a pass's argum
 
 
 class CudaConvolution:
-    """``library``: passes by cuDNN; those of the library that is installed, where none are given."""
+    """Convolution and its gradients. ``library``: passes by cuDNN; by default those of the installed library."""
 
     def __init__(self, device: Device, library: Cudnn | None = None):
         self._device, self._rounded, self._channels = device, Rounding(device), CudaChannels(device)
@@ -53,18 +53,18 @@ class CudaConvolution:
             self._do(INPUT_BACK, plan, (w, dy, dx))
 
     def _spare(self, dw):
-        """For trials: dw itself may hold what is added to."""
+        """Return an array for trials, because dw itself may hold sums that are added to."""
         return self._device.scratch("trial", dw.size, dw.dtype)
 
     def _empty_back(self, dw, dx, accumulate):
-        """Of no pixels out; there may be some in, where a kernel is larger than its image."""
+        """Handle the case of no output pixels; there may be input pixels, if a kernel is larger than its image."""
         for array in () if accumulate else (dw,):
             self._device.runtime.clear(array, self._device.stream)
         if dx is not None and dx.size:
             self._device.runtime.clear(dx, self._device.stream)
 
     def _do(self, what: str, plan: ConvolutionPlan, arguments, trial=None, key=()):
-        """``trial()``: other arguments for trials, where these are added to."""
+        """Do a pass. ``trial()`` returns other arguments for trials, if these are added to."""
         device = self._device
         way = device.choice(
             device,
@@ -90,7 +90,7 @@ class CudaConvolution:
         return ways
 
     def _is_wide(self, what, plan) -> bool:
-        """Whether what the implicit product gathers can be loaded 16 bytes at a time."""
+        """Whether the implicit product can load its gathered elements 16 bytes at a time."""
         together = plan.group_features if what == INPUT_BACK else plan.group_channels
         return together * self._device.active.itemsize % WIDE_BYTES == 0
 
@@ -107,13 +107,13 @@ class CudaConvolution:
             yield Way(f"columns, {each.name}", run, each.recordable)
 
     def _shape(self, what, plan) -> tuple[int, int]:
-        """Rows and columns of the product."""
+        """Return the rows and columns of the product."""
         if what == WEIGHTS_BACK:
             return plan.depth, plan.group_features
         return (plan.pixels, plan.group_features) if what == FORWARD else (plan.pixels_in, plan.group_channels)
 
     def _rounding(self, what, each):
-        """``each``'s pass, with weights as it takes them."""
+        """Return ``each``'s pass, with weights rounded as it takes them."""
         run = getattr(each, what)
         return run if what == WEIGHTS_BACK else partial(getattr(self, f"_rounded_{what}"), run)
 

@@ -1,6 +1,6 @@
 """Convolution by matrices of windows (im2col), some images at a time, and any product of matrices.
 
-Where windows are read element by element, as of images of 3 channels, it is faster to write them down once and then to
+If windows are read element by element, as of images of 3 channels, it is faster to write them to memory once and then
 multiply by 16-byte loads: lines of the matrix are padded by zeros to whole 16 bytes. A 1 × 1 convolution of stride 1
 needs no windows: the image is the matrix. Groups are column ranges. Source: Chellapilla et al. 2006.
 """
@@ -13,7 +13,7 @@ MOST_BYTES = 512 << 20  # of windows at a time
 
 
 class ColumnsConvolution:
-    """``product``: as those of :mod:`ringtrain.ops.cuda.gemm`."""
+    """The passes. ``product``: as in :mod:`ringtrain.ops.cuda.gemm`."""
 
     def __init__(self, device: Device, product):
         self._device, self._product = device, product
@@ -55,7 +55,7 @@ class ColumnsConvolution:
             self._product(turned(windows), given, out, accumulate=accumulate or start > 0)
 
     def _turns(self, plan):
-        """(first image, end, group), such that the windows fit."""
+        """Yield (first image, end, group), such that the windows fit."""
         line = self._stride(plan) * self._device.active.itemsize
         each = plan.images if plan.direct else max(1, MOST_BYTES // (plan.p * plan.q * line))
         for start in range(0, plan.images, each):
@@ -79,7 +79,9 @@ class ColumnsConvolution:
         return matrix(columns, pixels, plan.depth, self._stride(plan))
 
     def _move(self, name, plan, source, target, pixels, group):
-        """``pixels``: of the windows to gather them, of the image to scatter to it."""
+        """Gather windows or scatter to the image. ``pixels``: of the windows to gather them, of the image to scatter to
+        it.
+        """
         first, depth = group * plan.group_channels, plan.group_channels
         kernel, stride = self._device.kernels("columns", name), self._stride(plan)
         given = pixels, *plan.sizes[1:6], *plan.sizes[7:], first, depth, stride

@@ -4,11 +4,11 @@
     dx        dy, w   ─► its gradient ─► dx
     dw        x, dy   ─► its gradient ─► dw, in float32 where an engine can do that
 
-cuDNN names dimensions N C H W and K C R S whatever their order in memory, which strides tell: images are NHWC as
-everywhere, weights KRSC, so that w_RSCK is turned on its way there, and dw on its way back. Sums are float32 whatever
-the arrays are. Engines whose results depend on the moment are left out, and for full float32 those of tensor cores. A
-graph is built at its first call, which allocates; from then on calls may be recorded. What cuDNN has no engine for is
-:class:`~ringtrain.ops.cuda.faults.Unable`, kept and told again.
+cuDNN names dimensions N C H W and K C R S for any order in memory, which strides define: images are NHWC as everywhere,
+weights KRSC, so that w_RSCK is transposed on its way there, and dw on its way back. Sums are float32 for all types of
+arrays. Engines with nondeterministic results are excluded, and for full float32 those of tensor cores. A graph is
+built at its first call, which allocates; from then on calls may be recorded. A pass without an engine raises
+:class:`~ringtrain.ops.cuda.faults.Unable`, at every call.
 """
 
 import importlib
@@ -26,14 +26,15 @@ SQUARE, LINES = 32, 8  # of the kernels that turn weights
 
 
 def is_installed() -> bool:
-    """Without importing it."""
+    """Whether the library is installed, without importing it."""
     return importlib.util.find_spec("cudnn") is not None
 
 
 @dataclass(frozen=True, slots=True)
 class CudnnRequest:
     """A graph to build: ``what`` of forward, input_back and weights_back; ``io``: cuDNN's name of the arrays' type,
-    ``result``: of the result's."""
+    ``result``: of the result's.
+    """
 
     what: str
     plan: ConvolutionPlan
@@ -44,7 +45,7 @@ class CudnnRequest:
 
 
 def channels_last(n: int, c: int, h: int, w: int) -> dict:
-    """Logical dimensions N C H W, in memory N H W C."""
+    """Return (logical dimensions N C H W, strides), in memory N H W C."""
     return {"dim": [n, c, h, w], "stride": [c * h * w, 1, w * c, c]}
 
 
@@ -61,7 +62,7 @@ def weights_of(plan: ConvolutionPlan) -> dict:
 
 
 class Drawing:
-    """A graph in the making."""
+    """A graph under construction."""
 
     def __init__(self, library, handle, request: CudnnRequest):
         self.types, self.request, plan = library.data_type, request, request.plan
@@ -76,7 +77,9 @@ class Drawing:
         return self.graph.tensor(**extents, data_type=kind or self.io, name=name, uid=uid)
 
     def result(self, out, uid, extents):
-        """What is not said to be one is never written; nor are its extents and their order always found out."""
+        """Mark a tensor as a result: cuDNN never writes the others, and does not always infer their extents and
+        order.
+        """
         out.set_output(True).set_data_type(getattr(self.types, self.request.result))
         out.set_dim(extents["dim"]).set_stride(extents["stride"]).set_uid(uid)
         return self.graph
@@ -109,19 +112,19 @@ DRAW = {"forward": draw_forward, "input_back": draw_input_back, "weights_back": 
 
 
 def make_graph(library, handle, request: CudnnRequest):
-    """The graph, which no device is needed for."""
+    """Return the graph; this needs no device."""
     return DRAW[request.what](Drawing(library, handle, request))
 
 
 def unwanted(library, request: CudnnRequest, precise: bool) -> list:
-    """What engines must not do: results that depend on the moment; tensor cores, which round float32 to TF32."""
+    """Return the excluded properties of engines: nondeterminism, and tensor cores, which round float32 to TF32."""
     notes = library.numerical_note
     exact = [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if precise and request.io == "FLOAT" else []
     return [notes.NONDETERMINISTIC, *exact]
 
 
 class Cudnn:
-    """``library``: the module cudnn, if not the one that is installed."""
+    """The passes by cuDNN. ``library``: the module cudnn, if not the installed one."""
 
     def __init__(self, device: Device, library=None):
         self._device, self._library = device, library
@@ -155,7 +158,7 @@ class Cudnn:
         return CudnnRequest(what, plan, io, io, **rest)
 
     def _turned(self, plan, w):
-        """[K, R, S, C], of the type of activations."""
+        """Return the weights as [K, R, S, C], of the type of activations."""
         turned = self._device.scratch("turned", w.size, self._device.active)
         self._turn(self._device.kernels("matrix", "turn_weights"), plan, w, turned)
         return turned
@@ -165,7 +168,7 @@ class Cudnn:
         kernel(blocks, (SQUARE, LINES), self._device.stream, source, target, plan.depth, plan.features, *rest)
 
     def _execute(self, request, pack):
-        """Raises: Unable for whatever the library raises."""
+        """Execute a graph. Raises: Unable for any error of the library."""
         graph, nbytes = self._find(request)
         runtime, space = self._device.runtime, self._workspace(nbytes)
         addresses = {uid: runtime.address(array) for uid, array in pack.items()}
@@ -191,7 +194,7 @@ class Cudnn:
         return True
 
     def _find(self, request):
-        """(graph, bytes of memory to work in). Raises: Unable, again and again"""
+        """Return (graph, bytes of workspace). Raises: Unable, at every call."""
         found = self._built.get(request)
         if found is None:
             found = self._built[request] = self._build(request)
@@ -213,7 +216,7 @@ class Cudnn:
             return Unable(texts.CUDNN(error=error))
 
     def _open(self):
-        """The module, with a handle of this stream."""
+        """Return the module, with a handle of this stream."""
         if self._library is None:
             self._library = importlib.import_module("cudnn")
         if self._handle is None:

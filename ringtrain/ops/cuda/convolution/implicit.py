@@ -2,9 +2,9 @@
 
     forward   [pixels, R·S·C] · [R·S·C, K]                    groups at once
     dx        [pixels of a phase, R·S·K] · [R·S·K, C]         groups and stride² phases at once
-    dw        [R·S·C, pixels] · [pixels, K]                   groups and shares of the pixels at once, then their sum
+    dw        [R·S·C, pixels] · [pixels, K]                   groups and slices of the pixels at once, then their sum
 
-Weights come as products take them (:mod:`ringtrain.ops.cuda.rounding`), w_RSCK as it lies in memory.
+Weights are rounded for products (:mod:`ringtrain.ops.cuda.rounding`), with w_RSCK in its order in memory.
 """
 
 from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, ConvolutionPlan, divider
@@ -16,7 +16,7 @@ MOST_BLOCKS_Z = 65535  # of a launch
 
 
 class Implicit:
-    """``tile``: None for what suits the size."""
+    """The passes by implicit products. ``tile``: None for the one that suits the size."""
 
     def __init__(self, device: Device, tile: Tile | None = None):
         self._device, self._tile = device, tile

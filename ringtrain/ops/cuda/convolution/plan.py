@@ -8,15 +8,16 @@ LONGEST_KERNEL = 32  # the gathering kernels divide by it with the precision of 
 
 
 def divider(divisor: int) -> tuple[int, int]:
-    """(multiplier, shift) such that x // divisor = ((x · multiplier >> 32) + x) >> shift for 0 <= x < 2³¹.
-    Source: Granlund & Montgomery 1994, section 4."""
+    """Return (multiplier, shift) such that x // divisor = ((x · multiplier >> 32) + x) >> shift for 0 <= x < 2³¹.
+    Source: Granlund & Montgomery 1994, section 4.
+    """
     shift = (divisor - 1).bit_length()
     return (((1 << shift) - divisor << 32) // divisor + 1, shift)
 
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionPlan:
-    """channels and features: of all groups."""
+    """The sizes of one convolution. channels and features: of all groups."""
 
     images: int
     height: int
@@ -32,7 +33,7 @@ class ConvolutionPlan:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What every kernel takes but for the groups."""
+        """Arguments of every kernel, except the groups."""
         return (
             self.images, self.height, self.width, self.channels, self.p, self.q, self.features,
             self.kernel, self.stride, self.pad,
@@ -53,7 +54,7 @@ class ConvolutionPlan:
 
     @property
     def pixels(self) -> int:
-        """Out, of all images."""
+        """Output pixels of all images."""
         return self.images * self.p * self.q
 
     @property
@@ -71,6 +72,7 @@ class ConvolutionPlan:
 
 
 def make_convolution_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry) -> ConvolutionPlan:
+    """Return the plan of a convolution."""
     (n, height, width, channels), (_, p, q, features) = x_shape, y_shape
     return ConvolutionPlan(
         n, height, width, channels, p, q, features, geometry.kernel, geometry.stride, geometry.pad, geometry.groups
