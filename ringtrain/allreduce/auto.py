@@ -110,15 +110,15 @@ def estimate(
 
 
 def _between(low: tuple[int, float], high: tuple[int, float], nbytes: int) -> float:
-    share = math.log(nbytes / low[0]) / math.log(high[0] / low[0])
-    return low[1] * (high[1] / low[1]) ** share
+    fraction = math.log(nbytes / low[0]) / math.log(high[0] / low[0])
+    return low[1] * (high[1] / low[1]) ** fraction
 
 
-def _beyond(edge: tuple[int, float], models: Sequence[TimeModel] | None, nbytes: int) -> tuple[float, str] | None:
+def _beyond(last: tuple[int, float], models: Sequence[TimeModel] | None, nbytes: int) -> tuple[float, str] | None:
     """Return the models' time, scaled to meet the last row, so that the choice does not jump there."""
-    if not models or not predict_s(models, edge[0]):
+    if not models or not predict_s(models, last[0]):
         return None
-    return edge[1] * predict_s(models, nbytes) / predict_s(models, edge[0]), MODELLED
+    return last[1] * predict_s(models, nbytes) / predict_s(models, last[0]), MODELLED
 
 
 def _fastest(found: dict[str, tuple[float, str]], group: str) -> AlgorithmChoice:

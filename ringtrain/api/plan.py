@@ -91,14 +91,14 @@ class AllReducePlan:
     def parts(self) -> list[PreparedReduction]:
         return [part for part in (self.whole, self.rest) if part is not None]
 
-    def pieces(self) -> Iterator[tuple[int, int, PreparedReduction]]:
+    def segments(self) -> Iterator[tuple[int, int, PreparedReduction]]:
         for start in range(0, self.count, self.length):
             stop = min(start + self.length, self.count)
             yield start, stop, self.whole if stop - start == self.length else self.rest
 
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
         """Reduce ``source`` into ``target``, both flat, and possibly the same. Collective."""
-        for start, stop, part in self.pieces():
+        for start, stop, part in self.segments():
             np.copyto(part.span, source[start:stop])  # at once where they are the same memory
             part.reduction.start()
             part.reduction.wait(deadline_s)

@@ -56,19 +56,19 @@ class Contributions:
     """The inputs of the ranks, and the wanted sum.
 
     sums:  the expressions
-    lanes: ``lanes[rank][input]``: the expression in the rank's buffer, and in its further inputs
+    inputs: ``inputs[rank][input]``: the expression in the rank's buffer, and in its further inputs
     name:  ``name(leaf)``, in words
     total: the wanted expression of every sum; None: any sum with each leaf once, the same on all ranks
     """
 
     sums: SymbolicSums
-    lanes: Sequence[Sequence[int]]
+    inputs: Sequence[Sequence[int]]
     name: Callable[[int], str]
     total: int | None = None
 
     def values(self, rank: int, chunks: int) -> dict[int, int]:
         """Return the expression in each chunk of the rank's inputs."""
-        return {lane * chunks + i: value for lane, value in enumerate(self.lanes[rank]) for i in range(chunks)}
+        return {number * chunks + i: value for number, value in enumerate(self.inputs[rank]) for i in range(chunks)}
 
     def miscount(self, value: int) -> str | None:
         """Return the first leaf whose count is not one, in words."""
@@ -88,9 +88,9 @@ def contributions(brings: Sequence[int]) -> Contributions:
     first.
     """
     names = [texts.CONTRIBUTION(rank=rank) for rank in range(len(brings))]
-    lanes = [[rank] for rank in range(len(brings))]
+    inputs = [[rank] for rank in range(len(brings))]
     for rank, count in enumerate(brings):
-        for lane in range(1, count):
-            lanes[rank].append(len(names))
-            names.append(texts.LANE_CONTRIBUTION(rank=rank, lane=lane))
-    return Contributions(SymbolicSums(len(names)), lanes, names.__getitem__)
+        for number in range(1, count):
+            inputs[rank].append(len(names))
+            names.append(texts.LANE_CONTRIBUTION(rank=rank, lane=number))
+    return Contributions(SymbolicSums(len(names)), inputs, names.__getitem__)

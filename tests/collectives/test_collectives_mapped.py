@@ -153,7 +153,7 @@ def _together(ends):
     """Lanes are made in a meeting of all ranks: here their memory is there already."""
     block = np.zeros(1 << 14, np.uint8)
     for t, _ in ends:
-        t._lanes._window = lambda nbytes: block
+        t._signal_counters._window = lambda nbytes: block
     return ends
 
 

@@ -48,9 +48,9 @@ class Bounds:
         links = {way: found.as_dict() for way, found in self._links.items()}
         return told | {"copies": self._copies.as_dict(), "calibration_by_way": links}
 
-    def bound_s(self, trial: PreparedTrial, nbytes: int, share: float) -> float:
-        """Return the bound of a trial. ``share``: fraction of the buffer's bytes that travels."""
+    def bound_s(self, trial: PreparedTrial, nbytes: int, fraction: float) -> float:
+        """Return the bound of a trial. ``fraction``: fraction of the buffer's bytes that travels."""
         if self._copies is not None and trial.transport in MAPPED_BY_DEVICES:
             return mapped_bound_s(self._copies, self._ranks, nbytes)
         links = self._links.get(trial.way or NO_WAY, self.calibration)
-        return bound_s(links, self._ranks, self._nodes, nbytes, share)
+        return bound_s(links, self._ranks, self._nodes, nbytes, fraction)

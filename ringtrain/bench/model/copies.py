@@ -32,12 +32,12 @@ def measure_copies(buffers: DeviceBuffers) -> Copies:
     """Return the rates. Collective; the same on all ranks."""
     transport = buffers.transport
     here, there = buffers.allocate(COPY_BYTES), buffers.allocate(COPY_BYTES)
-    twins = transport.peer_views(here)
+    views = transport.peer_views(here)
     own = _rate(buffers, here, there)
-    if not all(transport.gather_json(twins is not None and len(twins) > 1)):
+    if not all(transport.gather_json(views is not None and len(views) > 1)):
         return Copies(own, None)
     place = transport.neighbours.index(transport.rank)
-    return Copies(own, _rate(buffers, twins[(place + 1) % len(twins)], there))
+    return Copies(own, _rate(buffers, views[(place + 1) % len(views)], there))
 
 
 def _rate(buffers: DeviceBuffers, source, target) -> float:

@@ -84,9 +84,9 @@ def fit(work: AlgorithmWork, points: Points, known: Fabric) -> FittedModel:
     """Return the model of ``points``; ``known``: the calibrated machine."""
     points = sorted(points)
     parts = _parts(points)
-    edges = [0.0, *(float(np.sqrt(a[-1][0] * b[0][0])) for a, b in pairwise(parts))]
+    starts = [0.0, *(float(np.sqrt(a[-1][0] * b[0][0])) for a, b in pairwise(parts))]
     return FittedModel(
-        work, tuple(Regime(e, _shared_out(work, _line(part), known)) for e, part in zip(edges, parts, strict=True))
+        work, tuple(Regime(e, _shared_out(work, _line(part), known)) for e, part in zip(starts, parts, strict=True))
     )
 
 
@@ -182,10 +182,10 @@ def crossovers(models: dict[str, FittedModel], points: dict[str, Points]) -> lis
 
 def predicted_crossings(a: FittedModel, b: FittedModel) -> list[float]:
     """Return the sizes at which the lines cross, and those at which a new regime changes the order at once."""
-    edges = sorted({regime.first_bytes for model in (a, b) for regime in model.regimes})
+    starts = sorted({regime.first_bytes for model in (a, b) for regime in model.regimes})
     found = []
-    for low, high in pairwise((*edges, LARGEST)):
-        if low and _leads(a, b, edges[edges.index(low) - 1], low) != _leads(a, b, low, low):
+    for low, high in pairwise((*starts, LARGEST)):
+        if low and _leads(a, b, starts[starts.index(low) - 1], low) != _leads(a, b, low, low):
             found.append(low)
         (start_a, slope_a), (start_b, slope_b) = a.line(low), b.line(low)
         at = (start_b - start_a) / (slope_a - slope_b) if slope_a != slope_b else 0

@@ -278,8 +278,8 @@ class _Bench:
     def _row(self, entry: ContenderTrial, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
         (job, trial), protocol = entry, self._asked.protocol
         named = rows.identity(job, trial.algorithm, trial.transport, trial.wire, trial.way)
-        share = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
-        bound = self._bounds.bound_s(trial, job.nbytes, share)
+        fraction = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
+        bound = self._bounds.bound_s(trial, job.nbytes, fraction)
         row = rows.measured(named, samples, sent, bound, self._crowded, trial.why)
         row = rows.with_late(row, samples, protocol)
         return rows.with_verdict(row, verdict)

@@ -49,7 +49,7 @@ def reduce_scatter(size: int, shards: int) -> Schedule:
     def steps(rank: int) -> Iterator[Step]:
         places, others = _places(rank, brought), sliced.others(rank, size)
         if others:
-            sends = (_one(peer, lane * size + peer) for peer in others for lane in _lanes(brought[rank]))
+            sends = (_one(peer, number * size + peer) for peer in others for number in _inputs(brought[rank]))
             yield Step(tuple(sends), tuple(_one(peer, at) for peer in others for at in places[peer]))
         yield from _additions(rank, brought, places, shards)
 
@@ -69,7 +69,7 @@ def _one(peer: int, chunk: int, add: bool = False) -> Move:
     return Move(peer, chunk, chunk + 1, add)
 
 
-def _lanes(own: list[Node]) -> list[int]:
+def _inputs(own: list[Node]) -> list[int]:
     """Return the input array of each of a rank's partials: the last partial lies in the buffer, which is input 0."""
     return [*range(1, len(own)), 0]
 
@@ -81,7 +81,7 @@ def _places(rank: int, brought: list[list[Node]]) -> list[list[int]]:
     size, at, places = len(brought), len(brought[rank]), []
     for source, own in enumerate(brought):
         if source == rank:
-            places.append([lane * size + rank for lane in _lanes(own)])
+            places.append([number * size + rank for number in _inputs(own)])
         else:
             places.append([(at + i) * size + rank for i in range(len(own))])
             at += len(own)

@@ -133,8 +133,7 @@ def segment_bytes_for(ranks: int) -> int:
 
 def spans(count: int, chunks: int) -> list[tuple[int, int]]:
     """Return (start, stop) of every chunk of a buffer of ``count`` elements."""
-    edges = bounds(count, chunks)
-    return list(pairwise(edges))
+    return list(pairwise(bounds(count, chunks)))
 
 
 def segments(start: int, stop: int, longest: int) -> list[tuple[int, int]]:

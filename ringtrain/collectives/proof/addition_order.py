@@ -61,9 +61,9 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
                     name=name, count=count, arrays=arrays, rank=rank, held=len(own), ranges=left, shards=shards
                 )
             )
-    lanes = [_folded(sums, *shard_range(rank, size, shards), shards) for rank in range(size)]
+    inputs = [_folded(sums, *shard_range(rank, size, shards), shards) for rank in range(size)]
     total = add_up(range(shards), sums.add)
-    return Contributions(sums, lanes, lambda shard: texts.SHARD_GRADIENT(shard=shard), total)
+    return Contributions(sums, inputs, lambda shard: texts.SHARD_GRADIENT(shard=shard), total)
 
 
 def _folded(sums: SymbolicSums, start: int, stop: int, shards: int) -> list[int]:

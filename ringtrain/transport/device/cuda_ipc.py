@@ -26,9 +26,9 @@ from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
-TAG = (1 << 14) - 1  # of the lane by which ranks meet: behind those of reductions
+TAG = (1 << 14) - 1  # of the signal counter by which ranks meet: behind those of reductions
 ROW_BYTES = 2048  # of what a rank tells the others at once
-GRAIN_BYTES = 2 << 20  # CUDA cuts smaller allocations from one block, and would share, and open, that
+ALLOCATION_BYTES = 2 << 20  # CUDA cuts smaller allocations from one block, and would share, and open, that
 MEET_S = 120.0
 NAMESPACE = "/proc/self/ns/pid"
 
@@ -54,7 +54,7 @@ class OpenedAllocations:
 
 def grown(nbytes: int) -> int:
     """Return a size for which an allocation is a block of its own."""
-    return max(-(-nbytes // GRAIN_BYTES), 1) * GRAIN_BYTES
+    return max(-(-nbytes // ALLOCATION_BYTES), 1) * ALLOCATION_BYTES
 
 
 class SharedAllocation:
@@ -202,7 +202,7 @@ class CudaIpc:
     # ── the trial ─────────────────────────────────────────────────────────────────────────────────────────
     def _probe(self) -> str:
         """Return the reason why not all ranks read and write one another's memory; "" if they do."""
-        memory = self._runtime.whole(GRAIN_BYTES)
+        memory = self._runtime.whole(ALLOCATION_BYTES)
         self._upload(np.full(memory.size, 1 + self._own % 250, np.uint8), memory)
         shared, why = self._exchange(memory)
         if shared is None:

@@ -73,7 +73,7 @@ class Messages(Transport):
         self._tolerant = is_fault_tolerant(os.environ)
         self._fence = Fence()
         self._arenas: list[SharedArena] = []
-        self._lanes = SignalCounters(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
+        self._signal_counters = SignalCounters(self.node_window, self._node_comm.rank, self._node_comm.size, self._sync)
         self._relays: list[RowRelay] = []
         self._reduces: deque[ReduceHandle] = deque(maxlen=REDUCES_KEPT)
         self.before_closing: list[Callable[[], None]] = []
@@ -170,7 +170,7 @@ class Messages(Transport):
         return [span] if self.local_size == 1 else find_peer_views(self._arenas, span)
 
     def signal_counter(self, tag: int) -> SignalCounter | None:
-        return self._lanes.signal_counter(tag)
+        return self._signal_counters.signal_counter(tag)
 
     def _sync(self) -> None:
         if self._windows:

@@ -177,13 +177,13 @@ class Loopback(Transport):
         self.why_not_fault_tolerant = texts.ONE_PROCESS_ALONE(start=texts.START_TOLERANT)
         self.activity = Activity()
         self._sums_begun = 0
-        self._lanes = SignalCounters(self.node_window, self.local_rank, self.local_size, _in_order)
+        self._signal_counters = SignalCounters(self.node_window, self.local_rank, self.local_size, _in_order)
 
     def allocate(self, count: int, dtype):
         own = self._allocate(count, dtype)
         if isinstance(own, np.ndarray) and self._world.shares:
-            pieces = self._meet(as_bytes(own), self._world.neighbours[self.node], self.local_rank)
-            self._arenas.append(SharedArena(pieces, self.local_rank))
+            arrays = self._meet(as_bytes(own), self._world.neighbours[self.node], self.local_rank)
+            self._arenas.append(SharedArena(arrays, self.local_rank))
         return own
 
     def scratch(self, count: int, dtype):
@@ -198,10 +198,10 @@ class Loopback(Transport):
         return LoopbackHandle(self._world, False, moves, [(peer, self.rank, tag) for peer, _ in moves])
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        shares = self._meet((span if source is None else source).copy())
-        total = shares[0].copy()
-        for share in shares[1:]:
-            REDUCE[op](total, share, out=total)
+        contributions = self._meet((span if source is None else source).copy())
+        total = contributions[0].copy()
+        for contribution in contributions[1:]:
+            REDUCE[op](total, contribution, out=total)
         span[...] = total
 
     def native_allreduce_start(self, span) -> Handle:
@@ -214,8 +214,8 @@ class Loopback(Transport):
         return SumHandle(span, sum, self.patience, self._world.check)
 
     def broadcast(self, span, root: int = 0) -> None:
-        shares = self._meet(span.copy() if self.rank == root else None)
-        span[...] = shares[root]
+        contributions = self._meet(span.copy() if self.rank == root else None)
+        span[...] = contributions[root]
 
     def gather_json(self, value) -> list:
         return [json.loads(text) for text in self._meet(json.dumps(value))]
@@ -236,7 +236,7 @@ class Loopback(Transport):
         return [span] if self.local_size == 1 else find_peer_views(self._arenas, span)
 
     def signal_counter(self, tag: int) -> SignalCounter | None:
-        return self._lanes.signal_counter(tag) if self._world.shares else None
+        return self._signal_counters.signal_counter(tag) if self._world.shares else None
 
     def board(self, nbytes: int) -> Rows:
         own = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None

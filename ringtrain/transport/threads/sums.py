@@ -14,12 +14,12 @@ class ThreadSum:
     """One all-reduce in flight: the contribution of each rank so far."""
 
     def __init__(self, size: int):
-        self._shares: list = [None] * size
+        self._contributions: list = [None] * size
         self._missing = size
 
-    def give(self, rank: int, share: np.ndarray) -> None:
+    def give(self, rank: int, contribution: np.ndarray) -> None:
         """Add a rank's contribution. Call it under the world's lock."""
-        self._shares[rank] = share
+        self._contributions[rank] = contribution
         self._missing -= 1
 
     @property
@@ -28,9 +28,9 @@ class ThreadSum:
 
     def total(self) -> np.ndarray:
         """Return the sum in rank order, so that all ranks get the same bits."""
-        total = self._shares[0].copy()
-        for share in self._shares[1:]:
-            total += share
+        total = self._contributions[0].copy()
+        for contribution in self._contributions[1:]:
+            total += contribution
         return total
 
 
