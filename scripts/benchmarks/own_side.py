@@ -8,7 +8,7 @@ from same_work import Work
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.nn import spec
 from ringtrain.nn.initial import normals, uniforms
-from ringtrain.ops.keys import mix, name_key
+from ringtrain.ops.keys import additive_key, name_key
 from ringtrain.train.assembly.assemble import assemble, open_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.transport.world import connect
@@ -58,7 +58,7 @@ def draw(arena, ops, seed: int = 0) -> None:
     """Weights in place of the first ones of training, which hide layers: a scale of 0 ends a residual block, biases
     are 0, and some nets begin so small that their logits are all the same."""
     for span in arena.spans:
-        values = drawn(span, mix(seed, name_key(span.name)))
+        values = drawn(span, additive_key(seed, name_key(span.name)))
         if values is not None:
             ops.upload(values.reshape(span.shape).astype(ops.dtype), arena.weight(span))
 
@@ -105,7 +105,7 @@ def work(run, batch) -> Work:
 def masks(run, batch) -> dict[str, np.ndarray]:
     """What each Dropout multiplies by in this iteration."""
     ops, count = run.worker.ops, len(batch.labels)
-    key = ops.from_host(np.array([mix(run.config.seed, batch.iteration)], np.uint64))
+    key = ops.from_host(np.array([additive_key(run.config.seed, batch.iteration)], np.uint64))
     examples = ops.from_host(np.ascontiguousarray(batch.examples))
     found = {}
     for node in run.graph.nodes:
