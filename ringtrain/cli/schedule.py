@@ -71,7 +71,7 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
         raise UsageError(texts.NO_RANK(rank=rank, last=topology.size - 1))
     click.echo(f"{made!r}: {made.goal}")
     for one in range(topology.size) if rank is None else [rank]:
-        click.echo(texts.SENDS(rank=one, sent=made.wire(one), chunks=made.chunks))
+        click.echo(texts.SENDS(rank=one, sent=made.max_chunks_sent(one), chunks=made.chunks))
         for number, step in enumerate(made.steps(one)):
             click.echo(f"  {number:3}  {step_text(step, one)}")
     click.echo(collectives_texts.LEGEND)

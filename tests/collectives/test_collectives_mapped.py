@@ -25,10 +25,10 @@ def add(a, b, y):
     np.add(a, b, out=y)
 
 
-def mapped(transport, buffer, combine=add, tag=0, device=HOST, piece_bytes=128):
+def mapped(transport, buffer, combine=add, tag=0, device=HOST, segment_bytes=128):
     fused = two_shot_plan("sliced", sliced.reduce_scatter(transport.size), sliced.all_gather(transport.size))
     twins, lane = transport.peer_views(buffer), transport.signal_counter(tag)
-    return Mapped(fused, transport, twins, lane, combine, device, piece_bytes)
+    return Mapped(fused, transport, twins, lane, combine, device, segment_bytes)
 
 
 def share(rank, count, dtype):
@@ -68,7 +68,7 @@ def test_pieces_stay_in_the_cache_and_are_worth_a_call():
     added = []
 
     def body(t):
-        run = mapped(t, t.allocate(2 * 20_000, "f8"), lambda a, b, y: added.append(a.nbytes), piece_bytes=None)
+        run = mapped(t, t.allocate(2 * 20_000, "f8"), lambda a, b, y: added.append(a.nbytes), segment_bytes=None)
         run.start()
         run.wait(20.0)
 
